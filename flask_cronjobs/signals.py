@@ -73,19 +73,15 @@ tick and have a receiver."""
 tick_finished: NamedSignal = _signals.signal("tick-finished")
 """A tick ended, or a minute of a resident worker; ``report``."""
 
-_LEVELS = {
-    "succeeded": logging.INFO,
-    "failed": logging.WARNING,
-    "dead": logging.ERROR,
-    "cancelled": logging.WARNING,
-    "released": logging.INFO,
-    "snoozed": logging.INFO,
-}
-_SIGNALS = {
-    "succeeded": run_succeeded,
-    "failed": run_failed,
-    "dead": run_dead,
-    "cancelled": run_cancelled,
+#: How an outcome is told, by its kind: the level of its log line, and its signal.
+_OUTCOMES: dict[str, tuple[int, NamedSignal | None]] = {
+    "succeeded": (logging.INFO, run_succeeded),
+    "failed": (logging.WARNING, run_failed),
+    "dead": (logging.ERROR, run_dead),
+    "cancelled": (logging.WARNING, run_cancelled),
+    "released": (logging.INFO, None),
+    "snoozed": (logging.INFO, None),
+    LEASE_LOST: (logging.WARNING, lease_lost),
 }
 
 
@@ -117,11 +113,12 @@ def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
 
     :param recorded: False if it was dropped because the lease was lost.
     """
-    level = _LEVELS[outcome.kind] if recorded else logging.WARNING
+    what = outcome.kind if recorded else LEASE_LOST
+    level, signal = _OUTCOMES[what]
     if logger.isEnabledFor(level):
         log_run(
             level,
-            outcome.kind if recorded else LEASE_LOST,
+            what,
             task=outcome.job_type,
             run_id=outcome.id,
             attempt=outcome.attempt,
@@ -131,7 +128,6 @@ def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
             error=outcome.exception if recorded else None,
             stack=outcome.stack or f"{outcome.error_type}: {outcome.error}",
         )
-    signal = _SIGNALS.get(outcome.kind) if recorded else lease_lost
     if signal is not None and signal.receivers:
         send(signal, app, outcome=outcome)
 

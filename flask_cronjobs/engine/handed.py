@@ -6,8 +6,8 @@ import os
 import threading
 from contextlib import suppress
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
-from ..db.connection import Bookkeeping
 from ..jobs.runs.exchange import Claims
 from ..jobs.runs.handed import fingerprint, refuse
 from ..jobs.state import State, Throttle, state_of
@@ -21,8 +21,8 @@ _LACKS = (
     "The worker {worker} does not have this task: its code is older than that of the ticks, or "
     "does not import it. Deploy the executor's workers before all that tick."
 )
-#: The process that has forgotten the connections of the one that forked it.
-_clean_process = 0
+#: By app the process that has forgotten the connections of the one that forked it.
+_forgotten_in: WeakKeyDictionary[State, int] = WeakKeyDictionary()
 #: Warnings of messages that are refused: one in so many seconds, since somebody may send thousands.
 _BETWEEN_WARNINGS = 60.0
 _refused = Throttle()
@@ -50,12 +50,9 @@ def perform_handed(
         return next(iter(counts))
     # Paused meanwhile, no longer first in its order, or of a task that this code lacks.
     lacks = _LACKS.format(worker=options.worker)
-    with Bookkeeping(state.engine) as own:
-        # No new connection: a broker may bring hundreds of messages whose tokens are gone.
-        own.take_over(books)
-        task = refuse(own, run_id, token, tuple(state.registry.tasks), lacks)
-        Claims(own).release_token(token, run_id)
-        books.take_over(own)
+    with books.precedence.taken():
+        task = refuse(books, run_id, token, tuple(state.registry.tasks), lacks)
+        Claims(books).release_token(token, run_id)
     if task is not None:
         logger.warning("The task %s, run %d, was given back. %s", task, run_id, lacks)
     return None
@@ -91,7 +88,7 @@ class _OfThread(threading.local):
     """What a thread keeps from run to run, by process and app."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[int, int], tuple[State, _KeptBooks]] = {}
+        self.kept: dict[tuple[int, State], _KeptBooks] = {}
 
 
 _of_thread = _OfThread()
@@ -99,17 +96,15 @@ _of_thread = _OfThread()
 
 def _kept(state: State) -> _KeptBooks:
     """Return the connection of this thread."""
-    key = os.getpid(), id(state)
+    key = os.getpid(), state
     if key not in _of_thread.kept:
-        _of_thread.kept[key] = state, _KeptBooks(state)
-    return _of_thread.kept[key][1]
+        _of_thread.kept[key] = _KeptBooks(state)
+    return _of_thread.kept[key]
 
 
 def _forget_connections(state: State) -> None:
     """In a process that was forked, forget the connections of its parent, and close none."""
-    global _clean_process
     pid = os.getpid()
-    if pid in (state.pid, _clean_process):
-        return
-    _clean_process = pid
-    state.forget_connections()
+    if _forgotten_in.get(state, state.pid) != pid:
+        _forgotten_in[state] = pid
+        state.forget_connections()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
+import pickle
 import selectors
 import signal
+import struct
 import sys
 import threading
 import time
@@ -14,7 +15,6 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -23,7 +23,7 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, counted, notify
-from ..types import AtWork, Outcome, RecordedSlot, RunAtWork, stored_time
+from ..types import AtWork, Outcome
 from .worker.options import WorkOptions
 from .worker.process_signals import STOP_FROM_PARENT, STOPPING
 from .worker.worker import work
@@ -32,27 +32,25 @@ from .worker.worker import work
 HOPELESS = 3
 #: How long the last of what handlers printed may take to be written, in seconds.
 FLUSH_WITHIN = 3.0
-_encode = json.JSONEncoder(default=datetime.isoformat).encode
+#: How many bytes a piece of news in a pipe has, before them.
+_LENGTH = struct.Struct("=I")
 
 
 class Pipe:
-    """Sends news from a forked worker to its parent. For any thread.
-
-    Each piece is a line of JSON: its kind, and the fields of its value, in order. To name the
-    fields, too, would take three times as long.
-    """
+    """Sends news from a forked worker to its parent. For any thread."""
 
     def __init__(self, writer: int) -> None:
         self._writer = writer
         self._lock = threading.Lock()
 
     def __call__(self, kind: str, value: Any) -> None:
-        """Send *value*; of an outcome not what may be large or is no JSON."""
+        """Send *value*; of an outcome not what may be large or cannot be pickled."""
         if kind in ("pause", "flush"):
             return
-        if kind in ("outcome", "lost"):
-            value = _plain(value)
-        left = _encode((kind, value)).encode() + b"\n"
+        if isinstance(value, Outcome):
+            value = value._replace(stack=None, result=None, exception=None, until=None)
+        piece = pickle.dumps((kind, value))
+        left = _LENGTH.pack(len(piece)) + piece
         with self._lock:
             while left:
                 left = left[os.write(self._writer, left) :]
@@ -63,27 +61,17 @@ class Pipe:
             self("end", error)
 
 
-def _plain(outcome: Outcome) -> Outcome:
-    kept = outcome.stack, outcome.result, outcome.exception, outcome.until
-    if kept == (None, None, None, None):
-        return outcome
-    return outcome._replace(stack=None, result=None, exception=None, until=None)
-
-
-def receive(news: News, kind: str, sent: Any) -> None:
-    """Pass on to *news* what came through a `Pipe`, but for the worker's end."""
-    value: Any
-    if kind == "at_work":
-        worker, runs, stopping = sent
-        value = AtWork(worker, tuple(RunAtWork(*run) for run in runs), stopping)
-    elif kind == "slot":
-        slot = RecordedSlot(*sent)
-        value = slot._replace(at=stored_time(slot.at))
-    elif kind == "replaced":
-        value = sent
-    else:
-        value = Outcome(*sent)
-    notify(news, kind, value)
+def unpack(received: bytes) -> tuple[list[tuple[str, Any]], bytes]:
+    """Return the news that came through a `Pipe`, and the rest, which has not come to its end."""
+    news: list[tuple[str, Any]] = []
+    begin = 0
+    while (piece := begin + _LENGTH.size) <= len(received):
+        end = piece + _LENGTH.unpack_from(received, begin)[0]
+        if end > len(received):
+            break
+        news.append(pickle.loads(received[piece:end]))
+        begin = end
+    return news, received[begin:]
 
 
 def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
@@ -149,9 +137,7 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         # The app's objects live as long as this process. Without this, each full garbage collection
         # looks at all of them, for 0.1 s at times. Once: what runs have left is to be collected.
         gc.freeze()
-    lacking = _lacking(number)
-    if lacking:
-        options = options._replace(news=_warning(options.news, lacking))
+    _warn_of_platform(number)
     alone = number == 1 and options.limits is None and options.parent is None
     if alone or not hasattr(os, "fork"):
         return work(state, options, handle_signals=options.may_kill)
@@ -161,31 +147,14 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
     return _ProcessPool(state, options, number).run()
 
 
-def _lacking(number: int) -> str | None:
-    """Return what this platform lacks to run *number* workers, as a sentence's end."""
-    lacking: list[str] = []
+def _warn_of_platform(number: int) -> None:
+    """Log what this platform lacks to run *number* workers, as Windows does."""
     if number > 1 and not hasattr(os, "fork"):
-        lacking.append(f"one worker runs instead of {number}")
+        logger.warning("On this platform one worker runs instead of %d", number)
     if not hasattr(signal, "setitimer"):
-        lacking.append("no handler can be interrupted, at its timeout or when it is cancelled")
-    return ", and ".join(lacking) or None
-
-
-def _warning(news: News, lacking: str) -> News:
-    """Return what warns of a platform's limits at the first outcome, and passes all on to *news*.
-
-    A tick with nothing to do is silent.
-    """
-    warned = False
-
-    def hear(kind: str, value: Any) -> None:
-        nonlocal warned
-        if kind == "outcome" and not warned:
-            warned = True
-            logger.warning("On this platform %s", lacking)
-        news(kind, value)
-
-    return hear
+        logger.warning(
+            "On this platform no handler can be interrupted, at its timeout or when it is cancelled"
+        )
 
 
 @dataclass(eq=False)
@@ -348,17 +317,14 @@ class _ProcessPool:
             self._selector.unregister(child.pipe)
             child.ended = True
             return False
-        *lines, child.unread = (child.unread + chunk).split(b"\n")
-        for line in lines:
-            self._receive(child, *json.loads(line))
+        news, child.unread = unpack(child.unread + chunk)
+        for kind, value in news:
+            if kind == "end":
+                child.orderly, child.error = True, value
+            else:
+                notify(self._news, kind, value)
         notify(self._news, "pause", None)
         return True
-
-    def _receive(self, child: _Child, kind: str, sent: Any) -> None:
-        if kind == "end":
-            child.orderly, child.error = True, sent
-        else:
-            receive(self._news, kind, sent)
 
     def _look_at(self, child: _Child) -> None:
         """If a worker has ended, take its last reports, and note how it ended.

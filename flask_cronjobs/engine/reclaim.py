@@ -48,7 +48,7 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> Reclaimed:
         try:
             recorded = _record(state, books, outcomes)
         except DatabaseTrouble as trouble:
-            if not (_one_writer(books) and trouble.transient and time.monotonic() < until):
+            if not (books.dialect.one_writer and trouble.transient and time.monotonic() < until):
                 raise
             continue  # Another writer took the lock: give the living workers their turn once more.
         for outcome in recorded:
@@ -92,7 +92,7 @@ def _abandoned(state: State, books: Bookkeeping) -> Expiry:
     free, and then for a moment in which they renew them.
     """
     before = leases.look_for_expired(books, CHUNK)
-    if not (before.leases and _one_writer(books)):
+    if not (before.leases and books.dialect.one_writer):
         return before
     books.transaction(lambda connection: None)  # It waits until nobody else holds the lock.
     time.sleep(renewal_window(state.settings.lease))
@@ -117,7 +117,7 @@ def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> li
     from .worker.options import WorkOptions
 
     exchanger = Exchanger(Claims(books), state, WorkOptions(worker_name()))
-    if _one_writer(books):
+    if books.dialect.one_writer:
         # Without waiting long: leases that were renewed meanwhile must not run out again.
         with books.trying_once():
             exchange = exchanger.record(outcomes)
@@ -133,8 +133,3 @@ def _exchange_twice(exchanger: Exchanger, outcomes: Sequence[Outcome]) -> Exchan
         if not trouble.transient:
             raise
         return exchanger.record(outcomes)
-
-
-def _one_writer(books: Bookkeeping) -> bool:
-    """Return whether the database lets only one connection at a time write, as SQLite does."""
-    return books.dialect.one_writer

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from .. import signals
@@ -20,14 +19,22 @@ from ..db.notify import wake_all
 from ..errors import DatabaseTrouble
 from ..jobs import ticks
 from ..jobs.state import State
-from ..log import Outage, logger, worker_name
+from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
 from .beside import Beside
-from .ping import TIMEOUT, ping
+from .pings import TIMEOUT, ping, ping_ended
 from .processes import run_workers
-from .run_pings import ping_ended
-from .tick import OpenTick, TickOptions, begin, finish, housekeeping, prune
-from .worker.options import Limits, ResidentWorker, WorkOptions
+from .tick import (
+    OpenTick,
+    TickOptions,
+    begin,
+    finish,
+    housekeeping,
+    number_of_workers,
+    prune,
+    worker_options,
+)
+from .worker.options import Limits, ResidentWorker
 
 #: The kinds of outcomes that are counted.
 KINDS = (*OUTCOME_KINDS, "lost")
@@ -88,31 +95,24 @@ END_WITHIN = 3.0
 
 def serve(
     state: State, options: TickOptions, limits: Limits | None = None, parent: int | None = None
-) -> Counter[str]:
-    """Work until SIGTERM or SIGINT; count the attempts by outcome.
+) -> None:
+    """Work until SIGTERM or SIGINT.
 
     :param limits: after what each worker is replaced by a fresh one.
     :param parent: the id of this process's parent, if it is to stop when that has ended.
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database stayed away for longer than a lease.
     """
-    number = state.settings.workers if options.workers is None else options.workers
     tally = Tally()
-    work_options = WorkOptions(
-        worker=worker_name(),
-        queues=options.queues,
-        may_kill=options.own_process,
+    resident = worker_options(state, options)._replace(
         news=signals.counted(options.news, tally.count),
-        watch_every=options.watch_every,
         resident=True,
         limits=limits,
         parent=parent,
         minute_work=partial(ResidentMinutes, state, tally),
-        elsewhere=frozenset(state.settings.executors),
-        hands_on=bool(state.settings.executors),
     )
     try:
-        return run_workers(state, number, work_options)
+        run_workers(state, number_of_workers(state, options), resident)
     finally:
         _record_rest(state, tally)
 
@@ -129,136 +129,61 @@ def _record_rest(state: State, tally: Tally) -> None:
         logger.warning("The counts of the last minute are incomplete. %s", trouble)
 
 
-class ResidentMinutes:
+class ResidentMinutes(threading.Thread):
     """The minute work of a process pool, or of a single worker: one row a minute in ``job_ticks``.
 
     It has its own connection and its own thread, `cronjobs-minutes`: neither a slow receiver of a
     signal nor a lock on a row holds up the keeper, which renews leases.
+
+    :ivar _opened: the row of the current minute, until that is finished.
+    :ivar _done: whether its work is done. Else it is tried again, and the row stays the same.
+    :ivar _listening: what the row says of the worker.
     """
 
     def __init__(self, state: State, tally: Tally, worker: ResidentWorker) -> None:
+        super().__init__(name="cronjobs-minutes", daemon=True)
         self._state = state
         self._tally = tally
         self._worker = worker
+        self._books = Bookkeeping(state.engine, patience=PATIENCE)
+        self._sender = _sender(state)
         self._stopped = threading.Event()
         self._well = False
-        self._thread = threading.Thread(target=self._run, name="cronjobs-minutes", daemon=True)
-        self._sender = _sender(state)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        self._opened: OpenTick | None = None
+        self._done = False
+        self._listening = False
+        self._counts: Counter[str] = Counter()
+        self._trouble = Outage()
 
     def end(self, well: bool) -> None:
         """End the thread soon, and with it the last minute."""
         self._well = well
         self._stopped.set()
-        self._thread.join(END_WITHIN)
-        if self._thread.is_alive():
+        self.join(END_WITHIN)
+        if self.is_alive():
             logger.warning("The work of the last minute did not end in time, and was left")
         self._sender.close(TIMEOUT)
 
-    def _run(self) -> None:
-        with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
-            minute = _Minute(
-                self._state, self._tally, books, self._worker, self._sender, self._stopped
-            )
-            try:
+    def run(self) -> None:
+        """Do the work of each minute until the end, and finish the last one."""
+        try:
+            with self._books:
                 while not self._stopped.is_set():
                     began = time.time()
-                    self._rest(minute, minute.left(began) if minute.tries(minute.work) else RETRY)
+                    self._rest(self._left(began) if self._tries(self._work) else RETRY)
                 if self._well:
-                    minute.tries(minute.finish)
-            except BaseException as error:
-                self._worker.fail(error)
+                    self._tries(self._finish)
+        except BaseException as error:
+            self._worker.fail(error)
 
-    def _rest(self, minute: _Minute, seconds: float) -> None:
+    def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._stopped.wait(min(left, LOOK_EVERY)):
                 return
-            minute.tries(minute.look)
+            self._tries(self._look)
 
-
-@dataclass
-class _Minute:
-    """The current minute.
-
-    :ivar opened: its row, until that is finished.
-    :ivar done: whether its work is done. Else it is tried again, and the row stays the same.
-    :ivar listening: what the row says of the worker.
-    """
-
-    state: State
-    tally: Tally
-    books: Bookkeeping
-    worker: ResidentWorker
-    sender: Beside[TickReport | list[Outcome]]
-    stopped: threading.Event
-    opened: OpenTick | None = None
-    done: bool = False
-    listening: bool = False
-
-    def __post_init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._trouble = Outage()
-
-    def work(self) -> None:
-        """Finish the last minute, begin the next one, and do its work, unless told to stop."""
-        self.finish()
-        if self.opened is None:
-            self._begin()
-        steps = housekeeping(
-            self.state, self.books, self.worker.news, self._counts, self.sender.put
-        )
-        while not self.stopped.is_set() and (ready := next(steps, None)) is not None:
-            self._wake(ready)
-        if self.opened is not None and not self.stopped.is_set():
-            stopped = self.stopped.is_set
-            self._counts["pruned"] += prune(self.state, self.books, self.opened, stopped)
-        self.done = True
-        self._trouble.over("The database")
-
-    def left(self, began: float) -> float:
-        """Return in how many seconds to go on: after the first full minute since *began*.
-
-        Slots are due at full minutes, by the database's clock.
-        """
-        offset = 0.0 if self.opened is None else self.opened.clock_offset
-        left = MINUTE - (began - offset) % MINUTE + AFTER - (time.time() - began)
-        return min(left, MINUTE + AFTER)  # Also if the host's clock was put back meanwhile.
-
-    def look(self) -> None:
-        """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""
-        listening = self.worker.listening()
-        if self.opened is not None and listening != self.listening:
-            ticks.listen(self.books, self.opened.id, listening)
-            self.listening = listening
-
-    def finish(self) -> None:
-        """Finish the row, if its work is done."""
-        if self.opened is None or not self.done:
-            return
-        attempts = self.tally.unrecorded()
-        report = finish(self.books, self.opened, self._counts + attempts)
-        self.tally.note_recorded(attempts)
-        self.opened, self.done = None, False
-        self.sender.put(report)
-
-    def _begin(self) -> None:
-        self.listening = self.worker.listening()
-        self.opened = begin(self.books, self.listening)
-        self.tally.tick_id = self.opened.id
-        self._counts.clear()
-
-    def _wake(self, number: int) -> None:
-        """Let workers look for runs at once, if there are some: one that listens seldom looks."""
-        if number:
-            self.worker.wake()
-            if self.worker.listening():
-                wake_all(self.books)
-
-    def tries(self, step: Callable[[], None]) -> bool:
+    def _tries(self, step: Callable[[], None]) -> bool:
         """Take *step*; return False if it met with trouble that may pass.
 
         :raises DatabaseTrouble: trouble that will not.
@@ -271,6 +196,59 @@ class _Minute:
             self._trouble.say("The work of the minute is tried again. %s", trouble)
             return False
         return True
+
+    def _work(self) -> None:
+        """Finish the last minute, begin the next one, and do its work, unless told to stop."""
+        self._finish()
+        opened = self._opened = self._opened or self._begin()
+        news, stopped = self._worker.news, self._stopped.is_set
+        steps = housekeeping(self._state, self._books, news, self._counts, self._sender.put)
+        while not stopped() and (ready := next(steps, None)) is not None:
+            self._wake(ready)
+        if not stopped():
+            self._counts["pruned"] += prune(self._state, self._books, opened, stopped)
+        self._done = True
+        self._trouble.over("The database")
+
+    def _left(self, began: float) -> float:
+        """Return in how many seconds to go on: after the first full minute since *began*.
+
+        Slots are due at full minutes, by the database's clock.
+        """
+        offset = 0.0 if self._opened is None else self._opened.clock_offset
+        left = MINUTE - (began - offset) % MINUTE + AFTER - (time.time() - began)
+        return min(left, MINUTE + AFTER)  # Also if the host's clock was put back meanwhile.
+
+    def _look(self) -> None:
+        """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""
+        listening = self._worker.listening()
+        if self._opened is not None and listening != self._listening:
+            ticks.listen(self._books, self._opened.id, listening)
+            self._listening = listening
+
+    def _finish(self) -> None:
+        """Finish the row, if its work is done."""
+        if self._opened is None or not self._done:
+            return
+        attempts = self._tally.unrecorded()
+        report = finish(self._books, self._opened, self._counts + attempts)
+        self._tally.note_recorded(attempts)
+        self._opened, self._done = None, False
+        self._sender.put(report)
+
+    def _begin(self) -> OpenTick:
+        self._listening = self._worker.listening()
+        opened = begin(self._books, self._listening)
+        self._tally.tick_id = opened.id
+        self._counts.clear()
+        return opened
+
+    def _wake(self, number: int) -> None:
+        """Let workers look for runs at once, if there are some: one that listens seldom looks."""
+        if number:
+            self._worker.wake()
+            if self._worker.listening():
+                wake_all(self._books)
 
 
 def _sender(state: State) -> Beside[TickReport | list[Outcome]]:

@@ -24,9 +24,8 @@ from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
-from .ping import ping
+from .pings import ping, ping_ended
 from .reclaim import reclaim
-from .run_pings import ping_ended
 from .worker.process_signals import keyboard_held
 
 if TYPE_CHECKING:
@@ -86,8 +85,12 @@ def tick(state: State, options: TickOptions) -> TickReport:
             pass
         front = Claims(books).front()
         if front.may_find or front.ahead:
-            work_options = _work_options(state, options, opened)._replace(
-                pings=has_pings(books), front=front
+            budget = state.settings.tick_budget if options.budget is None else options.budget
+            work_options = worker_options(state, options)._replace(
+                until=opened.started + budget,
+                tick_id=opened.id,
+                pings=has_pings(books),
+                front=front,
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))
@@ -186,42 +189,41 @@ def finish(books: Bookkeeping, opened: OpenTick, counts: Mapping[str, int]) -> T
     return report
 
 
-def _run_workers(
-    state: State, options: TickOptions, work_options: WorkOptions, books: Bookkeeping
-) -> Counter[str]:
-    """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
-    # Here, since most ticks find nothing to do, and need none of what a worker imports.
-    from .processes import run_workers
-    from .worker.keeper import KeeperConnection
-
-    with KeeperConnection(state) as keeper:
-        keeper.take_over(books)
-        lent = work_options._replace(books=keeper)
-        counts = run_workers(state, _number_of_workers(state, options), lent)
-        books.take_over(keeper)
-    return counts
-
-
-def _number_of_workers(state: State, options: TickOptions) -> int:
+def number_of_workers(state: State, options: TickOptions) -> int:
+    """Return how many processes are to work."""
     # Only a process of the tick's own may fork: another one may have threads.
     if not options.own_process:
         return 1
     return state.settings.workers if options.workers is None else options.workers
 
 
-def _work_options(state: State, options: TickOptions, opened: OpenTick) -> WorkOptions:
+def worker_options(state: State, options: TickOptions) -> WorkOptions:
+    """Return what each worker of a tick, or of a resident command, does."""
+    # Here, since most ticks find nothing to do, and need none of what a worker imports.
     from .worker.options import WorkOptions
 
-    budget = state.settings.tick_budget if options.budget is None else options.budget
     return WorkOptions(
         worker=worker_name(),
-        until=opened.started + budget,
         max_runs=options.max_runs,
         queues=options.queues,
         may_kill=options.own_process,
-        tick_id=opened.id,
         news=options.news,
         watch_every=options.watch_every,
         elsewhere=frozenset(state.settings.executors),
         hands_on=bool(state.settings.executors),
     )
+
+
+def _run_workers(
+    state: State, options: TickOptions, work_options: WorkOptions, books: Bookkeeping
+) -> Counter[str]:
+    """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
+    from .processes import run_workers
+    from .worker.keeper import KeeperConnection
+
+    with KeeperConnection(state) as keeper:
+        keeper.take_over(books)
+        lent = work_options._replace(books=keeper)
+        counts = run_workers(state, number_of_workers(state, options), lent)
+        books.take_over(keeper)
+    return counts

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event
+from sqlalchemy import event, select, update
 from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import CronJobs, Retry
@@ -23,6 +23,8 @@ from flask_cronjobs.engine.reclaim import reclaim
 from flask_cronjobs.jobs.runs import leases
 from flask_cronjobs.jobs.runs.leases import Expiry, renew
 from flask_cronjobs.jobs.state import State
+from flask_cronjobs.log import worker_name
+from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.signals import run_failed, unheard
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
@@ -148,3 +150,48 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     thread.join()
     assert found == [1]
     assert (rows.get(alive).status, rows.get(dead).status) == ("running", "failed")
+
+
+def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was slow, not dead: its heartbeat comes between the look at the leases and the write."""
+    jobs.task(name="it")(lambda: None)
+    run_id = rows.run("running", job_type="it", locked_until=ago(5), locked_by="slow:1:token")
+    look = leases.look_for_expired
+    looks: list[int] = []
+
+    def look_and_renew(books: Bookkeeping, *args: int) -> Expiry:
+        found = look(books, *args)
+        looks.append(len(found.leases))
+        if len(looks) == (
+            2 if books.dialect.one_writer else 1
+        ):  # SQLite's second look is the last.
+            db.session.execute(update(JobRun).values(locked_until=ago(-600)))
+            db.session.commit()
+        return found
+
+    monkeypatch.setattr(leases, "look_for_expired", look_and_renew)
+    with app.app_context():
+        assert jobs.tick().reclaimed == 0
+        run = rows.get(run_id)
+        assert (run.status, run.attempts, run.locked_by) == ("running", 1, "slow:1:token")
+        assert db.session.scalars(select(JobFailure)).all() == []
+    assert looks[0] == 1
+
+
+def test_each_claim_has_a_token_of_its_own_though_one_process_makes_them_all(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    """Else an outcome of an earlier claim would be taken for that of a later one."""
+
+    @jobs.task(retry=Retry(max_attempts=5, base=0))
+    def broken() -> None:
+        raise RuntimeError("as ever")
+
+    with app.app_context():
+        broken.using(commit=True).enqueue()
+        assert jobs.tick().dead == 1
+        tokens = db.session.scalars(select(JobFailure.worker)).all()
+    assert len(tokens) == len(set(tokens)) == 5
+    assert {token.rpartition(":")[0] for token in tokens} == {worker_name()}

@@ -2,65 +2,46 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, make_url, select
+from sqlalchemy import event, make_url, select, update
 from sqlalchemy.orm import Session
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, NewRun, TickReport, tick_finished
+from flask_cronjobs import CronJobs, NewRun
 from flask_cronjobs.db.notify import CHANNEL, Notifications, wake_listeners
 from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine import tick as tick_module
-from flask_cronjobs.engine.resident import serve
-from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.engine.worker.options import Limits, most_held
+from flask_cronjobs.engine.worker.pace import Listener
 from flask_cronjobs.jobs.runs import enqueue
-from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models import JobRun, JobTick
-from tests.marks import on_postgresql, on_sqlite
-from tests.rows import ago
+from flask_cronjobs.jobs.state import State
+from flask_cronjobs.models import JobDefinition, JobRun, JobTick
+from tests.engine.conftest import Resident, keepers
+from tests.marks import on_postgresql
+from tests.process.support import wait_until
+from tests.rows import Rows, ago
 
 pytestmark = pytest.mark.usefixtures("context")
 
-
-CUT_LISTENERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+Start = Callable[[], Resident]
+LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND pid <> pg_backend_pid()"
 
 
 @pytest.fixture
-def resident(app: Flask, jobs: CronJobs) -> Iterator[Callable[[], None]]:
-    """Start a resident worker in a thread; it ends with the test."""
-    threads: list[threading.Thread] = []
-
-    def start() -> None:
-        state = state_of()
-        thread = threading.Thread(target=serve, args=(state, TickOptions(workers=1)))
-        thread.start()
-        threads.append(thread)
-
-    yield start
-    stop_keepers()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-def stop_keepers() -> None:
-    for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
-        keeper.stop()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def note(jobs: CronJobs) -> Any:
+    """A task that does nothing, each run of which is committed at once."""
+    return jobs.task(name="note")(lambda: None).using(commit=True)
 
 
 def statuses(db: SQLAlchemy) -> list[str]:
@@ -68,26 +49,14 @@ def statuses(db: SQLAlchemy) -> list[str]:
     return list(db.session.scalars(select(JobRun.status).order_by(JobRun.id)))
 
 
-def ticks(db: SQLAlchemy) -> list[JobTick]:
+def listening(db: SQLAlchemy) -> list[bool]:
     db.session.rollback()
-    return list(db.session.scalars(select(JobTick).order_by(JobTick.id)))
+    return list(db.session.scalars(select(JobTick.listening).order_by(JobTick.id)))
 
 
-def begun(db: SQLAlchemy) -> bool:
-    """Whether the worker has looked for runs, in vain, and waits."""
-    return bool(ticks(db)) and all(
-        each._pace.exhausted for each in threading.enumerate() if isinstance(each, Keeper)
-    )
-
-
-def add_tick(db: SQLAlchemy, age: float = 0, finished: bool = False) -> None:
-    """Add the row of a resident worker that listens."""
-    at = ago(seconds=age)
-    row = JobTick(worker="web:1", host="web", pid=1, started_at=at, seen_at=at, listening=True)
-    if finished:
-        row.finished_at = ago()
-    db.session.add(row)
-    db.session.commit()
+def waits(db: SQLAlchemy) -> bool:
+    """Whether a worker has its row, has looked for runs in vain, and waits."""
+    return bool(listening(db)) and all(each._pace.exhausted for each in keepers())
 
 
 @pytest.fixture
@@ -105,190 +74,176 @@ def heard(connection: psycopg.Connection) -> int:
     return len(list(connection.notifies(timeout=0)))
 
 
+@pytest.fixture
+def sent(db: SQLAlchemy, context: None) -> list[str]:
+    """The statements that the app's engine is sent."""
+    found: list[str] = []
+
+    @event.listens_for(db.engine, "before_cursor_execute")
+    def keep(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        found.append(statement)
+
+    return found
+
+
 @on_postgresql
-class TestOnPostgreSQL:
-    def test_a_commit_wakes_it_at_once(
-        self,
-        jobs: CronJobs,
-        db: SQLAlchemy,
-        resident: Callable[[], None],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
+class TestWaking:
+    """Each worker would look by itself only in an hour."""
+
+    @pytest.fixture(autouse=True)
+    def never_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pace, "POLL_LISTENING", 3600.0)
 
-        @jobs.task
-        def note() -> None: ...
-
+    def test_a_commit_wakes_it_at_once(
+        self, note: Any, db: SQLAlchemy, state: State, resident: Start
+    ) -> None:
         resident()
-        until(lambda: begun(db))
-        assert [row.listening for row in ticks(db)] == [True]
-        note.enqueue()
+        wait_until(lambda: waits(db))
+        assert listening(db) == [True]
+        note.using(commit=False).enqueue()
         assert statuses(db) == []  # Rolled back, and nobody the wiser.
-        state_of().waking.block_for(0)
+        state.waking.block_for(0)
         note.enqueue()
-        db.session.commit()
-        until(lambda: statuses(db) == ["succeeded"])
+        wait_until(lambda: statuses(db) == ["succeeded"])
 
     def test_a_notification_stands_for_the_runs_that_are_enqueued_just_after_it(
-        self,
-        jobs: CronJobs,
-        db: SQLAlchemy,
-        resident: Callable[[], None],
-        monkeypatch: pytest.MonkeyPatch,
+        self, note: Any, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pace, "POLL_LISTENING", 3600.0)
         monkeypatch.setattr(pace, "WAKE_EVERY", 1.0)
         monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)  # So the second run is not notified of.
-
-        @jobs.task
-        def note() -> None: ...
-
         resident()
-        until(lambda: begun(db))
-        note.using(commit=True).enqueue()
-        until(lambda: statuses(db) == ["succeeded"])
-        note.using(commit=True).enqueue()
-        until(lambda: statuses(db) == ["succeeded"] * 2)
+        wait_until(lambda: waits(db))
+        for number in (1, 2):
+            note.enqueue()
+            wait_until(lambda number=number: statuses(db) == ["succeeded"] * number)  # type: ignore[misc]
 
     def test_one_whose_connection_was_cut_listens_again(
-        self,
-        jobs: CronJobs,
-        db: SQLAlchemy,
-        resident: Callable[[], None],
-        stranger: psycopg.Connection,
+        self, note: Any, db: SQLAlchemy, resident: Start, stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setattr(pace, "POLL_LISTENING", 3600.0)
+    ) -> None:  # fmt: skip
         monkeypatch.setattr(pace, "RECONNECT_AFTER", 0.05)
-
-        @jobs.task
-        def note() -> None: ...
-
         resident()
-        until(lambda: begun(db))
-        listeners = f"{CUT_LISTENERS} AND pid <> pg_backend_pid()"
-        pids = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+        wait_until(lambda: waits(db))
+        pids = f"SELECT pid {LISTENERS}"
         before = set(stranger.execute(pids).fetchall())
-        stranger.execute(listeners)
-        until(lambda: set(stranger.execute(pids).fetchall()) - before)
+        stranger.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}")
+        wait_until(lambda: set(stranger.execute(pids).fetchall()) - before)
         note.enqueue()
+        wait_until(lambda: statuses(db) == ["succeeded"])
+
+    def test_slots_wake_this_worker_and_all_others(
+        self, jobs: CronJobs, db: SQLAlchemy, resident: Start, stranger: psycopg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(resident_module, "MINUTE", 0.2)
+        jobs.task(name="minutely", schedule="* * * * *")(lambda: None)
+        resident()
+        wait_until(lambda: db.session.scalars(select(JobDefinition.id)).all())
+        db.session.execute(update(JobDefinition).values(next_run_at=ago(seconds=60)))
         db.session.commit()
-        until(lambda: statuses(db) == ["succeeded"])
+        wait_until(lambda: "succeeded" in statuses(db))
+        assert len(list(stranger.notifies(timeout=60, stop_after=1))) == 1
+
+    def test_its_row_says_so_when_it_listens_no_more(
+        self, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(resident_module, "LOOK_EVERY", 0.05)
+        listeners: list[Listener] = []
+        enter = Listener.__enter__
+
+        def note(listener: Listener) -> Listener:
+            listeners.append(listener)
+            return enter(listener)
+
+        monkeypatch.setattr(Listener, "__enter__", note)
+        resident()
+        wait_until(lambda: listening(db) == [True])
+        for listens in (False, True):
+            listeners[0].listening = listens
+            wait_until(lambda listens=listens: listening(db) == [listens])  # type: ignore[misc]
+
+
+@on_postgresql
+class TestNotifying:
+    """What an enqueue sends, in an app beside which a worker listens."""
+
+    @pytest.fixture
+    def listener(self, rows: Rows) -> None:
+        rows.tick(listening=True, finished_at=None)
 
     def test_nobody_is_notified_where_nobody_listens(
-        self, jobs: CronJobs, db: SQLAlchemy, stranger: psycopg.Connection
+        self, jobs: CronJobs, rows: Rows, db: SQLAlchemy, stranger: psycopg.Connection
     ) -> None:
-        add_tick(db, age=300)
-        add_tick(db, finished=True)
+        rows.tick(age=300, listening=True, finished_at=None)
+        rows.tick(listening=True)
         jobs.tick()
         assert not wake_listeners(db.session(), db.session.connection())
         db.session.commit()
         assert heard(stranger) == 0
 
     def test_listeners_are_notified_by_the_commit_and_not_before(
-        self, db: SQLAlchemy, stranger: psycopg.Connection
+        self, listener: None, db: SQLAlchemy, stranger: psycopg.Connection
     ) -> None:
-        add_tick(db)
         assert wake_listeners(db.session(), db.session.connection())
         assert heard(stranger) == 0
         db.session.commit()
         assert heard(stranger) == 1
+        with Session(db.engine, twophase=True) as session:
+            assert not wake_listeners(session, session.connection())
 
     def test_many_enqueues_notify_once(
-        self,
-        jobs: CronJobs,
-        db: SQLAlchemy,
-        stranger: psycopg.Connection,
+        self, note: Any, listener: None, stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
+    ) -> None:  # fmt: skip
         monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)
-
-        @jobs.task
-        def note() -> None: ...
-
-        add_tick(db)
-        note.using(delay=5, commit=True).enqueue()
+        note.using(delay=5).enqueue()
         assert heard(stranger) == 0
         for _ in range(5):
-            note.using(commit=True).enqueue()
-            note.using(commit=True).enqueue_many([{}, {}])
+            note.enqueue()
+            note.enqueue_many([{}, {}])
         assert heard(stranger) == 1
 
     def test_only_what_is_due_notifies(
-        self,
-        jobs: CronJobs,
-        db: SQLAlchemy,
-        stranger: psycopg.Connection,
+        self, jobs: CronJobs, listener: None, stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
+    ) -> None:  # fmt: skip
         monkeypatch.setattr(enqueue, "WAKE_EVERY", 0.0)
-
-        @jobs.task
-        def greet(number: int) -> None: ...
-
-        def wakes(call: Callable[[], object]) -> bool:
-            call()
-            db.session.commit()
-            return heard(stranger) > 0
-
-        add_tick(db)
-        assert wakes(lambda: greet.enqueue(1))
-        assert not wakes(lambda: greet.using(run_at=ago(-60)).enqueue(1))
+        greet = jobs.task(name="greet")(lambda number: None).using(commit=True)
         later, now = NewRun({"number": 1}, delay=60), NewRun({"number": 1}, delay=0)
-        assert wakes(lambda: greet.enqueue_many([{"number": 1}]))
-        assert not wakes(lambda: greet.enqueue_many([later]))
-        assert wakes(lambda: greet.enqueue_many([later, {"number": 1}]))
-        assert not wakes(lambda: greet.using(delay=9).enqueue_many([{"number": 1}]))
-        assert wakes(lambda: greet.using(delay=9).enqueue_many([now]))
         keyed = NewRun({"number": 1}, idempotency_key="key")
-        assert wakes(lambda: greet.enqueue_many([keyed, later]))
-        assert not wakes(lambda: greet.enqueue_many([keyed, later]))
         held = greet.using(idempotency_key="key")
-        assert not wakes(lambda: held.enqueue(1))
-        assert wakes(lambda: held.using(replace=True).enqueue(2))
+        for wakes, call in (
+            (True, lambda: greet.enqueue(1)),
+            (False, lambda: greet.using(run_at=ago(-60)).enqueue(1)),
+            (True, lambda: greet.enqueue_many([{"number": 1}])),
+            (False, lambda: greet.enqueue_many([later])),
+            (True, lambda: greet.enqueue_many([later, {"number": 1}])),
+            (False, lambda: greet.using(delay=9).enqueue_many([{"number": 1}])),
+            (True, lambda: greet.using(delay=9).enqueue_many([now])),
+            (True, lambda: greet.enqueue_many([keyed, later])),
+            (False, lambda: greet.enqueue_many([keyed, later])),
+            (False, lambda: held.enqueue(1)),
+            (True, lambda: held.using(replace=True).enqueue(2)),
+        ):
+            call()
+            assert (heard(stranger) > 0) == wakes
 
     def test_an_enqueue_that_notifies_is_one_statement(
-        self, jobs: CronJobs, db: SQLAlchemy
+        self, note: Any, listener: None, sent: list[str]
     ) -> None:
-        @jobs.task
-        def note() -> None: ...
-
-        add_tick(db)
-        sent: list[str] = []
-
-        @event.listens_for(db.engine, "before_cursor_execute")
-        def keep(connection: object, cursor: object, statement: str, *rest: object) -> None:
-            sent.append(statement)
-
-        note.using(commit=True).enqueue()
+        note.enqueue()
         assert len(sent) == 1
         assert "pg_notify" in sent[0]
 
     def test_whether_anybody_listens_is_not_asked_at_each_enqueue(
-        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+        self, note: Any, sent: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(enqueue, "ASK_EVERY", 3600.0)
-
-        @jobs.task
-        def note() -> None: ...
-
-        asked: list[str] = []
-
-        @event.listens_for(db.engine, "before_cursor_execute")
-        def count(connection: object, cursor: object, statement: str, *rest: object) -> None:
-            if "pg_notify" in statement:
-                asked.append(statement)
-
         for _ in range(5):
-            note.using(commit=True).enqueue()
-        assert len(asked) == 1
+            note.enqueue()
+        assert sum("pg_notify" in each for each in sent) == 1
 
-    def test_a_transaction_of_two_phases_is_left_alone(self, db: SQLAlchemy) -> None:
-        add_tick(db)
-        with Session(db.engine, twophase=True) as session:
-            assert not wake_listeners(session, session.connection())
-
-    def test_nobody_listens_through_a_pooler(self, app: Flask, pgbouncer_url: str) -> None:
+    def test_nobody_listens_through_a_pooler(self, pgbouncer_url: str) -> None:
         bounced = Flask("bounced")
         bounced.config["SQLALCHEMY_DATABASE_URI"] = pgbouncer_url
         db = SQLAlchemy(bounced)
@@ -298,127 +253,81 @@ class TestOnPostgreSQL:
             notifications.close()
             db.engine.dispose()
 
-    def test_a_worker_behind_a_pooler_looks_by_itself(
-        self,
-        jobs: CronJobs,
-        db: SQLAlchemy,
-        resident: Callable[[], None],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setattr(Notifications, "listen", lambda self: False)
 
-        @jobs.task
-        def note() -> None: ...
-
-        resident()
-        until(lambda: begun(db))
-        assert [row.listening for row in ticks(db)] == [False]
-        note.using(commit=True).enqueue()
-        until(lambda: statuses(db) == ["succeeded"])
+# How often it looks by itself
 
 
-@on_sqlite
-def test_on_sqlite_it_looks_by_itself(
-    jobs: CronJobs, db: SQLAlchemy, resident: Callable[[], None]
+@pytest.fixture
+def looks(db: SQLAlchemy, context: None) -> list[float]:
+    """When a keeper looked for runs."""
+    found: list[float] = []
+
+    @event.listens_for(db.engine, "before_cursor_execute")
+    def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        if isinstance(threading.current_thread(), Keeper) and "front" in statement:
+            found.append(time.monotonic())
+
+    return found
+
+
+def pauses(looks: list[float]) -> list[float]:
+    return [after - before for before, after in pairwise(looks)]
+
+
+@on_postgresql
+def test_a_worker_that_listens_looks_once_in_two_seconds(
+    note: Any, looks: list[float], resident: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @jobs.task
-    def note() -> None: ...
-
+    assert pace.POLL_LISTENING == 2.0
+    monkeypatch.setattr(pace, "POLL_LISTENING", 0.6)
     resident()
-    until(lambda: begun(db))
-    assert [row.listening for row in ticks(db)] == [False]
-    note.using(commit=True).enqueue()
-    until(lambda: statuses(db) == ["succeeded"])
+    wait_until(lambda: len(looks) >= 4)
+    assert min(pauses(looks[1:])) > 0.55
 
 
-def test_its_last_minute_is_finished_when_it_stops(
-    jobs: CronJobs, db: SQLAlchemy, resident: Callable[[], None]
-) -> None:
-    @jobs.task
-    def note() -> None: ...
-
-    resident()
-    until(lambda: begun(db))  # Else the run may end before its minute has a row.
-    note.using(commit=True).enqueue()
-    until(lambda: statuses(db) == ["succeeded"])
-    (row,) = ticks(db)
-    assert row.finished_at is None
-    stop_keepers()
-    until(lambda: ticks(db)[0].finished_at is not None)
-    (row,) = ticks(db)
-    assert row.succeeded == 1
-
-
-def test_a_monitor_that_hangs_holds_up_nothing(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, resident: Callable[[], None],
+def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_server(
+    note: Any, db: SQLAlchemy, database_url: str, looks: list[float], resident: Start,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(resident_module, "MINUTE", 0.05)
-    gate, pinged = threading.Event(), threading.Event()
-
-    def hang(url: str | None) -> None:
-        pinged.set()
-        gate.wait(120)
-
-    monkeypatch.setattr(resident_module, "ping", hang)
-
-    @jobs.task
-    def note() -> None: ...
-
+    monkeypatch.setattr(Notifications, "listen", lambda self: False)
+    monkeypatch.setattr(pace, "POLL", 0.02)
+    monkeypatch.setattr(pace, "POLL_LISTENING", 0.4)
     resident()
-    try:
-        until(pinged.is_set)
-        before = len(ticks(db))
-        note.using(commit=True).enqueue()
-        until(lambda: statuses(db) == ["succeeded"])
-        until(lambda: len(ticks(db)) > before + 2)
-    finally:
-        gate.set()
+    if database_url.startswith("sqlite"):
+        wait_until(lambda: len(looks) > 150)
+        assert min(pauses(looks)[-20:]) < 0.3, "to look at a file asks no server"
+    else:
+        wait_until(lambda: len(looks) > 2 and pauses(looks)[-1] >= 0.4)
+        assert min(pauses(looks)[:5]) < 0.2
+    assert listening(db) == [False]
+    seen = len(looks)
+    note.enqueue()
+    wait_until(lambda: statuses(db) == ["succeeded"])
+    wait_until(lambda: len(looks) > seen + 4)
+    assert min(pauses(looks)[seen:]) < 0.2, "it looks often again"
 
 
-def test_each_minute_is_told_with_its_report(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, resident: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(resident_module, "MINUTE", 0.05)
-    reports: list[TickReport] = []
-    threads: set[str] = set()
-
-    def receive(sender: Flask, report: TickReport) -> None:
-        reports.append(report)
-        threads.add(threading.current_thread().name)
-
-    @jobs.task
-    def note() -> None: ...
-
-    with tick_finished.connected_to(receive, app):
-        resident()
-        note.using(commit=True).enqueue()
-        until(lambda: sum(report.succeeded for report in list(reports)) == 1)
-        until(lambda: len(reports) > 2)
-        stop_keepers()
-        until(lambda: all(row.finished_at is not None for row in ticks(db)))
-        until(lambda: len(reports) == len(ticks(db)))
-    assert threads == {"cronjobs-report-sender"}
+# After what a worker ends
 
 
-@on_sqlite
-def test_minute_whose_slots_cannot_be_recorded_is_never_finished(
-    jobs: CronJobs,
-    db: SQLAlchemy,
-    resident: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else health would take it for a tick that did its work."""
-    tries: list[int] = []
+@pytest.mark.parametrize(
+    ("limits", "runs", "age", "reached"),
+    [
+        (Limits(), 9, 9.0, None),
+        (Limits(runs=3), 2, 9.0, None),
+        (Limits(runs=3), 3, 0.0, "after 3 runs"),
+        (Limits(age=3600), 9, 3599.0, None),
+        (Limits(age=3600), 0, 3600.0, "after 1h"),
+        (Limits(memory=10**6), 9, 9.0, None),
+        (Limits(memory=1), 0, 9.0, None),  # It is to do something before it ends.
+    ],
+)
+def test_limits(limits: Limits, runs: int, age: float, reached: str | None) -> None:
+    assert limits.reached(runs, age) == reached
 
-    def fail(*args: object) -> None:
-        tries.append(1)
-        raise DatabaseTrouble("read-only", transient=True)
 
-    monkeypatch.setattr(resident_module, "RETRY", 0.05)
-    monkeypatch.setattr(resident_module, "MINUTE", 0.05)
-    monkeypatch.setattr(tick_module, "enqueue_slots", fail)
-    resident()
-    until(lambda: len(tries) > 2)
-    assert {row.finished_at for row in ticks(db)} == {None}
+def test_memory_is_measured_in_megabytes() -> None:
+    status = Path("/proc/self/status").read_text()
+    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    assert 0.9 * int(kilobytes) / 1024 < most_held() < 10_000
+    assert Limits(memory=1).reached(1, 0.0) == f"after it held {most_held():.0f} MB"

@@ -218,3 +218,16 @@ def test_the_token_of_a_run_at_work_is_not_traded(
         ticking.join()
     db.session.refresh(run)
     assert (run.status, run.attempts, len(calls)) == ("succeeded", 1, 1)
+
+
+def test_each_app_of_a_forked_process_forgets_the_connections_of_its_parent(
+    app: Flask, jobs: CronJobs, other: Flask
+) -> None:
+    for each in (app, other):
+        object.__setattr__(state_of(each), "pid", 0)  # As if another process had made it.
+        with each.app_context():
+            engine = each.extensions["sqlalchemy"].engine
+            engine.dispose()  # Nobody else closes what is forgotten here.
+            before = engine.pool
+            perform(1, "gone")
+            assert engine.pool is not before

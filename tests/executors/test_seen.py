@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +13,13 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs
+from flask_cronjobs import CronJobs, SetupError
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.state import State
+from flask_cronjobs.registry.executor import executor_of
 from tests.executors.threads import Threads
 from tests.tables import make_tables
 
@@ -110,6 +112,15 @@ def test_doctor_says_that_an_executor_is_not_initialized(
     ((level, what),) = of_engines(state_of(app))
     assert level == "error"
     assert f"Call flask_cronjobs.executors.{name}.init(" in what
+
+
+def test_an_executor_whose_package_is_missing_says_what_to_install(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "celery", None)
+    monkeypatch.delitem(sys.modules, "flask_cronjobs.executors.celery", raising=False)
+    with pytest.raises(SetupError, match=r"pip install 'Flask-CronJobs\[celery\]'"):
+        executor_of(app, "celery")
 
 
 @pytest.mark.parametrize(

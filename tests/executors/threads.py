@@ -64,7 +64,7 @@ class Threads(Executor):
         """End the threads, and close their connections, which records of the log may hold."""
         self._pool.shutdown()
         for kept in self._kept:
-            for _, books in kept.values():
+            for books in kept.values():
                 books.close()
 
     def _perform(self, run: HandedRun) -> str | None:

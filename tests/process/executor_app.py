@@ -1,4 +1,4 @@
-"""The app of the process tests, whose runs Celery or RQ executes; and the workers of both.
+"""The app of the process tests, whose runs Celery or RQ executes; the workers of both, and a site.
 
 ``celery -A tests.process.executor_app worker`` and ``python -m tests.process.executor_app`` (of RQ)
 are the workers. Environment variables name the executor and its broker.
@@ -7,19 +7,27 @@ are the workers. Environment variables name the executor and its broker.
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from flask import Flask
 
-from tests.process import harmful_app
+from tests.brokers import Broker
+from tests.process import jobs_app
+from tests.process.support import QUICK, Site, Tick
 
 EXECUTOR = "JOBS_APP_ENGINE"
 BROKER = "JOBS_APP_BROKER"
+#: How ``python -m`` and Celery find this module.
+MODULE = "tests.process.executor_app"
 
 
 def create_app() -> Flask:
     """The app of the process tests, with its executor."""
-    return with_executor(harmful_app.create_app(), os.environ[EXECUTOR], os.environ[BROKER])
+    return with_executor(jobs_app.create_app(), os.environ[EXECUTOR], os.environ[BROKER])
 
 
 def with_executor(app: Flask, executor: str, broker: str) -> Flask:
@@ -50,14 +58,49 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-def work_for_rq() -> None:
-    """Be a worker of RQ."""
+class ExecutorSite(Site):
+    """A `Site` with workers of an executor."""
+
+    def make_app(self) -> Flask:
+        """The app in the test's own process, which hands runs on as well."""
+        app = jobs_app.create_app(self.url, self.trace_file, self.config)
+        return with_executor(app, self.env[EXECUTOR], self.env[BROKER])
+
+    def start_worker(self, *args: str, **env: str) -> Tick:
+        """Start a worker of the executor."""
+        if self.env[EXECUTOR] == "rq":
+            return self.start_python(MODULE, *args, env=env)
+        celery = ("celery", "-A", MODULE, "worker", "--queues", "default")
+        options = args or ("--pool", "prefork", "--concurrency", "2")
+        return self.start_python(*celery, "--loglevel", "INFO", *options, env=env)
+
+    def tick_until_ended(self, *ids: int) -> None:
+        """Tick again and again until all these runs have ended."""
+        ended = {"succeeded", "dead", "cancelled"}
+        for _ in range(300):
+            if {status for status, _ in self.ends(*ids)} <= ended:
+                return
+            self.tick_here()
+            time.sleep(0.2)
+        raise AssertionError(f"{self.statuses()} {self.trace()} {[t.errors for t in self.ticks]}")
+
+
+@contextmanager
+def executor_site(url: str, folder: Path, executor: str, broker: Broker) -> Iterator[ExecutorSite]:
+    """A site whose queue ``default`` an *executor* executes."""
+    broker.renew()
+    config = {**QUICK, "CRONJOBS_EXECUTORS": {"default": executor}}
+    env = {EXECUTOR: executor, BROKER: broker.url}
+    made = ExecutorSite(url, folder, config, env, module=MODULE)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+if __name__ == "__main__":
     from rq import Worker
 
     app = create_app()
     with app.app_context():
         Worker(["default"], connection=app.extensions["cronjobs.rq"]).work()
-
-
-if __name__ == "__main__":
-    work_for_rq()

@@ -1,35 +1,58 @@
 """The app that the process tests run ticks of. Environment variables say how; see `support.Site`.
 
 Handlers say what they do in the trace: a file to which each appends lines of JSON, which is there
-whatever becomes of the process. `TRACE`, `DATABASE` and `CONFIG` are the variables.
+whatever becomes of the process. `TRACE`, `DATABASE` and `CONFIG` are the variables. Some handlers
+do harm at their first attempt, and none at later ones.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import hashlib
 import json
 import logging
 import os
+import re
+import select
 import signal
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from flask import Flask
+from flask import Flask, current_app
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Integer, String
+from sqlalchemy import Integer, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, current_run, in_run
+from flask_cronjobs import (
+    CronJobs,
+    Retry,
+    RetryLater,
+    current_run,
+    in_run,
+    run_succeeded,
+    tick_finished,
+)
 from flask_cronjobs.engine import reclaim
+from flask_cronjobs.types import Outcome
 
 DATABASE = "JOBS_APP_DATABASE"
 TRACE = "JOBS_APP_TRACE"
 CONFIG = "JOBS_APP_CONFIG"
 LOG_LEVEL = "JOBS_APP_LOG_LEVEL"
+#: How many connections the app holds in its pool when its tick begins, by this variable.
+CONNECTED = "JOBS_APP_CONNECTED"
 
 # On SQLite, reclaiming waits for living workers; here there is no lock to wait for.
 vars(reclaim)["renewal_window"] = lambda lease: 0.2
+if "FAKETIME" in os.environ:
+    # libfaketime lets the call that Python sleeps by fail where it leaves monotonic time alone.
+    time.sleep = lambda seconds: select.select([], [], [], float(seconds))  # type: ignore[assignment]
 
 AGAIN = Retry(max_attempts=5, backoff="fixed", base=0, jitter=False)
 
@@ -58,13 +81,16 @@ def create_app(
         logging.basicConfig(level=level)
     db.init_app(app)
     jobs.init_app(app)
+    run_succeeded.connect(be_slow, app)
+    if CONNECTED in os.environ:
+        with app.app_context():
+            say_backends()
+        tick_finished.connect(say_backends, app)
     return app
 
 
 def say(what: str, **more: object) -> None:
     """Append one line to the trace."""
-    from flask import current_app
-
     line = {"what": what, "pid": os.getpid(), "at": time.time(), **more}
     if in_run():
         line |= {"run": current_run.id, "attempt": current_run.attempt}
@@ -76,6 +102,18 @@ def say(what: str, **more: object) -> None:
         os.close(file)
 
 
+@contextmanager
+def told(**more: object) -> Generator[None]:
+    """Say ``begun`` and ``ended``; if interrupted, ``interrupted`` and by what."""
+    say("begun", **more)
+    try:
+        yield
+    except BaseException as error:
+        say("interrupted", by=type(error).__name__, **more)
+        raise
+    say("ended", **more)
+
+
 def nap(seconds: float) -> None:
     """Sleep in short pieces.
 
@@ -84,6 +122,36 @@ def nap(seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(left, 0.05))
+
+
+def wait_for_file(path: str) -> None:
+    """Wait until the file *path* exists, but not for ever."""
+    until = time.monotonic() + 120
+    while not Path(path).exists() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def kill() -> None:
+    """Kill this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def backend() -> int:
+    """The id of the server process behind the session's connection."""
+    found = db.session.connection().exec_driver_sql("SELECT pg_backend_pid()")
+    return int(found.scalar_one())
+
+
+def say_backends(sender: Flask | None = None, **details: Any) -> None:
+    """Say ``connected``, and which server processes are behind the pool's connections."""
+    connections = [db.engine.connect() for _ in range(int(os.environ[CONNECTED]))]
+    found = [each.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() for each in connections]
+    for each in connections:
+        each.close()
+    say("connected", backends=sorted(found))
+
+
+# Plain work
 
 
 @jobs.task(retry=AGAIN)
@@ -102,136 +170,97 @@ def book(account: str, number: int) -> None:
 
 
 @jobs.task(retry=AGAIN)
-def sleep(seconds: float, label: str = "") -> None:
-    """Say ``begun``, sleep, say ``ended``; if interrupted, say ``interrupted`` and by what."""
-    say("begun", label=label)
-    try:
+def sleep(seconds: float = 300.0) -> None:
+    """Sleep in short pieces."""
+    with told():
         nap(seconds)
-    except BaseException as error:
-        say("interrupted", label=label, by=type(error).__name__)
-        raise
-    say("ended", label=label)
 
 
 @jobs.task(retry=AGAIN)
-def wait_for(path: str, label: str = "") -> None:
-    """Say ``begun``, wait until the file *path* exists, say ``ended``."""
-    say("begun", label=label)
-    while not Path(path).exists():
-        time.sleep(0.02)
-    say("ended", label=label)
+def wait_for(path: str) -> None:
+    """Tell the progress, and wait until the file *path* exists."""
+    current_run.progress(0.5, "half")
+    with told():
+        wait_for_file(path)
+
+
+@jobs.task(retry=AGAIN, timeout=300)
+async def async_wait(path: str = "/nowhere", seconds: float = 120.0) -> None:
+    """Wait until the file *path* exists, at most so long."""
+    with told():
+        until = time.monotonic() + seconds
+        while not Path(path).exists() and time.monotonic() < until:
+            await asyncio.sleep(0.02)
 
 
 @jobs.task(retry=AGAIN)
-def wait_once(label: str = "", seconds: float = 300.0) -> None:
+def wait_once() -> None:
     """At the first attempt as `sleep`; at later ones say ``redone`` at once."""
     if current_run.attempt > 1:
-        say("redone", label=label)
+        say("redone")
         return
-    say("begun", label=label)
-    nap(seconds)
-    say("ended", label=label)
+    with told():
+        nap(300.0)
 
 
 @jobs.task(retry=AGAIN)
-def stubborn(seconds: float, label: str = "") -> None:
-    """Say ``begun``, swallow every interruption for *seconds* and say so, say ``ended``."""
-    say("begun", label=label)
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        try:
-            nap(left)
-        except BaseException as error:
-            say("swallowed", label=label, by=type(error).__name__)
-    say("ended", label=label)
-
-
-@jobs.task(retry=AGAIN, timeout=0.3)
-def too_long(seconds: float = 60.0, label: str = "") -> None:
-    """Sleep for longer than the task's timeout, which interrupts it."""
-    say("begun", label=label)
-    nap(seconds)
-    say("ended", label=label)
-
-
-@jobs.task(retry=AGAIN, timeout=0.3)
-def too_long_and_stubborn(seconds: float = 60.0, label: str = "") -> None:
-    """Sleep for longer than the task's timeout, and swallow every interruption."""
-    stubborn(seconds, label)
-
-
-@jobs.task(retry=AGAIN)
-def kill_self(signal_number: int = signal.SIGKILL, attempts: int = 1000, label: str = "") -> None:
-    """Send this process a signal, at each of the first *attempts*; afterwards say ``survived``."""
-    say("begun", label=label)
+def fail(attempts: int = 1000) -> None:
+    """Raise at each of the first *attempts*."""
     if current_run.attempt <= attempts:
-        os.kill(os.getpid(), signal_number)
-        time.sleep(60)
-    say("survived", label=label)
-
-
-@jobs.task(retry=AGAIN)
-def fail(message: str = "as asked", attempts: int = 1000) -> None:
-    """Raise at each of the first *attempts*; afterwards say ``recovered``."""
-    say("begun")
-    if current_run.attempt <= attempts:
-        raise RuntimeError(message)
-    say("recovered")
+        raise RuntimeError("as asked")
 
 
 @jobs.task(retry=AGAIN)
 def later(delay: float = 0.0) -> None:
     """Ask to be tried later, once."""
-    say("begun")
     if current_run.attempt == 1:
         raise RetryLater(delay, "not yet")
-    say("ended")
-
-
-@jobs.task
-def discard() -> None:
-    """Not wanted any more."""
-    say("begun")
-    raise Discard("not wanted")
 
 
 @jobs.task(retry=AGAIN)
-def effect(key: str, in_doubt: str = "skip", seconds: float = 0.0) -> object:
-    """Do the effect *key*, which says ``effect``, once; then sleep and say ``ended``."""
+def effect(key: str) -> object:
+    """Do the effect *key*, which says ``effect``, once."""
+    return jobs.once(key, lambda: say("effect", key=key))
 
-    def do() -> str:
-        say("effect", key=key)
-        return key
 
-    result: object = jobs.once(key, do, in_doubt=in_doubt)  # type: ignore[arg-type]
-    nap(seconds)
-    say("ended", key=key)
-    return result
+@jobs.task(retry=AGAIN)
+async def async_effect(key: str) -> None:
+    """The same between two waits."""
+    await asyncio.sleep(0.05)
+    jobs.once(key, lambda: say("effect", key=key))
+    await asyncio.sleep(0.05)
 
 
 @jobs.task(retry=AGAIN, atomic=True)
-def atomic_entry(label: str, seconds: float = 0.0) -> None:
+def atomic_entry(label: str) -> None:
     """Insert an `Entry`, which commits together with the run's success."""
     db.session.add(Entry(label=label, run_id=current_run.id))
     db.session.flush()
-    say("begun", label=label)
-    nap(seconds)
 
 
 @jobs.task(retry=AGAIN)
-def entry(label: str) -> None:
-    """Insert an `Entry` and commit it."""
+def entry(label: str = "", with_backend: bool = False) -> None:
+    """Insert an `Entry`, commit it, and say so; if asked, which server process did it."""
     db.session.add(Entry(label=label, run_id=current_run.id))
+    by = backend() if with_backend else None
     db.session.commit()
-    say("note", label=label)
+    say("note", backend=by)
 
 
 @jobs.task(retry=AGAIN, concurrency=1, concurrency_key="key:{key}")
-def one_at_a_time(key: str, seconds: float = 0.02, label: str = "") -> None:
-    """Say ``begun``, sleep, say ``ended``; one of a key at a time."""
-    say("begun", key=key, label=label)
-    nap(seconds)
-    say("ended", key=key, label=label)
+def one_at_a_time(key: str, seconds: float = 0.02, harm: bool = False) -> None:
+    """Sleep; one of a key at a time. If asked, kill the process instead."""
+    if harm:
+        kill()
+    with told(key=key):
+        nap(seconds)
+
+
+@jobs.task(retry=AGAIN, concurrency=2, concurrency_key="two:{key}")
+def two_at_a_time(key: str, seconds: float) -> None:
+    """Sleep; two of a key at a time."""
+    with told(key=key):
+        time.sleep(seconds)
 
 
 @jobs.task(retry=AGAIN)
@@ -241,6 +270,243 @@ def on_schedule(name: str) -> None:
 
 
 for number in range(5):
-    on_schedule.schedule(
-        "* * * * *", name=f"scheduled-{number}", payload={"name": f"scheduled-{number}"}
+    name = f"scheduled-{number}"
+    on_schedule.schedule("* * * * *", name=name, payload={"name": name})
+
+
+@jobs.task(retry=AGAIN)
+def hold(megabytes: int, seconds: float) -> None:
+    """Hold so much memory for *seconds*."""
+    with told():
+        held = b"x" * (megabytes << 20)
+        nap(seconds)
+        assert len(held) == megabytes << 20
+
+
+@jobs.task(retry=AGAIN)
+def work_on(seconds: float) -> None:
+    """Say ``at work`` again and again."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        say("at work")
+        time.sleep(0.05)
+
+
+@jobs.task(retry=AGAIN)
+def tells(path: str, often: bool) -> None:
+    """Tell many steps of progress at once before the file *path* exists, or one afterwards."""
+    say("begun")
+    for step in range(1, 10) if often else ():
+        current_run.progress(step / 10)
+    wait_for_file(path)
+    if not often:
+        current_run.progress(1)
+
+
+@jobs.task(retry=False, timeout=1)
+def print_much(lines: int = 10_000) -> None:
+    """Print more than a pipe takes, without ending the last line."""
+    for number in range(lines):
+        print("much, much output", number)
+    print("and no end of it", end="")
+
+
+@jobs.task(retry=False, timeout=2)
+def with_a_slow_receiver() -> None:
+    """Work long enough to be watched; `be_slow` hears of the end."""
+    time.sleep(1.5)
+
+
+def be_slow(sender: Flask, outcome: Outcome) -> None:
+    """Be slower than the timeout of `with_a_slow_receiver`, its grace and the watchdog's margin."""
+    if outcome.job_type == "with_a_slow_receiver":
+        time.sleep(7)
+        say("received")
+
+
+# What does not end by itself, or not when it is told to
+
+
+@jobs.task(retry=AGAIN)
+def stubborn() -> None:
+    """At the first attempt, swallow every interruption, and say ``swallowed``."""
+    say("begun")
+    until = time.monotonic() + (300 if current_run.attempt == 1 else 0)
+    while (left := until - time.monotonic()) > 0:
+        try:
+            nap(left)
+        except BaseException as error:
+            say("swallowed", by=type(error).__name__)
+
+
+@jobs.task(retry=AGAIN)
+async def async_stubborn() -> None:
+    """The same on the event loop."""
+    say("begun")
+    until = time.monotonic() + (300 if current_run.attempt == 1 else 0)
+    while time.monotonic() < until:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError as error:
+            say("swallowed", by=type(error).__name__)
+
+
+@jobs.task(retry=AGAIN)
+def in_c() -> None:
+    """At the first attempt, compute in C without end, where no exception can be raised."""
+    say("begun")
+    if current_run.attempt == 1:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+
+@jobs.task(retry=AGAIN)
+async def async_in_c() -> None:
+    """The same on the event loop."""
+    say("begun")
+    await asyncio.sleep(0.3)
+    if current_run.attempt == 1:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+
+@jobs.task(retry=AGAIN)
+def hold_the_interpreter() -> None:
+    """At the first attempt, loop in C: no signal is handled, and the interpreter's lock is kept."""
+    if current_run.attempt == 1:
+        deque(repeat(None, 10**15), maxlen=0)
+
+
+@jobs.task(retry=AGAIN)
+async def async_hold_the_interpreter() -> None:
+    """The same on the event loop."""
+    hold_the_interpreter()
+
+
+@jobs.task(retry=AGAIN)
+def backtrack(seconds: float) -> None:
+    """Match a regular expression that backtracks, for twice as long each time, until *seconds*."""
+    with told():
+        length, took = 16, 0.0
+        while took < seconds:
+            length += 1
+            began = time.monotonic()
+            re.match("(a+)+$", "a" * length + "b")
+            took = time.monotonic() - began
+
+
+@jobs.task(retry=False, timeout=1)
+def write_and_query_on() -> None:
+    """Write in ``db.session``, then query on in the same transaction, until the timeout."""
+    db.session.execute(text("INSERT INTO entries (label, run_id) VALUES ('open', 0)"))
+    slow = text(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000)"
+        " SELECT count(*) FROM n"
     )
+    while True:
+        db.session.execute(slow).scalar()
+
+
+@jobs.task(retry=AGAIN, timeout=2, keep_output=True)
+def speak_stubbornly() -> None:
+    """Print, and go on for ever, whatever interrupts it."""
+    print("last words")
+    while True:
+        with suppress(BaseException):
+            time.sleep(60)
+
+
+@jobs.task(retry=AGAIN)
+def locks_its_own_row() -> None:
+    """At the first attempt, change its own row without a commit, and wait."""
+    if current_run.attempt > 1:
+        return
+    db.session.execute(
+        text("UPDATE job_runs SET priority = 5 WHERE id = :id"), {"id": current_run.id}
+    )
+    with told():
+        time.sleep(60)
+
+
+# What ends its process
+
+
+@jobs.task(retry=AGAIN)
+def kill_self(attempts: int = 1000) -> None:
+    """Kill the process at each of the first *attempts*; afterwards say ``survived``."""
+    say("begun")
+    if current_run.attempt <= attempts:
+        kill()
+    say("survived")
+
+
+@jobs.task(retry=AGAIN)
+async def async_kill() -> None:
+    """At each attempt, kill the process."""
+    await asyncio.sleep(0.2)
+    kill()
+
+
+@jobs.task(retry=AGAIN)
+def end_process(how: str) -> None:
+    """At the first attempt, end the process: by ``os._exit`` with a status, or by a crash in C."""
+    if current_run.attempt == 1:
+        if how == "crash":
+            ctypes.string_at(0)
+        os._exit(int(how))
+
+
+@jobs.task(retry=AGAIN)
+def leave_a_process_and_die(path: str) -> None:
+    """At the first attempt, fork a process that stays until the file *path* exists; be killed."""
+    if current_run.attempt == 1:
+        if os.fork() == 0:
+            wait_for_file(path)
+            os._exit(0)
+        kill()
+
+
+@jobs.task(retry=AGAIN)
+def killed_in_effect(in_doubt: str) -> object:
+    """At the first attempt, be killed between an effect and its record."""
+
+    def do() -> str:
+        say("effect")
+        if current_run.attempt == 1:
+            kill()
+        return "done"
+
+    return jobs.once("k", do, in_doubt=in_doubt)  # type: ignore[arg-type]
+
+
+@jobs.task(retry=AGAIN)
+def effect_after_wait(path: str) -> None:
+    """Once the file *path* is there, do an effect."""
+    say("begun")
+    wait_for_file(path)
+    jobs.once("k", lambda: say("effect"))
+    say("ended")
+
+
+@jobs.task(retry=AGAIN)
+def killed_before_payment_is_committed() -> object:
+    """An effect that writes in ``db.session``, and no commit before the process is killed."""
+
+    def pay() -> str:
+        db.session.add(Entry(label="payment", run_id=current_run.id))
+        db.session.flush()
+        say("effect")
+        return "ch_1"
+
+    value = jobs.once("k", pay)
+    if current_run.attempt == 1:
+        kill()
+    return value
+
+
+@jobs.task(retry=AGAIN, atomic=True)
+def killed_before_commit() -> None:
+    """At the first attempt, be killed when the work is done and not committed."""
+    db.session.add(Entry(label="x", run_id=current_run.id))
+    db.session.flush()
+    say("begun")
+    if current_run.attempt == 1:
+        kill()

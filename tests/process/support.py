@@ -1,7 +1,7 @@
 """Ticks as real processes, and what to ask of them.
 
 A `Site` is one database with a trace; `run_tick` and `start_tick` run ``flask jobs tick`` of
-`harmful_app` there. Nothing sleeps for a fixed time: `wait_until` polls for what a test waits for.
+`jobs_app` there. Nothing sleeps for a fixed time: `wait_until` polls for what a test waits for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import TickReport
-from tests.process import harmful_app, jobs_app
+from tests.process import jobs_app
 
 T = TypeVar("T")
 
@@ -87,6 +87,12 @@ class Tick:
             ) from None
         return subprocess.CompletedProcess(self.process.args, code, self.output, self.errors)
 
+    def stop(self) -> None:
+        """Let it stop by SIGTERM, and wait for the end of all its work."""
+        self.send(signal.SIGTERM)
+        done = self.wait()
+        assert done.returncode == 0, done.stderr
+
     def end(self) -> None:
         """Kill it, and the workers that it forked."""
         with suppress(ProcessLookupError):
@@ -96,11 +102,12 @@ class Tick:
 
 @dataclass
 class Site:
-    """One database with the job tables and one trace, for processes of `harmful_app`.
+    """One database with the job tables and one trace, for processes of `jobs_app`.
 
     :ivar config: ``app.config`` of the processes, beside the database.
     :ivar env: further environment variables of the processes.
     :ivar module: where ``flask`` finds the app.
+    :ivar gate: a file for which handlers may wait.
     """
 
     url: str
@@ -108,11 +115,12 @@ class Site:
     config: dict[str, Any] = field(default_factory=lambda: dict(QUICK))
     env: dict[str, str] = field(default_factory=dict)
     ticks: list[Tick] = field(default_factory=list)
-    module: str = harmful_app.__name__
+    module: str = jobs_app.__name__
 
     def __post_init__(self) -> None:
         self.trace_file = self.folder / "trace.jsonl"
         self.trace_file.touch()
+        self.gate = self.folder / "gate"
         self.app: Flask = self.make_app()
         with self.app.app_context():
             from flask_cronjobs.db.create import create_tables
@@ -164,6 +172,15 @@ class Site:
     ) -> subprocess.CompletedProcess[str]:
         """Run ``flask jobs tick`` with *args* to its end."""
         return self.start_tick(*args, env=env).wait(timeout)
+
+    def begin(
+        self, task: str, payload: Mapping[str, object] | None = None, **options: Any
+    ) -> tuple[int, Tick]:
+        """Enqueue a run and start a tick; return both when the handler has begun."""
+        times = len(self.trace("begun")) + 1
+        run_id, tick = self.enqueue(task, payload, **options), self.start_tick()
+        self.wait_for("begun", times)
+        return run_id, tick
 
     def tick_here(self) -> TickReport:
         """Run a tick in this process."""
@@ -227,6 +244,10 @@ class Site:
         """The row of a run."""
         return self.query("SELECT * FROM job_runs WHERE id = :id", id=run_id)[0]
 
+    def ends(self, *ids: int) -> set[tuple[str, int]]:
+        """The statuses and attempts of runs."""
+        return {(run.status, run.attempts) for run in map(self.run, ids)}
+
     def statuses(self) -> dict[str, int]:
         """How many enqueued runs have which status; those of slots come with the minutes."""
         rows = self.query(
@@ -261,6 +282,15 @@ class Site:
         """Wait until a run has one of *statuses*."""
         wait_until(lambda: self.run(run_id).status in statuses)
 
+    def make_slots_due(self) -> None:
+        """Set all watermarks three minutes back."""
+        back = (
+            "next_run_at - interval '3 minutes'"
+            if self.on_postgresql
+            else "strftime('%Y-%m-%d %H:%M:%f000', next_run_at, '-3 minutes')"
+        )
+        self.query(f"UPDATE job_definitions SET next_run_at = {back}")
+
     @property
     def past(self) -> str:
         """A moment that is over, as the database writes it."""
@@ -272,9 +302,7 @@ class Site:
 
     def wait_for_expiry(self, run_id: int) -> None:
         """Wait until the lease of a running run has run out, by the database's clock."""
-        now = (
-            "now()" if self.url.startswith("postgresql") else "strftime('%Y-%m-%d %H:%M:%f', 'now')"
-        )
+        now = "now()" if self.on_postgresql else "strftime('%Y-%m-%d %H:%M:%f', 'now')"
         sql = f"SELECT 1 FROM job_runs WHERE id = :id AND locked_until < {now}"
         wait_until(lambda: self.query(sql, id=run_id))
 
@@ -286,9 +314,9 @@ class Site:
 
 
 @contextmanager
-def site(url: str, folder: Path, **config: Any) -> Iterator[Site]:
-    """A `Site` on *url*, closed at the end; *config* goes over `QUICK`."""
-    made = Site(url, folder, {**QUICK, **config})
+def site(url: str, folder: Path) -> Iterator[Site]:
+    """A `Site` on *url*, closed at the end."""
+    made = Site(url, folder)
     try:
         yield made
     finally:

@@ -1,4 +1,4 @@
-"""Standard output that nobody reads: Ctrl-S, a pager, a collector of logs that hangs."""
+"""Standard output that nobody reads, is closed or full: Ctrl-S, a pager, a collector that hangs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.marks import on_sqlite
-from tests.process import harmful_app
+from tests.process import jobs_app
 from tests.process.support import PATIENCE, ROOT, Site, wait_until
 
-pytestmark = [pytest.mark.slow, on_sqlite]
+pytestmark = on_sqlite
 
 #: More lines than a pipe of 4096 bytes takes.
 RUNS = 300
+FLASK = [sys.executable, "-m", "flask", "--app", jobs_app.__name__]
 
 
 @contextmanager
@@ -28,16 +29,12 @@ def unread(site: Site, *args: str, errors_too: bool = False) -> Iterator[subproc
     """Start ``flask`` with *args*; its output goes into a small pipe that nobody reads."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    with (site.folder / "errors").open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flask", "--app", harmful_app.__name__, *args],
-            cwd=ROOT,
-            env=site.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=writer,
-            stderr=writer if errors_too else errors,
-            start_new_session=True,
-        )
+    process = subprocess.Popen(
+        [*FLASK, *args],
+        cwd=ROOT, env=site.environment, stdin=subprocess.DEVNULL,
+        stdout=writer, stderr=writer if errors_too else subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
     os.close(writer)
     try:
         yield process
@@ -50,30 +47,32 @@ def unread(site: Site, *args: str, errors_too: bool = False) -> Iterator[subproc
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_resident_workers_renew_and_record_and_stop(site: Site, workers: str) -> None:
-    gate = site.folder / "gate"
     notes = site.enqueue_many("note", [{}] * RUNS)
     with unread(site, "jobs", "work", "--workers", workers) as process:
         wait_until(lambda: site.statuses() == {"succeeded": RUNS})
-        run = site.enqueue("wait_for", {"path": str(gate)})
+        run = site.enqueue("wait_for", {"path": str(site.gate)})
         site.wait_for("begun")
         first = site.run(run).locked_until
         wait_until(lambda: site.run(run).locked_until > first)
-        gate.touch()
+        site.gate.touch()
         site.wait_for_status(run, "succeeded")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-    assert {row.attempts for row in map(site.run, notes)} == {1}
+        assert process.wait(PATIENCE) == 0
+    assert site.ends(*notes) == {("succeeded", 1)}
     rows = site.query("SELECT sum(succeeded) AS runs, sum(finished_at IS NULL) FROM job_ticks")
     assert tuple(rows[0])[1] == 0
     assert rows[0].runs >= RUNS + 1  # Slots may have come.
 
 
-@pytest.mark.parametrize("options", [("--workers", "1"), ("--workers", "2"), ("--json",)])
+@pytest.mark.parametrize("options", [("--workers", "1"), ("--workers", "3"), ("--json",)])
 def test_a_tick_does_its_work_and_ends(site: Site, options: tuple[str, ...]) -> None:
+    """On a terminal, Ctrl-S stops standard error as well, on which it is told of a lost worker."""
     site.enqueue_many("note", [{}] * RUNS)
-    with unread(site, "jobs", "tick", *options) as process:
-        assert process.wait(30) == 0
-    assert site.statuses() == {"succeeded": RUNS}
+    killed = 2 if "3" in options else 0
+    site.enqueue_many("kill_self", [{}] * killed, priority=1)
+    with unread(site, "jobs", "tick", *options, errors_too=True) as process:
+        assert process.wait(PATIENCE) == 0
+    assert site.statuses() == {"succeeded": RUNS} | ({"running": killed} if killed else {})
     (row,) = site.query("SELECT succeeded, finished_at FROM job_ticks")
     assert (row.succeeded, row.finished_at is not None) == (RUNS, True)
 
@@ -84,17 +83,8 @@ def test_a_handler_that_prints_is_interrupted_and_the_process_ends(
 ) -> None:
     ids = site.enqueue_many("print_much", [{}] * int(workers))
     with unread(site, "jobs", "tick", "--workers", workers) as process:
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     assert [site.failures(run) for run in ids] == [["TimedOut"]] * int(workers)
-
-
-def test_warnings_that_nobody_reads_hold_up_nothing(site: Site) -> None:
-    """On a terminal, Ctrl-S stops standard error as well."""
-    site.enqueue_many("note", [{}] * RUNS)
-    site.enqueue_many("kill_self", [{"attempts": 1}] * 2, priority=1)
-    with unread(site, "jobs", "tick", "--workers", "3", errors_too=True) as process:
-        assert process.wait(30) == 0
-    assert site.statuses() == {"succeeded": RUNS, "running": 2}
 
 
 def test_what_handlers_print_stands_before_their_own_line(site: Site) -> None:
@@ -111,7 +101,7 @@ def test_a_reader_that_comes_late_gets_all_lines(site: Site) -> None:
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     with Path(fifo).open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "flask", "--app", harmful_app.__name__, "jobs", "tick"],
+            [*FLASK, "jobs", "tick"],
             cwd=ROOT, env=site.environment, stdin=subprocess.DEVNULL, stdout=output,
         )  # fmt: skip
     fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
@@ -122,35 +112,45 @@ def test_a_reader_that_comes_late_gets_all_lines(site: Site) -> None:
     assert process.wait(PATIENCE) == 0
 
 
-# Standard output that is closed, or full
-
-
-def run_in_shell(site: Site, command: str, redirect: str) -> subprocess.CompletedProcess[str]:
-    flask = f"{sys.executable} -m flask --app {harmful_app.__name__}"
+def run_in_shell(site: Site, command: str, redirect: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["sh", "-c", f"{flask} {command} {redirect}"],
+        ["sh", "-c", f"{' '.join(FLASK)} jobs {command} {redirect}"],
         cwd=ROOT, env=site.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=PATIENCE,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&-"])
 @pytest.mark.parametrize(
-    "command", ["tick", "tick --json", "tick --workers 2", "tick --dry-run", "admin", "admin list"]
+    ("command", "redirect"),
+    [
+        ("tick", ">&-"),
+        ("tick", "2>&-"),
+        *((each, ">&- 2>&-") for each in ("tick", "tick --json", "tick --workers 2")),
+        *((each, ">&-") for each in ("tick --dry-run", "admin", "admin list")),
+    ],
 )
 def test_commands_do_their_work_though_a_stream_is_closed(
     site: Site, command: str, redirect: str
 ) -> None:
     run = site.enqueue("note")
-    done = run_in_shell(site, f"jobs {command}", redirect)
+    done = run_in_shell(site, command, redirect)
     assert (done.returncode, done.stderr) == (0, "")
     works = command.startswith("tick") and "dry" not in command
     assert site.run(run).status == ("succeeded" if works else "queued")
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_output_to_a_full_disk_harms_no_run(site: Site, workers: str) -> None:
+    ids = site.enqueue_many("note", [{}] * 20)
+    run_in_shell(site, f"tick --workers {workers}", ">/dev/full")
+    assert site.ends(*ids) == {("succeeded", 1)}
+    assert len(site.trace("note")) == 20
+    assert site.query("SELECT id FROM job_ticks WHERE finished_at IS NULL") == []
+
+
 @pytest.mark.parametrize("command", ["admin", "admin list --json", "admin doctor"])
 def test_a_full_disk_is_said_in_one_line(site: Site, command: str) -> None:
-    done = run_in_shell(site, f"jobs {command}", ">/dev/full")
+    done = run_in_shell(site, command, ">/dev/full")
     assert done.returncode == 1
     assert done.stderr == "Error: The output was not written: No space left on device.\n"
 
@@ -158,10 +158,8 @@ def test_a_full_disk_is_said_in_one_line(site: Site, command: str) -> None:
 def test_what_the_output_cannot_encode_is_escaped(site: Site) -> None:
     site.env["PYTHONIOENCODING"] = "latin-1"
     run = site.enqueue("note", {"label": "…"})
-    done = run_in_shell(site, f"jobs admin show {run}", "")
-    assert (done.returncode, done.stderr) == (0, "")
     site.query("UPDATE job_runs SET status = 'dead', finished_at = run_at, last_error = '☃'")
-    done = run_in_shell(site, f"jobs admin show {run}", "")
+    done = run_in_shell(site, f"admin show {run}")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\u2603" in done.stdout
 
@@ -171,6 +169,6 @@ def test_what_the_output_cannot_encode_is_escaped(site: Site) -> None:
     ["list --task", "list --error", "cancel --task", "run", "pause", "effects --done", "batches"],
 )
 def test_an_argument_that_is_not_utf_8_is_refused(site: Site, command: str) -> None:
-    done = run_in_shell(site, f"jobs admin {command} \"$(printf 'a\\377')\"", "")
+    done = run_in_shell(site, f"admin {command} \"$(printf 'a\\377')\"")
     assert done.returncode == 2
     assert done.stderr.endswith("Error: The argument 'a\\udcff' is not UTF-8.\n")

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flask_cronjobs.failpoints import VARIABLE
 from flask_cronjobs.types import handed_to
 from tests.brokers import Broker
-from tests.process.executor_workers import ExecutorSite, executor_site
+from tests.process.executor_app import EXECUTOR, ExecutorSite, executor_site
 from tests.process.support import wait_until
 
 #: How long a broker is away, in seconds.
@@ -39,60 +40,71 @@ def site(
         yield made
 
 
-def test_every_kind_of_run_is_executed_once(site: ExecutorSite) -> None:
-    site.start_worker()
-    ids = site.enqueue_many("note", [{"label": str(n)} for n in range(5)])
-    ids += site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
-    ids += [site.enqueue("atomic_entry", {"label": "a"})]
-    ids += [site.enqueue("fail", {"attempts": 1})]
-    site.tick_until_ended(*ids)
-    assert site.statuses() == {"succeeded": len(ids)}
-    assert Counter(line["label"] for line in site.trace("note")) == {str(n): 1 for n in range(5)}
+of_celery = pytest.mark.parametrize("executor", ["celery"], indirect=True)
+
+
+def at_work(site: ExecutorSite, task: str, payload: dict[str, Any] | None = None) -> int:
+    """Enqueue a run and hand it on; its id, when a worker has begun it."""
+    run = site.enqueue(task, payload)
+    site.tick_here()
+    wait_until(lambda: any(line["run"] == run for line in site.trace("begun")))
+    return run
+
+
+def assert_each_ran_once(site: ExecutorSite, ids: Sequence[int]) -> None:
+    """Each run of `note` was called once, and that is the one attempt that its row counts."""
+    assert Counter(line["run"] for line in site.trace("note")) == dict.fromkeys(ids, 1)
+    assert site.ends(*ids) == {("succeeded", 1)}
+
+
+@pytest.mark.parametrize(
+    ("executor", "options"),
+    [("celery", ()), ("celery", ("--pool", "threads", "--concurrency", "4")), ("rq", ())],
+    indirect=["executor"],
+)
+def test_every_kind_of_run_is_executed_once(site: ExecutorSite, options: tuple[str, ...]) -> None:
+    site.start_worker(*options)
+    notes = site.enqueue_many("note", [{}] * 20)
+    others = site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
+    others += site.enqueue_many("atomic_entry", [{"label": "a"}, {"label": "b"}])
+    failing = site.enqueue("fail", {"attempts": 1})
+    site.tick_until_ended(*notes, *others, failing)
+    assert_each_ran_once(site, notes)
     assert Counter(line["key"] for line in site.trace("effect")) == {"a": 1, "b": 1}
-    assert len(site.query("SELECT id FROM entries")) == 1
-    assert site.failures(ids[-1]) == ["RuntimeError"]
-    # None of it in a tick.
-    assert not {line["pid"] for line in site.trace()} & {tick.pid for tick in site.ticks[1:]}
+    assert len(site.query("SELECT id FROM entries")) == 2
+    assert (site.failures(failing), site.ends(failing)) == (["RuntimeError"], {("succeeded", 2)})
+    assert os.getpid() not in {line["pid"] for line in site.trace()}, "a tick has executed one"
 
 
-def test_timeout_and_cancel_interrupt_a_handler(site: ExecutorSite) -> None:
+def test_handler_that_swallows_its_timeout_is_ended(site: ExecutorSite) -> None:
+    site.config["CRONJOBS_TIMEOUT"] = 1
     site.start_worker()
-    stubborn = site.enqueue("too_long_and_stubborn", {"seconds": 60})
-    site.hand_on()
-    wait_until(lambda: site.failures(stubborn)[:1] == ["TimedOut"])
-    cancelled = site.enqueue("sleep", {"seconds": 60})
-    site.cancel(stubborn)
-    site.hand_on()
-    wait_until(lambda: any(line["run"] == cancelled for line in site.trace("begun")))
-    site.cancel(cancelled)
-    site.wait_for_status(cancelled, "cancelled")
+    run = at_work(site, "stubborn")
+    wait_until(lambda: site.failures(run) == ["TimedOut"])
 
 
-def test_a_long_run_keeps_its_lease(site: ExecutorSite) -> None:
+def test_a_long_run_keeps_its_lease_and_a_cancel_ends_it(site: ExecutorSite) -> None:
     site.start_worker()
-    run = site.enqueue("sleep", {"seconds": 6})
-    site.hand_on()
-    site.wait_for("begun")
-    for _ in range(3):
-        time.sleep(1.5)
-        site.hand_on()
-    site.wait_for_status(run, "succeeded")
-    assert site.run(run).attempts == 1
+    run = at_work(site, "sleep")
+    first = site.run(run).locked_until
+    wait_until(lambda: site.run(run).locked_until > first)
+    site.tick_here()
+    assert site.ends(run) == {("running", 1)}
+    site.cancel(run)
+    site.wait_for_status(run, "cancelled")
+    assert len(site.trace("interrupted")) == 1
 
 
 def test_kill_of_the_worker_and_its_processes(site: ExecutorSite) -> None:
     worker = site.start_worker()
-    run = site.enqueue("wait_once")
-    site.hand_on()
-    site.wait_for("begun")
+    run = at_work(site, "wait_once")
     worker.end()
     for line in site.trace("begun"):  # RQ's processes are in groups of their own.
         with suppress(ProcessLookupError):
             os.kill(line["pid"], signal.SIGKILL)
     site.start_worker()
     site.tick_until_ended(run)
-    assert site.run(run).status == "succeeded"
-    assert site.failures(run) == ["WorkerLost"]
+    assert (site.ends(run), site.failures(run)) == ({("succeeded", 2)}, ["WorkerLost"])
     assert len(site.trace("redone")) == 1
 
 
@@ -107,7 +119,7 @@ def test_kill_of_the_process_that_executes_a_run(site: ExecutorSite) -> None:
 def test_kill_between_begin_and_handler(site: ExecutorSite) -> None:
     worker = site.start_worker(**{VARIABLE: "before-handler"})
     run = site.enqueue("note")
-    site.hand_on()
+    site.tick_here()
     wait_until(lambda: site.run(run).locked_by and handed_to(site.run(run).locked_by) is None)
     worker.end()
     assert site.trace("note") == []
@@ -118,63 +130,47 @@ def test_kill_between_begin_and_handler(site: ExecutorSite) -> None:
 
 
 @pytest.mark.parametrize("point", ["before-send", "after-send"])
-def test_kill_of_the_tick_that_hands_on(point: str, executor: str, site: ExecutorSite) -> None:
+def test_kill_of_the_tick_that_hands_on(point: str, site: ExecutorSite) -> None:
     run = site.enqueue("note")
     done = site.run_tick(env={VARIABLE: point})
     assert done.returncode == -signal.SIGKILL
-    assert handed_to(site.run(run).locked_by) == executor
+    assert handed_to(site.run(run).locked_by) == site.env[EXECUTOR]
     site.start_worker()
     if point == "after-send":
         site.wait_for("note")
     site.tick_until_ended(run)
-    assert len(site.trace("note")) == 1
-    assert (site.run(run).attempts, site.failures(run)) == (1, [])
+    assert_each_ran_once(site, [run])
+    assert site.failures(run) == []
 
 
 def test_kill_of_the_broker_with_its_data(site: ExecutorSite, redis_server: Broker) -> None:
     ids = site.enqueue_many("note", [{}] * 10)
-    site.hand_on()
+    site.tick_here()
     redis_server.renew()
     site.start_worker()
     site.tick_until_ended(*ids)
     assert_each_ran_once(site, ids)
 
 
-def test_a_broker_that_is_away(executor: str, site: ExecutorSite, redis_server: Broker) -> None:
-    site.start_worker()
-    first = site.enqueue("note")
-    site.tick_until_ended(first)
-    redis_server.kill()
-    ids = site.enqueue_many("note", [{}] * 3)
-    done = site.run_tick()
-    assert done.returncode == 0
-    assert f"{executor} cannot be reached, so the queue default waits" in done.stderr
-    assert {site.run(each).status for each in ids} == {"queued"}
-    assert {site.run(each).attempts for each in ids} == {0}
-    redis_server.start()
-    site.start_worker()  # One of RQ does not outlive its broker: a supervisor starts another.
-    site.tick_until_ended(*ids)
-    assert_each_ran_once(site, [first, *ids])
-
-
 def test_a_broker_that_hangs_and_is_away_for_a_minute(
     site: ExecutorSite, redis_server: Broker
 ) -> None:
     site.start_worker()
-    long = site.enqueue("sleep", {"seconds": MINUTE / 4})
-    site.hand_on()
-    site.wait_for("begun")
+    long = at_work(site, "sleep", {"seconds": MINUTE / 4})
     began, ids = time.monotonic(), list[int]()
     with redis_server.frozen():
         while time.monotonic() < began + MINUTE / 2:
             ids += site.enqueue_many("note", [{}] * 3)
             assert site.run_tick().returncode == 0
-    # A long run needs no broker to end.
-    assert (site.run(long).status, site.run(long).attempts) == ("succeeded", 1)
+    assert site.ends(long) == {("succeeded", 1)}, "a long run needs no broker to end"
     redis_server.kill()
     while time.monotonic() < began + MINUTE:
         ids += site.enqueue_many("note", [{}] * 3)
-        assert site.run_tick().returncode == 0
+        done = site.run_tick()
+        assert done.returncode == 0
+        away = f"{site.env[EXECUTOR]} cannot be reached, so the queue default waits"
+        assert away in done.stderr
+        assert site.ends(*ids[-3:]) == {("queued", 0)}
         time.sleep(1)
     redis_server.start()
     site.start_worker()  # One of RQ does not outlive its broker: a supervisor starts another.
@@ -187,7 +183,7 @@ def test_ten_restarts_of_the_broker(site: ExecutorSite, redis_server: Broker) ->
     worker, ids = site.start_worker(), list[int]()
     for _ in range(10):
         ids += [site.enqueue("note")]
-        site.hand_on()
+        site.tick_here()
         redis_server.renew()
         if not worker.running:
             worker = site.start_worker()
@@ -196,7 +192,7 @@ def test_ten_restarts_of_the_broker(site: ExecutorSite, redis_server: Broker) ->
         nonlocal worker
         if not worker.running:
             worker = site.start_worker()
-        site.hand_on()
+        site.tick_here()
         return site.statuses() == {"succeeded": len(ids)}
 
     wait_until(all_ended)
@@ -205,12 +201,11 @@ def test_ten_restarts_of_the_broker(site: ExecutorSite, redis_server: Broker) ->
 
 def test_warm_shutdown_lets_a_run_end(site: ExecutorSite) -> None:
     worker = site.start_worker()
-    run = site.enqueue("sleep", {"seconds": 3})
-    site.hand_on()
-    site.wait_for("begun")
+    run = at_work(site, "wait_for", {"path": str(site.gate)})
     worker.send(signal.SIGTERM)
+    site.gate.touch()
     worker.wait()
-    assert (site.run(run).status, site.run(run).attempts) == ("succeeded", 1)
+    assert site.ends(run) == {("succeeded", 1)}
 
 
 def test_resident_worker_hands_on(site: ExecutorSite) -> None:
@@ -219,11 +214,42 @@ def test_resident_worker_hands_on(site: ExecutorSite) -> None:
     ids = site.enqueue_many("note", [{}] * 10)
     wait_until(lambda: site.statuses().get("succeeded") == len(ids))
     assert_each_ran_once(site, ids)
-    resident.send(signal.SIGTERM)
-    assert resident.wait().returncode == 0
+    resident.stop()
 
 
-def assert_each_ran_once(site: ExecutorSite, ids: Sequence[int]) -> None:
-    """Each run of `note` was called once, and that is the one attempt that its row counts."""
-    assert Counter(line["run"] for line in site.trace("note")) == dict.fromkeys(ids, 1)
-    assert {site.run(each).attempts for each in ids} == {1}
+@of_celery
+def test_doubled_deliveries(site: ExecutorSite, redis_server: Broker) -> None:
+    """Redis delivers a message again that was not acknowledged for its visibility timeout."""
+    import redis
+
+    ids = site.enqueue_many("note", [{}] * 10)
+    site.tick_here()
+    client: Any = redis.Redis.from_url(redis_server.url)
+    messages = client.lrange("default", 0, -1)
+    assert len(messages) == 10
+    for _ in range(2):
+        client.rpush("default", *messages)
+    site.start_worker()
+    wait_until(lambda: client.llen("default") == 0)
+    site.tick_until_ended(*ids)
+    assert_each_ran_once(site, ids)
+
+
+def test_celery_on_rabbitmq(database_url: str, tmp_path: Path, rabbitmq_server: Broker) -> None:
+    """A connection cut in mid-run, redelivered messages, and the broker's data lost."""
+    pytest.importorskip("celery")
+    with executor_site(database_url, tmp_path, "celery", rabbitmq_server) as site:
+        worker = site.start_worker()
+        ids = site.enqueue_many("note", [{}] * 10)
+        long = at_work(site, "sleep", {"seconds": 4})
+        ids += site.enqueue_many("note", [{}] * 10)
+        os.kill(worker.pid, signal.SIGSTOP)
+        site.tick_here()
+        rabbitmq_server.kill()
+        os.kill(worker.pid, signal.SIGCONT)
+        done = site.run_tick()
+        assert done.returncode == 0, done.stderr
+        rabbitmq_server.start()
+        site.tick_until_ended(*ids, long)
+        assert_each_ran_once(site, ids)
+        assert (len(site.trace("ended")), site.ends(long)) == (1, {("succeeded", 1)})

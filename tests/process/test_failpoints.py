@@ -10,7 +10,6 @@ from flask_cronjobs.failpoints import VARIABLE
 from tests.failpoints import POINTS
 from tests.process import jobs_app
 from tests.process.support import Site
-from tests.process.test_races import make_slots_due
 from tests.soak.checker import every_slot_matches_one_row, failures_match_attempts, no_run_is_lost
 from tests.soak.history import History, Watched, moment, read_failures, read_runs
 
@@ -65,7 +64,7 @@ def fill_batch(site: Site) -> None:
 
 def watch(site: Site) -> list[Watched]:
     """Make slots due of the definitions, and remember from which on."""
-    make_slots_due(site)
+    site.make_slots_due()
     rows = site.query("SELECT id, next_run_at FROM job_definitions ORDER BY id")
     return [Watched(row.id, moment(row.next_run_at), moment(row.next_run_at)) for row in rows]
 

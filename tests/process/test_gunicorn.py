@@ -12,38 +12,25 @@ import pytest
 from tests.marks import on_sqlite
 from tests.process.support import ROOT, Site, Tick, wait_until
 
-APP = "tests.process.harmful_app:create_app()"
+APP = "tests.process.jobs_app:create_app()"
 HOOKS = "python:flask_cronjobs.gunicorn"
 STARTED = r"Started flask jobs work with pid: (\d+)"
 
 
 def start(site: Site, *args: str, app: str = APP, config: str = HOOKS) -> Tick:
-    return site.start_python(
-        "gunicorn",
-        "--config",
-        config,
-        "--bind",
-        "127.0.0.1:0",
-        "--graceful-timeout",
-        "5",
-        *args,
-        app,
-    )
+    options = ["--config", config, "--bind", "127.0.0.1:0", "--graceful-timeout", "5"]
+    return site.start_python("gunicorn", *options, *args, app)
 
 
 def started(server: Tick, times: int = 1) -> int:
     """The id of the process that was started as the *times*-th."""
-    return int(
-        wait_until(
-            lambda: pids if len(pids := re.findall(STARTED, server.errors)) >= times else []
-        )[times - 1]
-    )
+    wait_until(lambda: len(re.findall(STARTED, server.errors)) >= times)
+    return int(re.findall(STARTED, server.errors)[times - 1])
 
 
 def is_there(pid: int) -> bool:
-    return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True).stdout[
-        :1
-    ] not in (b"", b"Z")
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True).stdout
+    return state[:1] not in (b"", b"Z")
 
 
 def run_one(site: Site) -> int:
@@ -55,6 +42,7 @@ def run_one(site: Site) -> int:
 
 @pytest.mark.parametrize("more", [[], ["--preload", "--workers", "2"]], ids=["plain", "preload"])
 def test_the_worker_comes_and_goes_with_gunicorn(site: Site, more: list[str]) -> None:
+    site.config["CRONJOBS_SHUTDOWN_GRACE"] = 60
     server = start(site, *more)
     run_one(site)
     pid = started(server)
@@ -62,12 +50,10 @@ def test_the_worker_comes_and_goes_with_gunicorn(site: Site, more: list[str]) ->
     again = started(server, 2)
     assert "flask jobs work has ended, and is started again in 1 s" in server.errors
     run_one(site)
-    gate = site.folder / "gate"
-    at_work = site.enqueue("wait_for", {"path": str(gate)})
-    site.config["CRONJOBS_SHUTDOWN_GRACE"] = 60
+    at_work = site.enqueue("wait_for", {"path": str(site.gate)})
     site.wait_for("begun")
     server.send(signal.SIGTERM)
-    gate.touch()
+    site.gate.touch()
     assert server.wait().returncode == 0
     assert site.run(at_work).status == "succeeded"
     assert f"Stopped flask jobs work (pid: {again})" in server.errors
@@ -77,16 +63,16 @@ def test_the_worker_comes_and_goes_with_gunicorn(site: Site, more: list[str]) ->
 
 @on_sqlite
 def test_the_worker_ends_in_order_when_gunicorn_is_killed(site: Site) -> None:
+    site.config["CRONJOBS_SHUTDOWN_GRACE"] = 60
     server = start(site)
     run_one(site)
-    pid = started(server)
-    gate = site.folder / "gate"
-    at_work = site.enqueue("wait_for", {"path": str(gate)})
+    at_work = site.enqueue("wait_for", {"path": str(site.gate)})
     site.wait_for("begun")
     server.send(signal.SIGKILL)
     wait_until(lambda: f"The parent process {server.pid} has ended" in server.errors)
-    gate.touch()
+    site.gate.touch()
     site.wait_for_status(at_work, "succeeded")
+    pid = started(server)
     wait_until(lambda: not is_there(pid))
 
 
@@ -95,7 +81,7 @@ def test_gunicorn_gives_the_worker_its_folder_and_its_environment(site: Site) ->
     """And the hooks may be a part of somebody's own configuration; a reload replaces the worker."""
     (site.folder / "shop.py").write_text(
         "import os\nassert os.environ['SHOP'] == 'open'\n"
-        "from tests.process.harmful_app import create_app\ndef make(): return create_app()\n"
+        "from tests.process.jobs_app import create_app\ndef make(): return create_app()\n"
     )
     own = site.folder / "own.py"
     own.write_text(

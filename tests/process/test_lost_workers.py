@@ -1,22 +1,22 @@
-"""Workers that die or freeze in the midst of a run: the lease brings the run back."""
+"""Workers that are killed, end or freeze in the midst of a run: the lease brings the run back."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 import pytest
 
+from flask_cronjobs import EffectInDoubt
+from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import Site, wait_until
 
-pytestmark = pytest.mark.slow
+LOG = {"JOBS_APP_LOG_LEVEL": "INFO"}
 
 
 def test_killed_worker_s_run_is_redone_by_a_later_tick_and_recorded_as_lost(site: Site) -> None:
-    run = site.enqueue("wait_once")
-    tick = site.start_tick()
-    site.wait_for("begun")
-    tick.send(signal.SIGKILL)
-    assert tick.wait().returncode == -signal.SIGKILL
+    run, tick = site.begin("wait_once")
+    tick.end()
     assert site.run(run).status == "running"
     site.wait_for_expiry(run)
 
@@ -25,115 +25,266 @@ def test_killed_worker_s_run_is_redone_by_a_later_tick_and_recorded_as_lost(site
     assert later.returncode == 0
     assert "WorkerLost: worker lost" in later.stdout
     assert [line["attempt"] for line in site.trace("redone")] == [2]
-    row = site.run(run)
-    assert (row.status, row.attempts, row.last_error) == ("succeeded", 2, None)
+    assert (site.ends(run), site.run(run).last_error) == ({("succeeded", 2)}, None)
     (failure,) = site.query("SELECT * FROM job_failures")
-    assert (failure.run_id, failure.attempt) == (run, 1)
-    assert failure.error_type == "WorkerLost"
+    assert (failure.run_id, failure.attempt, failure.error_type) == (run, 1, "WorkerLost")
     assert failure.error.startswith("worker lost")
     assert f":{tick.pid}:" in failure.worker
 
 
-def test_run_of_a_killed_worker_is_left_alone_while_its_lease_holds(site: Site) -> None:
-    site.config["CRONJOBS_LEASE"] = 600
-    run = site.enqueue("wait_once")
-    tick = site.start_tick()
-    site.wait_for("begun")
-    tick.send(signal.SIGKILL)
-    tick.wait()
+@pytest.mark.parametrize(
+    ("database_url", "how", "status"),
+    [("sqlite", "0", 0), ("postgresql", "crash", -signal.SIGSEGV)],
+    indirect=["database_url"],
+)
+def test_run_that_ends_its_process_comes_back_by_lease_and_not_before(
+    site: Site, how: str, status: int
+) -> None:
+    """Even if the process leaves the status of one that did all its work."""
+    site.config["CRONJOBS_LEASE"] = 300
+    run = site.enqueue("end_process", {"how": how})
+    assert site.run_tick().returncode == status
+    site.tick_here()
+    assert site.ends(run) == {("running", 1)}
+    site.expire()
+    assert site.tick_here().reclaimed == 1
+    assert (site.ends(run), site.failures(run)) == ({("succeeded", 2)}, ["WorkerLost"])
 
-    later = site.run_tick()
 
-    # A slot may have come meanwhile, and with it runs of others.
-    assert (later.returncode, later.stderr, "wait_once" in later.stdout) == (0, "", False)
-    assert (site.run(run).status, site.run(run).attempts) == ("running", 1)
-    assert site.trace("redone") == []
+@pytest.mark.parametrize("most", [1, 2], ids=["neighbors on their last attempt", "neighbors"])
+def test_run_that_kills_its_workers_takes_its_neighbors_along_once_at_most(
+    site: Site, most: int
+) -> None:
+    """They are claimed together at their first attempt, and each by itself at its last one."""
+    site.config["CRONJOBS_LEASE"] = 300
+    killer = site.enqueue("kill_self", priority=1, max_attempts=2)
+    neighbors = site.enqueue_many("note", [{}] * 100, max_attempts=most)
+    for _ in range(2):
+        site.enqueue_many("note", [{}] * 60, priority=2)  # So short that more are claimed ahead.
+        assert site.run_tick().returncode == -signal.SIGKILL
+        site.expire()
+    site.tick_here()
+    assert (site.run(killer).status, site.failures(killer)) == ("dead", ["WorkerLost"] * 2)
+    assert site.ends(*neighbors) <= {("succeeded", each) for each in range(1, most + 1)}
 
 
-def test_run_that_kills_every_worker_ends_dead_and_its_neighbors_succeed(site: Site) -> None:
-    killer = site.enqueue("kill_self", max_attempts=3)
-    good = site.enqueue_many("note", [{}] * 20)
-    for _ in range(40):
+@on_sqlite
+def test_async_run_that_kills_its_workers_costs_the_others_no_last_attempt(site: Site) -> None:
+    killer = site.enqueue("async_kill", max_attempts=3)
+    others = site.enqueue_many("async_wait", [{"path": "/", "seconds": 1}] * 6)
+    last = site.enqueue_many("async_wait", [{"path": "/", "seconds": 1}] * 3, max_attempts=1)
+    for _ in range(20):
         site.run_tick()
-        if site.run(killer).status == "dead" and site.statuses().get("succeeded") == 20:
+        site.expire()
+        if site.statuses() == {"dead": 1, "succeeded": 9}:
             break
-        for row in site.query("SELECT id FROM job_runs WHERE status = 'running'"):
-            site.wait_for_expiry(row.id)
-    assert site.statuses() == {"dead": 1, "succeeded": 20}
     assert site.failures(killer) == ["WorkerLost"] * 3
-    attempts = site.query("SELECT id, attempts FROM job_runs WHERE job_type = 'note'")
-    assert {row.id for row in attempts} == set(good)
-    assert {row.attempts for row in attempts} <= {1, 2}
+    assert site.ends(*others) <= {("succeeded", 1), ("succeeded", 2)}
+    assert site.ends(*last) == {("succeeded", 1)}
 
 
-def test_frozen_worker_s_late_write_is_refused(site: Site) -> None:
-    gate = site.folder / "gate"
+def test_kill_costs_each_async_run_one_attempt_and_no_effect_is_done_twice(site: Site) -> None:
+    site.config["CRONJOBS_ASYNC_AT_ONCE"] = 20
+    waiting = site.enqueue_many("async_wait", [{"path": str(site.gate)}] * 8)
+    site.enqueue_many("async_effect", [{"key": f"k{number}"} for number in range(60)])
+    tick = site.start_tick()
+    site.wait_for("begun", 8)
+    site.wait_for("effect", 11)
+    tick.end()
+    site.gate.touch()
+    site.tick_until_done()
+    assert site.statuses() == {"succeeded": 68}
+    assert site.ends(*waiting) == {("succeeded", 2)}
+    keys = [line["key"] for line in site.trace("effect")]
+    assert len(keys) == len(set(keys))
+    in_doubt = site.query("SELECT key FROM job_effects WHERE state <> 'done'")
+    assert len(keys) >= 60 - len(in_doubt)
+    rows = site.query("SELECT max(attempts) AS most FROM job_runs WHERE job_type <> 'on_schedule'")
+    assert rows[0].most == 2
+
+
+@pytest.mark.parametrize("ended_by", ["a kill", "its worker"])
+def test_what_a_handler_printed_outlives_its_process(site: Site, ended_by: str) -> None:
+    site.config["CRONJOBS_SHUTDOWN_GRACE"] = 600 if ended_by == "a kill" else 1
+    outputs = "SELECT attempt, output FROM job_outputs"
+    site.enqueue("speak_stubbornly", max_attempts=1)
+    tick = site.start_tick()
+    if ended_by == "a kill":
+        wait_until(lambda: site.query(outputs))
+        tick.end()
+    tick.wait()
+    assert [tuple(row) for row in site.query(outputs)] == [(1, "last words\n")]
+
+
+@on_postgresql
+def test_handler_that_locks_its_own_row_is_interrupted_when_its_lease_ends(site: Site) -> None:
+    """Its lease cannot be renewed; others' can."""
+    run = site.enqueue("locks_its_own_row")
+    done = site.run_tick()
+    assert done.returncode == 0, done.stderr
+    assert len(site.trace("interrupted")) == 1
+    assert (site.ends(run), site.failures(run)) == ({("succeeded", 2)}, ["LeaseLost"])
+
+
+# Processes that freeze, and wake when their run is another's
+
+
+@pytest.mark.parametrize("task", ["wait_for", "async_wait"])
+def test_frozen_worker_s_late_outcomes_are_refused(site: Site, task: str) -> None:
     site.config["CRONJOBS_LEASE"] = 60  # However slow this machine, shorter than its watchdog.
-    run = site.enqueue("wait_for", {"path": str(gate)})
-    zombie = site.start_tick(env={"JOBS_APP_LOG_LEVEL": "INFO"})
-    site.wait_for("begun")
+    ids = site.enqueue_many(task, [{"path": str(site.gate)}] * (1 if task == "wait_for" else 3))
+    zombie = site.start_tick(env=LOG)
+    site.wait_for("begun", len(ids))
     zombie.send(signal.SIGSTOP)
     site.expire()
-    gate.touch()
-
+    site.gate.touch()
     assert site.run_tick().returncode == 0
-    row = site.run(run)
-    assert (row.status, row.attempts) == ("succeeded", 2)
+    rows = [site.run(run) for run in ids]
+    assert site.ends(*ids) == {("succeeded", 2)}
     zombie.send(signal.SIGCONT)
-
     done = zombie.wait()
-    assert "lease lost: task wait_for" in done.stderr
     assert done.returncode == 0
-    after = site.run(run)
-    assert after == row, "the zombie has written to a run that was not its own any more"
-    assert site.failures(run) == ["WorkerLost"]
-    assert site.query("SELECT sum(lost) AS lost FROM job_ticks")[0].lost == 1
+    assert done.stderr.count(f"lease lost: task {task}") == len(ids)
+    assert [site.run(run) for run in ids] == rows, "it wrote to runs that were not its own any more"
+    assert [site.failures(run) for run in ids] == [["WorkerLost"]] * len(ids)
+    assert site.query("SELECT sum(lost) AS lost FROM job_ticks")[0].lost == len(ids)
 
 
+@on_sqlite
 def test_frozen_worker_s_late_failure_is_refused(site: Site) -> None:
-    run = site.enqueue("too_long", {"seconds": 60})
-    site.config |= {"CRONJOBS_SHUTDOWN_GRACE": 60, "CRONJOBS_LEASE": 60}
-    zombie = site.start_tick(env={"JOBS_APP_LOG_LEVEL": "INFO"})
-    site.wait_for("begun")
+    site.config |= {"CRONJOBS_LEASE": 60, "CRONJOBS_SHUTDOWN_GRACE": 60, "CRONJOBS_TIMEOUT": 2}
+    run, zombie = site.begin("sleep", max_attempts=2)
     zombie.send(signal.SIGSTOP)
     site.expire()
-    site.query("UPDATE job_runs SET max_attempts = 2")
-
     assert site.run_tick().returncode == 0  # Reclaims, tries again, times out: dead.
     row = site.run(run)
     assert (row.status, row.error_type) == ("dead", "TimedOut")
     zombie.send(signal.SIGCONT)
-
-    assert "lease lost: task too_long" in zombie.wait().stderr
+    assert "lease lost: task sleep" in zombie.wait().stderr
     assert site.run(run) == row
     assert site.failures(run) == ["WorkerLost", "TimedOut"]
 
 
 def test_frozen_worker_begins_nothing_that_it_had_claimed_and_lost(site: Site) -> None:
-    gate = site.folder / "gate"
     site.config["CRONJOBS_LEASE"] = 6  # Its watchdog burns for three.
     ids = site.enqueue_many("note", [{}] * 200)
-    holder = site.enqueue("wait_for", {"path": str(gate)}, priority=1)
-    zombie = site.start_tick()
-    site.wait_for("begun")
+    holder, zombie = site.begin("wait_for", {"path": str(site.gate)}, priority=1)
     zombie.send(signal.SIGSTOP)
     site.wait_for_expiry(holder)
-    gate.touch()
+    site.gate.touch()
     assert site.run_tick().returncode == 0
     zombie.send(signal.SIGCONT)
     assert zombie.wait().returncode == 0
     assert site.statuses() == {"succeeded": 201}
-    said = [line["run"] for line in site.trace("note")]
-    assert sorted(said) == ids
+    assert sorted(line["run"] for line in site.trace("note")) == ids
 
 
-def test_lease_is_renewed_while_a_handler_works(site: Site) -> None:
-    gate = site.folder / "gate"
-    run = site.enqueue("wait_for", {"path": str(gate)})
-    tick = site.start_tick()
-    site.wait_for("begun")
+@on_sqlite
+def test_process_that_wakes_while_another_does_its_run_is_told_and_changes_nothing(
+    site: Site,
+) -> None:
+    site.config["CRONJOBS_LEASE"] = 300
+    run, zombie = site.begin("sleep")
+    zombie.send(signal.SIGSTOP)
+    site.expire()
+    other = site.start_tick()
+    site.wait_for("begun", 2)
+    before = site.run(run)
+    assert (before.status, before.attempts) == ("running", 2)
+    assert f":{other.pid}:" in before.locked_by
+    zombie.send(signal.SIGCONT)
+    assert zombie.wait().returncode == 0
+    assert "lease lost: task sleep" in zombie.errors
+    (interrupted,) = site.trace("interrupted")
+    assert (interrupted["pid"], interrupted["by"]) == (zombie.pid, "LeaseLost")
+    assert site.run(run) == before
+    other.stop()
+    assert (site.ends(run), site.failures(run)) == ({("failed", 1)}, ["WorkerLost"])
+
+
+@pytest.mark.parametrize(
+    ("task", "payload"), [("effect_after_wait", {}), ("tells", {"often": False})]
+)
+def test_zombie_with_a_lost_lease_begins_no_effect_and_tells_no_progress(
+    site: Site, task: str, payload: dict[str, object]
+) -> None:
+    """It does not even make a mark, which others would have to doubt."""
+    site.config["CRONJOBS_LEASE"] = 300
+    run, zombie = site.begin(task, {"path": str(site.gate), **payload})
+    # Another worker has it by now; the zombie has not noticed.
+    site.query("UPDATE job_runs SET locked_by = 'other:1:token', attempts = 2")
+    site.gate.touch()
+    assert zombie.wait().returncode == 0
+    assert site.trace("effect", "ended") == []
+    assert site.query("SELECT * FROM job_effects") == []
+    row = site.run(run)
+    assert (row.status, row.locked_by, row.progress) == ("running", "other:1:token", None)
+    assert "lease lost" in zombie.errors
+
+
+def test_lease_is_renewed_and_progress_told_while_a_handler_works(site: Site) -> None:
+    run, tick = site.begin("wait_for", {"path": str(site.gate)})
     first = site.run(run).locked_until
     wait_until(lambda: site.run(run).locked_until > first)
-    gate.touch()
+    wait_until(lambda: site.run(run).progress == 0.5)
+    assert (site.run(run).status, site.run(run).progress_message) == ("running", "half")
+    site.gate.touch()
     assert tick.wait().returncode == 0
-    assert (site.run(run).status, site.run(run).attempts) == ("succeeded", 1)
+    assert site.ends(run) == {("succeeded", 1)}
+
+
+@on_sqlite
+def test_last_word_of_a_handler_that_tells_often_and_then_works_on_is_written(site: Site) -> None:
+    run, tick = site.begin("tells", {"path": str(site.gate), "often": True})
+    wait_until(lambda: site.run(run).progress == 0.9)
+    site.gate.touch()
+    assert tick.wait().returncode == 0
+
+
+# Killed after the effect, before the outcome: `once` and `atomic` repeat nothing
+
+
+def effect_states(site: Site) -> Sequence[str]:
+    return [row.state for row in site.query("SELECT state FROM job_effects")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "effects", "state"),
+    [
+        ("skip", "succeeded", 1, "in_doubt"),
+        ("redo", "succeeded", 2, "done"),
+        ("raise", "dead", 1, "in_doubt"),
+    ],
+)
+def test_effect_whose_process_was_killed_in_the_midst_is_settled_as_its_policy_says(
+    site: Site, policy: str, status: str, effects: int, state: str
+) -> None:
+    run = site.enqueue("killed_in_effect", {"in_doubt": policy}, max_attempts=2)
+    assert site.run_tick().returncode == -9
+    site.tick_until_done()
+    assert site.run(run).status == status
+    assert (len(site.trace("effect")), effect_states(site)) == (effects, [state])
+    if policy == "raise":
+        assert site.failures(run) == ["WorkerLost", EffectInDoubt.__name__]
+        assert "flask jobs admin effects --done" in site.run(run).last_error
+
+
+@on_sqlite
+def test_effect_killed_before_the_session_committed_is_in_doubt(site: Site) -> None:
+    """The payment's row and the result were in one transaction: neither is there."""
+    run = site.enqueue("killed_before_payment_is_committed")
+    assert site.run_tick().returncode == -9
+    site.tick_until_done()
+    assert (len(site.trace("effect")), effect_states(site)) == (1, ["in_doubt"])
+    assert site.query("SELECT * FROM entries") == []
+    assert (site.run(run).status, site.run(run).result) == ("succeeded", None)
+
+
+def test_atomic_run_killed_before_the_commit_leaves_nothing(site: Site) -> None:
+    run = site.enqueue("killed_before_commit")
+    assert site.run_tick().returncode == -9
+    assert len(site.trace("begun")) == 1
+    assert site.query("SELECT * FROM entries") == []
+    site.tick_until_done()
+    assert [row.run_id for row in site.query("SELECT run_id FROM entries")] == [run]
+    assert site.ends(run) == {("succeeded", 2)}

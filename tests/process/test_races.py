@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 
-from tests.process.support import Site
+from tests.marks import on_sqlite
+from tests.process.support import Site, wait_until
 
 
-@pytest.mark.slow
 def test_four_ticks_execute_each_of_a_thousand_due_runs_once(site: Site) -> None:
-    ids = site.enqueue_many("note", [{"label": str(n)} for n in range(996)])
-    gate = site.folder / "gate"
-    ids += site.enqueue_many("wait_for", [{"path": str(gate)}] * 4, priority=1)
+    ids = site.enqueue_many("note", [{}] * 896)
+    entries = site.enqueue_many("entry", [{}] * 100)
+    ids += site.enqueue_many("wait_for", [{"path": str(site.gate)}] * 4, priority=1)
     ticks = [site.start_tick() for _ in range(4)]
     assert len({line["pid"] for line in site.wait_for("begun", 4)}) == 4
-    gate.touch()
+    site.gate.touch()
     for tick in ticks:
         done = tick.wait()
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-    assert Counter(line["run"] for line in site.trace("note", "ended")) == Counter(ids)
+        assert (done.returncode, done.stderr) == (0, "")
+    said = Counter(line["run"] for line in site.trace("note", "ended"))
+    assert said == Counter(ids + entries)
+    assert Counter(row.run_id for row in site.query("SELECT run_id FROM entries")) == Counter(
+        entries
+    )
     assert site.statuses() == {"succeeded": 1000}
     assert {row.attempts for row in site.query("SELECT attempts FROM job_runs")} == {1}
     assert site.query("SELECT * FROM job_failures") == []
 
 
-@pytest.mark.slow
-def test_handlers_that_write_to_the_database_run_once_each_under_four_ticks(site: Site) -> None:
-    ids = site.enqueue_many("entry", [{"label": str(n)} for n in range(100)])
-    for tick in [site.start_tick() for _ in range(4)]:
-        assert tick.wait().returncode == 0
-    rows = site.query("SELECT run_id FROM entries")
-    assert Counter(row.run_id for row in rows) == Counter(ids)
-    assert site.statuses() == {"succeeded": 100}
-
-
-@pytest.mark.slow
 def test_six_ticks_that_race_for_the_same_slots_make_one_run_of_each(site: Site) -> None:
     assert site.run_tick().returncode == 0  # The first tick makes the definitions.
-    make_slots_due(site)
+    site.make_slots_due()
     for tick in [site.start_tick() for _ in range(6)]:
         done = tick.wait()
         assert done.returncode == 0, done.stderr
@@ -56,23 +48,96 @@ def test_six_ticks_that_race_for_the_same_slots_make_one_run_of_each(site: Site)
     assert len(said) == len(runs)
 
 
-@pytest.mark.slow
-def test_ticks_at_once_never_run_two_of_a_concurrency_key(site: Site) -> None:
-    site.enqueue_many("one_at_a_time", [{"key": str(n % 2), "seconds": 0.01} for n in range(40)])
-    for tick in [site.start_tick() for _ in range(3)]:
-        assert tick.wait().returncode == 0
-    while site.statuses() != {"succeeded": 40}:
-        assert site.run_tick().returncode == 0
-    for key in ("0", "1"):
-        words = [line["what"] for line in site.trace() if line["key"] == key]
-        assert words == ["begun", "ended"] * 20
+# Concurrency keys: never more at once, in order, and free again after a kill
 
 
-def make_slots_due(site: Site) -> None:
-    """Set all watermarks three minutes back."""
-    back = (
-        "next_run_at - interval '3 minutes'"
-        if site.on_postgresql
-        else "strftime('%Y-%m-%d %H:%M:%f000', next_run_at, '-3 minutes')"
+def tick_until_all_ended(site: Site, number: int) -> None:
+    for _ in range(20):
+        ticks = [site.start_tick() for _ in range(3)]
+        assert [tick.wait().returncode for tick in ticks] == [0, 0, 0]
+        if len(site.trace("ended")) == number:
+            return
+    raise AssertionError(f"Not all ended: {site.statuses()}")
+
+
+def test_never_more_than_two_of_a_key_are_at_work_over_three_ticks(site: Site) -> None:
+    payloads = [{"key": key, "seconds": 0.03} for key in ("a", "b") for _ in range(15)]
+    site.enqueue_many("two_at_a_time", payloads)
+    tick_until_all_ended(site, 30)
+    now, most = defaultdict[str, int](int), defaultdict[str, int](int)
+    for line in sorted(site.trace("begun", "ended"), key=lambda line: line["at"]):
+        now[line["key"]] += 1 if line["what"] == "begun" else -1
+        most[line["key"]] = max(most[line["key"]], now[line["key"]])
+    assert most.keys() == {"a", "b"}
+    assert max(most.values()) <= 2
+
+
+def test_runs_of_one_key_keep_their_order_while_ticks_race(site: Site) -> None:
+    ids = {
+        key: site.enqueue_many("one_at_a_time", [{"key": key, "seconds": 0.01}] * 15)
+        for key in ("a", "b")
+    }
+    tick_until_all_ended(site, 30)
+    for key in ("a", "b"):
+        lines = [line for line in site.trace("begun", "ended") if line["key"] == key]
+        assert [(line["what"], line["run"]) for line in lines] == [
+            (what, id_) for id_ in ids[key] for what in ("begun", "ended")
+        ]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_share_of_a_killed_worker_comes_free_with_its_lease(site: Site, attempts: int) -> None:
+    site.config["CRONJOBS_LEASE"] = 300
+    killer = site.enqueue("one_at_a_time", {"key": "k", "harm": True}, max_attempts=attempts)
+    others = site.enqueue_many("one_at_a_time", [{"key": "k"}] * 3)
+    assert site.run_tick().returncode == -9
+    site.query('UPDATE job_runs SET payload = \'{"key": "k"}\'')
+    assert site.run_tick().returncode == 0
+    assert (site.ends(killer), site.ends(*others)) == ({("running", 1)}, {("queued", 0)})
+    site.expire()
+    assert site.run_tick().returncode == 0
+    assert site.ends(*others) == {("succeeded", 1)}
+    assert site.run(killer).status == ("dead" if attempts == 1 else "succeeded")
+    assert site.failures(killer) == ["WorkerLost"]
+
+
+# Runs slower than the minute that cron has, and handlers that starve the heartbeat
+
+
+@on_sqlite
+def test_ticks_that_cron_starts_beside_slow_runs_do_not_pile_up(site: Site) -> None:
+    """Each takes what it can begin within the budget, and goes when its own run has ended."""
+    site.config |= {"CRONJOBS_TICK_BUDGET": 1.5, "CRONJOBS_LEASE": 600}
+    gates = [site.folder / f"gate-{number}" for number in range(2)]
+    slow = [site.enqueue("wait_for", {"path": str(gate)}, priority=1) for gate in gates]
+    left = site.enqueue("note")
+    ticks = []
+    for number in range(2):
+        ticks.append(site.start_tick())
+        site.wait_for("begun", number + 1)
+    over = (
+        "SELECT count(*) AS number FROM job_ticks"
+        " WHERE started_at <= strftime('%Y-%m-%d %H:%M:%f', 'now', '-1.6 seconds')"
     )
-    site.query(f"UPDATE job_definitions SET next_run_at = {back}")
+    wait_until(lambda: site.query(over)[0].number == 2)
+    for tick, gate in zip(ticks, gates, strict=True):
+        assert tick.running
+        gate.touch()
+        assert tick.wait().returncode == 0
+    assert {status for status, _ in site.ends(*slow)} == {"succeeded"}
+    assert site.ends(left) == {("queued", 0)}
+    site.tick_here()
+    assert site.ends(left) == {("succeeded", 1)}
+
+
+@on_sqlite
+def test_run_whose_regular_expression_starves_the_heartbeat_is_not_taken_away(
+    site: Site,
+) -> None:
+    """It holds the interpreter's lock, so nothing else in its process gets on meanwhile."""
+    del site.config["CRONJOBS_LEASE"]
+    run, tick = site.begin("backtrack", {"seconds": 0.25})
+    while not site.trace("ended"):
+        assert site.tick_here().reclaimed == 0
+    assert tick.wait().returncode == 0
+    assert (site.ends(run), site.failures(run)) == ({("succeeded", 1)}, [])

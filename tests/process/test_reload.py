@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.process.support import wait_until
+from tests.process.support import PATIENCE, wait_until
 
 APP = """
 import pathlib, time
@@ -45,13 +47,32 @@ def linger():
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Where the app is; its tables are there."""
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "words.py").write_text("WORD = 'old'\n")
+    subprocess.run(flask("jobs", "admin", "init"), cwd=tmp_path, check=True)
     return tmp_path
 
 
-def flask(folder: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "flask", "--app", str(folder / "app.py"), *arguments]
+def flask(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "flask", "--app", "app.py", *arguments]
+
+
+@contextmanager
+def at_work(folder: Path, *arguments: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command in debug mode that is at work on two runs; its errors go to the file ``errors``."""
+    with (folder / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            flask(*arguments), cwd=folder, stderr=errors, env=os.environ | env
+        )
+    try:
+        enqueue(folder, "say", "linger")
+        wait_until(lambda: lines(folder, "said") == ["old"])
+        wait_until(lambda: lines(folder, "lingers") == ["begun"])
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def enqueue(folder: Path, *names: str) -> None:
@@ -72,52 +93,40 @@ def lines(folder: Path, name: str) -> list[str]:
     return (folder / name).read_text().split() if (folder / name).exists() else []
 
 
-def test_a_change_of_code_replaces_the_worker_and_its_runs_end_first(folder: Path) -> None:
-    subprocess.run(flask(folder, "jobs", "admin", "init"), cwd=folder, check=True)
-    work = flask(folder, "--debug", "jobs", "work", "--reload")
-    process = subprocess.Popen(work, cwd=folder, stderr=subprocess.PIPE, text=True)
-    try:
-        enqueue(folder, "say", "linger")
-        wait_until(lambda: lines(folder, "said") == ["old"])
-        wait_until(lambda: lines(folder, "lingers") == ["begun"])
-        change(folder)
-        (folder / "gate").touch()
-        wait_until(lambda: lines(folder, "lingers") == ["begun", "ended"])
+def let_linger_end(folder: Path) -> None:
+    (folder / "gate").touch()
+    wait_until(lambda: lines(folder, "lingers") == ["begun", "ended"])
 
-        def is_new() -> bool:
-            enqueue(folder, "say")
-            return "another" in lines(folder, "said")
 
-        wait_until(is_new)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        assert process.stderr is not None
-        assert "goes on with the code as it is now" not in process.stderr.read()
-    finally:
-        process.kill()
-        process.communicate()
-    before = len(lines(folder, "said"))
+def is_new(folder: Path) -> bool:
+    """Whether the new code executes what is enqueued now."""
     enqueue(folder, "say")
-    again = flask(folder, "jobs", "tick")
-    assert (
-        "succeeded  say" in subprocess.run(again, cwd=folder, capture_output=True).stdout.decode()
-    )
-    assert len(lines(folder, "said")) >= before + 1
+    return "another" in lines(folder, "said")
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    process.send_signal(signal.SIGTERM)
+    return process.wait(PATIENCE)
+
+
+def test_a_change_of_code_replaces_the_worker_and_its_runs_end_first(folder: Path) -> None:
+    with at_work(folder, "--debug", "jobs", "work", "--reload") as process:
+        change(folder)
+        let_linger_end(folder)
+        wait_until(lambda: is_new(folder))
+        assert stop(process) == 0
+    assert "goes on with the code as it is now" not in (folder / "errors").read_text()
+    enqueue(folder, "say")
+    again = subprocess.run(flask("jobs", "tick"), cwd=folder, capture_output=True)
+    assert b"succeeded  say" in again.stdout, "the worker has ended"
 
 
 def test_a_worker_in_debug_mode_says_that_it_does_not_see_changes(folder: Path) -> None:
-    subprocess.run(flask(folder, "jobs", "admin", "init"), cwd=folder, check=True)
-    work = flask(folder, "--debug", "jobs", "work", "--queue", "default", "--queue", "defaults")
-    process = subprocess.Popen(work, cwd=folder, stderr=subprocess.PIPE, text=True)
-    try:
-        enqueue(folder, "say")
-        wait_until(lambda: lines(folder, "said") == ["old"])
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.communicate()
-    assert process.returncode == 0
+    queues = ["--queue", "default", "--queue", "defaults"]
+    with at_work(folder, "--debug", "jobs", "work", *queues) as process:
+        let_linger_end(folder)
+        assert stop(process) == 0
+    said = (folder / "errors").read_text()
     assert "the queue 'defaults'. Did you mean 'default'?" in said
     assert "To start it again when that changes: flask jobs work --reload" in said
     assert "the queue 'default'" not in said
@@ -125,29 +134,11 @@ def test_a_worker_in_debug_mode_says_that_it_does_not_see_changes(folder: Path) 
 
 def test_flask_run_in_debug_mode_has_a_worker_beside_the_server(folder: Path) -> None:
     """And another when code has changed, while that of the old code lets its run end."""
-    subprocess.run(flask(folder, "jobs", "admin", "init"), cwd=folder, check=True)
-    env = os.environ | {
-        "FLASK_CRONJOBS_WORK_IN_DEBUG": "true",
-        "FLASK_CRONJOBS_SHUTDOWN_GRACE": "60",
-    }
-    said = folder / "stderr"
-    with said.open("w") as stderr:
-        run = flask(folder, "run", "--debug", "--port", "0")
-        process = subprocess.Popen(run, cwd=folder, stderr=stderr, env=env)
-    try:
-        enqueue(folder, "say", "linger")
-        wait_until(lambda: lines(folder, "said") == ["old"])
-        wait_until(lambda: lines(folder, "lingers") == ["begun"])
+    env = {"FLASK_CRONJOBS_WORK_IN_DEBUG": "true", "FLASK_CRONJOBS_SHUTDOWN_GRACE": "60"}
+    with at_work(folder, "run", "--debug", "--port", "0", **env) as process:
         change(folder)
-
-        def is_new() -> bool:
-            enqueue(folder, "say")
-            return "another" in lines(folder, "said")
-
-        wait_until(is_new)
-        (folder / "gate").touch()
-        wait_until(lambda: lines(folder, "lingers") == ["begun", "ended"])
-    finally:
-        process.terminate()
-        process.wait()
-    wait_until(lambda: said.read_text().count("has ended, so the workers stop") == 2)
+        wait_until(lambda: is_new(folder))
+        let_linger_end(folder)
+        stop(process)
+    errors = folder / "errors"
+    wait_until(lambda: errors.read_text().count("has ended, so the workers stop") == 2)

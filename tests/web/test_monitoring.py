@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,15 +11,10 @@ from flask import Flask, current_app, has_request_context, url_for
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import update
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, TickReport
-from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.ping import ping
-from flask_cronjobs.engine.resident import serve
+from flask_cronjobs import CronJobs, DatabaseTrouble, TickReport
 from flask_cronjobs.engine.tick import TickOptions
-from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.jobs.state import Throttle, state_of
+from flask_cronjobs.jobs.state import Throttle
 from flask_cronjobs.models import JobPause
-from tests.monitor import Monitor
 
 from .conftest import NOW, Pages
 
@@ -266,74 +259,3 @@ class TestTick:
 
 def test_the_tick_is_off_without_a_token(pages: Pages) -> None:
     assert pages.client.post("/jobs/tick", headers=BEARER).status_code == 404
-
-
-def test_a_ping_tells_the_monitor_and_silence_of_a_failed_tick(monitor: Monitor) -> None:
-    assert not ping(None)
-    assert ping(f"{monitor.url}uuid?a=b")
-    assert monitor.requests == [("/uuid?a=b", None)]
-
-
-def test_the_name_and_password_of_a_ping_are_sent_and_not_logged(
-    monitor: Monitor, caplog: pytest.LogCaptureFixture
-) -> None:
-    monitor.status = 500
-    url = monitor.url.replace("//", "//ada:s3cr3t%2F@") + "hidden-uuid"
-    assert not ping(url)
-    assert monitor.requests == [("/hidden-uuid", "Basic YWRhOnMzY3IzdC8=")]
-    assert "500" in caplog.text
-    assert "s3cr3t" not in caplog.text
-    assert "hidden-uuid" not in caplog.text
-
-
-def test_a_slow_monitor_is_left(monitor: Monitor) -> None:
-    monitor.delay = 4.0
-    began = time.monotonic()
-    assert not ping(monitor.url, timeout=0.1)
-    assert time.monotonic() - began < monitor.delay
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["file:///etc/hostname", "ftp://localhost/x", "http://[", "http://", "http://127.0.0.1:1/"],
-)
-def test_a_ping_that_cannot_be_sent_harms_nothing(
-    url: str, monitor: Monitor, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    assert not ping(url)
-    assert "The ping to" in caplog.text
-    monitor.status, monitor.location = 302, url
-    assert not ping(monitor.url)
-
-
-class TestPings:
-    """``CRONJOBS_PING_URL``: who did their work say so, and silence is the interrupter."""
-
-    @pytest.fixture
-    def settings(self, monitor: Monitor) -> dict[str, Any]:
-        return {"CRONJOBS_PING_URL": f"{monitor.url}uuid"}
-
-    def test_a_tick_pings_if_it_did_its_work(self, pages: Pages, monitor: Monitor) -> None:
-        with pages.app.app_context():
-            pages.jobs.tick()
-            assert monitor.requests == [("/uuid", None)]
-            pages.db.drop_all()
-            with pytest.raises(TablesMissing):
-                pages.jobs.tick()
-        assert len(monitor.requests) == 1
-
-    def test_a_resident_worker_pings_each_minute(
-        self, pages: Pages, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(resident_module, "MINUTE", 0.05)
-        thread = threading.Thread(target=serve, args=(state_of(pages.app), TickOptions(workers=1)))
-        thread.start()
-        until = time.monotonic() + 60
-        while len(monitor.requests) < 2 and time.monotonic() < until:
-            time.sleep(0.02)
-        for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
-            keeper.stop()
-        thread.join(60)
-        assert set(monitor.requests) == {("/uuid", None)}
-        assert len(monitor.requests) >= 2

@@ -14,7 +14,7 @@ from ...log import logger
 from ...signals import News, announce, notify
 from ...types import Outcome
 from ..beside import Beside, Precedence
-from ..run_pings import CLOSE_WITHIN, Pings
+from ..pings import CLOSE_WITHIN, Pings
 
 #: With so many outcomes left to tell, the worker claims nothing more: they take memory.
 MOST = 1000

@@ -25,7 +25,7 @@ from ...registry.handler import Handler
 from ...registry.options import Around
 from ...types import JSON, Claim, Outcome
 from ..beside import Precedence
-from ..run_pings import Pings
+from ..pings import Pings
 from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter, Watchdog
 from .outcomes import failure

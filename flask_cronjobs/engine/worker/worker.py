@@ -14,7 +14,7 @@ from ...log import logger
 from ...signals import notify
 from ...types import AtWork, RunAtWork
 from ..beside import Precedence, repeating
-from ..run_pings import Pings
+from ..pings import Pings
 from .admission import side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import HeldRuns, Leases, Working

@@ -1,4 +1,4 @@
-"""The pings of a definition: a monitor is told how its runs go, and holds up none of them."""
+"""Pings: a monitor is told how a definition's runs go, and holds up none of them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, Discard, Retry, TaskError, current_run
+from flask_cronjobs import CronJobs, Discard, Retry, TablesMissing, TaskError, current_run
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine import run_pings as ping_module
-from flask_cronjobs.engine.run_pings import Pings
+from flask_cronjobs.engine import pings as ping_module
+from flask_cronjobs.engine import resident as resident_module
+from flask_cronjobs.engine.pings import Pings, ping
 from flask_cronjobs.jobs.definitions.rows import find
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.types import Claim
+from tests.engine.conftest import Resident
 from tests.monitor import Monitor
+from tests.process.support import wait_until
 from tests.rows import ago
 
 pytestmark = pytest.mark.usefixtures("context")
 
+Start = Callable[[], Resident]
 AGAIN = Retry(max_attempts=2, base=0, jitter=False)
 APP = """
 import os, signal, time
@@ -157,8 +161,8 @@ def test_ping_of_a_definition_in_the_database_can_be_changed(
     jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
 ) -> None:
     jobs.task(name="it")(lambda: None)
-    for ping in (f"{monitor.url}first", f"{monitor.url}second", None):
-        jobs.add_definition("nightly", "it", schedule="@yearly", ping=ping)
+    for url in (f"{monitor.url}first", f"{monitor.url}second", None):
+        jobs.add_definition("nightly", "it", schedule="@yearly", ping=url)
         jobs.run_now("nightly")
         assert jobs.tick().succeeded == 1
     assert paths(monitor) == ["/first/start", "/first", "/second/start", "/second"]
@@ -338,3 +342,78 @@ class TestSecrecy:
     def test_ping_without_a_schedule_is_refused(self, jobs: CronJobs) -> None:
         with pytest.raises(TaskError, match="has ping, but no schedule"):
             jobs.task(name="it", ping="https://monitor.example/uuid")(lambda: None)
+
+
+class TestPing:
+    """One ping, whoever sends it."""
+
+    def test_it_asks_for_the_path_and_the_query(self, monitor: Monitor) -> None:
+        ping(None)
+        ping(f"{monitor.url}uuid?a=b")
+        assert monitor.requests == [("/uuid?a=b", None)]
+
+    def test_name_and_password_are_sent_and_not_logged(
+        self, monitor: Monitor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monitor.status = 500
+        ping(monitor.url.replace("//", "//ada:s3cr3t%2F@") + "hidden-uuid")
+        assert monitor.requests == [("/hidden-uuid", "Basic YWRhOnMzY3IzdC8=")]
+        assert "500" in caplog.text
+        assert "s3cr3t" not in caplog.text
+        assert "hidden-uuid" not in caplog.text
+
+    def test_slow_monitor_is_left(
+        self, monitor: Monitor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monitor.delay = 60.0
+        monkeypatch.setattr(ping_module, "TIMEOUT", 0.1)
+        began = time.monotonic()
+        ping(monitor.url)
+        assert time.monotonic() - began < monitor.delay
+        assert "and was left" in caplog.text or "failed: TimeoutError" in caplog.text
+
+    @pytest.mark.parametrize(
+        "url",
+        ["file:///etc/hostname", "ftp://localhost/x", "http://[", "http://", "http://127.0.0.1:1/"],
+    )
+    def test_what_cannot_be_sent_harms_nothing(
+        self, url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ping(url)
+        assert "The ping to" in caplog.text
+
+    @pytest.mark.parametrize("location", ["file:///etc/hostname", "ftp://localhost/x"])
+    def test_redirect_leads_to_web_pages_alone(
+        self, monitor: Monitor, location: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monitor.status, monitor.location = 302, location
+        ping(monitor.url)
+        assert "The ping to" in caplog.text
+
+
+class TestPingOfTicks:
+    """``CRONJOBS_PING_URL``: a tick that did its work pings, and silence is the alarm."""
+
+    @pytest.fixture
+    def app(self, app: Flask, monitor: Monitor) -> Flask:
+        app.config["CRONJOBS_PING_URL"] = f"{monitor.url}uuid"
+        return app
+
+    def test_a_tick_pings_unless_it_could_not_do_its_work(
+        self, jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
+    ) -> None:
+        jobs.tick()
+        assert monitor.requests == [("/uuid", None)]
+        db.drop_all()
+        with pytest.raises(TablesMissing):
+            jobs.tick()
+        assert len(monitor.requests) == 1
+
+    def test_a_resident_worker_pings_each_minute(
+        self, jobs: CronJobs, monitor: Monitor, resident: Start,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(resident_module, "MINUTE", 0.05)
+        resident()
+        wait_until(lambda: len(monitor.requests) > 2)
+        assert set(monitor.requests) == {("/uuid", None)}

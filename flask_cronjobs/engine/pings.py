@@ -1,25 +1,100 @@
-"""Tell the monitors of definitions when their runs begin, and how they end, by ``ping=``.
+"""Fetch the URLs of monitors, to tell that ticks run, and how the runs of a definition go.
 
-The paths are those of Healthchecks: the URL and ``/start`` when an attempt begins, the URL itself
-when the run has succeeded, and ``/fail`` when it ended otherwise.
+For ticks, since a dead cron cannot report itself: ``CRONJOBS_PING_URL``. For a definition by
+``ping=``; the paths are those of Healthchecks: the URL and ``/start`` when an attempt begins, the
+URL itself when the run has succeeded, and ``/fail`` when it ended otherwise.
 """
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError
 from ..jobs.definitions.rows import ping_urls
 from ..jobs.state import State
 from ..log import logger
+from ..text import host_of
 from ..types import Claim, Outcome
 from .beside import Beside
-from .ping import ping
+
+if TYPE_CHECKING:
+    from urllib.request import OpenerDirector, Request
+
+#: Seconds that a ping may take in all, looking up the name included.
+TIMEOUT = 5.0
+
+
+def ping(url: str | None) -> None:
+    """Fetch *url*. Never raises, and never takes longer than `TIMEOUT`.
+
+    A tick that fails pings nothing: for a monitor of heartbeats, silence is the alarm.
+
+    :param url: ``CRONJOBS_PING_URL``, or None for no ping. Only its host is ever logged, since the
+        path of such a URL is often its secret.
+    """
+    if url is None:
+        return
+    # In a thread: no timeout of ours covers a name look-up, or a server that answers byte by byte.
+    fetching = Beside("cronjobs-ping", _fetch)
+    try:
+        fetching.put(url)
+    except RuntimeError as error:
+        logger.warning("The ping was not sent: %s", error)
+    if not fetching.close(TIMEOUT):
+        logger.warning("The ping to %s took longer than %g s and was left", host_of(url), TIMEOUT)
+
+
+def _fetch(url: str) -> None:
+    try:
+        with _opener().open(_request(url), timeout=TIMEOUT) as response:
+            response.read(1)
+    except Exception as error:
+        # The text of the error can hold the URL, so only its type and a status are logged.
+        status = getattr(error, "code", "")
+        logger.warning("The ping to %s failed: %s %s", host_of(url), type(error).__name__, status)
+
+
+def _opener() -> OpenerDirector:
+    """Return an opener that follows http and https only, also when it is redirected."""
+    from urllib import request
+
+    opener = request.OpenerDirector()
+    for handler in (
+        request.ProxyHandler(),
+        request.HTTPHandler(),
+        request.HTTPSHandler(),
+        request.HTTPDefaultErrorHandler(),
+        request.HTTPRedirectHandler(),
+        request.HTTPErrorProcessor(),
+        request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _request(url: str) -> Request:
+    """Return a request for *url*, with the name and password in it as a header."""
+    from urllib.request import Request
+
+    parts = urlsplit(url)
+    userinfo, _, place = parts.netloc.rpartition("@")
+    bare = SplitResult(parts.scheme, place, parts.path, parts.query, "")
+    request = Request(urlunsplit(bare), headers={"User-Agent": "Flask-CronJobs"})
+    if userinfo:
+        name, _, password = userinfo.partition(":")
+        credentials = f"{unquote(name)}:{unquote(password)}".encode()
+        # Not sent on to another host by a redirect.
+        request.add_unredirected_header(
+            "Authorization", "Basic " + base64.b64encode(credentials).decode()
+        )
+    return request
+
 
 #: How many pings are under way at once. Those of one definition go one after the other.
 LANES = 8
@@ -34,11 +109,6 @@ PATIENCE = 2.0
 
 _START = "/start"
 _PATHS = {"succeeded": "", "dead": "/fail", "cancelled": "/fail"}
-
-
-class _Event(NamedTuple):
-    definition_id: int
-    path: str
 
 
 class Pings:
@@ -58,12 +128,12 @@ class Pings:
     def started(self, claim: Claim) -> None:
         """Tell that an attempt begins."""
         if claim.definition_id is not None:
-            self._put(_Event(claim.definition_id, _START))
+            self._put(claim.definition_id, _START)
 
     def ended(self, outcome: Outcome) -> None:
         """Tell that a run has ended. A failure that will be retried is none."""
         if outcome.definition_id is not None and outcome.kind in _PATHS:
-            self._put(_Event(outcome.definition_id, _PATHS[outcome.kind]))
+            self._put(outcome.definition_id, _PATHS[outcome.kind])
 
     def close(self, patience: float = CLOSE_WITHIN) -> None:
         """Wait until all is told, but no longer than *patience* seconds."""
@@ -72,20 +142,21 @@ class Pings:
         if not all(in_time):
             logger.warning("Pings of definitions took longer than %g s and were left", patience)
 
-    def _put(self, event: _Event) -> None:
+    def _put(self, definition_id: int, path: str) -> None:
         try:
-            if not self._lanes[event.definition_id % LANES].put(event):
+            if not self._lanes[definition_id % LANES].put((definition_id, path)):
                 logger.warning(
                     "A ping of a definition was dropped: %d wait for their monitor", MOST
                 )
         except RuntimeError as error:  # No more threads can be started.
             logger.warning("A ping of a definition was not sent: %s", error)
 
-    def _send(self, event: _Event) -> None:
+    def _send(self, event: tuple[int, str]) -> None:
+        definition_id, path = event
         try:
-            url = self._url(event.definition_id)
+            url = self._url(definition_id)
             if url is not None:
-                ping(_with_path(url, event.path))
+                ping(_with_path(url, path))
         except CronJobsError as error:
             logger.warning("A ping of a definition was not sent: %s", error)
         except Exception as error:  # A URL that somebody wrote into the table; it is a secret.

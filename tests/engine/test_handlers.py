@@ -1,0 +1,136 @@
+"""While a handler works: its timeout, its heartbeats, its progress, and a stop in mid-claim."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event
+
+from flask_cronjobs import CronJobs, Retry, TickReport, TimedOut, current_run
+from flask_cronjobs.config import Settings
+from flask_cronjobs.engine.worker import monitor as monitor_module
+from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.engine.worker.monitor import RunMonitor
+from flask_cronjobs.jobs.runs.leases import Renewal
+from flask_cronjobs.models import JobFailure, JobRun
+from flask_cronjobs.types import Claim
+from tests.clock import Clock
+
+Tick = Callable[[], TickReport]
+
+
+def test_timeout_passes_except_exception_and_the_run_is_tried_again(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    seen: list[str] = []
+
+    @jobs.task(timeout=0.2, retry=Retry(max_attempts=2, base=0))
+    def slow_at_first() -> None:
+        try:
+            time.sleep(120 if current_run.attempt == 1 else 0)
+        except Exception:
+            seen.append("except Exception")
+        finally:
+            seen.append("finally")
+        seen.append("went on")
+
+    with app.app_context():
+        slow_at_first.using(commit=True).enqueue()
+        report = tick()
+        failure = db.session.scalars(db.select(JobFailure)).one()
+    assert (report.failed, report.succeeded) == (1, 1)
+    assert seen == ["finally", "finally", "went on"]
+    assert (failure.attempt, failure.error_type) == (1, "TimedOut")
+    assert failure.error == "the handler ran longer than its timeout of 0.2 s"
+    assert not issubclass(TimedOut, Exception)
+
+
+def test_lease_by_default_outlasts_three_missed_heartbeats_and_a_minute() -> None:
+    lease = Settings().lease
+    assert lease - lease / monitor_module.BEATS * 3 >= lease / 4
+    assert lease >= 60
+
+
+def test_heart_beats_four_times_in_a_lease_while_something_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, renewed = Clock(), list[float]()
+
+    def renew(books: object, held: object, lease: float) -> Renewal:
+        renewed.append(clock.now)
+        return Renewal(frozenset({1}), frozenset(), is_heartbeat=True)
+
+    monkeypatch.setattr(monitor_module, "time", clock)
+    monkeypatch.setattr(monitor_module, "renew", renew)
+    state = cast(Any, SimpleNamespace(settings=Settings(lease=60.0)))
+    context = SimpleNamespace(state=state, interrupter=None, watchdog=None)
+    runner = cast(Any, SimpleNamespace(at_work=(), context=context))
+    monitor = RunMonitor(runner, may_kill=False)
+    for _ in range(240):
+        clock.now += 0.25
+        monitor.renew_or_watch(cast(Any, None), {1: cast(Claim, object())})
+    assert renewed == [1015.0, 1030.0, 1045.0, 1060.0]
+
+
+def test_progress_is_written_rarely_however_often_it_is_told(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    written: list[str] = []
+
+    @jobs.task
+    def busy() -> None:
+        for step in range(10_000):
+            current_run.progress(step / 10_000)
+        current_run.progress(1, "all")
+
+    def note(connection: object, cursor: object, sql: str, *rest: object) -> None:
+        if "SET progress =" in sql:
+            written.append(sql)
+
+    with app.app_context():
+        busy.using(commit=True).enqueue()
+        event.listen(db.engine, "before_cursor_execute", note)
+        began = time.monotonic()
+        assert tick().succeeded == 1
+        assert 2 <= len(written) <= 3 + 4 * (time.monotonic() - began)
+        run = db.session.scalars(db.select(JobRun)).one()
+        assert (run.progress, run.progress_message) == (1.0, "all")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute"])
+def test_worker_asked_to_stop_in_the_midst_of_a_claim_holds_nothing_afterwards(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, moment: str, number: int
+) -> None:
+    exchanges: list[str] = []
+    calls: list[int] = []
+
+    @jobs.task
+    def note(n: int) -> None:
+        calls.append(n)
+
+    def stop(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if "chosen" in statement:
+            exchanges.append(statement)
+            if len(exchanges) == number:
+                keeper = threading.current_thread()
+                assert isinstance(keeper, Keeper)
+                keeper.stop()
+
+    with app.app_context():
+        note.using(commit=True).enqueue_many([{"n": n} for n in range(500)])
+        event.listen(db.engine, moment, stop)
+        tick()
+        assert len(exchanges) >= number
+        rows = list(db.session.scalars(db.select(JobRun)))
+        ends = {(run.status, run.attempts, run.locked_by) for run in rows}
+        assert ends <= {("queued", 0, None), ("succeeded", 1, None)}
+        done = [run.payload["n"] for run in rows if run.status == "succeeded"]
+    assert sorted(calls) == sorted(done)

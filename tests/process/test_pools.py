@@ -1,0 +1,391 @@
+"""Several workers: forked processes that share nothing but the table, and a parent that hears."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from flask_cronjobs.engine.processes import HOPELESS
+from tests.marks import on_postgresql, on_sqlite
+from tests.process.support import Site, Tick, run_patched, wait_until
+
+TOO_EARLY = "ended before its time"
+COUNTS = """
+    SELECT count(*) AS ticks, count(finished_at) AS finished, sum(succeeded) AS succeeded,
+        sum(cancelled) AS cancelled, count(DISTINCT pid) AS pids
+    FROM job_ticks
+"""
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process is there and has not ended."""
+    with suppress(FileNotFoundError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX"
+    return False
+
+
+def start_workers(site: Site, *args: str) -> Tick:
+    """Start two resident workers."""
+    return site.start("jobs", "work", "--workers", "2", *args)
+
+
+# A tick with several workers
+
+
+def test_two_workers_execute_each_run_once(site: Site) -> None:
+    ids = site.enqueue_many("wait_for", [{"path": str(site.gate)}] * 2, priority=1)
+    ids += site.enqueue_many("entry", [{}] * 100)
+    tick = site.start_tick("--workers", "2")
+    pids = {line["pid"] for line in site.wait_for("begun", 2)}
+    assert len(pids - {tick.pid}) == 2
+    site.gate.touch()
+    done = tick.wait()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Counter(line["run"] for line in site.trace("note", "ended")) == Counter(ids)
+    assert site.statuses() == {"succeeded": 102}
+    assert done.stdout.count("succeeded  entry") == 100
+    assert "tick: 102 succeeded in" in done.stdout
+    (row,) = site.query("SELECT * FROM job_ticks")
+    assert (row.succeeded, row.finished_at is not None) == (102, True)
+    # Of a queue that has no runs: the minute may have passed, and with it a slot have come.
+    idle = site.run_tick("--workers", "2", "--queue", "none")
+    assert (idle.returncode, idle.stdout, idle.stderr) == (0, "", "")
+
+
+@on_postgresql
+def test_workers_share_no_connection_with_the_process_that_forked_them(site: Site) -> None:
+    """Two processes on one socket read each other's answers, or wait for them for ever.
+
+    And a child that closes its copy politely ends the parent's.
+    """
+    site.env["JOBS_APP_CONNECTED"] = "2"
+    ids = site.enqueue_many("entry", [{"with_backend": True}] * 60)
+    done = site.run_tick("--workers", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Counter(row.run_id for row in site.query("SELECT run_id FROM entries")) == Counter(ids)
+    before, after = site.trace("connected")
+    assert len(set(before["backends"])) == 2
+    assert (after["pid"], after["backends"]) == (before["pid"], before["backends"])
+    used = {(line["pid"], line["backend"]) for line in site.trace("note")}
+    backends = [backend for _, backend in used]
+    assert not set(backends) & set(before["backends"])
+    assert len(set(backends)) == len(backends)
+
+
+@on_sqlite
+@pytest.mark.parametrize(("workers", "most"), [(2, 3), (3, 7), (4, 1)])
+def test_max_runs_is_the_tick_s_and_shared_out_among_its_workers(
+    site: Site, workers: int, most: int
+) -> None:
+    site.enqueue_many("note", [{}] * 10)
+    done = site.run_tick("--workers", str(workers), "--max-runs", str(most))
+    assert done.returncode == 0
+    assert site.statuses() == {"succeeded": most, "queued": 10 - most}
+
+
+@on_sqlite
+def test_lost_outcomes_of_all_workers_are_counted(site: Site) -> None:
+    site.enqueue_many("wait_for", [{"path": str(site.gate)}] * 2)
+    tick = site.start_tick("--workers", "2")
+    site.wait_for("begun", 2)
+    site.query("UPDATE job_runs SET locked_by = 'other:1:x' WHERE status = 'running'")
+    site.gate.touch()
+    assert "2 lost" in tick.wait().stdout
+    assert site.query("SELECT lost FROM job_ticks WHERE finished_at IS NOT NULL")[0].lost == 2
+
+
+# Deaths
+
+
+@on_sqlite
+@pytest.mark.parametrize("leaves_a_process", [False, True])
+def test_killed_workers_harm_neither_the_others_nor_the_tick(
+    site: Site, leaves_a_process: bool
+) -> None:
+    """A process that a handler forked holds its worker's pipe open, whatever becomes of that."""
+    if leaves_a_process:
+        payload: dict[str, object] = {"path": str(site.gate)}
+        killer = site.enqueue("leave_a_process_and_die", payload, priority=1)
+    else:
+        killer = site.enqueue("kill_self", {"attempts": 1}, priority=1)
+    site.enqueue_many("note", [{}] * 50)
+    done = site.run_tick("--workers", "2")
+    assert (done.returncode, done.stderr.count(TOO_EARLY)) == (0, 1)
+    assert site.statuses() == {"running": 1, "succeeded": 50}
+    assert done.stdout.count("succeeded  note") == 50
+    site.wait_for_expiry(killer)
+    assert site.run_tick("--workers", "2").returncode == 0
+    assert (site.ends(killer), site.failures(killer)) == ({("succeeded", 2)}, ["WorkerLost"])
+
+
+@on_sqlite
+def test_tick_whose_workers_were_all_killed_has_not_done_its_work(site: Site) -> None:
+    site.enqueue_many("kill_self", [{}] * 2)
+    done = site.run_tick("--workers", "2")
+    assert done.returncode == 1
+    assert "Error: Every worker ended before its time" in done.stderr
+
+
+@on_sqlite
+def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceback(
+    site: Site,
+) -> None:
+    site.config["CRONJOBS_LEASE"] = 300
+    site.enqueue("later", {"delay": 300}, priority=1)
+    site.enqueue_many("note", [{}] * 20)
+    done = run_patched(
+        site,
+        """
+        from flask_cronjobs.engine.worker.keeper import Keeper
+        report = Keeper._report
+        def broken(self, outcome, recorded):
+            if outcome.job_type == "later":
+                raise RuntimeError("a bug of ours")
+            report(self, outcome, recorded)
+        Keeper._report = broken
+        """,
+        "jobs", "tick", "--workers", "2",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("Error: A worker process failed: RuntimeError")
+    assert "queued" not in site.statuses(), "the other worker did what it could"
+    (row,) = site.query("SELECT * FROM job_ticks")
+    assert row.finished_at is None
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("task", "payload"),
+    [
+        # By the status of one that did all its work, and by that of one that would fail again.
+        ("end_process", {"how": "0"}),
+        ("end_process", {"how": str(HOPELESS)}),
+        ("leave_a_process_and_die", {"path": "/nowhere"}),
+    ],
+)
+def test_resident_workers_that_runs_end_are_replaced(
+    site: Site, task: str, payload: dict[str, object]
+) -> None:
+    if "path" in payload:
+        payload = {"path": str(site.gate)}
+    process = start_workers(site)
+    # One after the other: claimed together, the second would come back when its lease has ended.
+    for number in (1, 2):
+        site.enqueue(task, payload)
+        wait_until(lambda number=number: process.errors.count(TOO_EARLY) == number)  # type: ignore[misc]
+    again = site.folder / "again"
+    site.enqueue_many("wait_for", [{"path": str(again)}] * 2)
+    assert len({line["pid"] for line in site.wait_for("begun", 2)}) == 2
+    again.touch()
+    process.stop()
+    site.gate.touch()
+
+
+@pytest.mark.parametrize("command", ["work", "tick"])
+def test_workers_of_a_parent_that_is_killed_stop_in_order(site: Site, command: str) -> None:
+    site.config["CRONJOBS_LEASE"] = 300
+    runs = site.enqueue_many("sleep", [{}] * 2)
+    process = site.start("jobs", command, "--workers", "2")
+    pids = {line["pid"] for line in site.wait_for("begun", 2)}
+    process.send(signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, pids)))
+    assert [line["by"] for line in site.trace("interrupted")] == ["ShuttingDown"] * 2
+    assert site.ends(*runs) == {("queued", 0)}
+    assert process.errors.count("has ended, so this worker stops") == 2
+
+
+@on_sqlite
+def test_a_worker_that_was_just_forked_stops_with_its_parent_too(site: Site) -> None:
+    done = run_patched(
+        site,
+        """
+        import os, signal
+        fork, begun = os.fork, os.getpid()
+        def fork_and_die():
+            pid = fork()
+            if pid:
+                os.kill(begun, signal.SIGKILL)
+            while os.getppid() == begun:
+                pass
+            return pid
+        os.fork = fork_and_die
+        """,
+        "jobs", "work", "--workers", "2",
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    # Its output was read to the end, so the worker has ended as well.
+    assert done.stderr.count("has ended, so this worker stops") == 1
+
+
+# Forks that fail, and trouble that passes
+
+
+@on_sqlite
+def test_workers_that_were_forked_before_a_fork_failed_are_stopped_and_waited_for(
+    site: Site,
+) -> None:
+    site.config["CRONJOBS_LEASE"] = 300
+    runs = site.enqueue_many("sleep", [{}] * 2)
+    done = run_patched(
+        site,
+        f"""
+        import errno, os, time
+        fork, pids = os.fork, []
+        def fork_some():
+            while pids and "begun" not in open({str(site.trace_file)!r}).read():
+                time.sleep(0.02)
+            if pids:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            pids.append(fork())
+            return pids[0]
+        os.fork = fork_some
+        """,
+        "jobs", "tick", "--workers", "3",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        "Error: Of 3 workers, only 1 could be started, so they were stopped: Resource "
+    )
+    (begun,) = site.trace("begun")
+    assert not alive(begun["pid"])
+    assert site.ends(*runs) == {("queued", 0)}
+
+
+@on_sqlite
+def test_a_worker_that_cannot_be_replaced_is_tried_again(site: Site) -> None:
+    site.enqueue("kill_self", {"attempts": 1})
+    done = run_patched(
+        site,
+        """
+        import errno, os, signal
+        from flask_cronjobs.engine import processes
+        fork, number = os.fork, 0
+        def fork_most():
+            global number
+            number += 1
+            if number in (3, 4):
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            pid = fork()
+            if pid and number == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return pid
+        os.fork, processes.RESTART_PAUSE = fork_most, 0.01
+        """,
+        "jobs", "work", "--workers", "2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("could not be replaced, and is tried again") == 2
+
+
+@on_sqlite
+def test_trouble_of_long_ago_is_not_what_resident_workers_end_with(site: Site) -> None:
+    done = run_patched(
+        site,
+        f"""
+        import os, signal
+        from flask_cronjobs import DatabaseTrouble
+        from flask_cronjobs.engine import processes
+        work = processes.work
+        def troubled(*args, **more):
+            with open({str(site.folder / "tally")!r}, "ab", buffering=0) as file:
+                file.write(b"x")
+                number = file.tell()
+            if number <= 4:
+                raise DatabaseTrouble("a blip, long ago", transient=True)
+            if number == 6:
+                os.kill(os.getppid(), signal.SIGTERM)
+            return work(*args, **more)
+        processes.work, processes.RESTART_PAUSE = troubled, 0.01
+        """,
+        "jobs", "work", "--workers", "2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(TOO_EARLY) == 4
+
+
+# Stops
+
+
+@on_sqlite
+def test_sigterm_reaches_all_workers(site: Site) -> None:
+    ids = site.enqueue_many("sleep", [{}] * 2)
+    tick = site.start_tick("--workers", "2")
+    site.wait_for("begun", 2)
+    tick.stop()
+    assert [line["by"] for line in site.trace("interrupted")] == ["ShuttingDown"] * 2
+    assert site.ends(*ids) == {("queued", 0)}
+
+
+@on_sqlite
+def test_sigterm_between_the_forks_reaches_all_workers(site: Site) -> None:
+    site.enqueue_many("sleep", [{}] * 2)
+    done = run_patched(
+        site,
+        """
+        import os, signal
+        fork = os.fork
+        def fork_and_be_stopped():
+            pid = fork()
+            if pid:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return pid
+        os.fork = fork_and_be_stopped
+        """,
+        "jobs", "work", "--workers", "2",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert site.statuses() == {"queued": 2}
+
+
+@on_sqlite
+def test_sigterm_in_the_pause_before_a_restart_ends_all(site: Site) -> None:
+    process = start_workers(site)
+    killer = site.enqueue("kill_self", {"attempts": 1})
+    wait_until(lambda: TOO_EARLY in process.errors)
+    process.stop()
+    assert site.run(killer).attempts == 1
+
+
+# One row a minute, with the counts of all workers
+
+
+@on_sqlite
+def test_all_counts_are_in_one_row_also_those_of_workers_that_end_last(site: Site) -> None:
+    site.config |= {"CRONJOBS_SHUTDOWN_GRACE": 60, "CRONJOBS_LEASE": 60}
+    site.run_tick()
+    site.query("DELETE FROM job_ticks")
+    process = start_workers(site, "--queue", "ours")
+    wait_until(lambda: site.query(COUNTS)[0].ticks)
+    site.enqueue_many("wait_for", [{"path": str(site.gate)}] * 2, queue="ours")
+    begun = {line["pid"]: line["run"] for line in site.wait_for("begun", 2)}
+    (first,) = {row.pid for row in site.query("SELECT pid FROM job_ticks")}
+    # The first worker's handler is cancelled, so it ends before the other's.
+    site.cancel(begun[first])
+    process.send(signal.SIGTERM)
+    site.wait_for_status(begun[first], "cancelled")
+    wait_until(lambda: site.query(COUNTS)[0].finished >= 1)
+    site.gate.touch()
+    assert process.wait().returncode == 0
+    counts = site.query(COUNTS)[0]
+    assert (counts.succeeded, counts.cancelled, counts.finished) == (1, 1, counts.ticks)
+
+
+@on_sqlite
+def test_a_worker_that_replaces_the_first_goes_on_with_the_minutes(site: Site) -> None:
+    process = start_workers(site, "--queue", "ours")
+    (row,) = wait_until(lambda: site.query("SELECT pid FROM job_ticks"))
+    notes = site.enqueue_many("note", [{}] * 20, queue="ours")
+    wait_until(lambda: process.output.count("succeeded  note") == 20)
+    os.kill(row.pid, signal.SIGKILL)
+    wait_until(lambda: site.query(COUNTS)[0].pids == 2)
+    process.stop()
+    counts = site.query(COUNTS)[0]
+    assert counts.ticks - counts.finished <= 1, "the row of the one that was killed"
+    assert counts.succeeded == len(notes)
