@@ -335,7 +335,7 @@ class TestSecrecy:
 
     @pytest.mark.parametrize("ping", ["s3cr3t", "ftp://s3cr3t", 5, "https://a\n.s3cr3t"])
     def test_what_is_no_url_is_refused_and_not_repeated(self, jobs: CronJobs, ping: Any) -> None:
-        with pytest.raises(TaskError, match="The ping of the definition 'it' is not a URL") as info:
+        with pytest.raises(TaskError, match="The definition 'it': ping is not valid") as info:
             jobs.task(name="it", schedule="@yearly", ping=ping)(lambda: None)
         assert "s3cr3t" not in str(info.value)
 
