@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
 from .errors import ConfigError, ScheduleError
 from .schedule.cron_text import parse_zone
@@ -20,19 +20,20 @@ DAY = 86400.0
 _BEARER = r"[A-Za-z0-9._~+/-]+=*"
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True)
+class Kind:
     """What the value of a setting or of an option may be.
 
     :ivar fits: returns whether a value is of this kind.
     :ivar wanted: what to give, for people.
     :ivar is_secret: a value stays out of messages.
-    :ivar read: makes a value that fits into the one that is kept.
+    :ivar read: makes a value that fits into the one that is kept; None keeps it as it is.
     """
 
-    fits: Callable[[Any], object]
+    fits: Callable[[object], object]
     wanted: str
     is_secret: bool = False
-    read: Callable[[Any], Any] = lambda value: value
+    read: Callable[[Any], Any] | None = None
 
     def misfit(self, name: str, value: object) -> str | None:
         """Return a message if *value*, which is called *name*, is not of this kind."""
@@ -102,6 +103,10 @@ def _are_names(value: Any) -> bool:
     return all(isinstance(name, str) and name.strip("-_ ") for name in names)
 
 
+def _lowered(names: Collection[str]) -> tuple[str, ...]:
+    return tuple(name.lower() for name in names)
+
+
 def _are_executors(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
@@ -125,9 +130,10 @@ def _is_executor(value: object) -> bool:
 
 
 def _or_none(kind: Kind) -> Kind:
-    return kind._replace(
-        fits=lambda value: value is None or kind.fits(value), wanted=f"{kind.wanted}, or None"
-    )
+    def fits(value: object) -> object:
+        return value is None or kind.fits(value)
+
+    return replace(kind, fits=fits, wanted=f"{kind.wanted}, or None")
 
 
 def _kept(kind: Kind, default: Any) -> Any:
@@ -145,7 +151,7 @@ _TOKEN = Kind(
 )
 # Whoever knows the URL can ping for the app.
 _URL = Kind(is_url, "a URL that starts with http:// or https://", is_secret=True)
-_NAMES = Kind(_are_names, "a list of texts", read=lambda names: tuple(map(str.lower, names)))
+_NAMES = Kind(_are_names, "a list of texts", read=_lowered)
 _EXECUTORS = Kind(
     _are_executors,
     "queues and their executors, such as {'reports': 'celery'}: the names of queues, each with "
@@ -263,4 +269,4 @@ def _read(setting: Field[Any], key: str, value: object) -> Any:
     kind: Kind = setting.metadata["kind"]
     if misfit := kind.misfit(key, value):
         raise ConfigError(misfit)
-    return kind.read(value)
+    return value if kind.read is None else kind.read(value)

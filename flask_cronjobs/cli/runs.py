@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
 
 import click
 
@@ -55,7 +54,6 @@ _LONG = 500
 _LONGEST_JSON = 20_000
 
 group: JobsGroup = JobsGroup("runs")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @group.command(
@@ -93,7 +91,7 @@ def show(run_id: int, frames: bool, as_json: bool) -> None:
         _print(view, frames)
 
 
-def _acts(action: Action, *calls: str) -> Callable[[F], click.Command]:
+def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator for a command that does *action* to runs, by id or by a filter."""
     ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
     yes = click.option("--yes", is_flag=True, help="Do not ask.")

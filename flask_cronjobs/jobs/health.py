@@ -162,7 +162,7 @@ def findings_of(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
     yield from (Finding(id_, "warning", s.what, s.todo) for s, id_ in still if not s.overdue)
     if verdict.pauses:
         several = f"{len(verdict.pauses)} tasks and queues are paused"
-        what = several if len(verdict.pauses) > 1 else str(verdict.pauses[0])
+        what = several if len(verdict.pauses) > 1 else ", ".join(map(str, verdict.pauses))
         yield Finding("paused", "warning", what)
 
 
@@ -296,7 +296,7 @@ def _figures(reader: Reader, oldest: float | None) -> Figures:
             sum(late, literal(0)).label("overdue"),
         )
     )[0]
-    counts = {name: count_of(row._mapping[name]) for name in (*counted, "doubts", "overdue")}
+    counts = {name: count_of(getattr(row, name)) for name in (*counted, "doubts", "overdue")}
     return Figures(oldest=oldest, missed=missed_slots(reader), **counts)
 
 

@@ -10,7 +10,7 @@ processes do, and for the others it would be most of what the extension costs at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from threading import RLock
 from typing import Any, cast
@@ -42,8 +42,7 @@ def add_tables(metadata: MetaData, dialect_name: str) -> None:
         lazy = cast("_Tables", _Tables())  # type: ignore[redundant-cast]
         # Its base class forbids to set attributes.
         vars(lazy)["copies"] = _Copies(metadata, dialect_name)
-        for name, table in tables.items():
-            lazy._insert_item(name, table)
+        lazy.keep(tables)
         metadata.tables = lazy
     else:
         copy_tables(metadata, dialect_name)
@@ -96,6 +95,11 @@ class _Tables(FacadeDict[str, Table]):
     """The tables of a metadata, to which the job tables come when they are looked for."""
 
     copies: _Copies
+
+    def keep(self, tables: Mapping[str, Table]) -> None:
+        """Take over the app's own *tables*."""
+        for name, table in tables.items():
+            self._insert_item(name, table)
 
 
 def _make_copies_in(name: str, names: Collection[object] = ()) -> None:

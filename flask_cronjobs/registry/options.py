@@ -160,7 +160,7 @@ def _key(most: int) -> Kind:
     """Return the kind of texts with nothing to fill in, which would be the same for all."""
     text = _text(most)
     return Kind(
-        lambda value: text.fits(value) and not ("{" in value and _UNFILLED.search(value)),
+        lambda value: is_key(value, most) and not ("{" in value and _UNFILLED.search(value)),
         f"{text.wanted}. Write the f before the text if it has arguments in braces, as in "
         'f"user:{user_id}"',
     )

@@ -135,10 +135,10 @@ def task_options(**given: Any) -> TaskOptions:
 
     :raises TaskError: ``around`` is no hook.
     """
-    hook = given.get("around")
-    timeout = in_seconds(given.get("timeout"))
-    around = None if hook is None else as_around(hook)
-    return TaskOptions(**{**given, "timeout": timeout, "around": around})
+    given["timeout"] = in_seconds(given.get("timeout"))
+    if (hook := given.get("around")) is not None:
+        given["around"] = as_around(hook)
+    return TaskOptions(**given)
 
 
 def as_around(hook: AroundHook) -> Around:

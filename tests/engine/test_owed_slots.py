@@ -21,11 +21,11 @@ pytestmark = pytest.mark.usefixtures("context")
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 WEEK = timedelta(days=7)
-PassTime = Callable[[timedelta], None]
+LetTimePass = Callable[[timedelta], None]
 
 
 @pytest.fixture
-def pass_time(db: SQLAlchemy) -> PassTime:
+def pass_time(db: SQLAlchemy) -> LetTimePass:
     """Move everything that stands in the tables into the past."""
 
     def pass_time(by: timedelta) -> None:
@@ -52,7 +52,7 @@ def hourly(code: Code) -> dict[str, Any]:
 
 class TestDroppedByCode:
     def test_schedule_brought_back_after_a_week_runs_no_slot_of_that_week(
-        self, code: Code, pass_time: PassTime, hourly: dict[str, Any]
+        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
     ) -> None:
         code(catchup="all", **hourly).tick()
         code("other").tick()
@@ -66,7 +66,7 @@ class TestDroppedByCode:
         assert code.next_is_ahead()
 
     def test_schedule_brought_back_after_a_week_as_another_one_backfills_nothing(
-        self, code: Code, pass_time: PassTime, hourly: dict[str, Any]
+        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
     ) -> None:
         code(**hourly).tick()
         code("other").tick()
@@ -75,7 +75,7 @@ class TestDroppedByCode:
         assert code.ran("it") == []
 
     def test_rename_that_is_rolled_back_runs_no_slot_under_both_names(
-        self, code: Code, pass_time: PassTime, hourly: dict[str, Any]
+        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
     ) -> None:
         code("old", **hourly).tick()
         code("new", **hourly).tick()
@@ -91,7 +91,7 @@ class TestDroppedByCode:
         assert len(code.ran("old")) == 1
 
     def test_old_and_new_code_side_by_side_lose_no_slot_of_the_new_one(
-        self, code: Code, pass_time: PassTime
+        self, code: Code, pass_time: LetTimePass
     ) -> None:
         # A minute may pass by itself, too, and then two slots are due.
         every: dict[str, Any] = {"schedule": "* * * * *", "catchup": "all"}
@@ -106,7 +106,7 @@ class TestDroppedByCode:
         assert code.skipped("new") == []
 
     def test_outage_of_all_ticks_is_still_caught_up(
-        self, code: Code, pass_time: PassTime, hourly: dict[str, Any]
+        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
     ) -> None:
         code(**hourly).tick()
         pass_time(WEEK)
@@ -122,7 +122,7 @@ class TestDroppedByCode:
 
 class TestPause:
     def test_slots_that_are_owed_at_the_pause_are_recorded(
-        self, code: Code, pass_time: PassTime, hourly: dict[str, Any]
+        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
     ) -> None:
         jobs = code(**hourly)
         jobs.tick()
@@ -134,7 +134,7 @@ class TestPause:
         assert len(code.ran()) == 1
 
     def test_slots_of_the_pause_are_one_skipped_row(
-        self, code: Code, pass_time: PassTime, hourly: dict[str, Any]
+        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
     ) -> None:
         jobs = code(**hourly)
         jobs.tick()
@@ -149,7 +149,7 @@ class TestPause:
 
     @pytest.mark.parametrize("change", [{"schedule": "0 3 1 1 *"}, {"timezone": "Asia/Tokyo"}])
     def test_slots_of_a_pause_are_recorded_before_code_changes_the_schedule(
-        self, code: Code, pass_time: PassTime, hourly: dict[str, Any], change: dict[str, str]
+        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any], change: dict[str, str]
     ) -> None:
         code(**hourly).tick()
         code(**hourly).pause("it")
@@ -164,7 +164,7 @@ class TestPause:
         assert code.definition().paused_at is None
 
     def test_slots_of_a_pause_are_recorded_before_a_call_changes_the_schedule(
-        self, code: Code, pass_time: PassTime, hourly: dict[str, Any]
+        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
     ) -> None:
         jobs = code()
         jobs.add_definition("own", "it", **hourly)
@@ -253,7 +253,7 @@ class TestGrace:
         assert code.skipped() == ([] if runs else [("Missed", 1)])
 
     def test_record_does_not_say_that_no_tick_ran_when_ticks_ran(
-        self, code: Code, rows: Rows, pass_time: PassTime, hourly: dict[str, Any]
+        self, code: Code, rows: Rows, pass_time: LetTimePass, hourly: dict[str, Any]
     ) -> None:
         jobs = code(**hourly)
         jobs.tick()

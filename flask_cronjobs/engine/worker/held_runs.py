@@ -122,8 +122,8 @@ class AsyncRun(Working):
     blocks: bool = False
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
-    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    threads: set[Future[Any]] = field(default_factory=set)
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
+    threads: set[Future[Any]] = field(default_factory=set["Future[Any]"])
 
     def interrupt(self, error: BaseException) -> None:
         """Cancel the handler. In the loop's thread, while no handler is in a step."""

@@ -316,9 +316,10 @@ def _row(d: Dialect, row: Row[Any]) -> DefinitionRow:
     if next_run_at is None and row.next_run_at is not None:
         broken = broken or f"its next_run_at is {row.next_run_at!r}, which is not a time."
     values: dict[str, Any] = {name: getattr(row, name) for name in _SPEC}
+    values["payload"] = payload
     return DefinitionRow(
         id=row.id,
-        spec=DefinitionSpec(**{**values, "payload": payload}),
+        spec=DefinitionSpec(**values),
         origin=row.origin,
         paused=row.paused_at is not None,
         next_run_at=next_run_at,
