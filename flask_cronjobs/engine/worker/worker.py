@@ -53,20 +53,10 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         )
         runner = Runner(context, side_by_side_tasks(state))
         keeper = Keeper(runner, options, held_runs, listener)
-        minutes = None
-        if options.minute_work is not None:
-            minutes = options.minute_work(
-                ResidentWorker(
-                    news=options.news,
-                    listening=lambda: listener.listening,
-                    wake=held_runs.wake,
-                    fail=keeper.fail,
-                )
-            )
         with (
             noting(state, lambda: runner.at_work),
             handling_signals(runner, keeper, interrupter, handle_signals),
-            _beside(minutes, keeper),
+            _beside(_minutes(options, listener, held_runs, keeper), keeper),
             _watching(runner, options, keeper),
         ):
             _perform(keeper, runner, _hand_over(state, options, keeper))
@@ -92,6 +82,22 @@ def _perform(keeper: Keeper, runner: Runner, hand_over: Companion | None) -> Non
         keeper.stop()
         if keeper.ident is not None:
             keeper.join()
+
+
+def _minutes(
+    options: WorkOptions, listener: Listener, held_runs: HeldRuns, keeper: Keeper
+) -> Companion | None:
+    """Return what does the work of each minute, if this worker is to do it."""
+    if options.minute_work is None:
+        return None
+    return options.minute_work(
+        ResidentWorker(
+            news=options.news,
+            listening=lambda: listener.listening,
+            wake=held_runs.wake,
+            fail=keeper.fail,
+        )
+    )
 
 
 def _hand_over(state: State, options: WorkOptions, keeper: Keeper) -> Companion | None:
