@@ -190,10 +190,10 @@ class TestUncommitted:
     def test_what_was_settled_or_told_by_an_exception_is_not_warned_of(
         self, app: Flask, db: SQLAlchemy, greet: Greet, warnings: Warnings
     ) -> None:
-        for end in (db.session.commit, db.session.rollback):
+        for end in ("commit", "rollback"):
             with app.app_context():
                 greet.enqueue(1, "x")
-                end()
+                getattr(db.session, end)()
         with pytest.raises(ZeroDivisionError), app.app_context():
             enqueue_and_fail(greet)
         assert warnings() == []
