@@ -15,6 +15,7 @@ from sqlalchemy import event, text
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobEffect, JobFailure
 
+from ..rows import Rows
 from .conftest import NOW, OWN, Pages
 
 
@@ -54,7 +55,29 @@ def test_the_verdict_is_first_in_title_and_icon(
         pages.ticked(ticked)
     if run:
         pages.add(**run)
-    pages.shows("", f"<title>{title} · Jobs</title>", f"icon-{icon}.svg", part)
+    tab = f"{title} · Jobs" if icon == "good" else f"(1) Jobs · {title}"
+    pages.shows("", f"<title>{tab}</title>", f"icon-{icon}.svg", part)
+
+
+def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages, rows: Rows) -> None:
+    pages.ticked(5)
+    pages.jobs.pause(task="report")
+    pages.add(run_at=NOW - timedelta(hours=1))
+    pages.add(status="dead")
+    rows.effect("e", state="in_doubt")
+    page = pages.shows("", "<title>(4) Jobs · 4 things need you</title>", "icon-bad.svg")
+    links = re.findall(r'<li class="(bad|warn)">\s*<a href="([^"]+)">', page)
+    assert links == [
+        ("bad", "/jobs/runs?overdue=1"),
+        ("warn", "/jobs/runs?status=dead&amp;newer=24h"),
+        ("warn", "/jobs/effects"),
+        ("warn", "/jobs/runs?task=report"),
+    ]
+    assert 'value="task:report"' in page
+    assert "/jobs/bulk?do=retry&amp;status=dead&amp;newer=24h" in page
+    needs = pages.data("")["needs"]
+    assert [each["id"] for each in needs] == ["overdue", "dead", "effects-in-doubt", "paused"]
+    assert all(each["since"] for each in needs)
 
 
 def test_the_empty_page_teaches(pages: Pages) -> None:
