@@ -61,7 +61,8 @@ def test_the_verdict_is_first_in_title_and_icon(
 
 def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages, rows: Rows) -> None:
     pages.ticked(5)
-    pages.jobs.pause(task="report")
+    with pages.app.app_context():
+        pages.jobs.pause(task="report")
     pages.add(run_at=NOW - timedelta(hours=1))
     pages.add(status="dead")
     rows.effect("e", state="in_doubt")
