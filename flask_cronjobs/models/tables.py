@@ -9,46 +9,28 @@ stay, and neither pruning nor removing waits for a cascade over a large table.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    text,
-)
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import JSON as JSONColumn
-from sqlalchemy.types import TypeEngine
+from sqlalchemy import Boolean, Float, Index, Integer, String, text
+from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
+from .attempts import JobFailure, JobOutput
+from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
 
-NOW = text("CURRENT_TIMESTAMP")
-#: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
-BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
-JSONType: TypeEngine[Any] = JSONColumn(none_as_null=True).with_variant(
-    JSONB(none_as_null=True), "postgresql"
-)
-
-
-class Base(DeclarativeBase):
-    """The declarative base of the job tables, separate from the app's own."""
-
-    # Fix every name, so that a naming convention of the app does not change those of the copies.
-    metadata: ClassVar[MetaData] = MetaData(
-        naming_convention={
-            "pk": "pk_%(table_name)s",
-            **dict.fromkeys(("ck", "fk", "ix", "uq"), "%(constraint_name)s"),
-        }
-    )
+__all__ = [
+    "Base",
+    "JobBatch",
+    "JobDefinition",
+    "JobEffect",
+    "JobFailure",
+    "JobOutput",
+    "JobPause",
+    "JobRun",
+    "JobTick",
+]
 
 
 class JobDefinition(Base):
@@ -277,48 +259,6 @@ for _name, _rows in (("free", conditions.UNKEYED_GROUPS), ("keyed", conditions.K
         *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),
         where=_rows,
     )
-
-
-class JobFailure(Base):
-    """One failed attempt of a run."""
-
-    __tablename__ = "job_failures"
-    __table_args__: Any = (
-        Index("uq_job_failures_attempt", "run_id", "attempt", unique=True),
-        {"sqlite_autoincrement": True},
-    )
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    run_id: Mapped[int] = mapped_column(
-        BigId, ForeignKey("job_runs.id", name="fk_job_failures_run", ondelete="CASCADE")
-    )
-    attempt: Mapped[int] = mapped_column(Integer)
-    worker: Mapped[str] = mapped_column(String)
-    started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    failed_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    error_type: Mapped[str] = mapped_column(String)
-    error: Mapped[str] = mapped_column(String)
-    stack: Mapped[str | None] = mapped_column(String)
-
-
-class JobOutput(Base):
-    """What the handler of one attempt printed and logged: the end of it."""
-
-    __tablename__ = "job_outputs"
-    __table_args__: Any = (
-        Index("uq_job_outputs_attempt", "run_id", "attempt", unique=True),
-        {"sqlite_autoincrement": True},
-    )
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    run_id: Mapped[int] = mapped_column(
-        BigId, ForeignKey("job_runs.id", name="fk_job_outputs_run", ondelete="CASCADE")
-    )
-    attempt: Mapped[int] = mapped_column(Integer)
-    worker: Mapped[str] = mapped_column(String)
-    """The token of the claim."""
-    output: Mapped[str] = mapped_column(String)
-    written_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
 
 
 class JobEffect(Base):
