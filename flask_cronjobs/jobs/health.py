@@ -175,7 +175,11 @@ def findings_of(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
 
     What was found is the end of a sentence.
     """
-    since = figures.since
+    yield from _red(verdict, figures)
+    yield from _amber(verdict, figures)
+
+
+def _red(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
     if verdict.word in ("never", "late"):
         what = f"{verdict.sentence}; nothing runs"
         yield Finding("ticks", "error", what, verdict.todo, verdict.last_tick_at, ("ticks", {}))
@@ -187,6 +191,11 @@ def findings_of(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
         at = verdict.now - timedelta(seconds=verdict.oldest)
         yield Finding("overdue", "error", what, todo, at, ("runs", {"overdue": 1}))
     yield from (_stalled_finding(each) for each in verdict.stalled if each.overdue)
+
+
+def _amber(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
+    since = figures.since
+    link: Link
     if figures.dead:
         what = f"{figures.dead.of('run')} ended dead in the last 24 h"
         which = {"status": "dead", "newer": "24h"}

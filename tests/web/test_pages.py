@@ -62,7 +62,7 @@ def test_the_verdict_is_first_in_title_and_icon(
 def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages, rows: Rows) -> None:
     pages.ticked(5)
     with pages.app.app_context():
-        pages.jobs.pause(task="report")
+        pages.jobs.pause(task="remind")
     pages.add(run_at=NOW - timedelta(hours=1))
     pages.add(status="dead")
     rows.effect("e", state="in_doubt")
@@ -72,9 +72,9 @@ def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages, rows: 
         ("bad", "/jobs/runs?overdue=1"),
         ("warn", "/jobs/runs?status=dead&amp;newer=24h"),
         ("warn", "/jobs/effects"),
-        ("warn", "/jobs/runs?task=report"),
+        ("warn", "/jobs/runs?task=remind"),
     ]
-    assert 'value="task:report"' in page
+    assert 'value="task:remind"' in page
     assert "/jobs/bulk?do=retry&amp;status=dead&amp;newer=24h" in page
     needs = pages.data("")["needs"]
     assert [each["id"] for each in needs] == ["overdue", "dead", "effects-in-doubt", "paused"]
