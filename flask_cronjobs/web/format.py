@@ -12,8 +12,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
-from ..jobs.eligibility import PauseView
-from ..jobs.humanize import late, seconds_since, since
+from ..jobs.humanize import capitalized, since
 from ..jobs.runs.detail import RunView
 from ..jobs.ticks import Bucket
 from ..text import cut, printable
@@ -96,7 +95,7 @@ def describe(run: RunView) -> str:
     ended = since(row.finished_at, run.now)
     match row.status:
         case "queued":
-            return _waiting(run, "It is due", "It is waiting for a worker:")
+            return _waiting(run)
         case "running" if row.handed_to:
             begun = since(row.started_at, run.now)
             return f"It was handed to {row.handed_to} {begun}, and has not begun there."
@@ -113,8 +112,7 @@ def describe(run: RunView) -> str:
         case "succeeded":
             return f"It succeeded {ended}, in {of}."
         case "failed":
-            next_one = "The next one is"
-            return f"{of.capitalize()} failed. {_waiting(run, next_one, next_one)}"
+            return f"{of.capitalize()} failed. {_waiting(run)}"
         case "dead":
             return f"It gave up {ended}, after {of}."
         case "cancelled":
@@ -123,28 +121,10 @@ def describe(run: RunView) -> str:
             return f"Its slot was skipped {ended}."
 
 
-def _waiting(run: RunView, early: str, due: str) -> str:
-    """Return for what *run* waits. It is late only if that is nothing but a worker.
-
-    :param early: the words before when it is due.
-    :param due: the words before for how long it has been due.
-    """
-    waits = [_until_resumed(pause, run.now) for pause in run.pauses]
-    if run.stopped:
-        before = f"It waits for run {run.waits_for}, which is dead and stops its key"
-        waits.insert(0, f"{before}: retry or discard that run.")
-    elif run.waits_for is not None:
-        before = f"It waits for run {run.waits_for}, which comes before it in the order of its key."
-        waits.insert(0, before)
-    seconds = seconds_since(run.row.run_at, run.now)
-    if seconds <= -1 or not waits:
-        waits.append(f"{early if seconds <= -1 else due} {late(seconds)}.")
-    return " ".join(waits)
-
-
-def _until_resumed(pause: PauseView, now: datetime) -> str:
-    by, when = pause.paused_by or "somebody", since(pause.paused_at, now)
-    return f"It waits until the {pause.kind} {pause.name} is resumed: {by} paused it {when}."
+def _waiting(run: RunView) -> str:
+    """Return why *run* waits; where it waits for a worker, how many runs come before it."""
+    said = [f"It waits {wait.what}." for wait in run.waits]
+    return " ".join([*said, *([f"{capitalized(run.position)}."] if run.position else [])])
 
 
 @lru_cache(maxsize=64)
