@@ -140,6 +140,7 @@ def _list_effects(everything: bool, limit: int, before: int | None, as_json: boo
 
 def _print(finding: Finding) -> None:
     level = paint(finding.level, f"{finding.level:<8}")
-    paragraph(level, " " * 8, f"{finding.id}: {as_called(finding.what)}")
+    started = f" (since {finding.since:%Y-%m-%d %H:%M} UTC)" if finding.since else ""
+    paragraph(level, " " * 8, f"{finding.id}: {as_called(finding.what)}{started}")
     if finding.todo:
         paragraph(" " * 8 + "-> ", " " * 11, as_called(finding.todo))

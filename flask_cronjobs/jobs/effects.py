@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, ScalarSelect, TextClause, case, literal, select, text
+from sqlalchemy import Connection, TextClause, case, literal, select, text
 
 from ..db.connection import Bookkeeping, Rows, execute
 from ..db.dialect import Dialect, json_text
@@ -16,7 +16,7 @@ from ..types import JSON, without_secret
 from .state import State
 
 if TYPE_CHECKING:
-    from .reader import Page, Source
+    from .reader import Page, Query, Source
 
 MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 
@@ -263,8 +263,9 @@ def list_effects(
         return cut_page(shown, limit, reader.now)
 
 
-def doubts(d: Dialect) -> ScalarSelect[int]:
-    """Return a subquery that counts the effects in doubt, up to `CAP` plus one."""
-    from .reader import EFFECTS, capped
+def in_doubt(d: Dialect) -> Query:
+    """Return a SELECT of the effects in doubt: when each was begun, as ``at``."""
+    from .reader import EFFECTS
 
-    return capped(select(EFFECTS.c.id).where(text(OPEN_EFFECT), text(is_in_doubt(d))))
+    begun = EFFECTS.c.created_at.label("at")
+    return select(begun).where(text(OPEN_EFFECT), text(is_in_doubt(d)))

@@ -35,6 +35,11 @@ def _in_units(seconds: float) -> str:
     return f"{rest} s"
 
 
+def capitalized(what: str) -> str:
+    """Return *what* with a capital at its beginning, and the rest as it is."""
+    return what[:1].upper() + what[1:]
+
+
 def roughly(seconds: float) -> str:
     """Return *seconds* roughly: ``14 s``, ``22 min``, ``3 h 12 min``, ``13 h``, ``12 d``."""
     whole = int(abs(seconds))

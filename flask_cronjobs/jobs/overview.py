@@ -10,7 +10,7 @@ from sqlalchemy import func, literal, select, text
 
 from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
-from .health import Figures, Verdict, read_verdict_and_figures
+from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, record, values_of
 from .runs.list import ERROR_SHOWN, first_line
 from .ticks import Bucket, read_activity
@@ -52,7 +52,10 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the first page shows."""
+    """What the first page shows.
+
+    :ivar needs: what needs a person, the most urgent first.
+    """
 
     verdict: Verdict
     figures: Figures
@@ -61,6 +64,7 @@ class Overview:
     orphans: tuple[Orphan, ...]
     activity: tuple[Bucket, ...]
     doubts: Count
+    needs: tuple[Finding, ...]
 
 
 def read_overview(source: Source) -> Overview:
@@ -75,6 +79,7 @@ def read_overview(source: Source) -> Overview:
             orphans=list_orphans(reader),
             activity=read_activity(reader),
             doubts=figures.doubts,
+            needs=tuple(findings_of(verdict, figures)),
         )
 
 

@@ -44,8 +44,16 @@ def test_overview_shows_verdict_definitions_dead_orphans_and_doubts(
     rows.run(job_type="gone")
     rows.effect("e", state="in_doubt")
     output = admin.ok()
-    assert output.startswith("WARN  Ticks are running, but 1 run ended dead in the last 24 h\nLast")
-    for part in (".-", "0 7 * * *", "OSError", "gone", "4 succeeded", "in doubt", "dead in 24 h 1"):
+    assert output.startswith("WARN  2 things need you\nLast")
+    for part in (
+        ".-",
+        "0 7 * * *",
+        "OSError",
+        "gone",
+        "4 succeeded",
+        "effect in doubt (",
+        "dead in 24 h 1",
+    ):
         assert part in output
     seen = admin.data()
     assert seen["verdict"]["word"] == "ok"

@@ -104,7 +104,7 @@ def test_page_says_which_keys_wait_and_why(pages: Pages, ordered: Callable[..., 
     )
     pages.shows("order?stopped=1", "account:<wbr>1", hides=["account:<wbr>2"])
     pages.shows("order?after=zzz", "There are no more keys")
-    pages.shows("", "stops its key", "/jobs/order?stopped=1")
+    pages.shows("", "Strict order is stopped by 1 dead run", "/jobs/order?stopped=1")
 
 
 def test_page_of_a_run_says_which_one_it_waits_for(

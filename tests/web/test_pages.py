@@ -15,6 +15,7 @@ from sqlalchemy import event, text
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobEffect, JobFailure
 
+from ..rows import Rows
 from .conftest import NOW, OWN, Pages
 
 
@@ -54,7 +55,30 @@ def test_the_verdict_is_first_in_title_and_icon(
         pages.ticked(ticked)
     if run:
         pages.add(**run)
-    pages.shows("", f"<title>{title} · Jobs</title>", f"icon-{icon}.svg", part)
+    tab = f"{title} · Jobs" if icon == "good" else f"(1) Jobs · {title}"
+    pages.shows("", f"<title>{tab}</title>", f"icon-{icon}.svg", part)
+
+
+def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages, rows: Rows) -> None:
+    pages.ticked(5)
+    with pages.app.app_context():
+        pages.jobs.pause(task="break_down")
+    pages.add(run_at=NOW - timedelta(hours=1))
+    pages.add(status="dead")
+    rows.effect("e", state="in_doubt")
+    page = pages.shows("", "<title>(4) Jobs · 4 things need you</title>", "icon-bad.svg")
+    links = re.findall(r'<li class="(bad|warn)">\s*<a href="([^"]+)">', page)
+    assert links == [
+        ("bad", "/jobs/runs?overdue=1"),
+        ("warn", "/jobs/runs?status=dead&amp;newer=24h"),
+        ("warn", "/jobs/effects"),
+        ("warn", "/jobs/runs?task=break_down"),
+    ]
+    assert 'value="task:break_down"' in page
+    assert "/jobs/runs/bulk?do=retry&amp;status=dead&amp;newer=24h" in page
+    needs = pages.data("")["needs"]
+    assert [each["id"] for each in needs] == ["overdue", "dead", "effects-in-doubt", "paused"]
+    assert all(each["since"] for each in needs)
 
 
 def test_the_empty_page_teaches(pages: Pages) -> None:
@@ -192,7 +216,7 @@ class TestHidden:
         pages.shows("runs/1", "INSERT INTO people", hides=["p4yload"])
 
 
-@pytest.mark.parametrize("path", ["", "runs", "runs?task=remind", "runs/1", "effects", "ticks"])
+@pytest.mark.parametrize("path", ["", "runs", "runs?task=break_down", "runs/1", "effects", "ticks"])
 def test_a_page_costs_few_statements_however_much_it_shows(pages: Pages, path: str) -> None:
     for number in range(5):
         pages.add("succeeded", definition_id=pages.define(f"d{number}"))
