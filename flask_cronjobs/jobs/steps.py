@@ -50,7 +50,7 @@ class Hold(NamedTuple):
 
 def read(books: Bookkeeping, run_id: int) -> dict[str, StepRow]:
     """Return the steps of a run, by name."""
-    rows = books.rows(_read(books.dialect), {"run_id": run_id})
+    rows = books.rows(of_run(books.dialect), {"run_id": run_id})
     return {row.name: _step_row(row) for row in rows}
 
 
@@ -102,7 +102,7 @@ def hold(
     :param until: the step that the run waits for from now on; then the attempt is no progress.
     """
     values = {"id": claim.id, "token": claim.token, "message": clean(message), "name": until}
-    statement = _hold(dialect_of(connection.engine), until is not None)
+    statement = holding(dialect_of(connection.engine), until is not None)
     row = connection.execute(statement, values).one_or_none()
     if row is None:
         return None
@@ -150,7 +150,8 @@ def _columns(d: Dialect) -> str:
 
 
 @lru_cache(maxsize=2)
-def _read(d: Dialect) -> TextClause:
+def of_run(d: Dialect) -> TextClause:
+    """Return the query for the steps of a run."""
     return text(f"SELECT name, {_columns(d)} FROM job_steps WHERE run_id = :run_id")
 
 
@@ -194,7 +195,11 @@ def _pause(d: Dialect) -> TextClause:
 
 
 @lru_cache(maxsize=4)
-def _hold(d: Dialect, waits: bool) -> TextClause:
+def holding(d: Dialect, waits: bool) -> TextClause:
+    """Return the statement of `hold`.
+
+    :param waits: whether the run waits from now on.
+    """
     # The due time of its row: a signal that comes from now on finds both as they are.
     due = "(SELECT due_at FROM job_steps WHERE run_id = :id AND name = :name)"
     counts = f"attempts > forgiven AND attempts <= {FORGIVEN}"
