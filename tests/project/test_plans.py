@@ -24,6 +24,7 @@ from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.exchange import front_of_queue
 from flask_cronjobs.jobs.runs.leases import expired
+from flask_cronjobs.jobs.steps import holding, of_run
 from flask_cronjobs.jobs.ticks import old_ticks
 from flask_cronjobs.types import Outcome
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by, tables_of

@@ -58,8 +58,9 @@ def test_a_step_that_has_ended_is_not_called_again(
     done = steps(db, JobStep.name, JobStep.kind, JobStep.attempt)
     assert done == [("totals", "step", 1), ("empty", "step", 1), ("sum", "step", 2)]
     (first, *_), run = db.session.scalars(select(JobStep).order_by(JobStep.id)).all(), the_run(db)
-    assert None not in (first.started_at, first.finished_at, first.worker)
-    assert first.started_at <= first.finished_at <= run.finished_at
+    times = [first.started_at, first.finished_at, run.finished_at]
+    assert times == sorted(filter(None, times))
+    assert first.worker
 
 
 def test_the_work_of_a_step_that_fails_is_rolled_back(
@@ -252,7 +253,7 @@ def uncommitted(db: SQLAlchemy, jobs: CronJobs) -> None:
 
 
 def no_function(db: SQLAlchemy, jobs: CronJobs) -> None:
-    jobs.step("totals", None)  # type: ignore[arg-type,call-overload]
+    jobs.step("totals", None)  # type: ignore[call-overload]
 
 
 def no_json(db: SQLAlchemy, jobs: CronJobs) -> None:
