@@ -217,7 +217,11 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
             {"snoozes": 2, "error_type": "Snooze", "last_error": "the shop is closed"},
             "<dd>2 times: the shop is closed</dd>",
         ),
-        ("queued", {"run_at": NOW + timedelta(hours=23, minutes=30)}, "It waits for its time: in 23 h."),
+        (
+            "queued",
+            {"run_at": NOW + timedelta(hours=23, minutes=30)},
+            "It waits for its time: in 23 h.",
+        ),
     ],
 )
 def test_a_run_tells_what_is_special_about_it(
