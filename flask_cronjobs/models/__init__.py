@@ -12,6 +12,7 @@ __all__ = [
     "JobOutput",
     "JobPause",
     "JobRun",
+    "JobStep",
     "JobTick",
 ]
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         JobOutput,
         JobPause,
         JobRun,
+        JobStep,
         JobTick,
     )
 else:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
-from .attempts import JobFailure, JobOutput
+from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
 
@@ -29,6 +29,7 @@ __all__ = [
     "JobOutput",
     "JobPause",
     "JobRun",
+    "JobStep",
     "JobTick",
 ]
 
@@ -152,6 +153,7 @@ class JobRun(Base):
             " = (concurrency_share IS NOT NULL)",
         ),
         check("ck_job_runs_concurrency_limit", conditions.KEY_HAS_LIMIT),
+        check("ck_job_runs_forgiven", "forgiven >= 0 AND forgiven <= 1000"),
         check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
         check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
         check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
@@ -221,6 +223,9 @@ class JobRun(Base):
     order_mark: Mapped[str | None] = mapped_column(String)
     """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
     it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""
+    forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
+    """Attempts up to this one do not count: after the failure before, it finished a step.
+    ``max_attempts`` was raised by as many."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the
