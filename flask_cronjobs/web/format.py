@@ -63,6 +63,21 @@ def _hour(local: datetime) -> str:
     return f"{local:%H:%M}" if whole else f"{local:%H:%M:%S}"
 
 
+#: A moment in a sentence, such as those of missed slots.
+_IN_TEXT = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2})(?: UTC|(?= to [0-9: -]{16} UTC))"
+)
+
+
+def in_zone(sentence: str, zone: str, now: datetime) -> str:
+    """Return *sentence* with its moments as `clock` says them: a page has one zone."""
+
+    def local(found: re.Match[str]) -> str:
+        return clock(datetime.fromisoformat(f"{found[1]}+00:00"), zone, now)
+
+    return _IN_TEXT.sub(local, sentence)
+
+
 def same_day(moment: datetime, other: datetime, zone: str) -> bool:
     """Return whether two moments are on the same day in *zone*."""
     return _day(moment, zone) == _day(other, zone)
