@@ -68,7 +68,9 @@ BATCHES = Kind(
     AND (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NULL
     AND (SELECT p.id FROM job_batches p WHERE p.id = one.parent_id) IS NULL""",
 )
-KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
+HOURS = Kind("job_hours", "hour IS NOT NULL", "hour", "retention_statistics")
+MARKS = Kind("job_marks", "marked_at IS NOT NULL", "marked_at", "retention_statistics")
+KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES, HOURS, MARKS)
 
 
 def past(d: Dialect, kind: Kind) -> str:
@@ -243,6 +245,7 @@ def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
     return {
         "retention": kept.retention,
         "retention_dead": kept.retention_dead,
+        "retention_statistics": kept.retention_statistics,
         "place": d.earliest,
         "chunk": CHUNK,
     }

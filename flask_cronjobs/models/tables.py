@@ -19,6 +19,7 @@ from . import conditions
 from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .history import JobHour, JobMark
 
 __all__ = [
     "Base",
@@ -26,6 +27,8 @@ __all__ = [
     "JobDefinition",
     "JobEffect",
     "JobFailure",
+    "JobHour",
+    "JobMark",
     "JobOutput",
     "JobPause",
     "JobRun",
