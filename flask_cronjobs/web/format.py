@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from ..jobs.eligibility import PauseView
 from ..jobs.humanize import late, seconds_since, since
 from ..jobs.runs.detail import RunView
+from ..jobs.step_views import fact_of
 from ..jobs.ticks import Bucket
 from ..text import cut, printable
 from ..types import JSON, Status
@@ -136,6 +137,8 @@ def _waiting(run: RunView, early: str, due: str) -> str:
     elif run.waits_for is not None:
         before = f"It waits for run {run.waits_for}, which comes before it in the order of its key."
         waits.insert(0, before)
+    if run.pending is not None:
+        waits.insert(0, f"It waits for {fact_of(run.pending).value}.")
     seconds = seconds_since(run.row.run_at, run.now)
     if seconds <= -1 or not waits:
         waits.append(f"{early if seconds <= -1 else due} {late(seconds)}.")

@@ -17,6 +17,7 @@ from ..humanize import Fact, duration, known, plural, since
 from ..orders import before_it
 from ..outcomes import FAILURES_KEPT
 from ..reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
+from ..step_views import StepView, fact_of, steps_of, waits_for
 from .list import RunRow, run_row, with_definition
 
 #: How many outputs a view has: each may have 64 kB.
@@ -63,6 +64,8 @@ class RunView:
     :ivar waits_for: in a strict order, the run that must end before this one begins.
     :ivar stopped: that run is dead: somebody must retry or discard it.
     :ivar pauses: the pauses of its task and its queue, if it waits.
+    :ivar steps: its durable steps, the latest 50, in order.
+    :ivar forgiven: how many attempts do not count, since a step ended in one of them.
     """
 
     row: RunRow
@@ -84,6 +87,13 @@ class RunView:
     waits_for: int | None = None
     stopped: bool = False
     pauses: tuple[PauseView, ...] = ()
+    steps: tuple[StepView, ...] = ()
+    forgiven: int = 0
+
+    @property
+    def pending(self) -> StepView | None:
+        """Return the step at which it sleeps, or waits for a signal."""
+        return waits_for(self.steps) if self.row.status in ("queued", "failed") else None
 
 
 def find_run(source: Source, run_id: int) -> RunView | None:
@@ -115,9 +125,10 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("definition", row.definition, link=("definition", {"name": row.definition})),
         Fact("queue", row.queue),
         Fact("priority", row.priority or None),
-        Fact("attempts", f"{row.attempts} of {row.max_attempts}"),
+        Fact("attempts", f"{row.attempts} of {row.max_attempts}", _uncounted(run)),
         Fact("scheduled for", row.scheduled_for),
         Fact("due", row.run_at if waits else None, row.run_at),
+        fact_of(run.pending),
         Fact("last started", row.started_at, row.started_at),
         Fact("waited, then ran", _waited_and_took(row), latest),
         Fact("finished", row.finished_at, row.finished_at),
@@ -137,6 +148,10 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("reason", _reason(run)),
         *(Fact("paused", _paused(pause, now)) for pause in run.pauses),
     )
+
+
+def _uncounted(run: RunView) -> str | None:
+    return f"{run.forgiven} of them do not count: steps ended in them" if run.forgiven else None
 
 
 def _waited_and_took(row: RunRow) -> str | None:
@@ -196,6 +211,7 @@ def _view(
         "result": redacted(row.result, names),
         "attempts": _attempts(row, failures, outputs),
         "now": reader.now,
+        "steps": steps_of(reader, row.id),
         "waits_for": None if first is None else first.id,
         "stopped": first is not None and first.status == "dead",
         "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
