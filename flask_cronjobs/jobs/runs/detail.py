@@ -151,7 +151,10 @@ def facts_of(run: RunView) -> list[Fact]:
 
 
 def _uncounted(run: RunView) -> str | None:
-    return f"{run.forgiven} of them do not count: steps ended in them" if run.forgiven else None
+    if not 0 < run.forgiven <= run.row.attempts:
+        return None
+    first = "does" if run.forgiven == 1 else f"{run.forgiven} do"
+    return f"the first {first} not count, since steps ended"
 
 
 def _waited_and_took(row: RunRow) -> str | None:
