@@ -1,8 +1,7 @@
-"""Durable steps for people: those of one run, what it waits for, and to go on from one of them."""
+"""Durable steps for people: those of one run, and to go on from one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,7 +15,7 @@ from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import sql_list
 from ..text import redacted
 from ..types import JSON, without_secret
-from .humanize import Fact, plural
+from .humanize import plural
 from .reader import STEPS, Reader, readable, record
 from .runs.actions import RETRY
 from .runs.changes import Change
@@ -75,20 +74,6 @@ def steps_of(reader: Reader, run_id: int) -> tuple[StepView, ...]:
         )
         for row in reversed(reader.rows(latest.limit(SHOWN)))
     )  # fmt: skip
-
-
-def waits_for(steps: Sequence[StepView]) -> StepView | None:
-    """Return the step at which a run waits, or sleeps."""
-    waiting = (each for each in steps if each.due_at is not None and each.finished_at is None)
-    return next(waiting, None)
-
-
-def fact_of(step: StepView | None) -> Fact:
-    """Return what a page and a command say of the *step* at which a run waits."""
-    if step is None:
-        return Fact("waits for", None)
-    what = "the signal" if step.kind == "wait" else "the end of the sleep"
-    return Fact("waits for", f"{what} {step.name}", step.due_at)
 
 
 class SentBack(NamedTuple):

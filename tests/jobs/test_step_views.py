@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -21,10 +20,6 @@ def view_of(state: State, run_id: int) -> RunView:
     found = find_run(state, run_id)
     assert found is not None
     return found
-
-
-def facts(state: State, run_id: int) -> dict[str, Any]:
-    return {fact.label: fact for fact in facts_of(view_of(state, run_id))}
 
 
 def test_a_run_has_its_steps_in_order(state: State, rows: Rows) -> None:
@@ -64,20 +59,19 @@ def test_the_latest_steps_are_shown(state: State, rows: Rows) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"), [("wait", "the signal it"), ("sleep", "the end of the sleep it")]
-)
-def test_a_run_says_what_it_waits_for(state: State, rows: Rows, kind: str, words: str) -> None:
-    run_id, until = rows.run(run_at=ago(-60), attempts=1, forgiven=1), ago(-60)
-    rows.step(run_id, "it", kind, due_at=until, finished_at=None)
-    said = facts(state, run_id)
-    assert said["waits for"].value == words
-    assert isinstance(said["waits for"].note, datetime)
-    assert said["attempts"].note == "the first does not count, since steps ended"
-    for other in (rows.run("running"), rows.run()):
-        if rows.get(other).status == "running":
-            rows.step(other, "it", kind, due_at=until, finished_at=None)
-        assert "waits for" not in facts(state, other)
+def test_a_run_says_which_attempts_do_not_count(state: State, rows: Rows) -> None:
+    notes = {
+        "the first does not count, since steps ended": {"attempts": 2, "forgiven": 1},
+        "the first 2 do not count, since steps ended": {"attempts": 2, "forgiven": 2},
+        None: {"attempts": 1, "forgiven": 2},
+    }
+    for note, values in notes.items():
+        (fact,) = [
+            fact
+            for fact in facts_of(view_of(state, rows.run("failed", **values)))
+            if fact.label == "attempts"
+        ]
+        assert fact.note == note
 
 
 def test_to_go_on_from_a_step_removes_it_and_those_behind(
