@@ -14,6 +14,7 @@ __all__ = [
     "JobOutput",
     "JobPause",
     "JobRun",
+    "JobStep",
     "JobTick",
 ]
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         JobOutput,
         JobPause,
         JobRun,
+        JobStep,
         JobTick,
     )
 else:

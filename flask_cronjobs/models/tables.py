@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
-from .attempts import JobFailure, JobOutput
+from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
 from .operations import JobErrorGroup, JobOperation
@@ -32,6 +32,7 @@ __all__ = [
     "JobOutput",
     "JobPause",
     "JobRun",
+    "JobStep",
     "JobTick",
 ]
 
@@ -156,6 +157,7 @@ class JobRun(Base):
             " = (concurrency_share IS NOT NULL)",
         ),
         check("ck_job_runs_concurrency_limit", conditions.KEY_HAS_LIMIT),
+        check("ck_job_runs_forgiven", "forgiven >= 0 AND forgiven <= 1000"),
         check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
         check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
         check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
@@ -229,6 +231,9 @@ class JobRun(Base):
     """The group of its error, if its latest attempt failed; see `jobs.fingerprints`."""
     operation_id: Mapped[int | None] = mapped_column(BigId)
     """The latest operation that changed it."""
+    forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
+    """Attempts up to this one do not count: after the failure before, it finished a step.
+    ``max_attempts`` was raised by as many."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the

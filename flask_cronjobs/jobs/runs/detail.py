@@ -242,7 +242,8 @@ _OWN = re.compile(
         (?: cli | db | engine | executors | jobs | models | registry | schedule | testing
             | web ) [/\\]
         | (?: __init__ | batch | config | errors | extension | failpoints | gunicorn
-            | log | once | operator_api | signals | task | text | types ) \.py )"""
+            | log | once | operator_api | signals | step_api | steps | task | text
+            | types ) \.py )"""
 )
 
 
