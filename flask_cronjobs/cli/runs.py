@@ -195,8 +195,8 @@ def _cells(page: RunPage, row: RunRow) -> Sequence[object]:
         error = f"handed to {row.handed_to}"
     if row.is_stale(page.now):
         error = "worker lost"
-    if page.is_paused(row):
-        error = "paused"
+    if waits := page.waits.get(row.id, ()):
+        error = waits[0].short if waits[0].kind not in ("later", "worker") else error
     return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
 
 

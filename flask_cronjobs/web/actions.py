@@ -381,5 +381,6 @@ def _form(
         error=error,
         **values,
     )
-    response.status_code = 200 if error is None else 400
+    if error is not None:
+        response.status_code = 400
     return response

@@ -117,7 +117,7 @@ def test_list_and_show_tell_of_a_pause(admin: Admin, rows: Rows) -> None:
     admin.ok("pause", "--queue", "mail")
     assert "paused" in admin.ok("list")
     shown = admin.ok("show", run_id)
-    assert "the queue mail, just now by " in shown
+    assert "until the queue mail is resumed: " in shown
     assert "to resume it: flask jobs admin resume --queue mail" in shown
     (pause,) = admin.data("show", run_id)["pauses"]
     assert (pause["kind"], pause["name"]) == ("queue", "mail")
