@@ -28,7 +28,15 @@ def operations(limit: int, before: int | None, as_json: bool) -> None:
     def cells(row: OperationView) -> Sequence[object]:
         runs = "" if row.done is None else f"{row.done:,}"
         became = "; ".join(filter(None, (row.progress, row.outcome)))
-        return row.id, since(found.now, row.started_at), row.actor, row.what, runs, became, row.target
+        return (
+            row.id,
+            since(found.now, row.started_at),
+            row.actor,
+            row.what,
+            runs,
+            became,
+            row.target,
+        )
 
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")
     print_page("operations", found, as_json, headers, cells, "No operation is recorded.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, func, literal, or_, select, union_all
+from sqlalchemy import Row, func, literal, select, union_all
 
 from ..humanize import plural
 from ..reader import CAP, OPERATIONS, RUNS, Page, Query, Reader, Source, cut_page, reading, record
@@ -82,14 +82,18 @@ def list_operations(
 def operations_on(source: Source, run_id: int) -> tuple[OperationView, ...]:
     """Return who touched a run: the latest operation on many, and those on it alone.
 
-    :returns: at most ten, newest first.
+    :returns: at most eleven, newest first.
     """
     c = OPERATIONS.c
     with reading(source) as reader:
         latest = select(RUNS.c.operation_id).where(RUNS.c.id == run_id).scalar_subquery()
-        touched = select(OPERATIONS).where(or_(c.run_id == run_id, c.id == latest))
-        rows = reader.rows(touched.order_by(c.id.desc()).limit(_SHOWN))
-        return tuple(_view(reader, row, ()) for row in rows)
+        on_it = select(OPERATIONS).where(c.run_id == run_id).order_by(c.started_at.desc())
+        rows = [
+            *reader.rows(select(OPERATIONS).where(c.id == latest)),
+            *reader.rows(on_it.limit(_SHOWN)),
+        ]
+        found = {row.id: row for row in rows}
+        return tuple(_view(reader, found[each], ()) for each in sorted(found, reverse=True))
 
 
 def _views(reader: Reader, rows: Sequence[Row[Any]]) -> list[OperationView]:
