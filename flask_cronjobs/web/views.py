@@ -323,4 +323,5 @@ def _shortened(run: RunView) -> RunView:
 def _hidden(run: RunView) -> RunView:
     """Return *run* without what pages do not show."""
     attempts = tuple(replace(attempt, stack=None, output=None) for attempt in run.attempts)
-    return replace(run, payload=None, result=None, attempts=attempts)
+    steps = tuple(replace(step, result=None) for step in run.steps)
+    return replace(run, payload=None, result=None, attempts=attempts, steps=steps)
