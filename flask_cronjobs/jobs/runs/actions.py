@@ -109,16 +109,18 @@ class Action:
         actor: str = DEFAULT_ACTOR,
         progress: Progress | None = None,
         most: int | None = None,
+        found_by: RunFilter | None = None,
     ) -> BulkResult:
         """Change all runs of *which*, in chunks; log how many, even if an error stops it.
 
         :param progress: called after each chunk with the number of its runs.
         :param most: change at most this many.
+        :param found_by: the filter that has found *which*, if that are ids.
         :raises StateConflict: the filter's status does not allow it.
         """
         ids = self.ids(state, which) if isinstance(which, RunFilter) else which
         some = ids[:most]
-        target = _described(which, some)
+        target = _described(found_by or which, some)
         log_action(self.doing, target, actor)
         changed = asked = 0
         try:
@@ -317,7 +319,7 @@ def cancel_batch(
     with state.bookkeeping() as books:
         keys = family(books, _batch(state, key).id).values()
     ids = [run for each in keys for run in CANCEL.ids(state, RunFilter(batch=each))]
-    return CANCEL.many(state, ids, actor, most=most)
+    return CANCEL.many(state, ids, actor, most=most, found_by=RunFilter(batch=key))
 
 
 def retry_batch(
