@@ -37,8 +37,8 @@ def test_a_run_that_waits_says_for_what(pages: Pages) -> None:
     run_id = pages.add("queued", run_at=later)
     add(pages, run_id, "approved", "wait", finished_at=None, due_at=later)
     pages.shows(
-        f"runs/{run_id}", "It waits for the signal approved.", "waits for a signal",
-        hides=["Go on from here"],
+        f"runs/{run_id}", "It waits for the signal approved: it times out in ",
+        "waits for a signal", hides=["Go on from here"],
     )  # fmt: skip
 
 

@@ -165,7 +165,7 @@ def _not_due(waiting: _Waiting) -> Iterable[Wait]:
     due = _due(waiting)
     kind, _, name = (waiting.step or "").partition(" ")
     if kind == "wait":
-        yield Wait("signal", f"for {name}", f"for the signal {name}, which may come until {due}")
+        yield Wait("signal", f"for {name}", f"for the signal {name}: it times out {due}")
     elif kind == "sleep":
         yield Wait("sleep", f"sleeps, {due}", f"for the end of the sleep {name}: {due}")
     else:
