@@ -26,6 +26,7 @@ from .conftest import Admin
         ("ticks", "No tick has run yet. To install one: flask jobs admin crontab"),
         ("ticks --before 1", "There are no older ticks."),
         ("marks", "There are no marks. To make one: flask jobs admin mark v812"),
+        ("operations", "No operation is recorded."),
         ("turns", "No run of a strict order waits or runs."),
         ("turns --stopped", "No key is stopped."),
     ],
@@ -250,3 +251,27 @@ def test_mark_is_made_listed_and_removed(admin: Admin) -> None:
     assert admin.ok("unmark", "1") == "Removed the mark v811.\n"
     assert [row["id"] for row in admin.data("marks")["marks"]] == [2]
     assert "needs a name" in admin.refused("mark", " ", code=2)
+
+
+# operations
+
+
+def test_operations_say_who_did_what_and_what_became_of_it(
+    admin: Admin, jobs: CronJobs, rows: Rows
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    rows.run("dead", job_type="send")
+    admin.ok("retry", "--task", "send", "--yes")
+    admin.ok("pause", "--queue", "mail")
+    header, paused, retried = admin.ok("operations").splitlines()
+    assert header.split() == ["ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET"]
+    assert "paused" in paused
+    assert paused.endswith("queue mail")
+    assert "(shell)" in retried
+    assert "1 queued" in retried
+    assert retried.endswith("1 run of task='send'")
+    found = admin.data("operations", "--limit", "1")
+    assert [each["what"] for each in found["operations"]] == ["paused"]
+    assert found["before"] == 2
+    assert "dead" not in admin.ok("list", "--operation", "1")
+    assert "send" in admin.ok("list", "--operation", "1")
