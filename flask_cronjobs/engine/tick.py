@@ -112,11 +112,12 @@ def housekeeping(
     """Do what a tick does before its runs; yield after each step how many runs it made ready.
 
     :param counts: takes the numbers of the tick's row.
-    :param take_lost: called with the outcomes of attempts that were taken back.
+    :param take_lost: called with the outcomes of attempts that were taken back, and of runs without
+        an attempt left.
     """
     reclaimed = reclaim(state, books, news)
     counts["reclaimed"] += len(reclaimed.outcomes)
-    take_lost(reclaimed.outcomes)
+    take_lost([*reclaimed.outcomes, *reclaimed.given_up])
     yield len(reclaimed.outcomes)
     tell_late(state, books)
     slots, rows = enqueue_slots(state, books, news)
