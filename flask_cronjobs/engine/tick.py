@@ -24,6 +24,7 @@ from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
+from .alerts import alert
 from .pings import ping, ping_ended
 from .reclaim import reclaim
 from .worker.process_signals import keyboard_held
@@ -99,6 +100,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
     signals.send(signals.tick_finished, state.app, report=report)
     ping_ended(state, lost)
     ping(state.settings.ping_url)
+    alert(state)
     return report
 
 
