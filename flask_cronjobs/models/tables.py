@@ -20,6 +20,7 @@ from .alerts import JobAlert
 from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .operations import JobErrorGroup, JobOperation
 
 __all__ = [
     "Base",
@@ -27,7 +28,9 @@ __all__ = [
     "JobBatch",
     "JobDefinition",
     "JobEffect",
+    "JobErrorGroup",
     "JobFailure",
+    "JobOperation",
     "JobOutput",
     "JobPause",
     "JobRun",
@@ -135,6 +138,7 @@ class JobRun(Base):
         partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
         partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
         partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
+        partial("ix_job_runs_operation", "operation_id", "status", where=conditions.OPERATED),
         check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),
         check(
             "ck_job_runs_running_is_locked",
@@ -225,6 +229,10 @@ class JobRun(Base):
     order_mark: Mapped[str | None] = mapped_column(String)
     """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
     it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""
+    fingerprint: Mapped[str | None] = mapped_column(String)
+    """The group of its error, if its latest attempt failed; see `jobs.fingerprints`."""
+    operation_id: Mapped[int | None] = mapped_column(BigId)
+    """The latest operation that changed it."""
     forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
     """Attempts up to this one do not count: after the failure before, it finished a step.
     ``max_attempts`` was raised by as many."""
