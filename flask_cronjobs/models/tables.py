@@ -92,6 +92,8 @@ class JobDefinition(Base):
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     on_dead: Mapped[str | None] = mapped_column(String)
     """As of its runs; null without a strict order."""
+    label: Mapped[str | None] = mapped_column(String)
+    """The label of its runs, made when it was declared."""
 
 
 class JobRun(Base):
@@ -236,6 +238,9 @@ class JobRun(Base):
     forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
     """Attempts up to this one do not count: after the failure before, it finished a step.
     ``max_attempts`` was raised by as many."""
+    label: Mapped[str | None] = mapped_column(String)
+    """What or whom the run is for, as the task's ``label`` says; what is hidden on the pages is
+    hidden in it."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the
