@@ -11,6 +11,7 @@ __all__ = [
     "JobFailure",
     "JobOutput",
     "JobPause",
+    "JobRate",
     "JobRun",
     "JobTick",
 ]
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         JobFailure,
         JobOutput,
         JobPause,
+        JobRate,
         JobRun,
         JobTick,
     )

@@ -27,7 +27,7 @@ from .insert import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
 
 #: How many rows one statement carries.
 CHUNK = 1000
-_KEYS = ("idempotency_key", "concurrency_key")
+_KEYS = ("idempotency_key", "concurrency_key", "rate_key")
 _SHARED = tuple(name for name in GIVEN if name not in ("payload", *_KEYS))
 _OWN = {
     "id": "bigint",
@@ -52,6 +52,7 @@ class NewRow(NamedTuple):
     delay: float | None = None
     idempotency_key: str | None = None
     concurrency_key: str | None = None
+    rate_key: str | None = None
 
 
 class Holder(NamedTuple):
