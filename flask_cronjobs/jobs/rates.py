@@ -36,7 +36,7 @@ _MOST = 20
 #: How many runs one call makes ready of each group, and how many it reads beyond them: some wait
 #: for their concurrency keys.
 _READY = 400
-_BEYOND = 100
+_BEYOND = 20
 _GROUP = ("rate_key", "job_type", "queue", "priority")
 _ORDER = f"{', '.join(_GROUP)}, run_at, id"
 _Place: TypeAlias = tuple[str, str, str, int]
@@ -124,28 +124,39 @@ def _look(books: Bookkeeping, request: ClaimRequest, after: _Place) -> list[_Gro
 @lru_cache(maxsize=2)
 def _groups(d: Dialect) -> TextClause:
     """Return the query for the groups of waiting runs, from one to the next."""
-    group = ", ".join(_GROUP)
-    given = f":key, :task, :queue, {d.typed(':priority', 'integer')}"
-    hop = ", ".join(f"hop.{name}" for name in _GROUP)
-    following = f"""
-        FROM job_runs WHERE {RATE_WAITS} AND ({group}) > ({hop}) AND hop.number < {CHUNK}
-        ORDER BY {_ORDER} LIMIT 1
-    """
+    columns = ", ".join(_GROUP)
+    given = (":key", ":task", ":queue", d.typed(":priority", "integer"))
+    following = _first_after([f"hop.{name}" for name in _GROUP])
+    is_next = f"FROM job_runs WHERE hop.number < {CHUNK} AND {d.any_of('id', following)}"
     is_open = f"run_at <= {d.now} AND {unpaused('job_type', 'task')} AND {of_queues(d)}"
     return text(f"""
-    WITH RECURSIVE hop({group}, run_at, number) AS (
-        SELECT * FROM (
-            SELECT {group}, run_at, 1 FROM job_runs
-            WHERE {RATE_WAITS} AND ({group}) > ({given}) ORDER BY {_ORDER} LIMIT 1
-        ) AS first
+    WITH RECURSIVE hop({columns}, run_at, number) AS (
+        SELECT {columns}, run_at, 1 FROM job_runs WHERE {d.any_of("id", _first_after(given))}
         UNION ALL
         SELECT {", ".join(f"r.{name}" for name in _GROUP)}, r.run_at, hop.number + 1
-        FROM hop {d.join_each("r", f"{group}, run_at", following)}
+        FROM hop {d.join_each("r", f"{columns}, run_at", is_next)}
     )
-    SELECT {group}, CASE WHEN {is_open} THEN 1 ELSE 0 END AS open,
+    SELECT {columns}, CASE WHEN {is_open} THEN 1 ELSE 0 END AS open,
         (SELECT tat FROM job_rates WHERE key = hop.rate_key) AS tat, {d.now} AS now
     FROM hop
     """)
+
+
+def _first_after(group: Sequence[str]) -> str:
+    """Return the SELECT of the first run of the group that follows *group* (SQL), at one step.
+
+    That has the same key, task and queue, and the next priority; or else the next queue, and so on.
+    To compare all at once, SQLite would read the whole group.
+    """
+    steps: list[str] = []
+    for number in reversed(range(len(_GROUP))):
+        same = [f"{name} = {value} AND " for name, value in zip(_GROUP, group, strict=True)]
+        further = f"{''.join(same[:number])}{_GROUP[number]} > {group[number]}"
+        first = (
+            f"SELECT id FROM job_runs WHERE {RATE_WAITS} AND {further} ORDER BY {_ORDER} LIMIT 1"
+        )
+        steps.append(f"({first})")
+    return f"SELECT COALESCE({', '.join(steps)})"
 
 
 def _open(books: Bookkeeping, request: ClaimRequest, free: Mapping[_Group, int]) -> int:
