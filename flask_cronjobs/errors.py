@@ -174,6 +174,10 @@ class ShuttingDown(Interruption):
     """The worker must stop and its grace is over; the run is released, the attempt not counted."""
 
 
+class Suspended(Interruption):
+    """The run goes on later from the step that it came to; the attempt is not counted."""
+
+
 class LeaseLost(Interruption):
     """Another worker has the run's lease; what this handler still does is not recorded."""
 

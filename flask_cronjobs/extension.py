@@ -32,6 +32,7 @@ from .registry.validation import (
     given_by_position,
     task_options,
 )
+from .step_api import StepMethods
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 
@@ -45,7 +46,7 @@ T = TypeVar("T")
 H = TypeVar("H", bound=AroundHook)
 
 
-class CronJobs(OperatorMethods):
+class CronJobs(OperatorMethods, StepMethods):
     """Scheduled and background work for a Flask app.
 
     :param app: the app; or call `init_app` later.

@@ -68,6 +68,7 @@ class Claim(NamedTuple):
     :ivar error_type: of what the attempt before died; None for a first attempt.
     :ivar snoozes: how often the run was snoozed before.
     :ivar batch_id: the batch that it belongs to.
+    :ivar forgiven: up to which attempt they do not count, since steps were finished in it.
     """
 
     id: int
@@ -83,6 +84,7 @@ class Claim(NamedTuple):
     error_type: str | None = None
     snoozes: int = 0
     batch_id: int | None = None
+    forgiven: int = 0
 
     @property
     def identity(self) -> tuple[int, str]:

@@ -17,7 +17,7 @@ import click
 from flask.cli import ScriptInfo
 
 from ..jobs.humanize import parse_age
-from ..jobs.runs.filters import FILTERS, Filter
+from ..jobs.runs.filters import FILTERS, WAITS, Filter
 from ..jobs.runs.list import RunFilter
 from ..jobs.state import State, state_of
 from ..types import STATUSES
@@ -138,6 +138,7 @@ def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) ->
 _OF_KIND: dict[str, dict[str, Any]] = {
     "status": {"type": click.Choice(STATUSES)},
     "age": {"type": age, "metavar": "AGE"},
+    "wait": {"type": click.Choice(WAITS)},
     "flag": {"is_flag": True},
 }
 _OF_FIELD: dict[str, dict[str, Any]] = {

@@ -209,7 +209,7 @@ def _delete_runs(
     ids, busy = note_pruned(connection, d, found)
     if ids:
         given = {"ids": d.many(ids)}
-        for table in ("job_failures", "job_outputs"):
+        for table in ("job_failures", "job_outputs", "job_steps"):
             connection.execute(text(delete(d, table, "run_id")), given)
         connection.execute(text(delete(d, "job_runs")), given)
     return found, len(ids), busy

@@ -13,6 +13,7 @@ __all__ = [
     "JobPause",
     "JobRate",
     "JobRun",
+    "JobStep",
     "JobTick",
 ]
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         JobPause,
         JobRate,
         JobRun,
+        JobStep,
         JobTick,
     )
 else:

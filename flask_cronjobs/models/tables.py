@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
-from .attempts import JobFailure, JobOutput
+from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
 from .rates import JobRate
@@ -31,6 +31,7 @@ __all__ = [
     "JobPause",
     "JobRate",
     "JobRun",
+    "JobStep",
     "JobTick",
 ]
 
@@ -155,6 +156,7 @@ class JobRun(Base):
             " = (concurrency_share IS NOT NULL)",
         ),
         check("ck_job_runs_concurrency_limit", conditions.KEY_HAS_LIMIT),
+        check("ck_job_runs_forgiven", "forgiven >= 0 AND forgiven <= 1000"),
         check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
         partial(
             "ix_job_runs_rate",
@@ -239,6 +241,9 @@ class JobRun(Base):
     """The key at whose rate its attempts begin."""
     rate_mark: Mapped[str | None] = mapped_column(String)
     """``waits``: for the next slot of its rate key, so that it is not to be claimed yet."""
+    forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
+    """Attempts up to this one do not count: after the failure before, it finished a step.
+    ``max_attempts`` was raised by as many."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the

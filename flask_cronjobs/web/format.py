@@ -12,8 +12,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
-from ..jobs.eligibility import PauseView
-from ..jobs.humanize import late, seconds_since, since
+from ..jobs.humanize import capitalized, since
 from ..jobs.runs.detail import RunView
 from ..jobs.ticks import Bucket
 from ..text import cut, printable
@@ -64,6 +63,21 @@ def _hour(local: datetime) -> str:
     return f"{local:%H:%M}" if whole else f"{local:%H:%M:%S}"
 
 
+#: A moment in a sentence, such as those of missed slots.
+_IN_TEXT = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2})(?: UTC|(?= to [0-9: -]{16} UTC))"
+)
+
+
+def in_zone(sentence: str, zone: str, now: datetime) -> str:
+    """Return *sentence* with its moments as `clock` says them: a page has one zone."""
+
+    def local(found: re.Match[str]) -> str:
+        return clock(datetime.fromisoformat(f"{found[1]}+00:00"), zone, now)
+
+    return _IN_TEXT.sub(local, sentence)
+
+
 def same_day(moment: datetime, other: datetime, zone: str) -> bool:
     """Return whether two moments are on the same day in *zone*."""
     return _day(moment, zone) == _day(other, zone)
@@ -77,6 +91,11 @@ def iso(moment: datetime) -> str:
 def pretty(value: JSON) -> str:
     """Return *value* as indented JSON, cut to `LONGEST_JSON` characters."""
     return cut(json.dumps(value, indent=2, ensure_ascii=False), LONGEST_JSON)
+
+
+def brief(value: JSON) -> str:
+    """Return *value* as JSON in one line, cut to 120 characters."""
+    return cut(json.dumps(value, ensure_ascii=False), 120)
 
 
 def breakable(name: str) -> Markup:
@@ -96,7 +115,7 @@ def describe(run: RunView) -> str:
     ended = since(row.finished_at, run.now)
     match row.status:
         case "queued":
-            return _waiting(run, "It is due", "It is waiting for a worker:")
+            return _waiting(run)
         case "running" if row.handed_to:
             begun = since(row.started_at, run.now)
             return f"It was handed to {row.handed_to} {begun}, and has not begun there."
@@ -113,8 +132,7 @@ def describe(run: RunView) -> str:
         case "succeeded":
             return f"It succeeded {ended}, in {of}."
         case "failed":
-            next_one = "The next one is"
-            return f"{of.capitalize()} failed. {_waiting(run, next_one, next_one)}"
+            return f"{of.capitalize()} failed. {_waiting(run)}"
         case "dead":
             return f"It gave up {ended}, after {of}."
         case "cancelled":
@@ -123,28 +141,10 @@ def describe(run: RunView) -> str:
             return f"Its slot was skipped {ended}."
 
 
-def _waiting(run: RunView, early: str, due: str) -> str:
-    """Return for what *run* waits. It is late only if that is nothing but a worker.
-
-    :param early: the words before when it is due.
-    :param due: the words before for how long it has been due.
-    """
-    waits = [_until_resumed(pause, run.now) for pause in run.pauses]
-    if run.stopped:
-        before = f"It waits for run {run.waits_for}, which is dead and stops its key"
-        waits.insert(0, f"{before}: retry or discard that run.")
-    elif run.waits_for is not None:
-        before = f"It waits for run {run.waits_for}, which comes before it in the order of its key."
-        waits.insert(0, before)
-    seconds = seconds_since(run.row.run_at, run.now)
-    if seconds <= -1 or not waits:
-        waits.append(f"{early if seconds <= -1 else due} {late(seconds)}.")
-    return " ".join(waits)
-
-
-def _until_resumed(pause: PauseView, now: datetime) -> str:
-    by, when = pause.paused_by or "somebody", since(pause.paused_at, now)
-    return f"It waits until the {pause.kind} {pause.name} is resumed: {by} paused it {when}."
+def _waiting(run: RunView) -> str:
+    """Return why *run* waits; where it waits for a worker, how many runs come before it."""
+    said = [f"It waits {wait.what}." for wait in run.waits]
+    return " ".join([*said, *([f"{capitalized(run.position)}."] if run.position else [])])
 
 
 @lru_cache(maxsize=64)

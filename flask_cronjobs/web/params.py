@@ -15,7 +15,7 @@ from werkzeug.exceptions import BadRequest
 from ..errors import ScheduleError
 from ..jobs.definitions.views import SORTS, STATES, DefinitionFilter
 from ..jobs.humanize import parse_age, print_age
-from ..jobs.runs.filters import FILTERS, Cursor
+from ..jobs.runs.filters import FILTERS, WAITS, Cursor
 from ..jobs.runs.list import RunFilter
 from ..schedule.cron_text import parse_zone
 from ..types import STATUSES
@@ -171,6 +171,7 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     "type": lambda args, name: text(args, name, empty=""),
     "status": lambda args, name: _choice(args, name, STATUSES),
     "age": _age,
+    "wait": lambda args, name: _choice(args, name, WAITS),
     "flag": _flag,
 }
 #: The choice to show times in the zone of the schedule that a page is about.

@@ -233,6 +233,8 @@ _HEADS = {
 }
 #: Seconds after which the page of a run is refreshed, by its status.
 _REFRESH_RUN: dict[str, int] = {"running": 5, "queued": 5, "failed": REFRESH}
+#: The same if it has ended: somebody may retry it.
+REFRESH_ENDED = 60
 #: How many names of tasks a field suggests.
 _SUGGESTED = 500
 
@@ -275,7 +277,8 @@ def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any)
         "suggested": sorted(state.registry.tasks)[:_SUGGESTED],
     }
     response = reader_page("runs", **(common | values))
-    response.status_code = status
+    if status >= 400:  # Else it may be 304.
+        response.status_code = status
     return response
 
 
@@ -297,7 +300,7 @@ def run(run_id: int) -> ResponseReturnValue:
         known=found.row.task in state.registry.tasks,
         now=found.now,
         shown=shown,
-        refresh=_REFRESH_RUN.get(found.row.status, 0),
+        refresh=_REFRESH_RUN.get(found.row.status, REFRESH_ENDED),
         data=found if shown else _hidden(found),
     )
 
@@ -314,4 +317,5 @@ def _shortened(run: RunView) -> RunView:
 def _hidden(run: RunView) -> RunView:
     """Return *run* without what pages do not show."""
     attempts = tuple(replace(attempt, stack=None, output=None) for attempt in run.attempts)
-    return replace(run, payload=None, result=None, attempts=attempts)
+    steps = tuple(replace(step, result=None) for step in run.steps)
+    return replace(run, payload=None, result=None, attempts=attempts, steps=steps)

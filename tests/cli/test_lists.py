@@ -236,6 +236,6 @@ def test_each_key_in_strict_order_is_a_line_with_what_it_waits_for(
     assert "Strict order is stopped by 1 dead run" in overview
     assert "flask jobs admin turns --stopped" in overview
     shown = admin.ok("show", dead + 1)
-    assert f"strict, waits for run {dead}, which is dead and stops its key" in shown
+    assert f"for run {dead}, which is dead and stops its key" in shown
     assert f"flask jobs admin retry {dead}, or: flask jobs admin discard {dead}" in shown
     assert len(admin.data("list", "--status", "queued")["runs"]) == 3

@@ -24,6 +24,7 @@ from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.exchange import front_of_queue
 from flask_cronjobs.jobs.runs.leases import expired
+from flask_cronjobs.jobs.steps import holding, of_run
 from flask_cronjobs.jobs.ticks import old_ticks
 from flask_cronjobs.types import Outcome
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by, tables_of
@@ -64,6 +65,8 @@ def fill(engine: Engine) -> None:
         started_at=first_ones, finished_at=first_ones)  # fmt: skip
     add(engine, "job_failures", 50_000, run_id="1 + i % 1000", attempt="1 + i / 1000",
         worker="'host:7'", error_type="'E'", error="'it broke'")  # fmt: skip
+    add(engine, "job_steps", 50_000, run_id="1 + i % 1000", name="'step ' || i", kind="'step'",
+        finished_at=first_ones)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -144,6 +147,11 @@ CASES = {
     "failures of old runs": Case(lambda d: delete(d, "job_failures", "run_id"), (),
                                  ("job_failures",)),
     "outputs of old runs": Case(lambda d: delete(d, "job_outputs", "run_id"), (), ("job_outputs",)),
+    "steps of old runs": Case(lambda d: delete(d, "job_steps", "run_id"), (), ("job_steps",)),
+    "steps of a run": Case(lambda d: of_run(d).text, ("uq_job_steps_name",), ("job_steps",)),
+    "end of a step": Case(lambda d: holding(d, waits=False).text, ("pk_job_runs",)),
+    "begin of a wait": Case(lambda d: holding(d, waits=True).text,
+                            ("pk_job_runs", "uq_job_steps_name")),
     "old runs themselves": Case(lambda d: delete(d, "job_runs", "id")),
     "old ticks": Case(old_ticks, ("ix_job_ticks_started_at",), ("job_ticks",)),
     "oldest failures": Case(lambda d: delete_failures(d).text, ("uq_job_failures_attempt",),
@@ -162,7 +170,7 @@ def parameters(d: Dialect) -> dict[str, Any]:
         "outcomes": json.dumps([outcome]), "ids": d.many(range(1, 500)),
         "slots": json.dumps([slot]), "plans": json.dumps([watermark]),
         "declared": d.array(()), "chunk": 500, "all": False, "near": NEAR, "some": SOME,
-        "place": d.earliest, "id": 7, "attempt": 3,
+        "place": d.earliest, "id": 7, "attempt": 3, "run_id": 7, "name": "step", "message": None,
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, insert
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.jobs import orders
+from flask_cronjobs.jobs import orders, steps
 from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
@@ -230,6 +230,7 @@ def keep_up(kit: Kit) -> None:
     )
     kit.sql("INSERT INTO job_effects (key, state, done_at) VALUES ('', 'done', '2026-01-01')")
     behind(kit.books.rows, kit.books.dialect, Settings(retention=DAY, retention_dead=DAY))
+    steps.read(kit.books, ids[0])
     for _ in prune(kit.books, Settings(retention=DAY, retention_dead=DAY)):
         pass
 

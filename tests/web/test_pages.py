@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from datetime import timedelta
 from typing import Any
@@ -248,7 +249,24 @@ def test_missing_tables_say_what_to_run_and_name_the_database_in_the_log_alone(
         assert answer.status_code == 503
         assert "flask jobs admin init" in answer.text
         assert database not in answer.text
+        renews = 'data-failed data-refresh="' in answer.text and "<noscript>" in answer.text
+        assert renews == (path == "/jobs/")
     assert database in caplog.text
+
+
+def test_a_page_that_is_as_it_was_is_not_sent_again_nor_kept(pages: Pages) -> None:
+    pages.add("succeeded")
+    first = pages.get("/jobs/runs", headers={"Accept-Encoding": "gzip"})
+    assert first.headers["Content-Encoding"] == "gzip"
+    assert first.headers["Cache-Control"] == "no-store"
+    assert gzip.decompress(first.data).decode().count("As of ") == 1
+    known = {"If-None-Match": first.headers["ETag"]}
+    again = pages.get("/jobs/runs", headers=known)
+    assert (again.status_code, again.data) == (304, b"")
+    pages.add("dead")
+    third = pages.get("/jobs/runs", headers=known)
+    assert third.status_code == 200
+    assert "Content-Encoding" not in third.headers
 
 
 def test_a_result_of_megabytes_is_cut(pages: Pages) -> None:

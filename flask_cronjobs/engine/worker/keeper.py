@@ -113,6 +113,11 @@ class Keeper(threading.Thread):
         """Whether `stop` was called."""
         return self._monitor.stop_at is not None
 
+    def gives_back(self) -> bool:
+        """Return whether runs are to be given back at the end of their step. For any thread."""
+        over = not self._options.resident and time.monotonic() >= self._options.until
+        return over or self.stopping or self._runner.context.abandoned
+
     def stop(self) -> None:
         """Claim nothing more. May be called from any thread, and from a signal handler."""
         self._monitor.stop_at = self._monitor.stop_at or time.monotonic()

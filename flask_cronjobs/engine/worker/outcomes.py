@@ -16,6 +16,7 @@ from ...errors import (
     RetryLater,
     ShuttingDown,
     Snooze,
+    Suspended,
     TimedOut,
     WorkerLost,
 )
@@ -53,7 +54,7 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
     outcome = _outcome(
         attempt, "failed", error=error_text(error), error_type=type_name(error), seconds=seconds
     )
-    if isinstance(error, ShuttingDown):
+    if isinstance(error, (ShuttingDown, Suspended)):
         return outcome._replace(kind="released")
     if isinstance(error, (Discard, Cancelled)):
         return outcome._replace(kind="cancelled")
@@ -148,8 +149,9 @@ def _delay(state: State, attempt: Claim, error: BaseException) -> float | None:
         # No exception of the handler's, so the policy is not asked whether to retry it.
         plain = policy if isinstance(policy, Retry) else Retry()
         policy = replace(plain, on=BaseException, not_on=())
+    number = max(1, attempt.attempt - attempt.forgiven)
     try:
-        return policy.delay(attempt.attempt, error)
+        return policy.delay(number, error)
     except Exception:
         logger.exception("task %s: its retry policy raised; the default is used", attempt.job_type)
-        return Retry().delay(attempt.attempt, error)
+        return Retry().delay(number, error)

@@ -9,10 +9,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, and_, func, literal, or_, select, true, union
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    and_,
+    false,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    text,
+    true,
+    union,
+)
 
+from ...models.conditions import RUNNABLE
 from ...text import redacted
 from ...types import Status
+from ..eligibility import not_paused
 from ..reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, is_one_of, readable
 
 MAX_ID = 2**63 - 1
@@ -93,7 +108,7 @@ class Filter(NamedTuple):
     """
 
     field: str
-    kind: Literal["status", "name", "key", "text", "type", "age", "flag"]
+    kind: Literal["status", "name", "key", "text", "type", "age", "flag", "wait"]
     condition: Condition
     help: str | None = None
     label: str = ""
@@ -136,6 +151,17 @@ def _is_stale(reader: Reader, _: bool) -> ColumnElement[bool]:
     return RUNS.c.locked_until <= reader.now
 
 
+def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
+    tasks = reader.state.registry.tasks
+    conditions: dict[str, ColumnElement[bool]] = {
+        "turn": RUNS.c.order_mark.is_not(None),
+        "paused": not_(and_(true(), *not_paused(reader))),
+        "undeclared": RUNS.c.job_type.not_in(list(tasks)) if tasks else false(),
+        "later": RUNS.c.run_at > reader.now,
+    }
+    return and_(text(RUNNABLE), conditions[why])
+
+
 def _is_overdue(*_: object) -> ColumnElement[bool]:
     return true()  # Its statements have the condition: see `overdue`.
 
@@ -145,6 +171,8 @@ def _is_searched(reader: Reader, part: str) -> ColumnElement[bool]:
     return true() if reads_payloads(reader) else RUNS.c.job_type.icontains(part, autoescape=True)
 
 
+#: What the filter can find of the reasons of `waits`.
+WAITS: tuple[str, ...] = ("turn", "paused", "undeclared", "later")
 _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
 _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
@@ -161,6 +189,7 @@ FILTERS = (
     Filter("batch", "key", _OF_BATCH, "Only runs of this batch.", is_rare=True),
     Filter("overdue", "flag", _is_overdue, "Only runs that have waited too long.", is_rare=True),
     Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
+    Filter("waits", "wait", _waits, "Only runs that wait for this.", "waits:", is_rare=True),
     Filter("error_type", "type", _is_of_type, label="error", is_rare=True),
     Filter("search", "text", _is_searched, parameter="q"),
 )

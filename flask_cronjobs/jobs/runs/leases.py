@@ -115,6 +115,7 @@ def look_for_expired(books: Bookkeeping, limit: int = 200) -> Expiry:
             max_attempts=most_attempts(row.max_attempts, row.attempts),
             stored_slot=None,
             definition_id=row.definition_id,
+            forgiven=row.forgiven,
         )
         for row in rows
         if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
@@ -193,9 +194,9 @@ def expired(d: Dialect) -> TextClause:
     """
     of_batch = """
         id, CAST(NULL AS text), CAST(NULL AS text), CAST(NULL AS integer), CAST(NULL AS integer),
-        CAST(NULL AS bigint)
+        CAST(NULL AS bigint), CAST(NULL AS integer)
     """
-    columns = "id, locked_by, job_type, attempts, max_attempts, definition_id"
+    columns = "id, locked_by, job_type, attempts, max_attempts, definition_id, forgiven"
     return text(f"""
     SELECT * FROM (
         SELECT {columns} FROM job_runs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,13 +16,13 @@ from ...models.conditions import (
     KEYED,
     KEYED_GROUPS,
     ORDERED,
+    RATE_WAITS,
     RUNNING,
     SET_ASIDE,
     UNKEYED,
     UNKEYED_GROUPS,
 )
 from ...types import STATUSES, Status, handed_to, without_secret
-from ..eligibility import PauseView, list_pauses, stopping
 from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
 from ..waiting import first_due, overdue
 from .filters import (
@@ -39,6 +39,7 @@ from .filters import (
     reads_payloads,
     showing,
 )
+from .waits import Wait, waits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class RunFilter:
     :ivar search: exactly the id or idempotency key, or a part of the task's name or of the payload,
         if pages may show that; case does not matter.
     :ivar batch: the key of the runs' batch.
+    :ivar waits: only runs that wait for this, one of `WAITS`.
     """
 
     status: Status | None = None
@@ -69,6 +71,7 @@ class RunFilter:
     stale: bool = False
     search: str | None = None
     batch: str | None = None
+    waits: str | None = None
 
     def given(self) -> Iterator[tuple[Filter, Any]]:
         """Yield the filters that narrow it, each with its value."""
@@ -141,11 +144,11 @@ class RunPage(Page[RunRow]):
 
     :ivar searched_to: of a search that stopped before the page was full, when the last run was
         created at which it looked.
-    :ivar pauses: the tasks and queues that are paused.
+    :ivar waits: of each run that has not begun why it waits, the first reason first.
     """
 
     searched_to: datetime | None
-    pauses: tuple[PauseView, ...] = ()
+    waits: Mapping[int, tuple[Wait, ...]] = field(default_factory=dict)
 
     @property
     def partial(self) -> bool:
@@ -156,11 +159,6 @@ class RunPage(Page[RunRow]):
     def before(self) -> int | None:
         """Return the id in the next page's cursor."""
         return None if self.next is None else self.next.id
-
-    def is_paused(self, row: RunRow) -> bool:
-        """Return whether *row* waits until its task or queue is resumed: then it is not late."""
-        waits = row.status in ("queued", "failed")
-        return waits and bool(stopping(self.pauses, row.task, row.queue))
 
 
 #: How many rows a page reads where no index narrows the search, or where it searches payloads.
@@ -199,7 +197,7 @@ def list_runs(
         last = found[limit - 1] if is_full else floor
         searched_to = None if is_full or floor is None else _created(reader, floor.id)
         following = None if last is None else Cursor(last.id, last.moment)
-        return RunPage(tuple(rows), following, reader.now, searched_to, list_pauses(reader))
+        return RunPage(tuple(rows), following, reader.now, searched_to, waits_of(reader, rows))
 
 
 def _created(reader: Reader, run_id: int) -> datetime | None:
@@ -262,6 +260,8 @@ def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = (
     if which.overdue:
         return [part.where(*conditions) for part in overdue(reader)]
     wanted = ("running",) if which.stale else statuses or (which.status,)
+    if which.waits is not None and wanted == (None,):
+        wanted = ("queued",)
     # Each once: queued and failed runs are in the same indexes.
     parts = dict.fromkeys(part for status in wanted for part in _parts(status, which))
     columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
@@ -275,8 +275,8 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     if status in ("queued", "failed"):
         in_order = f"{ORDERED} AND order_mark IS NOT NULL"
         if which.task is not None:
-            return UNKEYED_GROUPS, KEYED_GROUPS, in_order
-        return UNKEYED, KEYED, in_order
+            return UNKEYED_GROUPS, KEYED_GROUPS, in_order, RATE_WAITS
+        return UNKEYED, KEYED, in_order, RATE_WAITS
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 
@@ -329,7 +329,7 @@ def _is_wide(which: RunFilter) -> bool:
     """Return whether a search reads the primary key, also rows that do not match."""
     if which.overdue or which.stale or which.definition is not None or which.batch is not None:
         return False
-    return which.status in (None, "succeeded")
+    return which.status == "succeeded" or (which.status is None and which.waits is None)
 
 
 def _floor(reader: Reader, cursor: Cursor | None, order: Sorting) -> Any:
