@@ -162,6 +162,7 @@ class CronJobs(OperatorMethods, StepMethods):
         rate: str | None = None,
         rate_key: str | None = None,
         burst: int | None = None,
+        label: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     @answering(OF_TASK, {"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields})
@@ -206,6 +207,8 @@ class CronJobs(OperatorMethods, StepMethods):
         :param rate_key: a format, filled in from the payload, such as ``"mail:{account_id}"``;
             default: one key for the whole task. Tasks with the same one share its rate.
         :param burst: how many attempts may begin at once after a rest, from 1, the default.
+        :param label: what or whom a run is for: a format, filled in from the payload, such as
+            ``"invoice {invoice_id}"``, which lists show. What ``CRONJOBS_REDACT`` names is hidden.
         :returns: the `Task`.
         :raises TaskError: an option is invalid, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.

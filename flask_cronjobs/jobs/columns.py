@@ -20,6 +20,7 @@ NEW_RUN = {
     "concurrency_limit": "integer",
     "rate_key": "text",
     "idempotency_key": "text",
+    "label": "text",
     "unique_while": "text",
     "batch_id": "bigint",
     "definition_id": "bigint",
@@ -66,7 +67,9 @@ def rate_mark(rate_key: str) -> str:
     return f"CASE WHEN {rate_key} IS NOT NULL THEN 'waits' END"
 
 
-def ended(status: str, now: str, error: str, error_type: str, run: str = "") -> dict[str, str]:
+def ended(
+    status: str, now: str, error: str, error_type: str, run: str = "", fingerprint: str = "NULL"
+) -> dict[str, str]:
     """Return SQL for each column that the end of a run sets.
 
     In strict order it is marked, so that somebody looks whose turn it is then.
@@ -80,6 +83,7 @@ def ended(status: str, now: str, error: str, error_type: str, run: str = "") -> 
         "order_mark": f"CASE WHEN {run}on_dead IS NOT NULL THEN 'over' END",
         "last_error": error,
         "error_type": error_type,
+        "fingerprint": fingerprint,
         **dict.fromkeys(("locked_by", "locked_until", "concurrency_share", "rate_mark"), "NULL"),
         "updated_at": now,
     }

@@ -25,6 +25,7 @@ NAMES = frozenset(
     {
         *("job_batches", "job_definitions", "job_effects", "job_failures", "job_outputs"),
         *("job_pauses", "job_rates", "job_runs", "job_steps", "job_ticks"),
+        *("job_operations", "job_error_groups"),
     }
 )
 

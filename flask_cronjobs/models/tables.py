@@ -19,6 +19,7 @@ from . import conditions
 from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .operations import JobErrorGroup, JobOperation
 from .rates import JobRate
 
 __all__ = [
@@ -26,7 +27,9 @@ __all__ = [
     "JobBatch",
     "JobDefinition",
     "JobEffect",
+    "JobErrorGroup",
     "JobFailure",
+    "JobOperation",
     "JobOutput",
     "JobPause",
     "JobRate",
@@ -90,6 +93,8 @@ class JobDefinition(Base):
     on_dead: Mapped[str | None] = mapped_column(String)
     """As of its runs; null without a strict order."""
     rate_key: Mapped[str | None] = mapped_column(String)
+    label: Mapped[str | None] = mapped_column(String)
+    """The label of its runs, made when it was declared."""
 
 
 class JobRun(Base):
@@ -136,6 +141,7 @@ class JobRun(Base):
         partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
         partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
         partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
+        partial("ix_job_runs_operation", "operation_id", "status", where=conditions.OPERATED),
         check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),
         check(
             "ck_job_runs_running_is_locked",
@@ -241,9 +247,16 @@ class JobRun(Base):
     """The key at whose rate its attempts begin."""
     rate_mark: Mapped[str | None] = mapped_column(String)
     """``waits``: for the next slot of its rate key, so that it is not to be claimed yet."""
+    fingerprint: Mapped[str | None] = mapped_column(String)
+    """The group of its error, if its latest attempt failed; see `jobs.fingerprints`."""
+    operation_id: Mapped[int | None] = mapped_column(BigId)
+    """The latest operation that changed it."""
     forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
     """Attempts up to this one do not count: after the failure before, it finished a step.
     ``max_attempts`` was raised by as many."""
+    label: Mapped[str | None] = mapped_column(String)
+    """What or whom the run is for, as the task's ``label`` says; what is hidden on the pages is
+    hidden in it."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 
 from ..config import FLAG, Kind, choice, in_seconds, is_number, is_url, whole
 from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
+from ..text import is_printable
 from ..types import Catchup, OnDead, Order, Overlap, Replace, UniqueWhile
 from .rate import is_rate
 from .retry import Retry, RetryCallable
@@ -47,6 +48,7 @@ class TaskOptions(NamedTuple):
     rate: str | None = None
     rate_key: str | None = None
     burst: int | None = None
+    label: str | None = None
 
 
 #: The options of a schedule that a task may be declared with, and what they are by default.
@@ -152,7 +154,7 @@ def is_key(value: object, most: int) -> TypeGuard[str]:
     """
     if not isinstance(value, str) or not value.strip():
         return False
-    return len(value) <= most and value.isprintable()
+    return len(value) <= most and is_printable(value)
 
 
 def _text(most: int) -> Kind:
@@ -199,6 +201,7 @@ _KINDS: Mapping[str, Kind] = {
     ),
     "idempotency_key": _key(500),
     "unique_while": choice(*get_args(UniqueWhile)),
+    "label": _text(500),
     "replace": choice("payload", "run_at", True, False),
     "catchup": choice(*get_args(Catchup)),
     "overlap": choice(*get_args(Overlap)),

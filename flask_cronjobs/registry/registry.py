@@ -49,6 +49,7 @@ class DefinitionSpec(NamedTuple):
     ping_url: str | None = None
     on_dead: OnDead | None = None
     rate_key: str | None = None
+    label: str | None = None
 
     def __repr__(self) -> str:
         return f"<DefinitionSpec {self.name}>"  # Its payload and its URL are secrets.

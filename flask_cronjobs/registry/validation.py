@@ -94,7 +94,7 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
     _check_async_at_once(func, name, options)
     _check_order(name, options)
     _check_rate(name, options)
-    for option in ("concurrency_key", "unique", "rate_key"):
+    for option in ("concurrency_key", "unique", "rate_key", "label"):
         _check_key_format(name, option, getattr(options, option), parameters)
     if options.unique_while is not None and options.unique is None:
         raise TaskError(f"{name}: unique_while has no effect without unique. Give both.")
