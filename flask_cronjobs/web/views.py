@@ -26,7 +26,7 @@ from ..jobs.runs.list import WINDOW, RunFilter, list_runs
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from .actions import BULK, run_or_404
-from .format import Tone, chart
+from .format import Tone, chart, day_chart
 from .format import tone_of as tone_of_status
 from .params import (
     BadQuery,
@@ -57,7 +57,7 @@ def overview() -> ResponseReturnValue:
         view=view,
         now=view.verdict.now,
         headline=headline_of(view.verdict, view.figures),
-        chart=chart(view.activity),
+        chart=chart(view.activity, view.marks),
         declared=len(state_of().registry.declarations),
         queues=queues(state_of()),
         tasks=sorted(state_of().registry.tasks),
@@ -139,6 +139,7 @@ def definition() -> ResponseReturnValue:
         own_zones=[found.view.timezone],
         found=found,
         definition=found.view,
+        drawn=day_chart(found.days, found.marks),
         shown=state.settings.show_payload,
         now=found.now,
         refresh=REFRESH,
@@ -155,6 +156,7 @@ def task() -> ResponseReturnValue:
         "task",
         own_zones=[row.timezone for row in found.definitions],
         found=found,
+        drawn=day_chart(found.days, found.marks),
         window=WINDOW,
         now=found.now,
         refresh=REFRESH,
