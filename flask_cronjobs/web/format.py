@@ -279,6 +279,20 @@ def _lines(
     return [line for line in places if 0 <= line.x <= len(starts) * PITCH]
 
 
+#: The width of a lane, in its own units.
+ACROSS = 1000.0
+
+
+def across(moment: datetime, start: datetime, end: datetime) -> float:
+    """Return where *moment* is in a lane from *start* to *end*."""
+    part = (moment - start) / (end - start)
+    return round(min(max(part, 0.0), 1.0) * ACROSS, 1)
+
+
+#: The tone of each piece of a lane.
+PIECES: dict[str, Tone] = {"succeeded": "good", "running": "busy", "failed": "warn", "dead": "bad"}
+
+
 #: Runs shorter than that are not told apart by the heights of their cells, in seconds.
 _LONG = 1.0
 

@@ -67,6 +67,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/ticks", "ticks", "views", "read"),
     Route("/operations", "operations", "views", "read"),
     Route("/order", "order", "views", "read"),
+    Route("/tonight", "tonight", "views", "read"),
     Route("/metrics", "metrics", "monitoring", "read"),
     Route("/health", "health", "monitoring", "open"),
     Route("/tick", "tick", "monitoring", "token"),

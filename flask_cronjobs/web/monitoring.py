@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from contextvars import Context
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from flask import Response, abort, current_app, jsonify, request
 from flask.typing import ResponseReturnValue
@@ -159,13 +159,14 @@ def metrics() -> ResponseReturnValue:
 _EVERY = 8
 
 
-class _Collector(NamedTuple):
-    """What a registry asks for metrics."""
+class _Collector:
+    """What a registry asks for metrics that are made already."""
 
-    metrics: Sequence[Any]
+    def __init__(self, metrics: Sequence[Any]) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Sequence[Any]:
-        return self.metrics
+        return self._metrics
 
 
 def _histograms(rows: Sequence[HourOfTask]) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from flask import Response, abort, request
 from flask.typing import ResponseReturnValue
 
+from ..jobs.agenda import read_agenda
 from ..jobs.batches import views as batches_report
 from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
@@ -26,7 +27,7 @@ from ..jobs.runs.list import WINDOW, RunFilter, list_runs
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from .actions import BULK, run_or_404
-from .format import Tone, chart, day_chart
+from .format import ACROSS, Tone, chart, day_chart
 from .format import tone_of as tone_of_status
 from .params import (
     BadQuery,
@@ -86,6 +87,20 @@ def ticks() -> ResponseReturnValue:
         gaps = list_gaps(reader) if before is None else ()
     data = {"ticks": found.rows, "gaps": gaps, "before": found.next}
     return _list_page("ticks", found, data, gaps=gaps)
+
+
+def tonight() -> ResponseReturnValue:
+    """Render what ran in the last twelve hours and what will run in the next, a lane each."""
+    found = read_agenda(state_of())
+    return reader_page(
+        "tonight",
+        own_zones=[lane.timezone for lane in found.lanes],
+        found=found,
+        width=ACROSS,
+        now=found.now,
+        refresh=60,
+        data=found,
+    )
 
 
 #: A concurrency key has no more characters.
