@@ -16,6 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
+from .alerts import JobAlert
 from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
@@ -23,6 +24,7 @@ from .operations import JobErrorGroup, JobOperation
 
 __all__ = [
     "Base",
+    "JobAlert",
     "JobBatch",
     "JobDefinition",
     "JobEffect",
