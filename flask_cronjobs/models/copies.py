@@ -32,6 +32,7 @@ NAMES = frozenset(
         "job_operations",
         "job_outputs",
         "job_pauses",
+        "job_rates",
         "job_runs",
         "job_steps",
         "job_ticks",
