@@ -24,6 +24,7 @@ from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
+from .alerts import alert
 from .pings import ping, ping_ended
 from .reclaim import reclaim
 from .worker.process_signals import keyboard_held
@@ -99,6 +100,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
     signals.send(signals.tick_finished, state.app, report=report)
     ping_ended(state, lost)
     ping(state.settings.ping_url)
+    alert(state)
     return report
 
 
@@ -112,11 +114,12 @@ def housekeeping(
     """Do what a tick does before its runs; yield after each step how many runs it made ready.
 
     :param counts: takes the numbers of the tick's row.
-    :param take_lost: called with the outcomes of attempts that were taken back.
+    :param take_lost: called with the outcomes of attempts that were taken back, and of runs without
+        an attempt left.
     """
     reclaimed = reclaim(state, books, news)
     counts["reclaimed"] += len(reclaimed.outcomes)
-    take_lost(reclaimed.outcomes)
+    take_lost([*reclaimed.outcomes, *reclaimed.given_up])
     yield len(reclaimed.outcomes)
     tell_late(state, books)
     slots, rows = enqueue_slots(state, books, news)

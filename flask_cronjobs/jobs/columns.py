@@ -19,6 +19,7 @@ NEW_RUN = {
     "concurrency_key": "text",
     "concurrency_limit": "integer",
     "idempotency_key": "text",
+    "label": "text",
     "unique_while": "text",
     "batch_id": "bigint",
     "definition_id": "bigint",

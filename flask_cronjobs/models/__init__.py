@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "JobAlert",
     "JobBatch",
     "JobDefinition",
     "JobEffect",
@@ -20,6 +21,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .tables import (
+        JobAlert,
         JobBatch,
         JobDefinition,
         JobEffect,

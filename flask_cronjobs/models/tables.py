@@ -16,6 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
+from .alerts import JobAlert
 from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
@@ -23,6 +24,7 @@ from .operations import JobErrorGroup, JobOperation
 
 __all__ = [
     "Base",
+    "JobAlert",
     "JobBatch",
     "JobDefinition",
     "JobEffect",
@@ -90,6 +92,8 @@ class JobDefinition(Base):
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     on_dead: Mapped[str | None] = mapped_column(String)
     """As of its runs; null without a strict order."""
+    label: Mapped[str | None] = mapped_column(String)
+    """The label of its runs, made when it was declared."""
 
 
 class JobRun(Base):
@@ -234,6 +238,9 @@ class JobRun(Base):
     forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
     """Attempts up to this one do not count: after the failure before, it finished a step.
     ``max_attempts`` was raised by as many."""
+    label: Mapped[str | None] = mapped_column(String)
+    """What or whom the run is for, as the task's ``label`` says; what is hidden on the pages is
+    hidden in it."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the

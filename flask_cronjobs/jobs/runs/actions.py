@@ -200,7 +200,7 @@ class Action:
             if change.status == "cancelled":
                 outcome = Outcome(
                     change.run_id, "", "cancelled", change.attempts, change.task,
-                    error=reason, error_type="Cancelled",
+                    error=reason, error_type="Cancelled", label=change.label,
                 )  # fmt: skip
                 signals.send(signals.run_cancelled, state.app, outcome=outcome)
         return changes

@@ -33,13 +33,14 @@ Touch: TypeAlias = Callable[[Connection, Dialect, Mapping[int, bool]], None]
 
 
 class Change(NamedTuple):
-    """A run that was changed, its status, the number of its attempts, and its batch."""
+    """A run that was changed, its status, the number of its attempts, its batch and label."""
 
     run_id: int
     task: str
     status: Status
     attempts: int = 0
     batch_id: int | None = None
+    label: str | None = None
 
 
 class Operator:
@@ -139,7 +140,7 @@ class Operator:
             UPDATE job_runs SET {assigned(values)} {noted}
             WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
                 AND {d.any_of("id", f"{found} {d.skip_locked}")}
-            RETURNING id, job_type, status, attempts, batch_id
+            RETURNING id, job_type, status, attempts, batch_id, label
         """
         while True:
             work = partial(_changed, d, statement, given, left, batches, self.operation)
