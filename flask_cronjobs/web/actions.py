@@ -199,10 +199,11 @@ def _task_or_queue() -> Target:
     return Target("task" if kind == "task" else "queue", name)
 
 
-@action("overview", "dead", "task", "error_type")
-def dead_retry(task: str, error_type: str) -> str:
+@action("overview", "dead", "task", "error_type", "fingerprint")
+def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
     """Queue again the dead runs of one task that ended with one type of error, or without one."""
-    group = RunFilter(status="dead", task=task, error_type=error_type)
+    alike = fingerprint if "fingerprint" in request.form else None
+    group = RunFilter(status="dead", task=task, error_type=error_type, fingerprint=alike)
     return RETRY.many(state_of(), group, actor(), most=MOST).sentence(task)
 
 
