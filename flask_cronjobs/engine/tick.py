@@ -7,6 +7,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import signals
@@ -15,10 +16,12 @@ from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
 from ..db.for_tests import refuse_shared
 from ..errors import DatabaseTrouble
-from ..jobs import orders, pruning, ticks
+from ..jobs import orders, pruning, rates, ticks
 from ..jobs.batches.ending import end_batches, telling
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
+from ..jobs.hours import write_hours
+from ..jobs.runs.claim import ClaimRequest
 from ..jobs.runs.exchange import Claims
 from ..jobs.state import State
 from ..log import logger, worker_name
@@ -65,11 +68,15 @@ class OpenTick(NamedTuple):
     :ivar id: the id of its row.
     :ivar clock_offset: by how many seconds this host's clock is ahead of the database's.
     :ivar started: when it began, by `time.monotonic`.
+    :ivar now: the same, by the database's clock.
+    :ivar last_hour: as of `ticks.TickRow`.
     """
 
     id: int
     clock_offset: float
     started: float
+    now: datetime
+    last_hour: datetime | None
 
 
 def tick(state: State, options: TickOptions) -> TickReport:
@@ -84,17 +91,20 @@ def tick(state: State, options: TickOptions) -> TickReport:
         opened, counts, lost = begin(books), Counter[str](), list[Outcome]()
         for _ in housekeeping(state, books, options.news, counts, lost.extend):
             pass
+        budget = state.settings.tick_budget if options.budget is None else options.budget
+        until = opened.started + budget
+        slot_comes = _slot_comes(state, books, options.queues, until)
         front = Claims(books).front()
-        if front.may_find or front.ahead:
-            budget = state.settings.tick_budget if options.budget is None else options.budget
+        if front.may_find or front.ahead or slot_comes:
             work_options = worker_options(state, options)._replace(
-                until=opened.started + budget,
+                until=until,
                 tick_id=opened.id,
                 pings=has_pings(books),
                 front=front,
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))
+        write_hours(books, opened.last_hour, opened.now)
         counts["pruned"] = prune(state, books, opened)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
@@ -130,6 +140,18 @@ def housekeeping(
         yield end_batches(books, telling(state)).enqueued
 
 
+def _slot_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:
+    """Open the slots of rate limits; return whether one comes before *until*.
+
+    So a tick stays for the runs that wait for one. An app without rates sends no statement.
+    """
+    limits, tasks = state.registry.rates, tuple(state.registry.tasks)
+    if not limits:
+        return False
+    wait = rates.open_slots(books, limits, ClaimRequest(1, "", tasks, queues)).wait
+    return wait is not None and time.monotonic() + wait < until
+
+
 def begin(books: Bookkeeping, listening: bool = False) -> OpenTick:
     """Begin a tick's row, and warn if this host's clock is wrong, or the database's was.
 
@@ -151,7 +173,7 @@ def begin(books: Bookkeeping, listening: bool = False) -> OpenTick:
             abs(offset),
             "ahead of" if offset > 0 else "behind",
         )
-    return OpenTick(row.id, round(offset, 3), started)
+    return OpenTick(row.id, round(offset, 3), started, row.now, row.last_hour)
 
 
 def prune(
@@ -165,6 +187,7 @@ def prune(
     """
     if not opened.id % PRUNE_EVERY:
         orders.mend(books)
+        rates.mend(books, state.registry.tasks, state.registry.rates)
     elif pruning.behind(books.rows, books.dialect, state.settings) < PRUNE_SLACK:
         return 0
     until, pruned = time.monotonic() + PRUNE_BUDGET, 0

@@ -65,12 +65,6 @@ def hostile(pages: Pages) -> list[int]:
     for run_id in ids:
         failure: dict[str, Any] = dict.fromkeys(("worker", "error_type", "error", "stack"), EVIL)
         failure |= {"fingerprint": "f1", "attempt": 1, "started_at": NOW}
-            "fingerprint": "f1",
-            "worker": EVIL,
-            "error_type": EVIL,
-            "error": EVIL,
-            "stack": EVIL,
-        }
         pages.insert(JobFailure(run_id=run_id, **failure))
     pages.insert(JobEffect(key=EVIL, state="in_doubt"))
     pages.insert(JobOperation(what=EVIL, target=EVIL, actor=EVIL))

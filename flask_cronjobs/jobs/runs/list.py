@@ -17,6 +17,7 @@ from ...models.conditions import (
     KEYED_GROUPS,
     OPERATED,
     ORDERED,
+    RATE_WAITS,
     RUNNING,
     SET_ASIDE,
     UNKEYED,
@@ -39,6 +40,7 @@ from .filters import (
     reads_payloads,
     showing,
 )
+from .labels import label_of, payload_columns
 from .waits import Wait, waits_of
 
 
@@ -87,7 +89,11 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in a list: without payload and stack, its error cut to one line."""
+    """A run in a list: without payload and stack, its error cut to one line.
+
+    :ivar label: what or whom it is for; in a list, without one, the head of the payload if pages
+        may show that.
+    """
 
     id: int
     definition: str | None
@@ -107,6 +113,7 @@ class RunRow:
     error_type: str | None
     last_error: str | None
     progress: float | None
+    label: str | None
 
     @property
     def waited(self) -> float | None:
@@ -281,8 +288,8 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     if status in ("queued", "failed"):
         in_order = f"{ORDERED} AND order_mark IS NOT NULL"
         if which.task is not None:
-            return UNKEYED_GROUPS, KEYED_GROUPS, in_order
-        return UNKEYED, KEYED, in_order
+            return UNKEYED_GROUPS, KEYED_GROUPS, in_order, RATE_WAITS
+        return UNKEYED, KEYED, in_order, RATE_WAITS
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 
@@ -378,8 +385,10 @@ def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
     statement = with_definition(
         *(column for column in RUNS.c if column.name in shown),
         func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("last_error"),
+        *payload_columns(reader),
     )
-    rows = {row.id: run_row(row) for row in reader.rows(statement.where(RUNS.c.id.in_(ids)))}
+    found = reader.rows(statement.where(RUNS.c.id.in_(ids)))
+    rows = {row.id: run_row(row, label_of(reader, row)) for row in found}
     return [rows[each] for each in ids if each in rows]
 
 
@@ -395,10 +404,10 @@ def seconds_taken(
     return max(0.0, (finished - started).total_seconds())
 
 
-def run_row(row: Row[Any]) -> RunRow:
+def run_row(row: Row[Any], label: str | None) -> RunRow:
     """Return the `RunRow` of a database row."""
     holder, error = without_secret(row.locked_by), first_line(row.last_error)
-    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error)
+    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error, label=label)
 
 
 def first_line(error: str | bytes | None) -> str | None:
