@@ -16,6 +16,11 @@ POINTS = (
     "after-then",
     "after-batch",
     "before-turns",
+    "before-step",
+    "after-step",
+    "before-wait",
+    "after-wait",
+    "between-signal-and-run",
     "before-send",
     "after-send",
 )
