@@ -159,6 +159,7 @@ class CronJobs(OperatorMethods, StepMethods):
         on_dead: OnDead | None = None,
         unique: str | None = None,
         unique_while: UniqueWhile | None = None,
+        label: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     @answering(OF_TASK, {"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields})
@@ -198,6 +199,8 @@ class CronJobs(OperatorMethods, StepMethods):
         :param unique: the idempotency key of runs that are enqueued without one: a format, filled
             in from the payload, such as ``"import:{shop_id}"``. Runs of schedules have none.
         :param unique_while: as long as *unique_while* of `Task.using` says, unless a call does.
+        :param label: what or whom a run is for: a format, filled in from the payload, such as
+            ``"invoice {invoice_id}"``, which lists show. What ``CRONJOBS_REDACT`` names is hidden.
         :returns: the `Task`.
         :raises TaskError: an option is invalid, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.

@@ -69,6 +69,7 @@ class Claim(NamedTuple):
     :ivar snoozes: how often the run was snoozed before.
     :ivar batch_id: the batch that it belongs to.
     :ivar forgiven: up to which attempt they do not count, since steps were finished in it.
+    :ivar label: what or whom it is for, as the task's ``label`` says.
     """
 
     id: int
@@ -85,6 +86,7 @@ class Claim(NamedTuple):
     snoozes: int = 0
     batch_id: int | None = None
     forgiven: int = 0
+    label: str | None = None
 
     @property
     def identity(self) -> tuple[int, str]:
@@ -288,6 +290,7 @@ class Outcome(NamedTuple):
         lost, a new `~flask_cronjobs.WorkerLost`. None if no attempt was made, and where more than
         a hundred outcomes wait for slow receivers. Its frames have no local variables any more, and
         its message is as it was raised, credentials included.
+    :ivar label: the run's label, if it has one.
     """
 
     id: int
@@ -306,6 +309,7 @@ class Outcome(NamedTuple):
     definition_id: int | None = None
     exception: BaseException | None = None
     until: datetime | None = None
+    label: str | None = None
 
     @property
     def identity(self) -> tuple[int, str]:

@@ -81,6 +81,7 @@ def _not_begun(expired: Claim) -> Outcome:
         *(expired.id, expired.token, "released", expired.attempt, expired.job_type),
         reclaimed=True,
         definition_id=expired.definition_id,
+        label=expired.label,
     )
 
 

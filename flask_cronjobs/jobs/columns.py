@@ -19,6 +19,7 @@ NEW_RUN = {
     "concurrency_key": "text",
     "concurrency_limit": "integer",
     "idempotency_key": "text",
+    "label": "text",
     "unique_while": "text",
     "batch_id": "bigint",
     "definition_id": "bigint",
@@ -58,7 +59,9 @@ def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str)
     )
 
 
-def ended(status: str, now: str, error: str, error_type: str, run: str = "") -> dict[str, str]:
+def ended(
+    status: str, now: str, error: str, error_type: str, run: str = "", fingerprint: str = "NULL"
+) -> dict[str, str]:
     """Return SQL for each column that the end of a run sets.
 
     In strict order it is marked, so that somebody looks whose turn it is then.
@@ -72,6 +75,7 @@ def ended(status: str, now: str, error: str, error_type: str, run: str = "") -> 
         "order_mark": f"CASE WHEN {run}on_dead IS NOT NULL THEN 'over' END",
         "last_error": error,
         "error_type": error_type,
+        "fingerprint": fingerprint,
         **dict.fromkeys(("locked_by", "locked_until", "concurrency_share"), "NULL"),
         "updated_at": now,
     }

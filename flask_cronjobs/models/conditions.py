@@ -67,5 +67,9 @@ ENDED_BATCH = "finished_at IS NOT NULL"
 FOLLOWED = "then_run_id IS NOT NULL"
 #: It is inside another batch.
 INNER_BATCH = "parent_id IS NOT NULL"
+#: An operator has changed the run.
+OPERATED = "operation_id IS NOT NULL"
+#: Of an operation: one run, not many or something else.
+OF_ONE_RUN = "run_id IS NOT NULL"
 #: The run was handed to an executor and has not begun there: its token says so, see `types.HANDED`.
 HANDED = f"{RUNNING} AND locked_by LIKE 'handed:%'"

@@ -24,7 +24,7 @@ from .columns import UTCDateTime, set_when_created
 NAMES = frozenset(
     {
         *("job_batches", "job_definitions", "job_effects", "job_failures", "job_outputs"),
-        *("job_pauses", "job_runs", "job_steps", "job_ticks"),
+        *("job_pauses", "job_runs", "job_steps", "job_ticks", "job_operations", "job_error_groups"),
     }
 )
 

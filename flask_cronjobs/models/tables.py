@@ -19,13 +19,16 @@ from . import conditions
 from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .operations import JobErrorGroup, JobOperation
 
 __all__ = [
     "Base",
     "JobBatch",
     "JobDefinition",
     "JobEffect",
+    "JobErrorGroup",
     "JobFailure",
+    "JobOperation",
     "JobOutput",
     "JobPause",
     "JobRun",
@@ -87,6 +90,8 @@ class JobDefinition(Base):
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     on_dead: Mapped[str | None] = mapped_column(String)
     """As of its runs; null without a strict order."""
+    label: Mapped[str | None] = mapped_column(String)
+    """The label of its runs, made when it was declared."""
 
 
 class JobRun(Base):
@@ -133,6 +138,7 @@ class JobRun(Base):
         partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
         partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
         partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
+        partial("ix_job_runs_operation", "operation_id", "status", where=conditions.OPERATED),
         check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),
         check(
             "ck_job_runs_running_is_locked",
@@ -223,9 +229,16 @@ class JobRun(Base):
     order_mark: Mapped[str | None] = mapped_column(String)
     """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
     it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""
+    fingerprint: Mapped[str | None] = mapped_column(String)
+    """The group of its error, if its latest attempt failed; see `jobs.fingerprints`."""
+    operation_id: Mapped[int | None] = mapped_column(BigId)
+    """The latest operation that changed it."""
     forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
     """Attempts up to this one do not count: after the failure before, it finished a step.
     ``max_attempts`` was raised by as many."""
+    label: Mapped[str | None] = mapped_column(String)
+    """What or whom the run is for, as the task's ``label`` says; what is hidden on the pages is
+    hidden in it."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the

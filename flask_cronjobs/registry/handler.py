@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..config import Settings
 from ..errors import PayloadError, TaskError
-from ..text import cut
+from ..text import cut, one_line, redacted, shortened, strip_credentials
 from ..types import JSON, OnDead
 from .arguments import Arguments
 from .options import EnqueueOptions, TaskOptions, is_key
@@ -20,6 +20,8 @@ from .validation import options_go_before
 
 #: How many characters a concurrency key may have: it is part of an index.
 MAX_KEY = 500
+#: How many characters a label may have: it is one cell of a list.
+MAX_LABEL = 120
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
@@ -148,6 +150,24 @@ class Handler:
         """
         return self._filled("unique", payload)
 
+    def label_for(self, payload: Mapping[str, object], hidden: Sequence[str]) -> str | None:
+        """Return the label of a run with *payload*, safe to show; None if the task has none.
+
+        A label refuses no run: what it cannot be filled in from makes none.
+
+        :param payload: as it is stored.
+        :param hidden: the names of values that are hidden, as by `redacted`.
+        """
+        if self.options.label is None:
+            return None
+        whole = cast("JSON", {**self.arguments.defaults, **payload})
+        try:
+            label = self.options.label.format_map(cast("Any", redacted(whole, hidden)))
+        except (LookupError, AttributeError, TypeError, ValueError):
+            return None
+        clean = strip_credentials(one_line(label[: MAX_LABEL * 4])).strip()
+        return shortened(clean, MAX_LABEL) or None
+
     def with_unique_while(self, options: EnqueueOptions) -> EnqueueOptions:
         """Return *options*, and how long keys are held, as the task says unless they do.
 
@@ -197,6 +217,7 @@ def run_columns(
         "payload": stored.text,
         "concurrency_key": stored.concurrency_key,
         "idempotency_key": options.idempotency_key or stored.unique_key,
+        "label": stored.label,
     }
 
 
@@ -218,11 +239,12 @@ def policy_columns(
 
 
 class StoredPayload(NamedTuple):
-    """A payload as JSON text, and the keys that the task makes of it."""
+    """A payload as JSON text, and the keys and the label that the task makes of it."""
 
     text: str
     concurrency_key: str | None
     unique_key: str | None
+    label: str | None
 
 
 def stored_payload(
@@ -231,7 +253,12 @@ def stored_payload(
     """Return *payload* as it is stored; raises as `run_columns`."""
     plain = handler.arguments.encode(payload)
     text = payload_text(plain, settings.max_payload_bytes)
-    return StoredPayload(text, handler.concurrency_key_for(plain), handler.unique_key_for(plain))
+    return StoredPayload(
+        text,
+        handler.concurrency_key_for(plain),
+        handler.unique_key_for(plain),
+        handler.label_for(plain, settings.redact),
+    )
 
 
 def _bare(parameter: inspect.Parameter) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 
 from ..config import FLAG, Kind, choice, in_seconds, is_number, is_url, whole
 from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
+from ..text import is_printable
 from ..types import Catchup, OnDead, Order, Overlap, Replace, UniqueWhile
 from .retry import Retry, RetryCallable
 
@@ -43,6 +44,7 @@ class TaskOptions(NamedTuple):
     on_dead: OnDead | None = None
     unique: str | None = None
     unique_while: UniqueWhile | None = None
+    label: str | None = None
 
 
 #: The options of a schedule that a task may be declared with, and what they are by default.
@@ -148,7 +150,7 @@ def is_key(value: object, most: int) -> TypeGuard[str]:
     """
     if not isinstance(value, str) or not value.strip():
         return False
-    return len(value) <= most and value.isprintable()
+    return len(value) <= most and is_printable(value)
 
 
 def _text(most: int) -> Kind:
@@ -191,6 +193,7 @@ _KINDS: Mapping[str, Kind] = {
     ),
     "idempotency_key": _key(500),
     "unique_while": choice(*get_args(UniqueWhile)),
+    "label": _text(500),
     "replace": choice("payload", "run_at", True, False),
     "catchup": choice(*get_args(Catchup)),
     "overlap": choice(*get_args(Overlap)),

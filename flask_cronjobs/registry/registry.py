@@ -47,6 +47,7 @@ class DefinitionSpec(NamedTuple):
     concurrency_limit: int | None = None
     ping_url: str | None = None
     on_dead: OnDead | None = None
+    label: str | None = None
 
     def __repr__(self) -> str:
         return f"<DefinitionSpec {self.name}>"  # Its payload and its URL are secrets.

@@ -93,7 +93,7 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
     check_options(zip(options._fields, options, strict=True), f"{name}: ")
     _check_async_at_once(func, name, options)
     _check_order(name, options)
-    for option in ("concurrency_key", "unique"):
+    for option in ("concurrency_key", "unique", "label"):
         _check_key_format(name, option, getattr(options, option), parameters)
     if options.unique_while is not None and options.unique is None:
         raise TaskError(f"{name}: unique_while has no effect without unique. Give both.")

@@ -167,7 +167,8 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
         "Error: The job tables do not exist. Run: flask jobs admin init (in the database "
     )
     created = json.loads(runner.invoke(args=["jobs", "admin", "init", "--json"]).output)["created"]
-    names = "batches definitions effects failures outputs pauses runs ticks"
+    names = "batches definitions effects error_groups failures operations outputs pauses"
+    names += " runs steps ticks"
     assert sorted(created) == [f"job_{name}" for name in names.split()]
     assert runner.invoke(args=["jobs", "admin", "init"]).output == "All tables exist.\n"
 

@@ -22,6 +22,7 @@ PAGES = (
     *("/run?name=remind", "/runs/bulk?do=retry&status=dead"),
     *("/definitions", "/definitions?state=attention", "/definition?name=remind"),
     *("/task?name=break_down", "/effects", "/batches", "/batch?key=b", "/ticks", "/order"),
+    *("/operations", "/runs?operation=1"),
     *("/metrics", "/health"),
 )
 #: Where to post, with which form, and what is said then.

@@ -77,6 +77,7 @@ def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:
     return Outcome(
         *(claim.id, claim.token, kind, claim.attempt, claim.job_type),
         definition_id=claim.definition_id,
+        label=claim.label,
         **details,
     )
 

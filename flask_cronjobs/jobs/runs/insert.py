@@ -41,7 +41,7 @@ ON_CONFLICT = f"ON CONFLICT (idempotency_key) WHERE {HOLDS_KEY} DO NOTHING"
 REPLACEABLE = f"{HOLDS_KEY} AND started_at IS NULL AND finished_at IS NULL"
 #: What `EnqueueOptions.replace` may mean: columns to set.
 _REPLACED = {
-    "payload": ("payload", "concurrency_key", "concurrency_limit"),
+    "payload": ("payload", "concurrency_key", "concurrency_limit", "label"),
     "run_at": ("run_at",),
 }
 
