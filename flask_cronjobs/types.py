@@ -282,6 +282,7 @@ class Outcome(NamedTuple):
     :ivar result: what the handler returned, if JSON and small.
     :ivar delay: seconds until the next attempt, at least; only for ``failed`` and ``snoozed``.
     :ivar until: not before this time; only for ``snoozed``.
+    :ivar holds_rate: for *delay*, nothing of its rate key is to begin.
     :ivar seconds: how long the attempt took.
     :ivar reclaimed: the lease ran out; it is recorded only if the lease is still expired.
     :ivar finalized: the row has it already, written in the handler's own transaction.
@@ -309,6 +310,7 @@ class Outcome(NamedTuple):
     definition_id: int | None = None
     exception: BaseException | None = None
     until: datetime | None = None
+    holds_rate: bool = False
     label: str | None = None
 
     @property

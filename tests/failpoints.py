@@ -21,6 +21,8 @@ POINTS = (
     "before-wait",
     "after-wait",
     "between-signal-and-run",
+    "before-rate",
+    "after-rate",
     "before-send",
     "after-send",
 )

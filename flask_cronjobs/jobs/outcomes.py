@@ -18,7 +18,7 @@ from ..db.dialect import Dialect, array_text, dialect_of, json_text
 from ..models.conditions import RUNNING, sql_list
 from ..text import clean
 from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
-from .columns import assigned, ended
+from .columns import assigned, ended, rate_mark
 from .errors.fingerprints import fingerprint
 
 #: The columns of an outcome, and their types in PostgreSQL.
@@ -62,6 +62,7 @@ def _values(d: Dialect) -> str:
         for name in names:
             values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
     values |= {
+        "rate_mark": f"CASE WHEN NOT ({ends}) THEN {rate_mark('job_runs.rate_key')} END",
         "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",
         "snoozes": "job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END",
         "run_at": f"CASE WHEN given.kind = 'failed' THEN {later}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "JobAlert",
     "JobBatch",
     "JobDefinition",
     "JobEffect",
@@ -13,6 +14,7 @@ __all__ = [
     "JobOperation",
     "JobOutput",
     "JobPause",
+    "JobRate",
     "JobRun",
     "JobStep",
     "JobTick",
@@ -20,6 +22,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .tables import (
+        JobAlert,
         JobBatch,
         JobDefinition,
         JobEffect,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
         JobOperation,
         JobOutput,
         JobPause,
+        JobRate,
         JobRun,
         JobStep,
         JobTick,

@@ -15,6 +15,7 @@ from ..types import JSON, OnDead
 from .arguments import Arguments
 from .options import EnqueueOptions, TaskOptions, is_key
 from .payload import check_keys, payload_text
+from .rate import Rate, read_rate
 from .retry import RetryPolicy, retry_policy
 from .validation import options_go_before
 
@@ -37,6 +38,7 @@ class Handler:
     :ivar name: the task's name, ``job_type`` in a row.
     :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
+    :ivar rate: at which rate attempts of one rate key begin; None: at any.
     """
 
     def __init__(self, func: Callable[..., Any], name: str, options: TaskOptions) -> None:
@@ -46,6 +48,9 @@ class Handler:
         self.concurrency_limit: int | None = None
         if options.concurrency is not None or options.concurrency_key is not None:
             self.concurrency_limit = options.concurrency or 1
+        self.rate: Rate | None = None
+        if options.rate is not None:
+            self.rate = read_rate(options.rate, options.burst)
         self._signature = inspect.signature(func)
         self.arguments: Arguments = Arguments(func, self._signature)
         parameters = self._signature.parameters.values()
@@ -142,6 +147,16 @@ class Handler:
             return None
         return self._filled("concurrency_key", payload) or self.name
 
+    def rate_key_for(self, payload: Mapping[str, object]) -> str | None:
+        """Return the rate key of a run with *payload*; by default the task's name.
+
+        :param payload: as it is stored.
+        :raises TaskError: as of `concurrency_key_for`.
+        """
+        if self.rate is None:
+            return None
+        return self._filled("rate_key", payload) or self.name
+
     def unique_key_for(self, payload: Mapping[str, object]) -> str | None:
         """Return the idempotency key that the task gives a run with *payload*, if it gives one.
 
@@ -216,6 +231,7 @@ def run_columns(
         **policy_columns(handler, settings, handler.with_unique_while(options)),
         "payload": stored.text,
         "concurrency_key": stored.concurrency_key,
+        "rate_key": stored.rate_key,
         "idempotency_key": options.idempotency_key or stored.unique_key,
         "label": stored.label,
     }
@@ -244,6 +260,7 @@ class StoredPayload(NamedTuple):
     text: str
     concurrency_key: str | None
     unique_key: str | None
+    rate_key: str | None
     label: str | None
 
 
@@ -257,6 +274,7 @@ def stored_payload(
         text,
         handler.concurrency_key_for(plain),
         handler.unique_key_for(plain),
+        handler.rate_key_for(plain),
         handler.label_for(plain, settings.redact),
     )
 

@@ -156,7 +156,7 @@ def _definition_run(
         whole = with_hidden_values(state, payload, spec.payload)
         stored = stored_payload(task, state.settings, task.payload_from(whole))
         values |= {"payload": stored.text, "concurrency_key": stored.concurrency_key}
-        values["label"] = stored.label
+        values |= {"label": stored.label, "rate_key": stored.rate_key}
         values["concurrency_limit"] = task.concurrency_limit
     if spec.overlap == "skip":
         # As for its slots: no two runs of the definition are at work at once.

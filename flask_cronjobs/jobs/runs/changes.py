@@ -17,7 +17,7 @@ from ...db.together import together
 from ...models.conditions import HANDED, HOLDS_KEY, sql_list
 from ...types import Status
 from ..batches.members import halted, hold_batches, recount, reopen
-from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter
+from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter, rate_mark
 from ..operations.rows import Act, Operation, note
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
@@ -83,6 +83,7 @@ class Operator:
             "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts"
             " ELSE attempts + 1 END",
             "order_mark": "CASE WHEN on_dead IS NOT NULL THEN 'new' END",
+            "rate_mark": rate_mark(parameter(d, "rate_key") if "rate_key" in given else "rate_key"),
             "updated_at": d.now,
             **{name: parameter(d, name) for name in given},
         }
@@ -204,7 +205,7 @@ def find_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
         SELECT id, job_type, status, CAST(payload AS text) AS payload, queue, priority,
             (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id)
                 AS definition_id,
-            concurrency_key, concurrency_limit, on_dead
+            concurrency_key, concurrency_limit, on_dead, rate_key
         FROM job_runs WHERE id = :id
     """
     rows = books.rows(text(statement), {"id": run_id})

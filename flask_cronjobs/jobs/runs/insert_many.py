@@ -28,7 +28,7 @@ from .insert import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
 #: How many rows one statement carries.
 CHUNK = 1000
 #: What a task makes of a payload.
-_MADE = ("idempotency_key", "concurrency_key", "label")
+_MADE = ("idempotency_key", "concurrency_key", "rate_key", "label")
 _SHARED = tuple(name for name in GIVEN if name not in ("payload", *_MADE))
 _OWN = {
     "id": "bigint",
@@ -53,6 +53,7 @@ class NewRow(NamedTuple):
     delay: float | None = None
     idempotency_key: str | None = None
     concurrency_key: str | None = None
+    rate_key: str | None = None
     label: str | None = None
 
 

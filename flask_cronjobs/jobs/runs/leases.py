@@ -137,6 +137,7 @@ def give_up_exhausted(books: Bookkeeping, limit: int) -> list[Outcome]:
     return [
         Outcome(
             *(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type),
+            definition_id=row.definition_id,
             label=row.label,
         )
         for row in rows
@@ -225,5 +226,5 @@ def _give_up_exhausted(d: Dialect) -> TextClause:
     return text(f"""
     UPDATE job_runs SET {assigned(ended("'dead'", d.now, error, error_type))}
     WHERE {d.any_of("id", spent)}
-    RETURNING id, job_type, attempts, last_error, error_type, label
+    RETURNING id, job_type, attempts, last_error, error_type, definition_id, label
     """)

@@ -17,6 +17,7 @@ from ...models.conditions import (
     KEYED_GROUPS,
     OPERATED,
     ORDERED,
+    RATE_WAITS,
     RUNNING,
     SET_ASIDE,
     UNKEYED,
@@ -281,8 +282,8 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     if status in ("queued", "failed"):
         in_order = f"{ORDERED} AND order_mark IS NOT NULL"
         if which.task is not None:
-            return UNKEYED_GROUPS, KEYED_GROUPS, in_order
-        return UNKEYED, KEYED, in_order
+            return UNKEYED_GROUPS, KEYED_GROUPS, in_order, RATE_WAITS
+        return UNKEYED, KEYED, in_order, RATE_WAITS
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 

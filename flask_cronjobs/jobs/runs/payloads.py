@@ -151,6 +151,7 @@ def _payload_columns(state: State, run: Row[Any], payload: Mapping[str, object])
         "payload": stored.text,
         "concurrency_key": key,
         "concurrency_limit": limit if key else None,
+        "rate_key": stored.rate_key,
         "label": stored.label,
     }
 
