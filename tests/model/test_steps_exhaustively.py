@@ -48,19 +48,19 @@ class World:
         belief = self.at_work.get(worker)
         if do == "claim":
             after = replace(after, status="running", attempts=self.attempts + 1)
-            return replace(after, **{worker: Belief(self.done + 1)})
+            return after.with_belief(worker, Belief(self.done + 1))
         if do == "expire":
             return after.given_back("failed")
         assert belief is not None
         if not belief.holds:
-            return replace(after, **{worker: None})
+            return after.with_belief(worker, None)
         if do == "step":
             more = max(0, self.attempts - self.forgiven)
             belief = replace(belief, step=belief.step + 1)
             after = replace(after, max_attempts=self.max_attempts + more, done=self.done + 1)
             forgiven = max(self.forgiven, self.attempts)
-            return replace(after, forgiven=forgiven, **{worker: belief})
-        return replace(after.given_back(do), **{worker: None})
+            return replace(after, forgiven=forgiven).with_belief(worker, belief)
+        return after.given_back(do).with_belief(worker, None)
 
     def given_back(self, kind: str) -> World:
         """The world after an outcome."""
@@ -69,8 +69,14 @@ class World:
             status = "dead" if self.attempts >= self.max_attempts else "failed"
         else:
             status = "failed" if self.attempts > 1 else "queued"
-        lost = {each: at and replace(at, holds=False) for each, at in self.at_work.items()}
-        return replace(self, status=status, attempts=attempts, **lost)
+        after = replace(self, status=status, attempts=attempts)
+        for worker, belief in self.at_work.items():
+            after = after.with_belief(worker, belief and replace(belief, holds=False))
+        return after
+
+    def with_belief(self, worker: str, belief: Belief | None) -> World:
+        """The world in which a worker believes something else."""
+        return replace(self, a=belief) if worker == "a" else replace(self, b=belief)
 
     @property
     def seen(self) -> tuple[object, ...]:

@@ -47,6 +47,7 @@ def test_drain_goes_from_step_to_step(shop: Shop) -> None:
     drain(with_delayed=True)
     (made,) = enqueued("close_month")
     assert made.status == "succeeded"
+    assert isinstance(made.result, list)
     assert made.result[1] == "by ann"
     assert shop.db.session.scalar(select(func.count()).select_from(shop.Order)) == 3
     steps = shop.db.session.scalar(select(func.count()).select_from(JobStep))
