@@ -16,6 +16,7 @@ from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import Fact, Link, duration, known, plural, since
 from ..outcomes import FAILURES_KEPT
 from ..reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
+from .family import Family, family_facts, family_of
 from .list import RunRow, run_row, with_definition
 from .waits import Wait, position, waits_of
 
@@ -63,6 +64,7 @@ class RunView:
     :ivar waits: why it has not begun, the first reason first.
     :ivar pauses: the pauses of its task and its queue, if it waits.
     :ivar position: if it waits for nothing but a worker, how many runs come before it.
+    :ivar family: the runs before and after it, and those that died like it.
     """
 
     row: RunRow
@@ -84,6 +86,7 @@ class RunView:
     waits: tuple[Wait, ...] = ()
     pauses: tuple[PauseView, ...] = ()
     position: str | None = None
+    family: Family | None = None
 
     @property
     def waits_for(self) -> int | None:
@@ -148,6 +151,7 @@ def facts_of(run: RunView) -> list[Fact]:
         *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
         Fact("before it", run.position),
         Fact("reason", _reason(run)),
+        *(family_facts(run.family, row.task, row.error_type) if run.family else ()),
     )
 
 
@@ -205,6 +209,7 @@ def _view(
         "waits": found,
         "position": position(reader, shown_row) if for_worker else None,
         "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
+        "family": family_of(reader, row),
     }
     return record(RunView, row, **shown)
 
