@@ -293,11 +293,13 @@ class _Step:
         :raises Suspended: neither is so. The run is due again when it is.
         """
         with self._transaction(), self.run.books.guard():
+            failpoints.reach("before-wait")
             row = steps.pause(self._connection(), self.run.claim, self.name, self.kind, seconds)
             held = self._hold(None, until=self.name if row and not row.finished else None)
             if row is None:
                 raise self._taken()
             self._commit(held)
+            failpoints.reach("after-wait")
         if not row.finished:
             what = "sleeps" if self.kind == "sleep" else "waits for a signal"
             raise Suspended(f"it {what}: {self.name}")

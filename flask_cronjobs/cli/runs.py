@@ -22,6 +22,7 @@ from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own
 from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
 from ..jobs.runs.payloads import retry_with, run_again
 from ..jobs.state import State, state_of
+from ..jobs.step_views import StepView, go_on_from
 from ..registry.options import EnqueueOptions
 from ..text import cut, printable
 from ..types import JSON
@@ -103,16 +104,26 @@ def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.
     RETRY, "flask jobs admin retry 5 6", "flask jobs admin retry --task send_mail --newer-than 2h"
 )
 @click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
+@click.option("--from-step", metavar="NAME", help="Do this step and those behind it again.")
 def retry(
-    ids: tuple[int, ...], which: RunFilter, payload: dict[str, JSON] | None, yes: bool
+    ids: tuple[int, ...],
+    which: RunFilter,
+    payload: dict[str, JSON] | None,
+    from_step: str | None,
+    yes: bool,
 ) -> None:
     """Queue runs again, by id or by a filter.
 
     A filter without --status finds dead runs.
     """
+    given = sum(each is not None for each in (payload, from_step))
+    if given and (len(ids) != 1 or which != RunFilter() or given > 1):
+        raise click.UsageError("--payload and --from-step are each for one run. Give one ID.")
+    if from_step is not None:
+        with _explained():
+            click.echo(printable(str(go_on_from(state_of(), ids[0], from_step, actor()))))
+        return
     if payload is not None:
-        if len(ids) != 1 or which != RunFilter():
-            raise click.UsageError("--payload is for one run. Give one ID.")
         with _explained():
             change = retry_with(state_of(), ids[0], payload, actor())
         click.echo(f"Run {ids[0]} of {printable(change.task)}: queued again.")
@@ -216,6 +227,10 @@ def _print(view: RunView, frames: bool) -> None:
     _print_json("Payload", view.payload)
     if view.result is not None:
         _print_json("Result", view.result)
+    if view.steps:
+        heading("Steps")
+    for step in view.steps:
+        _print_step(step)
     for attempt in view.attempts:
         _print_attempt(attempt, frames)
 
@@ -224,6 +239,16 @@ def _print_json(title: str, value: JSON) -> None:
     heading(title)
     text = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo(printable(cut(text, _LONGEST_JSON)))
+
+
+def _print_step(step: StepView) -> None:
+    took = "" if step.seconds is None else f", took {duration(step.seconds)}"
+    where = f", attempt {step.attempt} on {step.worker}" if step.attempt else ""
+    until = f" until {moment(step.due_at)}" if step.finished_at is None and step.due_at else ""
+    ended = f", {moment(step.finished_at)}" if step.finished_at else ""
+    click.echo(printable(f"  {step.name}: {step.state}{until}{ended}{took}{where}"))
+    if step.result is not None:
+        click.echo(printable(f"    {cut(json.dumps(step.result, ensure_ascii=False), 200)}"))
 
 
 def _print_attempt(attempt: Attempt, frames: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
 
+from .. import failpoints
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect, dialect_of, json_text
 from ..models.conditions import HOLDS_KEY, RUNNING
@@ -116,6 +117,7 @@ def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> boo
     d = dialect_of(connection.engine)
     values = {"id": run_id, "name": name, "payload": json_text(payload)}
     row = connection.execute(_signal(d), values).one_or_none()
+    failpoints.reach("between-signal-and-run")
     if row is not None and row.due_at is not None:
         connection.execute(_let_go_on(d), {"id": run_id})
     return row is not None

@@ -41,6 +41,7 @@ from ..jobs.runs.actions import (
 from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.list import RunFilter
 from ..jobs.state import State, state_of
+from ..jobs.step_views import go_on_from
 from ..log import logger
 from ..text import one_line
 from ..types import JSON
@@ -105,7 +106,9 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done]], View]:
 
 @action("run")
 def run_retry(run_id: int) -> str:
-    """Queue a run again."""
+    """Queue a run again; from a step on, if the form names one."""
+    if step := text(request.form, "step"):
+        return str(go_on_from(state_of(), run_id, step, actor()))
     payload = _typed_payload()
     if payload is None:
         RETRY.one(state_of(), run_id, actor())

@@ -93,6 +93,11 @@ def pretty(value: JSON) -> str:
     return cut(json.dumps(value, indent=2, ensure_ascii=False), LONGEST_JSON)
 
 
+def brief(value: JSON) -> str:
+    """Return *value* as JSON in one line, cut to 120 characters."""
+    return cut(json.dumps(value, ensure_ascii=False), 120)
+
+
 def breakable(name: str) -> Markup:
     """Return *name* as HTML in which lines may break between its words, not inside them."""
     parts = re.split(r"(?<=[_.:/-])(?![_.:/-])", printable(name))

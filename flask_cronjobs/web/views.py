@@ -337,4 +337,5 @@ def _hidden(run: RunView) -> RunView:
     """Return *run* without what pages do not show."""
     attempts = tuple(replace(attempt, stack=None, output=None) for attempt in run.attempts)
     family = run.family and replace(run.family, succeeded_payload=None)
-    return replace(run, payload=None, result=None, attempts=attempts, family=family)
+    steps = tuple(replace(step, result=None) for step in run.steps)
+    return replace(run, payload=None, result=None, attempts=attempts, steps=steps, family=family)

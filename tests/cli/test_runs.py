@@ -199,12 +199,29 @@ def test_retry_with_another_payload(admin: Admin, rows: Rows) -> None:
     assert (rows.get(run_id).status, rows.get(run_id).payload) == ("queued", {"user": 2})
 
 
+def test_retry_from_a_step(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run("dead")
+    rows.step(run_id, "totals", result={"sum": 7})
+    rows.step(run_id, "nap", "sleep", due_at=now() + timedelta(hours=1), finished_at=None)
+    shown = admin.ok("show", run_id)
+    assert "  totals: done, " in shown
+    assert ', took 3.0 s, attempt 1 on web-1:7\n    {"sum": 7}\n' in shown
+    assert "  nap: sleeps until " in shown
+    assert [step["name"] for step in admin.data("show", run_id)["steps"]] == ["totals", "nap"]
+    assert "Run 1 has no step 'other'." in admin.refused("retry", run_id, "--from-step", "other")
+    assert admin.ok("retry", run_id, "--from-step", "totals") == (
+        f"Run {run_id} is queued again. Done again: totals, nap. What they did in the database is "
+        "still there.\n"
+    )
+    assert rows.get(run_id).status == "queued"
+
+
 @pytest.mark.parametrize("args", [(), ("1", "2"), ("--task", "send"), ("1", "--task", "send")])
 def test_a_payload_is_for_one_run(admin: Admin, rows: Rows, args: tuple[str, ...]) -> None:
     for _ in range(2):
         rows.run("dead", payload={"user": 1})
     output = admin.refused("retry", *args, "--payload", '{"user": 2}', code=2)
-    assert "--payload is for one run. Give one ID." in output
+    assert "--payload and --from-step are each for one run. Give one ID." in output
     assert rows.get(1).status == "dead"
 
 

@@ -14,7 +14,7 @@ from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.runs.waits import in_front
 from flask_cronjobs.jobs.state import State
 
-from ..rows import Rows
+from ..rows import Rows, ago
 
 KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
 STRICT: dict[str, Any] = {**KEY, "on_dead": "stop"}
@@ -82,6 +82,25 @@ def test_a_pause_comes_before_what_the_clock_says(rows: Rows, state: State, jobs
     assert [wait.kind for wait in waits] == ["paused", "later"]
     assert waits[0].short == "paused"
     assert waits[0].what.startswith("until the task send is resumed: Python paused it ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "waits", "short"),
+    [("wait", "signal", "for it"), ("sleep", "sleep", "sleeps, in 9 min"), ("each", "later", "in")],
+)
+def test_a_run_waits_at_its_step(
+    rows: Rows, state: State, kind: str, waits: str, short: str
+) -> None:
+    run_id = rows.run(age=-599, job_type="send")
+    due = {} if kind == "each" else {"due_at": ago(-599)}
+    rows.step(run_id, "first", "sleep", due_at=ago(9))
+    rows.step(run_id, "it", kind, finished_at=None, **due)
+    (wait,) = list_runs(state).waits[run_id]
+    assert wait.kind == waits
+    assert wait.short.startswith(short)
+    other = rows.run(age=60, job_type="send")  # Its time is over.
+    rows.step(other, "it", kind, finished_at=None, **due)
+    assert [each.kind for each in list_runs(state).waits[other]] == ["worker"]
 
 
 def test_runs_in_front_are_those_that_a_claim_takes_first(rows: Rows, state: State) -> None:

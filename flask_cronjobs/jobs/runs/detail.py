@@ -16,6 +16,7 @@ from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import Fact, Link, duration, known, plural, since
 from ..outcomes import FAILURES_KEPT
 from ..reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
+from ..step_views import StepView, steps_of
 from .family import Family, family_facts, family_of
 from .list import RunRow, run_row, with_definition
 from .waits import Wait, position, waits_of
@@ -63,6 +64,8 @@ class RunView:
     :ivar on_dead: in a strict order, what those behind it do if it ends dead.
     :ivar waits: why it has not begun, the first reason first.
     :ivar pauses: the pauses of its task and its queue, if it waits.
+    :ivar steps: its durable steps, the latest 50, in order.
+    :ivar forgiven: how many attempts do not count, since a step ended in one of them.
     :ivar position: if it waits for nothing but a worker, how many runs come before it.
     :ivar family: the runs before and after it, and those that died like it.
     """
@@ -85,6 +88,8 @@ class RunView:
     on_dead: str | None = None
     waits: tuple[Wait, ...] = ()
     pauses: tuple[PauseView, ...] = ()
+    steps: tuple[StepView, ...] = ()
+    forgiven: int = 0
     position: str | None = None
     family: Family | None = None
 
@@ -129,7 +134,7 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("definition", row.definition, link=("definition", {"name": row.definition})),
         Fact("queue", row.queue),
         Fact("priority", row.priority or None),
-        Fact("attempts", f"{row.attempts} of {row.max_attempts}"),
+        Fact("attempts", f"{row.attempts} of {row.max_attempts}", _uncounted(run)),
         Fact("scheduled for", row.scheduled_for),
         Fact("due", row.run_at if waits else None, row.run_at),
         Fact("last started", row.started_at, row.started_at),
@@ -153,6 +158,13 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("reason", _reason(run)),
         *(family_facts(run.family, row.task, row.error_type) if run.family else ()),
     )
+
+
+def _uncounted(run: RunView) -> str | None:
+    if not 0 < run.forgiven <= run.row.attempts:
+        return None
+    first = "does" if run.forgiven == 1 else f"{run.forgiven} do"
+    return f"the first {first} not count, since steps ended"
 
 
 def _waited_and_took(row: RunRow) -> str | None:
@@ -206,6 +218,7 @@ def _view(
         "result": redacted(row.result, names),
         "attempts": _attempts(row, failures, outputs),
         "now": reader.now,
+        "steps": steps_of(reader, row.id),
         "waits": found,
         "position": position(reader, shown_row) if for_worker else None,
         "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),

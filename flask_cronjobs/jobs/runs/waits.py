@@ -11,13 +11,22 @@ from sqlalchemy import Row, and_, func, or_, select, text
 from ...models.conditions import DONE, KEYED, ORDERED, UNKEYED
 from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import duration, late, seconds_since, since
-from ..reader import CAP, RUNS, Count, Reader, read_once
+from ..reader import CAP, RUNS, STEPS, Count, Reader, read_once
 
 if TYPE_CHECKING:
     from .list import RunRow
 
 Kind: TypeAlias = Literal[
-    "turn", "stopped", "paused", "undeclared", "share", "executor", "later", "worker"
+    "turn",
+    "stopped",
+    "paused",
+    "undeclared",
+    "share",
+    "executor",
+    "later",
+    "signal",
+    "sleep",
+    "worker",
 ]
 
 
@@ -40,6 +49,7 @@ class _Waiting(NamedTuple):
 
     :ivar holder: one of the runs that have the shares of its key, if all are taken.
     :ivar before: in a strict order, the run that must end first.
+    :ivar step: the durable step at which it waits, behind its kind: ``wait approved``.
     """
 
     row: RunRow
@@ -49,6 +59,7 @@ class _Waiting(NamedTuple):
     executors: Iterable[str]
     holder: Row[Any] | None = None
     before: Row[Any] | None = None
+    step: str | None = None
 
 
 def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ...]]:
@@ -69,6 +80,7 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
                 *(row, reader.now, pauses, tasks, executors),
                 holder=known.get(keys[row.id].holder),
                 before=known.get(keys[row.id].before),
+                step=keys[row.id].step,
             )
         )
         for row in waiting
@@ -90,8 +102,12 @@ def _of_keys(ids: Sequence[int]) -> Any:
     in_key = (c.concurrency_key >= own.c.key, c.concurrency_key <= own.c.key, c.id < own.c.id)
     earlier = select(c.id).where(text(ORDERED), own.c.on_dead.is_not(None), *in_key)
     before = earlier.order_by(c.concurrency_key, c.id).limit(1)
+    s = STEPS.c
+    waits = (s.run_id == own.c.id, s.due_at.is_not(None), s.finished_at.is_(None))
+    step = select(s.kind + " " + s.name).where(*waits).limit(1)
     return select(
         own.c.id,
+        step.scalar_subquery().label("step"),
         first.where(taken >= own.c.most).scalar_subquery().label("holder"),
         before.scalar_subquery().label("before"),
     )
@@ -144,8 +160,16 @@ def _for_executor(waiting: _Waiting) -> Iterable[Wait]:
 
 
 def _not_due(waiting: _Waiting) -> Iterable[Wait]:
-    if seconds_since(waiting.row.run_at, waiting.now) <= -1:
-        yield Wait("later", _due(waiting), f"for its time: {_due(waiting)}")
+    if seconds_since(waiting.row.run_at, waiting.now) > -1:
+        return
+    due = _due(waiting)
+    kind, _, name = (waiting.step or "").partition(" ")
+    if kind == "wait":
+        yield Wait("signal", f"for {name}", f"for the signal {name}: it times out {due}")
+    elif kind == "sleep":
+        yield Wait("sleep", f"sleeps, {due}", f"for the end of the sleep {name}: {due}")
+    else:
+        yield Wait("later", due, f"for its time: {due}")
 
 
 #: The first is the one that lists show. A new one is a function here.
