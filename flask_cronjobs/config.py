@@ -225,6 +225,10 @@ class Settings:
     ping_url: str | None = _kept(_or_none(_URL), None)
     """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
 
+    alert_url: str | None = _kept(_or_none(_URL), None)
+    """``CRONJOBS_ALERT_URL``: a webhook that ticks tell what begins to need a person, and what
+    ends."""
+
     redact: tuple[str, ...] = _kept(_NAMES, SECRET_NAMES)
     """``CRONJOBS_REDACT``: payload keys whose values no page shows; a part of the key is enough.
     Case, ``-`` and ``_`` are ignored."""

@@ -16,6 +16,8 @@ POINTS = (
     "after-then",
     "after-batch",
     "before-turns",
+    "before-rate",
+    "after-rate",
     "before-send",
     "after-send",
 )

@@ -140,11 +140,13 @@ _OF_KIND: dict[str, dict[str, Any]] = {
     "age": {"type": age, "metavar": "AGE"},
     "wait": {"type": click.Choice(WAITS)},
     "flag": {"is_flag": True},
+    "id": {"type": Id(), "metavar": "ID"},
 }
 _OF_FIELD: dict[str, dict[str, Any]] = {
     "task": {"shell_complete": complete_tasks},
     "definition": {"shell_complete": complete_definitions},
     "error": {"callback": _not_empty},
+    "fingerprint": {"metavar": "GROUP"},
 }
 
 

@@ -305,7 +305,7 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
     if not confirmed:
         click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
     with progress_bar(label, len(ids)) as advance:
-        result = action.many(state_of(), ids, actor(), advance)
+        result = action.many(state_of(), ids, actor(), advance, found_by=which)
     click.echo(result.sentence())
 
 

@@ -21,6 +21,7 @@ from ..jobs import ticks
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
+from .alerts import alert
 from .beside import Beside
 from .pings import TIMEOUT, ping, ping_ended
 from .processes import run_workers
@@ -263,5 +264,6 @@ def _sender(state: State) -> Beside[TickReport | list[Outcome]]:
             return
         signals.send(signals.tick_finished, state.app, report=report)
         ping(state.settings.ping_url)
+        alert(state)
 
     return Beside("cronjobs-report-sender", send)

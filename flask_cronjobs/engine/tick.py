@@ -15,15 +15,17 @@ from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
 from ..db.for_tests import refuse_shared
 from ..errors import DatabaseTrouble
-from ..jobs import orders, pruning, ticks
+from ..jobs import orders, pruning, rates, ticks
 from ..jobs.batches.ending import end_batches, telling
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
+from ..jobs.runs.claim import ClaimRequest
 from ..jobs.runs.exchange import Claims
 from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
+from .alerts import alert
 from .pings import ping, ping_ended
 from .reclaim import reclaim
 from .worker.process_signals import keyboard_held
@@ -83,11 +85,13 @@ def tick(state: State, options: TickOptions) -> TickReport:
         opened, counts, lost = begin(books), Counter[str](), list[Outcome]()
         for _ in housekeeping(state, books, options.news, counts, lost.extend):
             pass
+        budget = state.settings.tick_budget if options.budget is None else options.budget
+        until = opened.started + budget
+        slot_comes = _slot_comes(state, books, options.queues, until)
         front = Claims(books).front()
-        if front.may_find or front.ahead:
-            budget = state.settings.tick_budget if options.budget is None else options.budget
+        if front.may_find or front.ahead or slot_comes:
             work_options = worker_options(state, options)._replace(
-                until=opened.started + budget,
+                until=until,
                 tick_id=opened.id,
                 pings=has_pings(books),
                 front=front,
@@ -99,6 +103,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
     signals.send(signals.tick_finished, state.app, report=report)
     ping_ended(state, lost)
     ping(state.settings.ping_url)
+    alert(state)
     return report
 
 
@@ -112,11 +117,12 @@ def housekeeping(
     """Do what a tick does before its runs; yield after each step how many runs it made ready.
 
     :param counts: takes the numbers of the tick's row.
-    :param take_lost: called with the outcomes of attempts that were taken back.
+    :param take_lost: called with the outcomes of attempts that were taken back, and of runs without
+        an attempt left.
     """
     reclaimed = reclaim(state, books, news)
     counts["reclaimed"] += len(reclaimed.outcomes)
-    take_lost(reclaimed.outcomes)
+    take_lost([*reclaimed.outcomes, *reclaimed.given_up])
     yield len(reclaimed.outcomes)
     tell_late(state, books)
     slots, rows = enqueue_slots(state, books, news)
@@ -125,6 +131,18 @@ def housekeeping(
     sync_definitions(state, books, rows)
     if reclaimed.open_batches:
         yield end_batches(books, telling(state)).enqueued
+
+
+def _slot_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:
+    """Open the slots of rate limits; return whether one comes before *until*.
+
+    So a tick stays for the runs that wait for one. An app without rates sends no statement.
+    """
+    limits, tasks = state.registry.rates, tuple(state.registry.tasks)
+    if not limits:
+        return False
+    wait = rates.open_slots(books, limits, ClaimRequest(1, "", tasks, queues)).wait
+    return wait is not None and time.monotonic() + wait < until
 
 
 def begin(books: Bookkeeping, listening: bool = False) -> OpenTick:
@@ -162,6 +180,7 @@ def prune(
     """
     if not opened.id % PRUNE_EVERY:
         orders.mend(books)
+        rates.mend(books, state.registry.tasks, state.registry.rates)
     elif pruning.behind(books.rows, books.dialect, state.settings) < PRUNE_SLACK:
         return 0
     until, pruned = time.monotonic() + PRUNE_BUDGET, 0

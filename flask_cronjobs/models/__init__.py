@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "JobAlert",
     "JobBatch",
     "JobDefinition",
     "JobEffect",
+    "JobErrorGroup",
     "JobFailure",
+    "JobOperation",
     "JobOutput",
     "JobPause",
+    "JobRate",
     "JobRun",
     "JobStep",
     "JobTick",
@@ -18,12 +22,16 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .tables import (
+        JobAlert,
         JobBatch,
         JobDefinition,
         JobEffect,
+        JobErrorGroup,
         JobFailure,
+        JobOperation,
         JobOutput,
         JobPause,
+        JobRate,
         JobRun,
         JobStep,
         JobTick,

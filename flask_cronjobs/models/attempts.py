@@ -19,6 +19,7 @@ class JobFailure(Base):
     __tablename__ = "job_failures"
     __table_args__: Any = (
         Index("uq_job_failures_attempt", "run_id", "attempt", unique=True),
+        Index("ix_job_failures_fingerprint", "fingerprint", "failed_at"),
         {"sqlite_autoincrement": True},
     )
 
@@ -30,6 +31,8 @@ class JobFailure(Base):
     worker: Mapped[str] = mapped_column(String)
     started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     failed_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    fingerprint: Mapped[str | None] = mapped_column(String)
+    """The group of its error; null if an older version recorded it."""
     error_type: Mapped[str] = mapped_column(String)
     error: Mapped[str] = mapped_column(String)
     stack: Mapped[str | None] = mapped_column(String)

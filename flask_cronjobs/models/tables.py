@@ -16,18 +16,25 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
+from .alerts import JobAlert
 from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .operations import JobErrorGroup, JobOperation
+from .rates import JobRate
 
 __all__ = [
     "Base",
+    "JobAlert",
     "JobBatch",
     "JobDefinition",
     "JobEffect",
+    "JobErrorGroup",
     "JobFailure",
+    "JobOperation",
     "JobOutput",
     "JobPause",
+    "JobRate",
     "JobRun",
     "JobStep",
     "JobTick",
@@ -87,6 +94,9 @@ class JobDefinition(Base):
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     on_dead: Mapped[str | None] = mapped_column(String)
     """As of its runs; null without a strict order."""
+    rate_key: Mapped[str | None] = mapped_column(String)
+    label: Mapped[str | None] = mapped_column(String)
+    """The label of its runs, made when it was declared."""
 
 
 class JobRun(Base):
@@ -133,6 +143,7 @@ class JobRun(Base):
         partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
         partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
         partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
+        partial("ix_job_runs_operation", "operation_id", "status", where=conditions.OPERATED),
         check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),
         check(
             "ck_job_runs_running_is_locked",
@@ -155,6 +166,17 @@ class JobRun(Base):
         check("ck_job_runs_concurrency_limit", conditions.KEY_HAS_LIMIT),
         check("ck_job_runs_forgiven", "forgiven >= 0 AND forgiven <= 1000"),
         check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
+        partial(
+            "ix_job_runs_rate",
+            *("rate_key", "job_type", "queue", "priority", "run_at", "id"),
+            where=conditions.RATE_WAITS,
+        ),
+        partial("ix_job_runs_rate_ready", "rate_key", where=conditions.RATE_READY),
+        check(
+            "ck_job_runs_rate_mark",
+            "rate_mark IS NULL OR (rate_mark = 'waits' AND rate_key IS NOT NULL"
+            f" AND {conditions.RUNNABLE})",
+        ),
         check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
         check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
         check("ck_job_runs_order_mark", "order_mark IN ('new', 'waits', 'over')"),
@@ -223,9 +245,20 @@ class JobRun(Base):
     order_mark: Mapped[str | None] = mapped_column(String)
     """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
     it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""
+    rate_key: Mapped[str | None] = mapped_column(String)
+    """The key at whose rate its attempts begin."""
+    rate_mark: Mapped[str | None] = mapped_column(String)
+    """``waits``: for the next slot of its rate key, so that it is not to be claimed yet."""
+    fingerprint: Mapped[str | None] = mapped_column(String)
+    """The group of its error, if its latest attempt failed; see `jobs.fingerprints`."""
+    operation_id: Mapped[int | None] = mapped_column(BigId)
+    """The latest operation that changed it."""
     forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
     """Attempts up to this one do not count: after the failure before, it finished a step.
     ``max_attempts`` was raised by as many."""
+    label: Mapped[str | None] = mapped_column(String)
+    """What or whom the run is for, as the task's ``label`` says; what is hidden on the pages is
+    hidden in it."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the

@@ -173,6 +173,7 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     "age": _age,
     "wait": lambda args, name: _choice(args, name, WAITS),
     "flag": _flag,
+    "id": row_id,
 }
 #: The choice to show times in the zone of the schedule that a page is about.
 SCHEDULE = "schedule"

@@ -93,6 +93,7 @@ _NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("order", "Order", ()),
     ("effects", "Effects", ()),
     ("ticks", "Ticks", ()),
+    ("operations", "Operations", ()),
 )
 
 

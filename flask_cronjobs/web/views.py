@@ -16,6 +16,7 @@ from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definit
 from ..jobs.effects import list_effects
 from ..jobs.finding import find_place
 from ..jobs.health import headline_of, tone_of
+from ..jobs.operations.views import list_operations
 from ..jobs.orders import list_key_orders
 from ..jobs.overview import read_overview
 from ..jobs.pauses import queues
@@ -79,6 +80,11 @@ def effects() -> ResponseReturnValue:
     everything = request.args.get("all") == "1"
     found = list_effects(state_of(), open_only=not everything, **_asked(50))
     return _list_page("effects", found, refresh=0, everything=everything)
+
+
+def operations() -> ResponseReturnValue:
+    """Render what operators did, and what became of the runs."""
+    return _list_page("operations", list_operations(state_of(), **_asked(50)))
 
 
 def ticks() -> ResponseReturnValue:

@@ -25,6 +25,7 @@ from .conftest import Admin
         ("batches --all", "No batches."),
         ("ticks", "No tick has run yet. To install one: flask jobs admin crontab"),
         ("ticks --before 1", "There are no older ticks."),
+        ("operations", "No operation is recorded."),
         ("turns", "No run of a strict order waits or runs."),
         ("turns --stopped", "No key is stopped."),
     ],
@@ -239,3 +240,27 @@ def test_each_key_in_strict_order_is_a_line_with_what_it_waits_for(
     assert f"for run {dead}, which is dead and stops its key" in shown
     assert f"flask jobs admin retry {dead}, or: flask jobs admin discard {dead}" in shown
     assert len(admin.data("list", "--status", "queued")["runs"]) == 3
+
+
+# operations
+
+
+def test_operations_say_who_did_what_and_what_became_of_it(
+    admin: Admin, jobs: CronJobs, rows: Rows
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    rows.run("dead", job_type="send")
+    admin.ok("retry", "--task", "send", "--yes")
+    admin.ok("pause", "--queue", "mail")
+    header, paused, retried = admin.ok("operations").splitlines()
+    assert header.split() == ["ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET"]
+    assert "paused" in paused
+    assert paused.endswith("queue mail")
+    assert "(shell)" in retried
+    assert "1 queued" in retried
+    assert retried.endswith("1 run of task='send'")
+    found = admin.data("operations", "--limit", "1")
+    assert [each["what"] for each in found["operations"]] == ["paused"]
+    assert found["before"] == 2
+    assert "dead" not in admin.ok("list", "--operation", "1")
+    assert "send" in admin.ok("list", "--operation", "1")

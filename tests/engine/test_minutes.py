@@ -37,7 +37,7 @@ from tests.process.support import wait_until
 pytestmark = pytest.mark.usefixtures("context")
 
 Start = Callable[[], Resident]
-NOTHING = Reclaimed([], open_batches=False)
+NOTHING = Reclaimed([], [], open_batches=False)
 
 
 def fetch(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:

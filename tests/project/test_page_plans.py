@@ -16,8 +16,10 @@ from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definit
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.finding import find_place
 from flask_cronjobs.jobs.health import read_verdict
+from flask_cronjobs.jobs.operations.views import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
+from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
@@ -57,6 +59,9 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "runs of a batch": lambda state: list_runs(state, RunFilter(batch="reports")),
     "key orders": list_key_orders,
     "doctor": examine,
+    "operations": list_operations,
+    "operations on a run": lambda state: operations_on(state, 1),
+    "runs of an operation": lambda state: list_runs(state, RunFilter(operation=1)),
 }
 
 
@@ -74,6 +79,7 @@ def state(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> State:
         batch = connection.execute(text(new)).scalar_one()
     for status in ("queued", "succeeded", "dead"):
         rows.run(status, age=3600, batch_id=batch)
+    RETRY.many(made, [rows.run("dead", age=3600) for _ in range(3)])
     strict = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "stop"}
     rows.run("dead", age=3600, **strict)
     rows.run("queued", age=3600, order_mark="waits", **strict)

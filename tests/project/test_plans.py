@@ -19,7 +19,15 @@ from flask_cronjobs.db.planner import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
 from flask_cronjobs.jobs.definitions.slots import insert_of_slots
 from flask_cronjobs.jobs.outcomes import delete_failures, record, success_arrays
-from flask_cronjobs.jobs.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, delete, oldest
+from flask_cronjobs.jobs.pruning import (
+    BATCHES,
+    DEAD_RUNS,
+    EFFECTS,
+    OPERATIONS,
+    RUNS,
+    delete,
+    oldest,
+)
 from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.exchange import front_of_queue
@@ -63,6 +71,8 @@ def fill(engine: Engine) -> None:
         done_at=first_ones)  # fmt: skip
     add(engine, "job_ticks", 50_000, worker="'host:7'", host="'host'", pid="7",
         started_at=first_ones, finished_at=first_ones)  # fmt: skip
+    add(engine, "job_operations", 20_000, what="'paused'", target="'queue'", actor="'ada'",
+        started_at=first_ones)  # fmt: skip
     add(engine, "job_failures", 50_000, run_id="1 + i % 1000", attempt="1 + i / 1000",
         worker="'host:7'", error_type="'E'", error="'it broke'")  # fmt: skip
     add(engine, "job_steps", 50_000, run_id="1 + i % 1000", name="'step ' || i", kind="'step'",
@@ -131,7 +141,7 @@ def record_outcomes(d: Dialect) -> str:
 
 
 RUNNABLE = ("ix_job_runs_runnable", "ix_job_runs_runnable_keyed", "ix_job_runs_runnable_front")
-OLD = ("one", "job_runs", "job_effects", "job_batches")
+OLD = ("one", "job_runs", "job_effects", "job_batches", "job_operations")
 CASES = {
     "claim": Case(claim_in_every_way, RUNNABLE),
     "record": Case(record_outcomes, ("pk_job_runs",)),
@@ -143,6 +153,8 @@ CASES = {
     "old runs": Case(lambda d: oldest(d, RUNS), ("ix_job_runs_finished",), OLD),
     "dead runs": Case(lambda d: oldest(d, DEAD_RUNS), ("ix_job_runs_dead",), OLD),
     "old effects": Case(lambda d: oldest(d, EFFECTS), ("ix_job_effects_done",), OLD),
+    "old operations": Case(lambda d: oldest(d, OPERATIONS), ("ix_job_operations_started_at",),
+                           OLD),
     "old batches": Case(lambda d: oldest(d, BATCHES), ("ix_job_batches_ended",), OLD),
     "failures of old runs": Case(lambda d: delete(d, "job_failures", "run_id"), (),
                                  ("job_failures",)),
@@ -166,7 +178,7 @@ def parameters(d: Dialect) -> dict[str, Any]:
     watermark = {"definition_id": 7, "expected": "2026-01-01", "following": None}
     return {
         **ClaimRequest(100, TOKEN, ("task",)).parameters(d),
-        **dict.fromkeys(("retention", "retention_dead", "age"), 86400.0),
+        **dict.fromkeys(("retention", "retention_dead", "operations", "age"), 86400.0),
         "outcomes": json.dumps([outcome]), "ids": d.many(range(1, 500)),
         "slots": json.dumps([slot]), "plans": json.dumps([watermark]),
         "declared": d.array(()), "chunk": 500, "all": False, "near": NEAR, "some": SOME,

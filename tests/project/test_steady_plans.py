@@ -15,6 +15,7 @@ from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.definitions.slots import late_slots, mark_late
+from flask_cronjobs.jobs.operations.rows import Act, Operation
 from flask_cronjobs.jobs.outcomes import write_output
 from flask_cronjobs.jobs.pruning import behind, prune
 from flask_cronjobs.jobs.runs.changes import Operator
@@ -220,9 +221,12 @@ def keep_up(kit: Kit) -> None:
     look_for_expired(kit.books)
     give_up_exhausted(kit.books, 100)
     ids = [row.id for row in kit.all_rows()]
-    operator = Operator(kit.books)
+    noted = Operation.begin(kit.books, Act("retried", "runs", "ada"), len(ids))
+    operator = Operator(kit.books, noted)
     operator.cancel(ids, "no longer wanted")
-    operator.retry(ids)
+    operator.retry(ids, spread=60.0)
+    noted.end(kit.books)
+    Operator(kit.books, Operation(Act("retried", "a run", "ada", ids[0]))).retry([ids[0], 0])
     ended = "status = 'succeeded', finished_at = '2026-01-01'"
     kit.sql(f"UPDATE job_runs SET {ended} WHERE status <> 'running'")
     kit.sql(

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 import flask_cronjobs.web
-from flask_cronjobs.models import JobEffect, JobFailure
+from flask_cronjobs.models import JobEffect, JobFailure, JobOperation
 
 from .conftest import NOW, Pages
 
@@ -66,13 +66,14 @@ def hostile(pages: Pages) -> list[int]:
         failure = {"worker": EVIL, "error_type": EVIL, "error": EVIL, "stack": EVIL}
         pages.insert(JobFailure(run_id=run_id, attempt=1, started_at=NOW, **failure))
     pages.insert(JobEffect(key=EVIL, state="in_doubt"))
+    pages.insert(JobOperation(what=EVIL, target=EVIL, actor=EVIL))
     return ids
 
 
 def test_rows_stay_text(pages: Pages, hostile: list[int]) -> None:
     name = quote(EVIL)
     queries = (f"definition?name={name}", f"task?name={name}", f"runs/bulk?do=retry&task={name}")
-    lists = ("", "definitions", "runs", "effects", "ticks", *queries)
+    lists = ("", "definitions", "runs", "effects", "ticks", "operations", *queries)
     for path in (*lists, *(f"runs/{run_id}" for run_id in hostile)):
         elements = _check(pages.get(f"/jobs/{path}").text)
         assert "<script>alert(2)</script>" in "".join(elements.text)

@@ -21,15 +21,8 @@ PAGES = (
     *("/runs/{dead}", "/runs/{queued}", "/runs/{running}", "/runs/{dead}/edit?act=retry"),
     *("/run?name=remind", "/runs/bulk?do=retry&status=dead"),
     *("/definitions", "/definitions?state=attention", "/definition?name=remind"),
-    *(
-        "/task?name=break_down",
-        "/effects",
-        "/batches",
-        "/batch?key=b",
-        "/ticks",
-        "/order",
-        "/find?q={dead}",
-    ),
+    *("/task?name=break_down", "/effects", "/batches", "/batch?key=b", "/ticks", "/order"),
+    *("/operations", "/runs?operation=1", "/find?q={dead}"),
     *("/metrics", "/health"),
 )
 #: Where to post, with which form, and what is said then.

@@ -377,3 +377,13 @@ def test_pages_of_lists_link_on_and_are_data_by_the_same_cursor(
         assert following is None or f"{by}={following}" in page
     assert len(whole) == 5
     assert seen == whole
+
+
+def test_operations_lead_to_their_runs(pages: Pages) -> None:
+    run_id = pages.add("dead")
+    pages.post("/jobs/runs/bulk/act", do="retry", status="dead")
+    pages.post("/jobs/pause", what="queue:mail")
+    shown = pages.shows("operations", "retried", "1 queued", "paused", "queue mail")
+    assert "/jobs/runs?operation=1" in shown
+    assert [run["id"] for run in pages.data("runs?operation=1")["runs"]] == [run_id]
+    assert pages.data("operations")["operations"][1]["asked"] == 1

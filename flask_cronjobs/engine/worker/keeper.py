@@ -161,7 +161,8 @@ class Keeper(threading.Thread):
             return False
         if self._closed():
             return True
-        if not self._pace.exhausted or self._options.resident:
+        comes = self._exchanger.rates.next_at < self._options.until
+        if not self._pace.exhausted or self._options.resident or comes:
             return False
         before = self._others_ahead
         try:
@@ -211,7 +212,7 @@ class Keeper(threading.Thread):
             return self._pace.settles_for
         if self._held_runs.held or self._announcer.behind:
             return min(self._monitor.pause(), POLL)
-        return self._pace.between_looks
+        return self._pace.next_look
 
     def _wanted(self) -> Wanted:
         """Return what to claim now."""
@@ -254,6 +255,7 @@ class Keeper(threading.Thread):
             self._endure(trouble)
             return
         self._trouble.over("The database")
+        self._pace.slot_at = self._exchanger.rates.next_at
         if wanted.limit > 0:
             self._has_asked = True
             self._admission.received(wanted, exchange.claims)

@@ -62,6 +62,8 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
     if isinstance(asked, Snooze):
         return outcome._replace(kind="snoozed", delay=asked.delay, until=asked.until)
     delay = asked.delay if asked is not None else _delay(state, attempt, error)
+    if asked is not None and asked.rate and _has_rate(state, attempt):
+        outcome = outcome._replace(holds_rate=True, delay=asked.delay)
     outcome = _with_exception(outcome, error)
     if delay is None or attempt.attempt >= attempt.max_attempts:
         return outcome._replace(kind="dead")
@@ -77,6 +79,7 @@ def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:
     return Outcome(
         *(claim.id, claim.token, kind, claim.attempt, claim.job_type),
         definition_id=claim.definition_id,
+        label=claim.label,
         **details,
     )
 
@@ -88,7 +91,7 @@ def _asked(error: BaseException) -> RetryLater | Snooze | None:
     """
     try:
         if isinstance(error, RetryLater):
-            return RetryLater(error.delay)
+            return RetryLater(error.delay, rate=bool(getattr(error, "rate", False)))
         if isinstance(error, Snooze):
             return Snooze(getattr(error, "until", None) or error.delay)
     except Exception as trouble:
@@ -99,6 +102,18 @@ def _asked(error: BaseException) -> RetryLater | Snooze | None:
             error_text(trouble),
         )
     return None
+
+
+def _has_rate(state: State, attempt: Claim) -> bool:
+    """Return whether the task has a rate, so that its key can be held back."""
+    if attempt.job_type in state.registry.rates:
+        return True
+    logger.error(
+        "task %s: RetryLater(rate=True) was raised, but the task has no rate, so only its run "
+        "waits. Declare it with rate=…, or leave rate=True out.",
+        attempt.job_type,
+    )
+    return False
 
 
 def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:

@@ -108,7 +108,7 @@ class Filter(NamedTuple):
     """
 
     field: str
-    kind: Literal["status", "name", "key", "text", "type", "age", "flag", "wait"]
+    kind: Literal["status", "name", "key", "text", "type", "age", "flag", "wait", "id"]
     condition: Condition
     help: str | None = None
     label: str = ""
@@ -137,6 +137,10 @@ def _has_error(_: Reader, part: str) -> ColumnElement[bool]:
 
 def _is_of_type(_: Reader, name: str) -> ColumnElement[bool]:
     return func.coalesce(RUNS.c.error_type, "") == name
+
+
+def _is_alike(_: Reader, name: str) -> ColumnElement[bool]:
+    return func.coalesce(RUNS.c.fingerprint, "") == name
 
 
 def _is_newer(reader: Reader, age: float) -> ColumnElement[bool]:
@@ -176,6 +180,8 @@ WAITS: tuple[str, ...] = ("turn", "paused", "undeclared", "later")
 _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
 _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
+_ALIKE = "Only runs whose error is of this group: see errors."
+_TOUCHED = "Only runs that this operation was the last to change."
 _IN_ERROR = "Only with TEXT in the error's type or message."
 #: In the order of the options of commands, and of the fields of the page.
 FILTERS = (
@@ -191,6 +197,8 @@ FILTERS = (
     Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
     Filter("waits", "wait", _waits, "Only runs that wait for this.", "waits:", is_rare=True),
     Filter("error_type", "type", _is_of_type, label="error", is_rare=True),
+    Filter("fingerprint", "type", _is_alike, _ALIKE, "errors of group", is_rare=True),
+    Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
     Filter("search", "text", _is_searched, parameter="q"),
 )
 

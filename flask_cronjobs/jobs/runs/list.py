@@ -15,7 +15,9 @@ from ...models.conditions import (
     IN_BATCH,
     KEYED,
     KEYED_GROUPS,
+    OPERATED,
     ORDERED,
+    RATE_WAITS,
     RUNNING,
     SET_ASIDE,
     UNKEYED,
@@ -56,6 +58,8 @@ class RunFilter:
         if pages may show that; case does not matter.
     :ivar batch: the key of the runs' batch.
     :ivar waits: only runs that wait for this, one of `WAITS`.
+    :ivar fingerprint: only runs whose latest error is of this group; empty: of none.
+    :ivar operation: only runs that the operation of this id was the last to change.
     """
 
     status: Status | None = None
@@ -71,6 +75,8 @@ class RunFilter:
     search: str | None = None
     batch: str | None = None
     waits: str | None = None
+    fingerprint: str | None = None
+    operation: int | None = None
 
     def given(self) -> Iterator[tuple[Filter, Any]]:
         """Yield the filters that narrow it, each with its value."""
@@ -271,11 +277,13 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     """Return the exact conditions of the partial indexes that hold runs of *status*."""
     if which.batch is not None and status != "running":  # A batch has its own index.
         return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
+    if which.operation is not None:
+        return (OPERATED,)
     if status in ("queued", "failed"):
         in_order = f"{ORDERED} AND order_mark IS NOT NULL"
         if which.task is not None:
-            return UNKEYED_GROUPS, KEYED_GROUPS, in_order
-        return UNKEYED, KEYED, in_order
+            return UNKEYED_GROUPS, KEYED_GROUPS, in_order, RATE_WAITS
+        return UNKEYED, KEYED, in_order, RATE_WAITS
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 
@@ -326,7 +334,8 @@ def page_ids(
 
 def _is_wide(which: RunFilter) -> bool:
     """Return whether a search reads the primary key, also rows that do not match."""
-    if which.overdue or which.stale or which.definition is not None or which.batch is not None:
+    indexed = which.definition, which.batch, which.operation
+    if which.overdue or which.stale or any(each is not None for each in indexed):
         return False
     return which.status == "succeeded" or (which.status is None and which.waits is None)
 
