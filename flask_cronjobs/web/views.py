@@ -71,8 +71,9 @@ def overview() -> ResponseReturnValue:
 
 def find() -> ResponseReturnValue:
     """Go to the page of what the box in the header names."""
-    endpoint, values = find_place(state_of(), text(request.args, "q") or "")
-    return redirect(url_for(f".{endpoint}", **dict(values)), 303)
+    endpoint, found = find_place(state_of(), text(request.args, "q") or "")
+    values: dict[str, Any] = dict(found)
+    return redirect(url_for(f".{endpoint}", **values), 303)
 
 
 def effects() -> ResponseReturnValue:

@@ -64,8 +64,8 @@ def test_dead_runs_that_died_alike_are_counted_up_to_a_cap(
 
     this = rows.run("dead", error_type="OSError")
     assert said(this) is None
-    for values in ({"error_type": "OSError"},) * 2 + ({"error_type": "KeyError"}, {}):
-        rows.run("dead", **values)
+    for kind in ("OSError", "OSError", "KeyError", None):
+        rows.run("dead", error_type=kind)
     rows.run("dead", error_type="OSError", job_type="other")
     assert said(this) == "2 other runs"
     assert said(rows.run("dead")) == "1 other run"
