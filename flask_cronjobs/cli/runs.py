@@ -73,7 +73,9 @@ def show_list(which: RunFilter, limit: int, before: int | None, as_json: bool) -
     none = "There are no runs yet."
     if not found.rows and which != RunFilter():
         none = f"No runs match.{_advice(which, 'list')}"
-    headers = ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR")
+    headers = ["ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"]
+    if _has_labels(found):
+        headers.insert(3, "LABEL")
     print_page("runs", found, as_json, headers, partial(_cells, found), none)
 
 
@@ -126,7 +128,7 @@ def retry(
     if payload is not None:
         with _explained():
             change = retry_with(state_of(), ids[0], payload, actor())
-        click.echo(f"Run {ids[0]} of {printable(change.task)}: queued again.")
+        click.echo(f"Run {ids[0]} of {_whose(change.task, change.label)}: queued again.")
         return
     _act(RETRY, ids, which, yes)
 
@@ -208,7 +210,17 @@ def _cells(page: RunPage, row: RunRow) -> Sequence[object]:
         error = "worker lost"
     if waits := page.waits.get(row.id, ()):
         error = waits[0].short if waits[0].kind not in ("later", "worker") else error
-    return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
+    label = (row.label,) if _has_labels(page) else ()
+    return row.id, row.status, row.task, *label, f"{row.attempts}/{row.max_attempts}", when, error
+
+
+def _has_labels(page: RunPage) -> bool:
+    return any(row.label is not None for row in page.rows)
+
+
+def _whose(task: str, label: str | None) -> str:
+    """Return the task of a run, with the run's label if it has one."""
+    return printable(f"{task} ({label})" if label else task)
 
 
 def _print(view: RunView, frames: bool) -> None:
@@ -216,7 +228,7 @@ def _print(view: RunView, frames: bool) -> None:
     lost = ", but its worker was lost" if row.is_stale(view.now) else ""
     if row.handed_to is not None:
         lost = f", handed to {row.handed_to} {since(view.now, row.started_at)}"
-    click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}{lost}")
+    click.echo(f"Run {row.id} of {_whose(row.task, row.label)}: {paint(row.status)}{lost}")
     print_facts(facts_of(view), view.now)
     if view.stopped:
         first = str(view.waits_for)
@@ -290,7 +302,7 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
             click.echo(f"Error: {printable(as_called(str(error)))}", err=True)
         else:
             what = "asked its worker to stop" if change.status == "running" else action.result
-            click.echo(f"Run {run_id} of {printable(change.task)}: {what}.")
+            click.echo(f"Run {run_id} of {_whose(change.task, change.label)}: {what}.")
     if refused:
         raise click.exceptions.Exit(1)
 

@@ -25,6 +25,7 @@ from .conftest import Admin
         ("batches --all", "No batches."),
         ("ticks", "No tick has run yet. To install one: flask jobs admin crontab"),
         ("ticks --before 1", "There are no older ticks."),
+        ("marks", "There are no marks. To make one: flask jobs admin mark v812"),
         ("operations", "No operation is recorded."),
         ("turns", "No run of a strict order waits or runs."),
         ("turns --stopped", "No key is stopped."),
@@ -240,6 +241,16 @@ def test_each_key_in_strict_order_is_a_line_with_what_it_waits_for(
     assert f"for run {dead}, which is dead and stops its key" in shown
     assert f"flask jobs admin retry {dead}, or: flask jobs admin discard {dead}" in shown
     assert len(admin.data("list", "--status", "queued")["runs"]) == 3
+
+
+def test_mark_is_made_listed_and_removed(admin: Admin) -> None:
+    assert "To remove it: flask jobs admin unmark 1" in admin.ok("mark", "v811")
+    assert "at 2026-11-20 06:00:00 UTC" in admin.ok("mark", "v812", "--at", "2026-11-20T06:00Z")
+    assert [row["name"] for row in admin.data("marks")["marks"]] == ["v811", "v812"]
+    assert "v811" in admin.ok("marks", "--limit", "1")
+    assert admin.ok("unmark", "1") == "Removed the mark v811.\n"
+    assert [row["id"] for row in admin.data("marks")["marks"]] == [2]
+    assert "needs a name" in admin.refused("mark", " ", code=2)
 
 
 # operations
