@@ -17,7 +17,7 @@ from ..jobs.definitions.actions import no_definition, queue_run
 from ..jobs.definitions.views import definition_names
 from ..jobs.humanize import duration, plural
 from ..jobs.reader import CAP
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run, retrying
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
 from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
 from ..jobs.runs.payloads import retry_with, run_again
@@ -107,11 +107,13 @@ def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.
 )
 @click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
 @click.option("--from-step", metavar="NAME", help="Do this step and those behind it again.")
+@click.option("--spread", type=age, metavar="AGE", help="Due within AGE, evenly, not all at once.")
 def retry(
     ids: tuple[int, ...],
     which: RunFilter,
     payload: dict[str, JSON] | None,
     from_step: str | None,
+    spread: float | None,
     yes: bool,
 ) -> None:
     """Queue runs again, by id or by a filter.
@@ -130,7 +132,7 @@ def retry(
             change = retry_with(state_of(), ids[0], payload, actor())
         click.echo(f"Run {ids[0]} of {_whose(change.task, change.label)}: queued again.")
         return
-    _act(RETRY, ids, which, yes)
+    _act(retrying(spread or 0.0), ids, which, yes)
 
 
 @_acts(
