@@ -22,11 +22,12 @@ from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
 from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
 from ..jobs.runs.payloads import retry_with, run_again
+from ..jobs.runs.preview import preview
 from ..jobs.runs.search import SEARCH_ALL_FOR, scope
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView, go_on_from
 from ..registry.options import EnqueueOptions
-from ..text import cut, printable
+from ..text import cut, one_line, printable
 from ..types import JSON, Status
 from .follow import follow
 from .group import JobsGroup, examples
@@ -39,6 +40,7 @@ from .output import (
     print_facts,
     print_json,
     since,
+    table,
 )
 from .params import (
     Id,
@@ -365,10 +367,21 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
         click.echo(f"No {' or '.join(action.statuses(which))} runs match.{advice}")
         return
     if not confirmed:
+        _print_preview(ids)
         click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
     with progress_bar(label, len(ids)) as advance:
         result = action.many(state_of(), ids, actor(), advance, found_by=which)
     click.echo(result.sentence())
+
+
+def _print_preview(ids: Sequence[int]) -> None:
+    """Print which runs are about to be changed: the first of them, and the split by error."""
+    seen = preview(state_of(), ids)
+    first = [(row.id, row.status, row.task, row.label, row.error_type) for row in seen.first]
+    table(("ID", "STATUS", "TASK", "LABEL", "ERROR"), first)
+    click.echo(f"{seen.heading(len(ids))}:")
+    for line in seen.split():
+        click.echo(f"  {one_line(line)}")
 
 
 def _others(action: Action, which: RunFilter) -> str:
