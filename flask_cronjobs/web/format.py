@@ -109,6 +109,17 @@ def breakable(name: str) -> Markup:
     return Markup("<wbr>").join(escape(part) for part in parts)
 
 
+def marked(text: str, part: str) -> Markup:
+    """Return *text* as HTML with each *part* of it marked; case does not matter."""
+    if not part:
+        return breakable(text)
+    pieces = re.split(f"({re.escape(part)})", printable(text), flags=re.IGNORECASE)
+    return Markup("").join(
+        Markup("<mark>%s</mark>") % piece if place % 2 else escape(piece)
+        for place, piece in enumerate(pieces)
+    )
+
+
 def percent(part: float) -> str:
     """Return *part* of 1 as ``97.5 %``, rounded down: 100 % is all of them."""
     return f"{int(part * 1000) / 10:g} %"
@@ -338,3 +349,13 @@ def _stacked(parts: Iterable[tuple[Tone, float]], peak: float) -> Iterator[Block
             height = max(_LEAST, value / peak * HEIGHT)
             ground = max(0.0, ground - height)
             yield Block(tone, round(ground, 2), round(height, 2))
+
+
+#: How high a bar of `bars_of` is at most.
+BAR = 20
+
+
+def bars_of(numbers: Sequence[int]) -> list[int]:
+    """Return how high the bars for *numbers* are; a number above 0 has one that can be seen."""
+    most = max(1, *numbers)
+    return [max(2, round(BAR * each / most)) if each else 0 for each in numbers]

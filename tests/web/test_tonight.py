@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from sqlalchemy import update
 
@@ -51,9 +52,9 @@ def test_cell_is_as_high_as_its_run_was_long(pages: Pages) -> None:
         def __init__(self, took: float | None) -> None:
             self.took = took
 
-    runs = [Took(0.1), Took(6.0), Took(8.0), Took(None)]
+    runs: list[Any] = [Took(0.1), Took(6.0), Took(8.0), Took(None)]
     assert [height(run.took, runs) for run in runs] == [" t1", " t3", "", ""]
-    assert height(0.1, [Took(0.9)]) == ""
+    assert height(0.1, runs[:1]) == ""
 
 
 def test_moment_is_inside_its_lane() -> None:
