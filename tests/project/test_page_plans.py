@@ -10,6 +10,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.agenda import read_agenda
 from flask_cronjobs.jobs.batches.views import find_batch, list_batches
 from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
@@ -17,6 +18,7 @@ from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.errors.views import list_errors
 from flask_cronjobs.jobs.finding import find_place
 from flask_cronjobs.jobs.health import read_verdict
+from flask_cronjobs.jobs.marks import list_marks
 from flask_cronjobs.jobs.operations.views import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
@@ -66,6 +68,8 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "doctor": examine,
     "operations": list_operations,
     "errors": list_errors,
+    "agenda": read_agenda,
+    "marks": list_marks,
     "operations on a run": lambda state: operations_on(state, 1),
     "runs of an operation": lambda state: list_runs(state, RunFilter(operation=1)),
 }
@@ -123,6 +127,7 @@ OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
     "one batch": REPORTS["one batch"],
     "runs of a batch": REPORTS["runs of a batch"],
     "key orders": list_key_orders,
+    "agenda": read_agenda,
 }
 #: The same, once autovacuum has analyzed the table: only then PostgreSQL chooses the best index.
 WITH_STATISTICS: dict[str, Callable[[State], object]] = {
