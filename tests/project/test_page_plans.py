@@ -182,3 +182,25 @@ def fail(engine: Engine, number: int, start: int = 1) -> None:
         worker="'w'", error_type="'E'", error="'it broke'", fingerprint="'g' || i % 5",
         failed_at=later(engine, LONG_AGO, "i"))  # fmt: skip
     run(engine, "ANALYZE")
+
+
+@pytest.mark.slow
+def test_numbers_of_hours_cost_no_more_for_older_hours(state: State) -> None:
+    def read() -> int:
+        state.slow_tasks.clear()
+        return cost_of(state, list_definitions) + cost_of(state, REPORTS["one definition"])
+
+    hours(state.engine, 24 * 30)
+    read()
+    few = read()
+    hours(state.engine, 24 * 300, 24 * 30 + 1)
+    many = read()
+    assert many <= 2 * few + 100, (few, many)
+
+
+def hours(engine: Engine, number: int, start: int = 1) -> None:
+    """Add the numbers of so many hours, one before the other."""
+    counts = {"ended": "9", "dead": "0", "took_seconds": "9", "waited_seconds": "0"}
+    add(engine, "job_hours", number, start, hour=later(engine, "'now'", "-60 * i"),
+        job_type="'one'", **counts)  # fmt: skip
+    run(engine, "ANALYZE")
