@@ -100,7 +100,9 @@ def _show(key: str, as_json: bool) -> None:
     counts = found.counts
     click.echo(f"Batch {printable(found.key)}: {found.state}")
     click.echo(f"  {bar(found.fraction)} {found.fraction:.0%} of {plural(counts.total, 'member')}")
-    print_facts(facts_of(found), now)
+    if found.stop:
+        click.echo(f"  {found.stop}")
+    print_facts(facts_of(found, now), now)
     if counts.dead:
         click.echo(f"Its dead runs: {command('list', '--batch', key, '--status', 'dead')}")
 
