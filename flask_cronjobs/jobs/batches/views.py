@@ -170,8 +170,9 @@ def _view(
 ) -> BatchView:
     """Return a batch; *inside* is None if it has finished."""
     counts = counts_of(d, row, members)
-    whole = +Counter({name: int(getattr(counts, name)) for name in TERMINAL})
-    if inside is not None:
+    if inside is None:
+        whole = +Counter[str]({name: getattr(counts, name) for name in TERMINAL})
+    else:
         whole = members + Counter(pruned_of(d, row) or {}) + inside
     return record(
         BatchView,
