@@ -17,14 +17,15 @@ from ..jobs.definitions.actions import no_definition, queue_run
 from ..jobs.definitions.views import definition_names
 from ..jobs.humanize import duration, plural
 from ..jobs.reader import CAP
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run, retrying
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
 from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
 from ..jobs.runs.payloads import retry_with, run_again
+from ..jobs.runs.preview import preview
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView, go_on_from
 from ..registry.options import EnqueueOptions
-from ..text import cut, printable
+from ..text import cut, one_line, printable
 from ..types import JSON
 from .group import JobsGroup, examples
 from .lists import listing, print_page
@@ -36,6 +37,7 @@ from .output import (
     print_facts,
     print_json,
     since,
+    table,
 )
 from .params import (
     Id,
@@ -107,11 +109,13 @@ def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.
 )
 @click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
 @click.option("--from-step", metavar="NAME", help="Do this step and those behind it again.")
+@click.option("--spread", type=age, metavar="AGE", help="Due within AGE, evenly, not all at once.")
 def retry(
     ids: tuple[int, ...],
     which: RunFilter,
     payload: dict[str, JSON] | None,
     from_step: str | None,
+    spread: float | None,
     yes: bool,
 ) -> None:
     """Queue runs again, by id or by a filter.
@@ -130,7 +134,7 @@ def retry(
             change = retry_with(state_of(), ids[0], payload, actor())
         click.echo(f"Run {ids[0]} of {_whose(change.task, change.label)}: queued again.")
         return
-    _act(RETRY, ids, which, yes)
+    _act(retrying(spread or 0.0), ids, which, yes)
 
 
 @_acts(
@@ -315,10 +319,21 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
         click.echo(f"No {' or '.join(action.statuses(which))} runs match.{advice}")
         return
     if not confirmed:
+        _print_preview(ids)
         click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
     with progress_bar(label, len(ids)) as advance:
         result = action.many(state_of(), ids, actor(), advance, found_by=which)
     click.echo(result.sentence())
+
+
+def _print_preview(ids: Sequence[int]) -> None:
+    """Print which runs are about to be changed: the first of them, and the split by error."""
+    seen = preview(state_of(), ids)
+    first = [(row.id, row.status, row.task, row.error_type) for row in seen.first]
+    table(("ID", "STATUS", "TASK", "ERROR"), first)
+    click.echo(f"{seen.heading(len(ids))}:")
+    for line in seen.split():
+        click.echo(f"  {one_line(line)}")
 
 
 def _others(action: Action, which: RunFilter) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flask import Response, abort, request
+from flask import Response, abort, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from ..jobs.batches import views as batches_report
@@ -14,6 +14,9 @@ from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
 from ..jobs.effects import list_effects
+from ..jobs.errors.views import STATES as ERROR_STATES
+from ..jobs.errors.views import list_errors
+from ..jobs.finding import find_place
 from ..jobs.health import headline_of, tone_of
 from ..jobs.operations.views import list_operations
 from ..jobs.orders import list_key_orders
@@ -26,10 +29,12 @@ from ..jobs.runs.list import WINDOW, RunFilter, list_runs
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from .actions import BULK, run_or_404
-from .format import Tone, chart
+from .format import Tone, bars_of, chart
 from .format import tone_of as tone_of_status
+from .life import differences, life_of
 from .params import (
     BadQuery,
+    choice,
     clamped,
     cursor,
     cursor_text,
@@ -37,6 +42,7 @@ from .params import (
     needed,
     row_id,
     run_filter,
+    text,
     typed_args,
 )
 from .render import reader_page, wants_json
@@ -66,11 +72,34 @@ def overview() -> ResponseReturnValue:
     )
 
 
+def find() -> ResponseReturnValue:
+    """Go to the page of what the box in the header names."""
+    endpoint, found = find_place(state_of(), text(request.args, "q") or "")
+    values: dict[str, Any] = dict(found)
+    return redirect(url_for(f".{endpoint}", **values), 303)
+
+
 def effects() -> ResponseReturnValue:
     """Render effects in doubt or being done; with ``?all=1`` also those that are done."""
     everything = request.args.get("all") == "1"
     found = list_effects(state_of(), open_only=not everything, **_asked(50))
     return _list_page("effects", found, refresh=0, everything=everything)
+
+
+def errors() -> ResponseReturnValue:
+    """Render groups of errors: open ones, or with ``?state=`` those resolved or muted."""
+    state = choice(request.args, "state", ERROR_STATES) or "open"
+    found = list_errors(state_of(), state, clamped(request.args, "limit", 50))
+    return reader_page(
+        "errors",
+        found=found,
+        state=state,
+        states=ERROR_STATES,
+        bars=[bars_of(row.days) for row in found.rows],
+        now=found.now,
+        refresh=REFRESH,
+        data={"errors": found.rows, "total": found.total, "numbers": found.numbers},
+    )
 
 
 def operations() -> ResponseReturnValue:
@@ -306,6 +335,8 @@ def run(run_id: int) -> ResponseReturnValue:
         known=found.row.task in state.registry.tasks,
         now=found.now,
         shown=shown,
+        life=life_of(found),
+        changed=_changed(found) if shown else [],
         refresh=_REFRESH_RUN.get(found.row.status, REFRESH_ENDED),
         data=found if shown else _hidden(found),
     )
@@ -320,8 +351,17 @@ def _shortened(run: RunView) -> RunView:
     return replace(run, attempts=tuple(attempts))
 
 
+def _changed(run: RunView) -> list[str]:
+    """Return in what the payload of *run* differs from that of the last success, if it failed."""
+    family = run.family
+    if family is None or family.succeeded is None or run.row.status not in ("failed", "dead"):
+        return []
+    return differences(family.succeeded_payload, run.payload)
+
+
 def _hidden(run: RunView) -> RunView:
     """Return *run* without what pages do not show."""
     attempts = tuple(replace(attempt, stack=None, output=None) for attempt in run.attempts)
+    family = run.family and replace(run.family, succeeded_payload=None)
     steps = tuple(replace(step, result=None) for step in run.steps)
-    return replace(run, payload=None, result=None, attempts=attempts, steps=steps)
+    return replace(run, payload=None, result=None, attempts=attempts, steps=steps, family=family)

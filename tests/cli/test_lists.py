@@ -255,6 +255,31 @@ def test_mark_is_made_listed_and_removed(admin: Admin) -> None:
     assert "needs a name" in admin.refused("mark", " ", code=2)
 
 
+# errors
+
+
+def test_errors_are_listed_and_decided_about(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
+    jobs.task(name="send")(lambda: None)
+    run_id = rows.run("dead", job_type="send", fingerprint="f1")
+    rows.failure(run_id, 1, error="no invoice 7", fingerprint="f1")
+    header, line = admin.ok("errors").splitlines()
+    assert header.split()[:5] == ["GROUP", "LAST", "FIRST", "COUNT", "DEAD"]
+    assert line.startswith("f1")
+    assert line.endswith("█  send  ValueError: no invoice …")
+    assert admin.ok("errors", "--resolve", "f1") == "f1: resolved, until it is seen again.\n"
+    assert admin.ok("errors") == "No errors are open.\n"
+    assert admin.ok("errors", "--mute", "f1", "--for", "2d") == "f1: muted for 2 d.\n"
+    assert "f1" in admin.ok("errors", "--state", "muted")
+    assert admin.ok("errors", "--reopen", "f1") == "f1: open.\n"
+    found = admin.data("errors")
+    assert [each["run_id"] for each in found["errors"]] == [run_id]
+    assert found["total"]["value"] == found["numbers"]["open"]["value"] == 1
+    for wrong in (["--resolve", "f1", "--mute", "f1"], ["--for", "2d"]):
+        admin.refused("errors", *wrong, code=2)
+    said = admin.ok("retry", "--fingerprint", "f1", "--spread", "10m", "--yes")
+    assert said == "1 run is queued again.\n"
+
+
 # operations
 
 

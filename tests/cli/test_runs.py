@@ -336,3 +336,13 @@ def test_wrong_options_are_refused(
 ) -> None:
     assert said in admin.refused("run", "export", *args, code=code)
     assert stored() == []
+
+
+def test_question_shows_what_is_about_to_be_changed(admin: Admin, rows: Rows) -> None:
+    kinds = ("KeyError", "ValueError", "ValueError")
+    last = [rows.run("dead", error_type=each) for each in kinds][-1]
+    said = admin("retry", "--task", "send", input="n\n").output
+    assert f"{last}   dead    send  ValueError" in said
+    assert "By task and error:\n  2 of send, ValueError\n  1 of send, KeyError\n" in said
+    assert "Retry 3 runs? [y/N]" in said
+    assert rows.get(last).status == "dead"

@@ -178,7 +178,7 @@ WINDOW = 50_000
 ERROR_SHOWN = 300
 _LONGEST_PAGE = 500
 #: How many runs a bulk action finds.
-_MOST_MATCHING = 1_000_000
+MOST_MATCHING = 1_000_000
 #: Of the waiting runs in their order, most match these.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 
@@ -226,7 +226,7 @@ def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) ->
 
 
 def matching_ids(
-    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = _MOST_MATCHING
+    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = MOST_MATCHING
 ) -> list[int]:
     """Return the ids of all runs that match *which*, newest first, for bulk actions.
 
@@ -236,7 +236,7 @@ def matching_ids(
     with reading(source) as reader:
         hides = which.search is not None and reads_payloads(reader)
         wide = _is_wide(which) and "succeeded" in (statuses or STATUSES)
-        most = _MOST_MATCHING if hides else limit
+        most = MOST_MATCHING if hides else limit
         found = _first(_statements(reader, which, statuses), most, NEWEST, fenced=not wide)
         rows = reader.rows(found)
         if which.search is not None and hides:
