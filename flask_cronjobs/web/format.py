@@ -104,6 +104,17 @@ def breakable(name: str) -> Markup:
     return Markup("<wbr>").join(escape(part) for part in parts)
 
 
+def marked(text: str, part: str) -> Markup:
+    """Return *text* as HTML with each *part* of it marked; case does not matter."""
+    if not part:
+        return breakable(text)
+    pieces = re.split(f"({re.escape(part)})", printable(text), flags=re.IGNORECASE)
+    return Markup("").join(
+        Markup("<mark>%s</mark>") % piece if place % 2 else escape(piece)
+        for place, piece in enumerate(pieces)
+    )
+
+
 def percent(part: float) -> str:
     """Return *part* of 1 as ``97.5 %``, rounded down: 100 % is all of them."""
     return f"{int(part * 1000) / 10:g} %"

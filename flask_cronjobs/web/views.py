@@ -26,6 +26,7 @@ from ..jobs.reader import Page, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, sorting_of
 from ..jobs.runs.list import WINDOW, RunFilter, list_runs
+from ..jobs.runs.search import scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from .actions import BULK, run_or_404
@@ -292,11 +293,14 @@ def runs() -> ResponseReturnValue:
     return _form(
         state, typed, which=which, found=found, before=before, following=following,
         column=order.column, head=head, described=described, now=found.now,
+        searched="" if which.search is None else wanted(which.search).value,
+        scope=scope(which.search or "", state.settings.show_payload),
         bulk=[each for each in BULK.values() if which != RunFilter() and each.statuses(which)],
         own_zones=[row.timezone for row in found.rows],
         advice=state.registry.advice(which.task) if not found.rows else "",
         refresh=REFRESH if before is None else 0,
-        data={"runs": found.rows, "before": following, "partial": found.partial},
+        data={"runs": found.rows, "before": following, "partial": found.partial,
+              "searched_to": found.searched_to},
     )  # fmt: skip
 
 
