@@ -52,6 +52,7 @@ OPERATIONS: Table = Base.metadata.tables["job_operations"]
 STEPS: Table = Base.metadata.tables["job_steps"]
 EFFECTS: Table = Base.metadata.tables["job_effects"]
 PAUSES: Table = Base.metadata.tables["job_pauses"]
+RATES: Table = Base.metadata.tables["job_rates"]
 TICKS: Table = Base.metadata.tables["job_ticks"]
 
 #: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns differently; no annotation fits both.
