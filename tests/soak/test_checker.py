@@ -288,7 +288,7 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
     "rates_hold": {
         "too many at once": more(
             "said",
-            *(Said("begun", 6, each, 1, "", "rate:1", 1, 100 + each / 20) for each in range(5)),
+            *(Said("begun", 6, each, 1, "", "rate:1", 1, 100 + each / 50) for each in range(5)),
         )
     },
     "ticks_end_as_commands_do": {
