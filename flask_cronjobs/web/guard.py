@@ -53,6 +53,7 @@ class Route(NamedTuple):
 
 ROUTES: tuple[Route, ...] = (
     Route("/", "overview", "views", "read"),
+    Route("/find", "find", "views", "read"),
     Route("/runs", "runs", "views", "read"),
     Route("/runs/<int:run_id>", "run", "views", "read"),
     Route("/runs/<int:run_id>/edit", "edit", "actions", "form"),

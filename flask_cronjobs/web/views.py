@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flask import Response, abort, request
+from flask import Response, abort, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from ..jobs.batches import views as batches_report
@@ -16,6 +16,7 @@ from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definit
 from ..jobs.effects import list_effects
 from ..jobs.errors.views import STATES as ERROR_STATES
 from ..jobs.errors.views import list_errors
+from ..jobs.finding import find_place
 from ..jobs.health import headline_of, tone_of
 from ..jobs.operations.views import list_operations
 from ..jobs.orders import list_key_orders
@@ -30,6 +31,7 @@ from ..jobs.ticks import list_gaps, list_ticks
 from .actions import BULK, run_or_404
 from .format import Tone, bars_of, chart
 from .format import tone_of as tone_of_status
+from .life import differences, life_of
 from .params import (
     BadQuery,
     choice,
@@ -40,6 +42,7 @@ from .params import (
     needed,
     row_id,
     run_filter,
+    text,
     typed_args,
 )
 from .render import reader_page, wants_json
@@ -67,6 +70,13 @@ def overview() -> ResponseReturnValue:
         refresh=REFRESH,
         data=view,
     )
+
+
+def find() -> ResponseReturnValue:
+    """Go to the page of what the box in the header names."""
+    endpoint, found = find_place(state_of(), text(request.args, "q") or "")
+    values: dict[str, Any] = dict(found)
+    return redirect(url_for(f".{endpoint}", **values), 303)
 
 
 def effects() -> ResponseReturnValue:
@@ -325,6 +335,8 @@ def run(run_id: int) -> ResponseReturnValue:
         known=found.row.task in state.registry.tasks,
         now=found.now,
         shown=shown,
+        life=life_of(found),
+        changed=_changed(found) if shown else [],
         refresh=_REFRESH_RUN.get(found.row.status, REFRESH_ENDED),
         data=found if shown else _hidden(found),
     )
@@ -339,8 +351,17 @@ def _shortened(run: RunView) -> RunView:
     return replace(run, attempts=tuple(attempts))
 
 
+def _changed(run: RunView) -> list[str]:
+    """Return in what the payload of *run* differs from that of the last success, if it failed."""
+    family = run.family
+    if family is None or family.succeeded is None or run.row.status not in ("failed", "dead"):
+        return []
+    return differences(family.succeeded_payload, run.payload)
+
+
 def _hidden(run: RunView) -> RunView:
     """Return *run* without what pages do not show."""
     attempts = tuple(replace(attempt, stack=None, output=None) for attempt in run.attempts)
+    family = run.family and replace(run.family, succeeded_payload=None)
     steps = tuple(replace(step, result=None) for step in run.steps)
-    return replace(run, payload=None, result=None, attempts=attempts, steps=steps)
+    return replace(run, payload=None, result=None, attempts=attempts, steps=steps, family=family)

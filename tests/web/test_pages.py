@@ -254,6 +254,20 @@ def test_missing_tables_say_what_to_run_and_name_the_database_in_the_log_alone(
     assert database in caplog.text
 
 
+def test_each_page_marks_its_place_in_the_header(pages: Pages) -> None:
+    pages.define()
+    run = pages.add("dead")
+    marks = {
+        "": 'page">Overview', "definitions": 'page">Definitions', "runs": 'page">Runs',
+        "definition?name=remind": 'true">Definitions', "task?name=remind": 'true">Definitions',
+        f"runs/{run}": 'true">Runs', f"runs/{run}/edit": 'true">Runs', "order": 'page">Order',
+    }  # fmt: skip
+    for path, mark in marks.items():
+        found = re.findall(r'<a href="[^"]*" aria-current="(\w+">\w+)', pages.text(path))
+        assert found[0] == mark, path
+        assert path == "order" or len(found) == 1, path
+
+
 def test_a_page_that_is_as_it_was_is_not_sent_again_nor_kept(pages: Pages) -> None:
     pages.add("succeeded")
     first = pages.get("/jobs/runs", headers={"Accept-Encoding": "gzip"})

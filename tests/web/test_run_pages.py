@@ -252,6 +252,35 @@ def failed(pages: Pages) -> int:
     return run_id
 
 
+def test_a_dead_run_shows_its_life_and_what_differs_from_the_last_success(
+    pages: Pages, failed: int
+) -> None:
+    good = pages.add("succeeded", payload={"user": 2, "api_token": "0ther"})
+    assert good > failed
+    dead = pages.add("dead", attempts=1, payload={"user": 1, "api_token": "s3cr3t"})
+    started = NOW - timedelta(seconds=30)
+    pages.insert(JobFailure(
+        run_id=dead, attempt=1, worker="w", error_type="E", error="no", started_at=started,
+        failed_at=started + timedelta(seconds=15),
+    ))  # fmt: skip
+    page = pages.shows(
+        f"runs/{dead}", "waited 30 s, attempt 1 failed after 15 s", "1 other run",
+        "<del>-  &#34;user&#34;: 2,</del>", "<ins>+  &#34;user&#34;: 1,</ins>",
+        hides=["0ther", "s3cr3t"],
+    )  # fmt: skip
+    boxes = re.findall(r'<rect x="([\d.]+)" [^>]* width="([\d.]+)"', page)
+    assert [tuple(map(float, box)) for box in boxes] == [(0, 666.67), (666.67, 333.33)]
+    for path in ("", "?format=json"):
+        pages.hide_payloads()
+        assert '"user"' not in html.unescape(pages.get(f"/jobs/runs/{dead}{path}").text)
+
+
+def test_a_long_payload_is_folded(pages: Pages) -> None:
+    pages.shows(f"runs/{pages.add(payload={'ids': [1, 2]})}", hides=["<details>"])
+    folded = "<summary>Payload, 103 lines</summary>"
+    pages.shows(f"runs/{pages.add(payload={'ids': list(range(99))})}", folded)
+
+
 def test_a_run_shows_its_attempts_with_stacks_and_outputs(pages: Pages, failed: int) -> None:
     page = pages.shows(
         f"runs/{failed}",
