@@ -114,7 +114,7 @@ def test_first_due_runs_of_each_key_come_first(kit: Kit) -> None:
 
 
 def test_runs_that_this_worker_cannot_take_do_not_keep_others(kit: Kit) -> None:
-    busy = {"concurrency_key": "busy", "concurrency_limit": 1}
+    busy: dict[str, Any] = {"concurrency_key": "busy", "concurrency_limit": 1}
     kit.run(**busy)
     kit.claim_one()
     waiting(kit, job_type="other", priority=9)
@@ -129,7 +129,7 @@ def test_runs_that_this_worker_cannot_take_do_not_keep_others(kit: Kit) -> None:
 
 
 def test_run_of_a_strict_order_waits_for_its_turn_first(kit: Kit) -> None:
-    strict = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "skip"}
+    strict: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "skip"}
     first, _ = waiting(kit, number=2, order_mark="new", **strict)
     assert opened(kit).opened == 0
     orders.give(kit.books)

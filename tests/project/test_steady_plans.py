@@ -136,6 +136,7 @@ def exchange_all(kit: Kit) -> None:
 def open_slots(kit: Kit) -> None:
     """Let runs begin at a rate, take their slots and give them back, hold a key, and mend."""
     limits = {"task": Rate(timedelta(seconds=60), burst=2)}
+    claims: tuple[Claim, ...] = ()
     kit.runs(3, rate_key="key", rate_mark="waits")
     for number in (2, 1):  # The key has no row at first.
         assert rates.open_slots(kit.books, limits, kit.request()).opened == number
