@@ -47,7 +47,7 @@ def listing(default: int, most: int, after: str | None = None) -> Callable[[F], 
         behind = click.option("--before", type=Id(), metavar="ID", help="Only smaller ids.")
     else:
         behind = click.option("--after", metavar=after, help=f"Only what comes after {after}.")
-    return lambda command: limit(behind(json_option(_watchable(command))))
+    return lambda command: limit(behind(json_option(watchable(command))))
 
 
 def print_page(
@@ -89,7 +89,7 @@ def _behind() -> str:
     return "after" if "after" in click.get_current_context().params else "before"
 
 
-def _watchable(command: F) -> F:
+def watchable(command: F) -> F:
     """Add ``--watch`` to *command*, which prints a list and takes ``as_json``."""
 
     @wraps(command)

@@ -66,6 +66,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/batch", "batch", "views", "read"),
     Route("/ticks", "ticks", "views", "read"),
     Route("/operations", "operations", "views", "read"),
+    Route("/queues", "queues", "views", "read"),
     Route("/order", "order", "views", "read"),
     Route("/metrics", "metrics", "monitoring", "read"),
     Route("/health", "health", "monitoring", "open"),

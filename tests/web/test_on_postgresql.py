@@ -21,7 +21,15 @@ PAGES = (
     *("/runs/{dead}", "/runs/{queued}", "/runs/{running}", "/runs/{dead}/edit?act=retry"),
     *("/run?name=remind", "/runs/bulk?do=retry&status=dead"),
     *("/definitions", "/definitions?state=attention", "/definition?name=remind"),
-    *("/task?name=break_down", "/effects", "/batches", "/batch?key=b", "/ticks", "/order"),
+    *(
+        "/task?name=break_down",
+        "/effects",
+        "/batches",
+        "/batch?key=b",
+        "/ticks",
+        "/order",
+        "/queues",
+    ),
     *("/operations", "/runs?operation=1"),
     *("/metrics", "/health"),
 )
