@@ -13,7 +13,18 @@ from ..jobs.humanize import capitalized, duration, late, plural, seconds_since
 from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
 from ..text import one_line
-from . import batches, crontab, definitions, maintenance, operations, queues, runs, ticks
+from . import (
+    batches,
+    crontab,
+    definitions,
+    errors,
+    maintenance,
+    marks,
+    operations,
+    queues,
+    runs,
+    ticks,
+)
 from .definitions import no_definitions
 from .group import JobsGroup, examples
 from .lists import repeat, watch_option
@@ -68,7 +79,11 @@ def _overview(as_json: bool) -> None:
         _print(seen)
 
 
-for _module in (runs, batches, definitions, queues, ticks, maintenance, operations, crontab):
+_MODULES = (
+    *(runs, batches, definitions, queues, ticks, marks),
+    *(errors, maintenance, operations, crontab),
+)
+for _module in _MODULES:
     for _command in _module.group.commands.values():
         admin.add_command(_command)
 

@@ -17,7 +17,7 @@ from ..jobs.definitions.actions import no_definition, queue_run
 from ..jobs.definitions.views import definition_names
 from ..jobs.humanize import duration, plural
 from ..jobs.reader import CAP
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run, retrying
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
 from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
 from ..jobs.runs.payloads import retry_with, run_again
@@ -73,7 +73,9 @@ def show_list(which: RunFilter, limit: int, before: int | None, as_json: bool) -
     none = "There are no runs yet."
     if not found.rows and which != RunFilter():
         none = f"No runs match.{_advice(which, 'list')}"
-    headers = ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR")
+    headers = ["ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"]
+    if _has_labels(found):
+        headers.insert(3, "LABEL")
     print_page("runs", found, as_json, headers, partial(_cells, found), none)
 
 
@@ -105,11 +107,13 @@ def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.
 )
 @click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
 @click.option("--from-step", metavar="NAME", help="Do this step and those behind it again.")
+@click.option("--spread", type=age, metavar="AGE", help="Due within AGE, evenly, not all at once.")
 def retry(
     ids: tuple[int, ...],
     which: RunFilter,
     payload: dict[str, JSON] | None,
     from_step: str | None,
+    spread: float | None,
     yes: bool,
 ) -> None:
     """Queue runs again, by id or by a filter.
@@ -126,9 +130,9 @@ def retry(
     if payload is not None:
         with _explained():
             change = retry_with(state_of(), ids[0], payload, actor())
-        click.echo(f"Run {ids[0]} of {printable(change.task)}: queued again.")
+        click.echo(f"Run {ids[0]} of {_whose(change.task, change.label)}: queued again.")
         return
-    _act(RETRY, ids, which, yes)
+    _act(retrying(spread or 0.0), ids, which, yes)
 
 
 @_acts(
@@ -208,7 +212,17 @@ def _cells(page: RunPage, row: RunRow) -> Sequence[object]:
         error = "worker lost"
     if waits := page.waits.get(row.id, ()):
         error = waits[0].short if waits[0].kind not in ("later", "worker") else error
-    return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
+    label = (row.label,) if _has_labels(page) else ()
+    return row.id, row.status, row.task, *label, f"{row.attempts}/{row.max_attempts}", when, error
+
+
+def _has_labels(page: RunPage) -> bool:
+    return any(row.label is not None for row in page.rows)
+
+
+def _whose(task: str, label: str | None) -> str:
+    """Return the task of a run, with the run's label if it has one."""
+    return printable(f"{task} ({label})" if label else task)
 
 
 def _print(view: RunView, frames: bool) -> None:
@@ -216,7 +230,7 @@ def _print(view: RunView, frames: bool) -> None:
     lost = ", but its worker was lost" if row.is_stale(view.now) else ""
     if row.handed_to is not None:
         lost = f", handed to {row.handed_to} {since(view.now, row.started_at)}"
-    click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}{lost}")
+    click.echo(f"Run {row.id} of {_whose(row.task, row.label)}: {paint(row.status)}{lost}")
     print_facts(facts_of(view), view.now)
     if view.stopped:
         first = str(view.waits_for)
@@ -290,7 +304,7 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
             click.echo(f"Error: {printable(as_called(str(error)))}", err=True)
         else:
             what = "asked its worker to stop" if change.status == "running" else action.result
-            click.echo(f"Run {run_id} of {printable(change.task)}: {what}.")
+            click.echo(f"Run {run_id} of {_whose(change.task, change.label)}: {what}.")
     if refused:
         raise click.exceptions.Exit(1)
 

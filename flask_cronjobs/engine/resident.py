@@ -18,6 +18,7 @@ from ..db.connection import Bookkeeping
 from ..db.notify import wake_all
 from ..errors import DatabaseTrouble
 from ..jobs import ticks
+from ..jobs.hours import write_hours
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
@@ -210,6 +211,7 @@ class ResidentMinutes(threading.Thread):
         while not stopped() and (ready := next(steps, None)) is not None:
             self._wake(ready)
         if not stopped():
+            write_hours(self._books, opened.last_hour, opened.now)
             self._counts["pruned"] += prune(self._state, self._books, opened, stopped)
         self._done = True
         self._trouble.over("The database")

@@ -7,6 +7,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import __version__, signals
@@ -19,6 +20,7 @@ from ..jobs import orders, pruning, rates, ticks
 from ..jobs.batches.ending import end_batches, telling
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
+from ..jobs.hours import write_hours
 from ..jobs.runs.claim import ClaimRequest
 from ..jobs.runs.exchange import Claims
 from ..jobs.state import State
@@ -66,11 +68,15 @@ class OpenTick(NamedTuple):
     :ivar id: the id of its row.
     :ivar clock_offset: by how many seconds this host's clock is ahead of the database's.
     :ivar started: when it began, by `time.monotonic`.
+    :ivar now: the same, by the database's clock.
+    :ivar last_hour: as of `ticks.TickRow`.
     """
 
     id: int
     clock_offset: float
     started: float
+    now: datetime
+    last_hour: datetime | None
 
 
 def tick(state: State, options: TickOptions) -> TickReport:
@@ -98,6 +104,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))
+        write_hours(books, opened.last_hour, opened.now)
         counts["pruned"] = prune(state, books, opened)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
@@ -179,7 +186,7 @@ def begin(
             abs(offset),
             "ahead of" if offset > 0 else "behind",
         )
-    return OpenTick(row.id, round(offset, 3), started)
+    return OpenTick(row.id, round(offset, 3), started, row.now, row.last_hour)
 
 
 def prune(

@@ -69,10 +69,12 @@ BATCHES = Kind(
     AND (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NULL
     AND (SELECT p.id FROM job_batches p WHERE p.id = one.parent_id) IS NULL""",
 )
+HOURS = Kind("job_hours", "hour IS NOT NULL", "hour", "retention_statistics")
+MARKS = Kind("job_marks", "marked_at IS NOT NULL", "marked_at", "retention_statistics")
 # For longer than the runs that they changed: who did what is asked late.
 OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
 ERROR_GROUPS = Kind("job_error_groups", "1 = 1", "changed_at", "operations")
-KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES, OPERATIONS, ERROR_GROUPS)
+KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES, HOURS, MARKS, OPERATIONS, ERROR_GROUPS)
 
 
 def past(d: Dialect, kind: Kind) -> str:
@@ -248,6 +250,7 @@ def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
     return {
         "retention": kept.retention,
         "retention_dead": kept.retention_dead,
+        "retention_statistics": kept.retention_statistics,
         "operations": KEPT,
         "place": d.earliest,
         "chunk": CHUNK,

@@ -134,8 +134,8 @@ def _counted(d: Dialect) -> str:
     )
     return f"""
     SELECT queue, CAST(sum(waiting) AS bigint) AS waiting, CAST(sum(due) AS bigint) AS due FROM (
-        SELECT pairs.queue, (SELECT count(*) FROM ({first}) AS some) AS waiting,
-            (SELECT count(*) FROM ({first}) AS some WHERE run_at <= :now) AS due
+        SELECT pairs.queue, (SELECT count(*) FROM ({first}) AS front) AS waiting,
+            (SELECT count(*) FROM ({first}) AS front WHERE run_at <= :now) AS due
         FROM {d.table("pairs", queue="text", task="text")} AS pairs
     ) AS counted
     GROUP BY queue

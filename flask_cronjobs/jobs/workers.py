@@ -195,10 +195,9 @@ def _seen(groups: Sequence[Row[Any]]) -> datetime:
 
 
 def _queues(groups: Sequence[Row[Any]]) -> tuple[str, ...] | None:
-    each = [None if group.queues is None else json.loads(group.queues) for group in groups]
-    if None in each:
+    if any(group.queues is None for group in groups):
         return None
-    return tuple(sorted({name for names in each for name in names}))
+    return tuple(sorted({name for group in groups for name in json.loads(group.queues)}))
 
 
 def _view(

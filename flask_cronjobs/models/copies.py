@@ -29,6 +29,8 @@ NAMES = frozenset(
         "job_effects",
         "job_error_groups",
         "job_failures",
+        "job_hours",
+        "job_marks",
         "job_operations",
         "job_outputs",
         "job_pauses",

@@ -20,6 +20,7 @@ from .alerts import JobAlert
 from .attempts import JobFailure, JobOutput, JobStep
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .history import JobHour, JobMark
 from .operations import JobErrorGroup, JobOperation
 from .rates import JobRate
 
@@ -31,6 +32,8 @@ __all__ = [
     "JobEffect",
     "JobErrorGroup",
     "JobFailure",
+    "JobHour",
+    "JobMark",
     "JobOperation",
     "JobOutput",
     "JobPause",

@@ -27,6 +27,7 @@ from ..errors import (
 from ..jobs import effects
 from ..jobs.definitions.actions import queue_run, remove
 from ..jobs.definitions.detail import read_arguments
+from ..jobs.errors import actions as groups
 from ..jobs.pauses import Target, pause, resume
 from ..jobs.runs import payloads
 from ..jobs.runs.actions import (
@@ -51,6 +52,8 @@ from .render import Message, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
 MOST = 10_000
+#: Over how many seconds runs are spread.
+SPREAD = 600.0
 _LONGEST_ACTOR = 100
 #: What the name of an argument's field begins with.
 FIELD = "argument:"
@@ -196,10 +199,11 @@ def _task_or_queue() -> Target:
     return Target("task" if kind == "task" else "queue", name)
 
 
-@action("overview", "dead", "task", "error_type")
-def dead_retry(task: str, error_type: str) -> str:
+@action("overview", "dead", "task", "error_type", "fingerprint")
+def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
     """Queue again the dead runs of one task that ended with one type of error, or without one."""
-    group = RunFilter(status="dead", task=task, error_type=error_type)
+    alike = fingerprint if "fingerprint" in request.form else None
+    group = RunFilter(status="dead", task=task, error_type=error_type, fingerprint=alike)
     return RETRY.many(state_of(), group, actor(), most=MOST).sentence(task)
 
 
@@ -222,6 +226,35 @@ def batch_close(key: str) -> str:
     if close_batch(state_of(), key, actor()):
         return f"{key} is closed. It ends with its last member."
     return f"{key} was closed already."
+
+
+@action("errors", "error", "fingerprint")
+def error_resolve(fingerprint: str) -> str:
+    """Count a group of errors as resolved."""
+    groups.resolve(state_of(), fingerprint, actor())
+    return "It is resolved. It comes back when it is seen again."
+
+
+@action("errors", "error", "fingerprint")
+def error_mute(fingerprint: str) -> str:
+    """Mute a group of errors for a week."""
+    groups.mute(state_of(), fingerprint, actor())
+    return "It is muted for a week."
+
+
+@action("errors", "error", "fingerprint")
+def error_reopen(fingerprint: str) -> str:
+    """Count a group of errors as open."""
+    groups.reopen(state_of(), fingerprint, actor())
+    return "It is open again."
+
+
+@action("errors", "error", "fingerprint")
+def error_retry(fingerprint: str) -> str:
+    """Queue the dead runs of a group of errors again, spread over ten minutes if asked."""
+    spread = SPREAD if request.form.get("spread") == "1" else 0.0
+    result = groups.retry_group(state_of(), fingerprint, actor(), spread, MOST)
+    return result.sentence() + (" They are due within ten minutes." if spread else "")
 
 
 @action("effects", "effect", "key")

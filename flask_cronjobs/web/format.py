@@ -244,3 +244,13 @@ def _blocks(bucket: Bucket, peak: int) -> Iterator[Block]:
             height = max(_LEAST, value / peak * HEIGHT)
             ground = max(0.0, ground - height)
             yield Block(tone, round(ground, 2), round(height, 2))
+
+
+#: How high a bar of `bars_of` is at most.
+BAR = 20
+
+
+def bars_of(numbers: Sequence[int]) -> list[int]:
+    """Return how high the bars for *numbers* are; a number above 0 has one that can be seen."""
+    most = max(1, *numbers)
+    return [max(2, round(BAR * each / most)) if each else 0 for each in numbers]

@@ -65,6 +65,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/batches", "batches", "views", "read"),
     Route("/batch", "batch", "views", "read"),
     Route("/ticks", "ticks", "views", "read"),
+    Route("/errors", "errors", "views", "read"),
     Route("/operations", "operations", "views", "read"),
     Route("/queues", "queues", "views", "read"),
     Route("/order", "order", "views", "read"),
@@ -79,6 +80,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/<any(pause, resume):act>", "work_act", "actions", "act"),
     Route("/dead/retry", "dead_retry", "actions", "act"),
     Route("/batches/<any(retry, cancel, close):act>", "batch_act", "actions", "act"),
+    Route("/errors/<any(resolve, mute, reopen, retry):act>", "error_act", "actions", "act"),
     Route("/effects/<any(done, redo):act>", "effect_act", "actions", "act"),
 )
 

@@ -59,8 +59,8 @@ def definition_filter(args: Mapping[str, str]) -> DefinitionFilter:
     """
     return DefinitionFilter(
         search=text(args, "search"),
-        state=_choice(args, "state", STATES),
-        sort=_choice(args, "sort", SORTS) or "need",
+        state=choice(args, "state", STATES),
+        sort=choice(args, "sort", SORTS) or "need",
     )
 
 
@@ -141,7 +141,11 @@ def needed(args: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _choice(args: Mapping[str, str], name: str, choices: Sequence[Choice]) -> Choice | None:
+def choice(args: Mapping[str, str], name: str, choices: Sequence[Choice]) -> Choice | None:
+    """Return the one of *choices* in *name*, or None if it is absent.
+
+    :raises BadQuery: it is none of them.
+    """
     value = text(args, name)
     if value is None:
         return None
@@ -169,9 +173,9 @@ def _flag(args: Mapping[str, str], name: str) -> bool:
 
 _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     "type": lambda args, name: text(args, name, empty=""),
-    "status": lambda args, name: _choice(args, name, STATUSES),
+    "status": lambda args, name: choice(args, name, STATUSES),
     "age": _age,
-    "wait": lambda args, name: _choice(args, name, WAITS),
+    "wait": lambda args, name: choice(args, name, WAITS),
     "flag": _flag,
     "id": row_id,
 }

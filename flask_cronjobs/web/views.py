@@ -14,6 +14,8 @@ from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
 from ..jobs.effects import list_effects
+from ..jobs.errors.views import STATES as ERROR_STATES
+from ..jobs.errors.views import list_errors
 from ..jobs.health import headline_of, tone_of
 from ..jobs.operations.views import list_operations
 from ..jobs.orders import list_key_orders
@@ -28,10 +30,11 @@ from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.workers import list_hosts
 from .actions import BULK, run_or_404
-from .format import Tone, chart
+from .format import Tone, bars_of, chart
 from .format import tone_of as tone_of_status
 from .params import (
     BadQuery,
+    choice,
     clamped,
     cursor,
     cursor_text,
@@ -75,6 +78,22 @@ def effects() -> ResponseReturnValue:
     return _list_page("effects", found, refresh=0, everything=everything)
 
 
+def errors() -> ResponseReturnValue:
+    """Render groups of errors: open ones, or with ``?state=`` those resolved or muted."""
+    state = choice(request.args, "state", ERROR_STATES) or "open"
+    found = list_errors(state_of(), state, clamped(request.args, "limit", 50))
+    return reader_page(
+        "errors",
+        found=found,
+        state=state,
+        states=ERROR_STATES,
+        bars=[bars_of(row.days) for row in found.rows],
+        now=found.now,
+        refresh=REFRESH,
+        data={"errors": found.rows, "total": found.total, "numbers": found.numbers},
+    )
+
+
 def operations() -> ResponseReturnValue:
     """Render what operators did, and what became of the runs."""
     return _list_page("operations", list_operations(state_of(), **_asked(50)))
@@ -94,8 +113,14 @@ def queues() -> ResponseReturnValue:
     """Render the queues, and the hosts that serve them."""
     with reading(state_of()) as reader:
         found, hosts = list_queues(reader), list_hosts(reader)
-    values = {"queues": found.rows, "hosts": hosts.rows}
-    return reader_page("queues", now=found.now, refresh=REFRESH, **values, data=values)
+    return reader_page(
+        "queues",
+        queues=found.rows,
+        hosts=hosts.rows,
+        now=found.now,
+        refresh=REFRESH,
+        data={"queues": found.rows, "hosts": hosts.rows},
+    )
 
 
 #: A concurrency key has no more characters.

@@ -25,6 +25,7 @@ from .conftest import Admin
         ("batches --all", "No batches."),
         ("ticks", "No tick has run yet. To install one: flask jobs admin crontab"),
         ("ticks --before 1", "There are no older ticks."),
+        ("marks", "There are no marks. To make one: flask jobs admin mark v812"),
         ("operations", "No operation is recorded."),
         ("queues", "No task is declared, and nothing waits."),
         ("workers", "No host has ticked within the last day."),
@@ -242,6 +243,41 @@ def test_each_key_in_strict_order_is_a_line_with_what_it_waits_for(
     assert f"for run {dead}, which is dead and stops its key" in shown
     assert f"flask jobs admin retry {dead}, or: flask jobs admin discard {dead}" in shown
     assert len(admin.data("list", "--status", "queued")["runs"]) == 3
+
+
+def test_mark_is_made_listed_and_removed(admin: Admin) -> None:
+    assert "To remove it: flask jobs admin unmark 1" in admin.ok("mark", "v811")
+    assert "at 2026-11-20 06:00:00 UTC" in admin.ok("mark", "v812", "--at", "2026-11-20T06:00Z")
+    assert [row["name"] for row in admin.data("marks")["marks"]] == ["v811", "v812"]
+    assert "v811" in admin.ok("marks", "--limit", "1")
+    assert admin.ok("unmark", "1") == "Removed the mark v811.\n"
+    assert [row["id"] for row in admin.data("marks")["marks"]] == [2]
+    assert "needs a name" in admin.refused("mark", " ", code=2)
+
+
+# errors
+
+
+def test_errors_are_listed_and_decided_about(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
+    jobs.task(name="send")(lambda: None)
+    run_id = rows.run("dead", job_type="send", fingerprint="f1")
+    rows.failure(run_id, 1, error="no invoice 7", fingerprint="f1")
+    header, line = admin.ok("errors").splitlines()
+    assert header.split()[:5] == ["GROUP", "LAST", "FIRST", "COUNT", "DEAD"]
+    assert line.startswith("f1")
+    assert line.endswith("█  send  ValueError: no invoice …")
+    assert admin.ok("errors", "--resolve", "f1") == "f1: resolved, until it is seen again.\n"
+    assert admin.ok("errors") == "No errors are open.\n"
+    assert admin.ok("errors", "--mute", "f1", "--for", "2d") == "f1: muted for 2 d.\n"
+    assert "f1" in admin.ok("errors", "--state", "muted")
+    assert admin.ok("errors", "--reopen", "f1") == "f1: open.\n"
+    found = admin.data("errors")
+    assert [each["run_id"] for each in found["errors"]] == [run_id]
+    assert found["total"]["value"] == found["numbers"]["open"]["value"] == 1
+    for wrong in (["--resolve", "f1", "--mute", "f1"], ["--for", "2d"]):
+        admin.refused("errors", *wrong, code=2)
+    said = admin.ok("retry", "--fingerprint", "f1", "--spread", "10m", "--yes")
+    assert said == "1 run is queued again.\n"
 
 
 # operations

@@ -38,6 +38,8 @@ COMMANDS = (
     ("admin effects --json", '"key": "charge:1"'),
     ("admin effects --done charge:1", "marked as done"),
     ("admin ticks --json", '"worker"'),
+    ("admin operations --json", '"operations"'),
+    ("admin errors", "No errors are open"),
     ("admin turns", "strict order"),
     ("admin prune --dry-run", "Would prune 0 runs"),
     ("admin doctor --json", '"findings"'),

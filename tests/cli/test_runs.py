@@ -74,6 +74,15 @@ def test_list_goes_on_searching_until_it_has_a_page(
     assert [found["id"] for found in admin.data("list", "--queue", "rare")["runs"]] == [wanted]
 
 
+def test_list_show_and_what_changes_a_run_name_its_label(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run("dead", job_type="send", label="invoice 7", payload={"user": 1})
+    head, row = admin.ok("list").splitlines()
+    assert head.split()[:4] == ["ID", "STATUS", "TASK", "LABEL"]
+    assert row.split()[:5] == [str(run_id), "dead", "send", "invoice", "7"]
+    assert f"Run {run_id} of send (invoice 7): dead" in admin.ok("show", str(run_id))
+    assert f"Run {run_id} of send (invoice 7): queued again" in admin.ok("retry", str(run_id))
+
+
 @pytest.mark.parametrize("verb", ["list", "cancel", "retry"])
 def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: str) -> None:
     rows.definition("nightly")

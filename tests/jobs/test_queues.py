@@ -29,7 +29,7 @@ def test_a_queue_counts_what_waits_and_says_since_when(
     rows: Rows, state: State, jobs: CronJobs
 ) -> None:
     jobs.task(name="idle", queue="idle")(lambda: None)
-    key = {"concurrency_key": "k", "concurrency_limit": 1}
+    key: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
     rows.run(age=60, priority=3)
     rows.run(age=90, job_type="other", **key)
     rows.run("failed", age=-600)

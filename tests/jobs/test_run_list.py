@@ -95,6 +95,26 @@ def test_all_runs_of_an_old_batch_are_listed(
     assert [page.partial for page in pages] == [False, False]
 
 
+# Labels
+
+
+def labels(state: State) -> list[str | None]:
+    return [row.label for row in list_runs(state).rows]
+
+
+def test_a_run_without_label_has_the_head_of_its_payload_where_payloads_are_shown(
+    state: State, rows: Rows
+) -> None:
+    rows.run(payload={"to": "ada\n", "items": [1], "token": "s3cret", "message": "x" * 90})
+    rows.run(payload={"to": "ada"}, label="invoice 1")
+    rows.run(payload={"text": "x" * 9000})
+    rows.run()
+    assert labels(state) == [None, None, "invoice 1", None]
+    object.__setattr__(state.settings, "show_payload", True)
+    head = "to: ada , items: [1], token: ***, message: "
+    assert labels(state) == [None, None, "invoice 1", f"{head}{'x' * (79 - len(head))}…"]
+
+
 # Search
 
 

@@ -239,6 +239,25 @@ def atomic_entry(label: str) -> None:
 
 
 @jobs.task(retry=AGAIN)
+def close_month(steps: int, chunks: int) -> list[int]:
+    """Insert an `Entry` in each of so many steps and chunks; then sleep, and wait for a signal."""
+
+    def insert(label: str) -> int:
+        db.session.add(Entry(label=label, run_id=current_run.id))
+        db.session.flush()
+        return len(label)
+
+    done = [jobs.step(f"step {number}", insert, f"s{number}") for number in range(steps)]
+    for (number,) in jobs.each("chunks", lambda after: range((after or 0) + 1, chunks + 1)[:1]):
+        insert(f"c{number}")
+    jobs.signal(current_run.id, "go", "gone")
+    db.session.commit()
+    jobs.sleep("nap", 0)
+    assert jobs.wait("go") == "gone"
+    return done
+
+
+@jobs.task(retry=AGAIN)
 def entry(label: str = "", with_backend: bool = False) -> None:
     """Insert an `Entry`, commit it, and say so; if asked, which server process did it."""
     db.session.add(Entry(label=label, run_id=current_run.id))

@@ -18,11 +18,13 @@ from flask_cronjobs.db.dialect import Dialect, dialect_of
 from flask_cronjobs.db.planner import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
 from flask_cronjobs.jobs.definitions.slots import insert_of_slots
+from flask_cronjobs.jobs.hours import ended_in_hour
 from flask_cronjobs.jobs.outcomes import delete_failures, record, success_arrays
 from flask_cronjobs.jobs.pruning import (
     BATCHES,
     DEAD_RUNS,
     EFFECTS,
+    HOURS,
     OPERATIONS,
     RUNS,
     delete,
@@ -75,6 +77,8 @@ def fill(engine: Engine) -> None:
         started_at=first_ones)  # fmt: skip
     add(engine, "job_failures", 50_000, run_id="1 + i % 1000", attempt="1 + i / 1000",
         worker="'host:7'", error_type="'E'", error="'it broke'")  # fmt: skip
+    add(engine, "job_hours", 20_000, hour=later(engine, LONG_AGO, "60 * i"), job_type="'task'",
+        ended="1", dead="0", took_seconds="1", waited_seconds="1")  # fmt: skip
     add(engine, "job_steps", 50_000, run_id="1 + i % 1000", name="'step ' || i", kind="'step'",
         finished_at=first_ones)  # fmt: skip
 
@@ -164,6 +168,9 @@ CASES = {
     "end of a step": Case(lambda d: holding(d, waits=False).text, ("pk_job_runs",)),
     "begin of a wait": Case(lambda d: holding(d, waits=True).text,
                             ("pk_job_runs", "uq_job_steps_name")),
+    "old hours": Case(lambda d: oldest(d, HOURS), ("uq_job_hours_hour",), ("one", "job_hours")),
+    "runs of an hour": Case(lambda d: ended_in_hour(d).text,
+                            ("ix_job_runs_finished", "ix_job_runs_dead")),
     "old runs themselves": Case(lambda d: delete(d, "job_runs", "id")),
     "old ticks": Case(old_ticks, ("ix_job_ticks_started_at",), ("job_ticks",)),
     "oldest failures": Case(lambda d: delete_failures(d).text, ("uq_job_failures_attempt",),
@@ -178,10 +185,12 @@ def parameters(d: Dialect) -> dict[str, Any]:
     watermark = {"definition_id": 7, "expected": "2026-01-01", "following": None}
     return {
         **ClaimRequest(100, TOKEN, ("task",)).parameters(d),
-        **dict.fromkeys(("retention", "retention_dead", "operations", "age"), 86400.0),
+        **dict.fromkeys(("retention", "retention_dead", "retention_statistics"), 86400.0),
+        **dict.fromkeys(("operations", "age"), 86400.0),
         "outcomes": json.dumps([outcome]), "ids": d.many(range(1, 500)),
         "slots": json.dumps([slot]), "plans": json.dumps([watermark]),
         "declared": d.array(()), "chunk": 500, "all": False, "near": NEAR, "some": SOME,
+        "start": "2026-11-18 09:00:00+00", "end": "2026-11-18 10:00:00+00",
         "place": d.earliest, "id": 7, "attempt": 3, "run_id": 7, "name": "step", "message": None,
     }  # fmt: skip
 

@@ -134,7 +134,7 @@ def test_dead_runs_are_grouped_by_task_and_error(pages: Pages) -> None:
     page = pages.shows("", "2 runs", "no error type", "ValueError: no domain</span>")
     assert page.count("Retry all") == 1
     href = "/jobs/runs/bulk?do=discard&amp;status=dead&amp;task=remind&amp;error_type=ValueError"
-    assert f'href="{href}"' in page
+    assert f'href="{href}&amp;fingerprint="' in page
     pages.shows("runs?status=dead&error_type=KeyError", "KeyError")
     pages.shows("runs?status=dead&error_type=", "#4", hides=["#1<"])
 
@@ -391,3 +391,32 @@ def test_operations_lead_to_their_runs(pages: Pages) -> None:
     assert "/jobs/runs?operation=1" in shown
     assert [run["id"] for run in pages.data("runs?operation=1")["runs"]] == [run_id]
     assert pages.data("operations")["operations"][1]["asked"] == 1
+
+
+def test_errors_are_decided_about_by_group(pages: Pages) -> None:
+    runs = [pages.add("dead", fingerprint="f1") for _ in range(3)]
+    for number, run_id in enumerate(runs):
+        failed = {"error_type": "ValueError", "error": f"no invoice {number}", "worker": "w"}
+        pages.insert(JobFailure(run_id=run_id, attempt=1, fingerprint="f1", **failed))
+    pages.shows("errors", "ValueError: no invoice …", "3 times", "3 dead", "1 group")
+    pages.shows("", "fingerprint=f1")
+    assert "resolved" in pages.said(pages.post("/jobs/errors/resolve", fingerprint="f1"))
+    pages.shows("errors?state=resolved", "resolved by ada", "Reopen", hides=["Mute for"])
+    assert "open" in pages.said(pages.post("/jobs/errors/reopen", fingerprint="f1"))
+    assert "muted" in pages.said(pages.post("/jobs/errors/mute", fingerprint="f1"))
+    assert pages.data("errors?state=muted")["errors"][0]["days"][-1] == 3
+    assert pages.post("/jobs/errors/mute", fingerprint="f2").status_code == 404
+    assert pages.get("/jobs/errors?state=odd").status_code == 400
+    said = pages.said(pages.post("/jobs/errors/retry", fingerprint="f1", spread="1"))
+    assert said == "3 runs are queued again. They are due within ten minutes."
+
+
+def test_group_of_the_dead_is_that_of_errors(pages: Pages) -> None:
+    """Those of an older version, which have none, are grouped by their type."""
+    first, second = pages.add("dead", fingerprint="f1"), pages.add("dead", fingerprint="f2")
+    old = pages.add("dead")
+    form = {"task": "remind", "error_type": "ValueError"}
+    assert len(pages.data("")["dead"]) == 3
+    pages.post("/jobs/dead/retry", **form, fingerprint="f1")
+    pages.post("/jobs/dead/retry", **form, fingerprint="")
+    assert [pages.status(each) for each in (first, second, old)] == ["queued", "dead", "queued"]

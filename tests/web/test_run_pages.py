@@ -55,6 +55,12 @@ def test_runs_are_filtered(pages: Pages) -> None:
     pages.shows("runs?status=succeeded&before=1", "no older runs")
 
 
+def test_lists_and_the_run_name_its_label(pages: Pages) -> None:
+    run_id = pages.add("dead", job_type="mail", label="invoice <7>")
+    for path in ("runs", f"runs/{run_id}", "task?name=mail"):
+        pages.shows(path, "invoice &lt;7&gt;")
+
+
 @pytest.mark.parametrize(
     "typed", [{"newer": "24h"}, {"older": "90 MIN"}, {"q": ' "x" <y>'}, {"error": "a+b c"}]
 )

@@ -237,6 +237,15 @@ RETRY = Action(
     },
     change=lambda operator, ids, _: operator.retry(ids),
 )
+
+
+def retrying(spread: float) -> Action:
+    """Return `RETRY`, which lets the runs be due within *spread* seconds, evenly by their ids."""
+    if not spread:
+        return RETRY
+    return replace(RETRY, change=lambda operator, ids, _: operator.retry(ids, spread=spread))
+
+
 CANCEL = Action(
     name="cancel",
     doing="cancelling",

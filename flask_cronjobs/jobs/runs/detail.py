@@ -128,6 +128,7 @@ def facts_of(run: RunView) -> list[Fact]:
     latest = f"in attempt {row.attempts}" if row.attempts > 1 else None
     is_over = row.locked_until is not None and row.locked_until <= now
     return known(
+        Fact("label", row.label),
         Fact("definition", row.definition, link=("definition", {"name": row.definition})),
         Fact("queue", row.queue),
         Fact("priority", row.priority or None),
@@ -205,7 +206,7 @@ def _view(
 ) -> RunView:
     names = reader.state.settings.redact
     waits = row.status in ("queued", "failed")
-    shown_row = run_row(row)
+    shown_row = run_row(row, row.label)
     found = waits_of(reader, [shown_row]).get(row.id, ())
     for_worker = any(wait.kind == "worker" for wait in found)
     shown: dict[str, Any] = {

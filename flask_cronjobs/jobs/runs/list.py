@@ -40,6 +40,7 @@ from .filters import (
     reads_payloads,
     showing,
 )
+from .labels import label_of, payload_columns
 from .waits import Wait, waits_of
 
 
@@ -88,7 +89,11 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in a list: without payload and stack, its error cut to one line."""
+    """A run in a list: without payload and stack, its error cut to one line.
+
+    :ivar label: what or whom it is for; in a list, without one, the head of the payload if pages
+        may show that.
+    """
 
     id: int
     definition: str | None
@@ -108,6 +113,7 @@ class RunRow:
     error_type: str | None
     last_error: str | None
     progress: float | None
+    label: str | None
 
     @property
     def waited(self) -> float | None:
@@ -379,8 +385,10 @@ def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
     statement = with_definition(
         *(column for column in RUNS.c if column.name in shown),
         func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("last_error"),
+        *payload_columns(reader),
     )
-    rows = {row.id: run_row(row) for row in reader.rows(statement.where(RUNS.c.id.in_(ids)))}
+    found = reader.rows(statement.where(RUNS.c.id.in_(ids)))
+    rows = {row.id: run_row(row, label_of(reader, row)) for row in found}
     return [rows[each] for each in ids if each in rows]
 
 
@@ -396,10 +404,10 @@ def seconds_taken(
     return max(0.0, (finished - started).total_seconds())
 
 
-def run_row(row: Row[Any]) -> RunRow:
+def run_row(row: Row[Any], label: str | None) -> RunRow:
     """Return the `RunRow` of a database row."""
     holder, error = without_secret(row.locked_by), first_line(row.last_error)
-    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error)
+    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error, label=label)
 
 
 def first_line(error: str | bytes | None) -> str | None:

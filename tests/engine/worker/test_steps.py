@@ -405,6 +405,21 @@ def test_an_attempt_that_has_finished_a_step_does_not_count(
     assert db.session.query(JobFailure).count() == 8
 
 
+def test_the_steps_of_a_lost_worker_are_progress(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
+) -> None:
+    enqueue(lambda: None, retry=Retry(max_attempts=2, base=600, jitter=False))
+    values = {"attempts": 5, "max_attempts": 7, "forgiven": 5, "status": "running"}
+    held = {"locked_by": "a:1:b", "locked_until": JobRun.run_at, "started_at": JobRun.run_at}
+    db.session.execute(update(JobRun).values(values | held))
+    db.session.commit()
+    tick()
+    run = the_run(db)
+    assert (run.status, run.attempts) == ("failed", 5)
+    assert run.failed_at is not None
+    assert run.run_at - run.failed_at < timedelta(seconds=601)
+
+
 def test_a_run_is_not_forgiven_for_ever(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:

@@ -142,6 +142,23 @@ def test_a_signal_is_not_lost_that_comes_while_the_wait_begins(
     assert the_run(db).result == ["at last", 1]
 
 
+def test_an_async_handler_sleeps_and_waits(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
+) -> None:
+    async def approve() -> Any:
+        jobs.sleep("an hour", HOUR)
+        return jobs.wait("approved")
+
+    (run_id,) = enqueue(approve)
+    assert (tick().released, holders(db)) == (1, [GIVEN_BACK])
+    with travel(HOUR):
+        assert (tick().released, holders(db)) == (1, [GIVEN_BACK])
+        jobs.signal(run_id, "approved")
+        db.session.commit()
+        assert tick().succeeded == 1
+    assert the_run(db).result is True
+
+
 @pytest.mark.parametrize("run", [7, "no such key", None])
 def test_a_signal_to_no_run_is_refused(context: None, jobs: CronJobs, run: Any) -> None:
     with pytest.raises(NotFound, match="there is no run"):
