@@ -21,7 +21,8 @@ from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 from . import cards, create_app, sample
 from .extensions import db
 from .mailbox import Mailbox
-from .models import Entry, Invoice, User
+from .models import Entry, Invoice, Statement, User
+from .tasks import close_month
 
 ROOT = Path(__file__).parent.parent
 PASSWORD = "correct horse"
@@ -76,6 +77,7 @@ class Demo:
         self.try_again()
         self.kill_a_worker()
         self.keep_the_ledger()
+        self.close_the_month()
         self.read_mail()
 
     def set_up(self) -> None:
@@ -169,6 +171,18 @@ class Demo:
                 self.flask("jobs", "tick")
             for line in db.session.scalars(select(Entry).order_by(Entry.id)):
                 print(f"  {line.text:<18} {line.cents / 100:>9,.2f}  {line.balance / 100:>9,.2f}")
+
+    def close_the_month(self) -> None:
+        """Close the month in steps, and show them."""
+        say("Steps", "A month is closed in steps: sums, then a statement for each user.")
+        print("Each is done once, however often the run is stopped. Short ticks do some each:")
+        with self.app.app_context():
+            month = f"{datetime.now(timezone.utc):%Y-%m}"
+            run_id = close_month.using(commit=True).enqueue(month).id
+            while waits("close_month"):
+                self.flask("jobs", "tick", "--budget", "0.1")
+            self.flask("jobs", "admin", "show", str(run_id))
+            print(f"{db.session.query(Statement).count()} statements, one for each user.")
 
     def read_mail(self) -> None:
         """List the mails that arrived."""

@@ -20,7 +20,7 @@ from flask_cronjobs.models import JobRun
 from . import cards, letters
 from .extensions import db, jobs
 from .mail import send_mail
-from .models import Entry, Figure, Invoice, Session, User
+from .models import Entry, Figure, Invoice, Session, Statement, User
 
 OFFICE = "America/New_York"
 """The time zone of Tally's own schedules."""
@@ -187,3 +187,34 @@ def book(user_id: int, text: str, cents: int) -> dict[str, int]:
     balance = (db.session.scalars(lines.limit(1)).first() or 0) + cents
     db.session.add(Entry(user_id=user_id, text=text, cents=cents, balance=balance))
     return {"balance": balance}
+
+
+@jobs.task
+def close_month(month: str) -> int:
+    """Write each user's statement of a month, such as ``2026-10``; return the sum in cents.
+
+    In steps: however often it is stopped, each is done once. The statements of a chunk of users and
+    the place behind them are one commit.
+    """
+    sums = jobs.step("sums", month_sums, month)
+    for ids in jobs.each("statements", next_users):
+        for user_id in ids:
+            cents = sums.get(str(user_id), 0)
+            db.session.add(Statement(user_id=user_id, month=month, cents=cents))
+    return sum(sums.values())
+
+
+def month_sums(month: str) -> dict[str, int]:
+    """Return what each user's invoices of a month come to, in cents, by the user's id."""
+    first = date.fromisoformat(f"{month}-01")
+    behind = (first + timedelta(days=31)).replace(day=1)
+    of_month = Invoice.issued_on.between(first, behind - timedelta(days=1))
+    sums = select(Invoice.user_id, func.sum(Invoice.cents)).where(of_month)
+    rows = db.session.execute(sums.group_by(Invoice.user_id))
+    return {str(user_id): int(cents) for user_id, cents in rows}
+
+
+def next_users(after: int | None) -> list[int]:
+    """Return the next two users."""
+    ids = select(User.id).where(User.is_staff.is_(False), User.id > (after or 0))
+    return list(db.session.scalars(ids.order_by(User.id).limit(2)))

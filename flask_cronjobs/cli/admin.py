@@ -14,10 +14,12 @@ from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
 from ..text import one_line
 from . import (
+    agenda,
     batches,
     crontab,
     definitions,
     errors,
+    follow,
     maintenance,
     marks,
     operations,
@@ -80,8 +82,8 @@ def _overview(as_json: bool) -> None:
 
 
 _MODULES = (
-    *(runs, batches, definitions, queues, ticks, marks),
-    *(errors, maintenance, operations, crontab),
+    *(runs, follow, batches, definitions, agenda),
+    *(queues, ticks, marks, errors, maintenance, operations, crontab),
 )
 for _module in _MODULES:
     for _command in _module.group.commands.values():

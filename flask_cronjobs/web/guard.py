@@ -53,6 +53,7 @@ class Route(NamedTuple):
 
 ROUTES: tuple[Route, ...] = (
     Route("/", "overview", "views", "read"),
+    Route("/find", "find", "views", "read"),
     Route("/runs", "runs", "views", "read"),
     Route("/runs/<int:run_id>", "run", "views", "read"),
     Route("/runs/<int:run_id>/edit", "edit", "actions", "form"),
@@ -69,6 +70,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/operations", "operations", "views", "read"),
     Route("/queues", "queues", "views", "read"),
     Route("/order", "order", "views", "read"),
+    Route("/tonight", "tonight", "views", "read"),
     Route("/metrics", "metrics", "monitoring", "read"),
     Route("/health", "health", "monitoring", "open"),
     Route("/tick", "tick", "monitoring", "token"),

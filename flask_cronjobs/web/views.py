@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flask import Response, abort, request
+from flask import Response, abort, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
+from ..jobs.agenda import read_agenda
 from ..jobs.batches import views as batches_report
 from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
@@ -16,6 +17,7 @@ from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definit
 from ..jobs.effects import list_effects
 from ..jobs.errors.views import STATES as ERROR_STATES
 from ..jobs.errors.views import list_errors
+from ..jobs.finding import find_place
 from ..jobs.health import headline_of, tone_of
 from ..jobs.operations.views import list_operations
 from ..jobs.orders import list_key_orders
@@ -26,12 +28,14 @@ from ..jobs.reader import Page, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, sorting_of
 from ..jobs.runs.list import WINDOW, RunFilter, list_runs
+from ..jobs.runs.search import scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.workers import list_hosts
 from .actions import BULK, run_or_404
-from .format import Tone, bars_of, chart
+from .format import ACROSS, Tone, bars_of, chart, day_chart
 from .format import tone_of as tone_of_status
+from .life import differences, life_of
 from .params import (
     BadQuery,
     choice,
@@ -42,6 +46,7 @@ from .params import (
     needed,
     row_id,
     run_filter,
+    text,
     typed_args,
 )
 from .render import reader_page, wants_json
@@ -62,13 +67,20 @@ def overview() -> ResponseReturnValue:
         view=view,
         now=view.verdict.now,
         headline=headline_of(view.verdict, view.figures),
-        chart=chart(view.activity),
+        chart=chart(view.activity, view.marks),
         declared=len(state_of().registry.declarations),
         queues=declared_queues(state_of()),
         tasks=sorted(state_of().registry.tasks),
         refresh=REFRESH,
         data=view,
     )
+
+
+def find() -> ResponseReturnValue:
+    """Go to the page of what the box in the header names."""
+    endpoint, found = find_place(state_of(), text(request.args, "q") or "")
+    values: dict[str, Any] = dict(found)
+    return redirect(url_for(f".{endpoint}", **values), 303)
 
 
 def effects() -> ResponseReturnValue:
@@ -123,6 +135,20 @@ def queues() -> ResponseReturnValue:
     )
 
 
+def tonight() -> ResponseReturnValue:
+    """Render what ran in the last twelve hours and what will run in the next, a lane each."""
+    found = read_agenda(state_of())
+    return reader_page(
+        "tonight",
+        own_zones=[lane.timezone for lane in found.lanes],
+        found=found,
+        width=ACROSS,
+        now=found.now,
+        refresh=60,
+        data=found,
+    )
+
+
 #: A concurrency key has no more characters.
 _LONGEST = 500
 
@@ -174,6 +200,7 @@ def definition() -> ResponseReturnValue:
         own_zones=[found.view.timezone],
         found=found,
         definition=found.view,
+        drawn=day_chart(found.days, found.marks),
         shown=state.settings.show_payload,
         now=found.now,
         refresh=REFRESH,
@@ -190,6 +217,7 @@ def task() -> ResponseReturnValue:
         "task",
         own_zones=[row.timezone for row in found.definitions],
         found=found,
+        drawn=day_chart(found.days, found.marks),
         window=WINDOW,
         now=found.now,
         refresh=REFRESH,
@@ -298,11 +326,14 @@ def runs() -> ResponseReturnValue:
     return _form(
         state, typed, which=which, found=found, before=before, following=following,
         column=order.column, head=head, described=described, now=found.now,
+        searched="" if which.search is None else wanted(which.search).value,
+        scope=scope(which.search or "", state.settings.show_payload),
         bulk=[each for each in BULK.values() if which != RunFilter() and each.statuses(which)],
         own_zones=[row.timezone for row in found.rows],
         advice=state.registry.advice(which.task) if not found.rows else "",
         refresh=REFRESH if before is None else 0,
-        data={"runs": found.rows, "before": following, "partial": found.partial},
+        data={"runs": found.rows, "before": following, "partial": found.partial,
+              "searched_to": found.searched_to},
     )  # fmt: skip
 
 
@@ -341,6 +372,8 @@ def run(run_id: int) -> ResponseReturnValue:
         known=found.row.task in state.registry.tasks,
         now=found.now,
         shown=shown,
+        life=life_of(found),
+        changed=_changed(found) if shown else [],
         refresh=_REFRESH_RUN.get(found.row.status, REFRESH_ENDED),
         data=found if shown else _hidden(found),
     )
@@ -355,8 +388,17 @@ def _shortened(run: RunView) -> RunView:
     return replace(run, attempts=tuple(attempts))
 
 
+def _changed(run: RunView) -> list[str]:
+    """Return in what the payload of *run* differs from that of the last success, if it failed."""
+    family = run.family
+    if family is None or family.succeeded is None or run.row.status not in ("failed", "dead"):
+        return []
+    return differences(family.succeeded_payload, run.payload)
+
+
 def _hidden(run: RunView) -> RunView:
     """Return *run* without what pages do not show."""
     attempts = tuple(replace(attempt, stack=None, output=None) for attempt in run.attempts)
+    family = run.family and replace(run.family, succeeded_payload=None)
     steps = tuple(replace(step, result=None) for step in run.steps)
-    return replace(run, payload=None, result=None, attempts=attempts, steps=steps)
+    return replace(run, payload=None, result=None, attempts=attempts, steps=steps, family=family)

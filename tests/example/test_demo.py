@@ -34,6 +34,9 @@ def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
         assert "0 ms  WorkerLost" in done.stdout
         charged = re.findall(r"^invoice (\d+) .* receipt ", done.stdout, re.M)
         assert charged == ["812", "813"]
+        assert "  sums: done, " in done.stdout
+        assert "  statements: done, 2 chunks, " in done.stdout
+        assert "4 statements, one for each user." in done.stdout
         assert "http://127.0.0.1:5000/jobs/" in done.stdout
 
 

@@ -90,7 +90,7 @@ def test_a_new_name_at_each_tick_is_no_silence(rows: Rows, state: State) -> None
 
 
 def test_a_host_says_how_it_ticks_and_what_it_does(rows: Rows, state: State) -> None:
-    ticks(rows, "web-1", 200, 30, 10, version="0.9", queues=["old"])
+    ticks(rows, "web-1", 200, 40, 10, version="0.9", queues=["old"])
     rows.tick(age=120, version="0.9", queues=["slow", "mail"])
     rows.tick(age=2, version="0.10", queues=["mail"], resident=True, finished_at=None)
     first = rows.run("running", age=60)

@@ -15,12 +15,14 @@ from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.errors.views import list_errors
+from flask_cronjobs.jobs.finding import find_place
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.operations.views import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.queues import list_queues
 from flask_cronjobs.jobs.runs.actions import RETRY
+from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.state import State, state_of
@@ -50,8 +52,15 @@ REPORTS: dict[str, Callable[[State], object]] = {
         state, RunFilter(status="dead"), order=sorting_of("dead", False)
     ),
     "runs with an id": lambda state: list_runs(state, RunFilter(search="3", status="dead")),
+    "dead runs of a label": lambda state: list_runs(
+        state, RunFilter(search="label:x", status="dead")
+    ),
+    "runs of two statuses": lambda state: list_runs(state, statuses=("dead", "queued")),
     "skipped runs": lambda state: list_runs(state, RunFilter(status="skipped")),
     "overdue runs": lambda state: list_runs(state, RunFilter(overdue=True)),
+    "a run of a definition": lambda state: find_run(state, 11),
+    "a dead run": lambda state: find_run(state, 4),
+    "what a text names": lambda state: find_place(state, "nothing"),
     "batches": list_batches,
     "one batch": lambda state: find_batch(state, "reports"),
     "runs of a batch": lambda state: list_runs(state, RunFilter(batch="reports")),

@@ -115,7 +115,7 @@ def test_a_task_tells_its_code_definitions_and_runs(pages: Pages) -> None:
     pages.define("two")
     pages.add("dead", job_type="break_down")
     pages.jobs.task(name="book", concurrency_key="a", order="strict")(lambda: None)
-    page = pages.shows("task?name=remind", "No runs yet.", hides=["/jobs/order"])
+    page = pages.shows("task?name=remind", "No runs yet.", hides=["strict</a>"])
     assert _names(page) == ["one", "two"]
     pages.shows(
         "task?name=break_down",

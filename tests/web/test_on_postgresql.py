@@ -22,7 +22,14 @@ PAGES = (
     *("/run?name=remind", "/runs/bulk?do=retry&status=dead"),
     *("/definitions", "/definitions?state=attention", "/definition?name=remind"),
     *("/task?name=break_down", "/effects", "/batches", "/batch?key=b", "/ticks", "/order"),
-    *("/operations", "/runs?operation=1", "/errors", "/errors?state=muted", "/queues"),
+    *(
+        "/operations",
+        "/runs?operation=1",
+        "/errors",
+        "/errors?state=muted",
+        "/queues",
+        "/find?q={dead}",
+    ),
     *("/metrics", "/health"),
 )
 #: Where to post, with which form, and what is said then.
@@ -91,7 +98,7 @@ def test_each_route_is_asked_for(pages: Pages) -> None:
 @on_postgresql
 def test_pages_answer(pages: Pages, ids: dict[str, int]) -> None:
     for path in PAGES:
-        answer = pages.get("/jobs" + path.format(**ids))
+        answer = pages.get("/jobs" + path.format(**ids), follow_redirects=True)
         assert answer.status_code == 200, (path, answer.text)
 
 

@@ -217,7 +217,9 @@ class TestHidden:
         pages.shows("runs/1", "INSERT INTO people", hides=["p4yload"])
 
 
-@pytest.mark.parametrize("path", ["", "runs", "runs?task=break_down", "runs/1", "effects", "ticks"])
+@pytest.mark.parametrize(
+    "path", ["", "runs", "runs?task=break_down", "runs/1", "effects", "ticks", "tonight"]
+)
 def test_a_page_costs_few_statements_however_much_it_shows(pages: Pages, path: str) -> None:
     for number in range(5):
         pages.add("succeeded", definition_id=pages.define(f"d{number}"))
@@ -226,7 +228,7 @@ def test_a_page_costs_few_statements_however_much_it_shows(pages: Pages, path: s
     with pages.app.app_context():
         event.listen(pages.db.engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
     pages.text(path)
-    assert 0 < len(sent) <= 15
+    assert 0 < len(sent) <= 17
     assert not [text for text in sent if text.lstrip().upper().startswith(("INSERT", "UPDATE"))]
 
 
@@ -270,6 +272,20 @@ def test_missing_tables_say_what_to_run_and_name_the_database_in_the_log_alone(
         renews = 'data-failed data-refresh="' in answer.text and "<noscript>" in answer.text
         assert renews == (path == "/jobs/")
     assert database in caplog.text
+
+
+def test_each_page_marks_its_place_in_the_header(pages: Pages) -> None:
+    pages.define()
+    run = pages.add("dead")
+    marks = {
+        "": 'page">Overview', "definitions": 'page">Definitions', "runs": 'page">Runs',
+        "definition?name=remind": 'true">Definitions', "task?name=remind": 'true">Definitions',
+        f"runs/{run}": 'true">Runs', f"runs/{run}/edit": 'true">Runs', "order": 'page">Order',
+    }  # fmt: skip
+    for path, mark in marks.items():
+        found = re.findall(r'<a href="[^"]*" aria-current="(\w+">\w+)', pages.text(path))
+        assert found[0] == mark, path
+        assert path == "order" or len(found) == 1, path
 
 
 def test_a_page_that_is_as_it_was_is_not_sent_again_nor_kept(pages: Pages) -> None:

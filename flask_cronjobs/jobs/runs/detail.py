@@ -14,9 +14,11 @@ from ...text import redacted
 from ...types import JSON, without_secret
 from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import Fact, Link, duration, known, plural, since
+from ..operations.views import OperationView, operations_on
 from ..outcomes import FAILURES_KEPT
 from ..reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
 from ..step_views import StepView, steps_of
+from .family import Family, family_facts, family_of
 from .list import RunRow, run_row, with_definition
 from .waits import Wait, position, waits_of
 
@@ -66,6 +68,8 @@ class RunView:
     :ivar steps: its durable steps, the latest 50, in order.
     :ivar forgiven: how many attempts do not count, since a step ended in one of them.
     :ivar position: if it waits for nothing but a worker, how many runs come before it.
+    :ivar family: the runs before and after it, and those that died like it.
+    :ivar operations: who changed it, the latest first: see `operations_on`.
     """
 
     row: RunRow
@@ -89,6 +93,8 @@ class RunView:
     steps: tuple[StepView, ...] = ()
     forgiven: int = 0
     position: str | None = None
+    operations: tuple[OperationView, ...] = ()
+    family: Family | None = None
 
     @property
     def waits_for(self) -> int | None:
@@ -154,6 +160,8 @@ def facts_of(run: RunView) -> list[Fact]:
         *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
         Fact("before it", run.position),
         Fact("reason", _reason(run)),
+        *(family_facts(run.family, row.task, row.error_type) if run.family else ()),
+        *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
     )
 
 
@@ -218,7 +226,9 @@ def _view(
         "steps": steps_of(reader, row.id),
         "waits": found,
         "position": position(reader, shown_row) if for_worker else None,
+        "operations": operations_on(reader, row.id),
         "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
+        "family": family_of(reader, row),
     }
     return record(RunView, row, **shown)
 

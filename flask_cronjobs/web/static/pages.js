@@ -33,6 +33,14 @@ async function copyText(from) {
   selection.removeAllRanges();
 }
 
+document.addEventListener("keydown", (event) => {
+  const box = document.querySelector(".find input");
+  if (event.key !== "/" || event.ctrlKey || event.altKey || event.metaKey || !box) return;
+  if (event.target.matches("input, select, textarea")) return;
+  event.preventDefault();
+  box.focus();
+});
+
 // Renewing. A page is fetched on time. What came is shown at once, unless the user selects or types
 // just now, or the mouse moves or is pressed: a row may not move away under a click.
 
