@@ -24,6 +24,7 @@ from . import (
     marks,
     operations,
     queues,
+    run_list,
     runs,
     ticks,
 )
@@ -82,7 +83,7 @@ def _overview(as_json: bool) -> None:
 
 
 _MODULES = (
-    *(runs, follow, batches, definitions, agenda),
+    *(run_list, runs, follow, batches, definitions, agenda),
     *(queues, ticks, marks, errors, maintenance, operations, crontab),
 )
 for _module in _MODULES:

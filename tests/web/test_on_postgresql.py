@@ -22,14 +22,8 @@ PAGES = (
     *("/run?name=remind", "/runs/bulk?do=retry&status=dead"),
     *("/definitions", "/definitions?state=attention", "/definition?name=remind"),
     *("/task?name=break_down", "/effects", "/batches", "/batch?key=b", "/ticks", "/order"),
-    *(
-        "/operations",
-        "/runs?operation=1",
-        "/errors",
-        "/errors?state=muted",
-        "/queues",
-        "/find?q={dead}",
-    ),
+    *("/operations", "/runs?operation=1", "/errors", "/errors?state=muted", "/find?q={dead}"),
+    *("/queues", "/tonight"),
     *("/metrics", "/health"),
 )
 #: Where to post, with which form, and what is said then.
