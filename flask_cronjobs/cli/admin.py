@@ -13,7 +13,19 @@ from ..jobs.humanize import capitalized, duration, late, plural, seconds_since
 from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
 from ..text import one_line
-from . import batches, crontab, definitions, errors, maintenance, marks, operations, runs, ticks
+from . import (
+    agenda,
+    batches,
+    crontab,
+    definitions,
+    errors,
+    follow,
+    maintenance,
+    marks,
+    operations,
+    runs,
+    ticks,
+)
 from .definitions import no_definitions
 from .group import JobsGroup, examples
 from .lists import repeat, watch_option
@@ -68,7 +80,10 @@ def _overview(as_json: bool) -> None:
         _print(seen)
 
 
-_MODULES = (runs, batches, definitions, ticks, marks, errors, maintenance, operations, crontab)
+_MODULES = (
+    *(runs, follow, batches, definitions, agenda, ticks, marks, errors),
+    *(maintenance, operations, crontab),
+)
 for _module in _MODULES:
     for _command in _module.group.commands.values():
         admin.add_command(_command)

@@ -84,6 +84,7 @@ def _list(found: ErrorList, state: GroupState, as_json: bool) -> None:
 def _cells(found: ErrorList, row: ErrorGroup) -> tuple[object, ...]:
     most = max(1, *row.days)
     bars = "".join(_BARS[-(-8 * day // most)] for day in row.days)
-    said = f"{row.error_type}: {row.pattern}{' (came back)' if row.came_back else ''}"
+    notes = "(came back)" if row.came_back else "", f"(new since {row.new_since})"
+    said = f"{row.error_type}: {row.pattern} {notes[0]}{notes[1] if row.new_since else ''}".strip()
     times = since(found.now, row.last), since(found.now, row.first)
     return row.fingerprint, *times, row.count, row.dead, bars, row.task, said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,11 +22,14 @@ from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
 from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
 from ..jobs.runs.payloads import retry_with, run_again
+from ..jobs.runs.preview import preview
+from ..jobs.runs.search import SEARCH_ALL_FOR, scope
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView, go_on_from
 from ..registry.options import EnqueueOptions
-from ..text import cut, printable
-from ..types import JSON
+from ..text import cut, one_line, printable
+from ..types import JSON, Status
+from .follow import follow
 from .group import JobsGroup, examples
 from .lists import listing, print_page
 from .output import (
@@ -36,19 +40,24 @@ from .output import (
     print_facts,
     print_json,
     since,
+    table,
 )
 from .params import (
     Id,
     actor,
     age,
     complete_names,
+    fields_option,
     filtered,
+    filtered_by_several,
     json_object,
     json_option,
     time_in_zone,
 )
 from .terminal import paint
 
+#: The columns of `show_list` with ``--wide``, beside the others.
+_WIDE = ("QUEUE", "DUE", "TOOK", "WORKER")
 #: Show a progress bar for this many runs or more.
 _LONG = 500
 #: How many characters of a payload or a result are printed; --json prints all.
@@ -63,32 +72,64 @@ group: JobsGroup = JobsGroup("runs")
         "flask jobs admin list --status dead --newer-than 1d",
         "flask jobs admin list --task send_mail --error Timeout",
         "flask jobs admin list --status running --watch",
+        "flask jobs admin list -q customer_id:4711 --json id,status,label",
     ),
 )
-@filtered
-@listing(20, most=500)
-def show_list(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
-    """List runs, newest first."""
-    found = _page(state_of(), which, before, limit)
+@filtered_by_several
+@click.option("--wide", is_flag=True, help="Print more columns, and cut none.")
+@listing(20, most=500, json=fields_option)
+def show_list(
+    which: RunFilter,
+    statuses: Sequence[Status],
+    limit: int,
+    before: int | None,
+    wide: bool,
+    as_json: str | None,
+) -> None:
+    """List runs, newest first; of a search, those first that match exactly."""
+    state = state_of()
+    found = _page(state, which, before, limit, statuses)
     none = "There are no runs yet."
-    if not found.rows and which != RunFilter():
+    if not found.rows and (statuses or which != RunFilter()):
         none = f"No runs match.{_advice(which, 'list')}"
     headers = ["ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"]
     if _has_labels(found):
         headers.insert(3, "LABEL")
-    print_page("runs", found, as_json, headers, partial(_cells, found), none)
+    if wide:
+        headers += _WIDE
+    cells = partial(_cells, found, wide=wide)
+    print_page("runs", found, as_json, headers, cells, none, uncut=wide)
+    if which.search is not None and not as_json:
+        _tell_scope(state, which.search, found)
+
+
+def _tell_scope(state: State, search: str, found: RunPage) -> None:
+    """Say where the search has looked, and how far back."""
+    where = scope(search, state.settings.show_payload)
+    back = "" if found.next is None else f" back to run {found.next}"
+    click.echo(f"Searched ids and keys of all runs; {where}{back}.", err=True)
 
 
 @group.command("show", epilog=examples("flask jobs admin show 5"))
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
+@click.option("--output", is_flag=True, help="Print the output of its latest attempt alone.")
+@click.option("--follow", "follows", is_flag=True, help="With --output: go on until it has ended.")
 @json_option
-def show(run_id: int, frames: bool, as_json: bool) -> None:
+def show(run_id: int, frames: bool, output: bool, follows: bool, as_json: bool) -> None:
     """Show one run with its payload, attempts, errors and stacks."""
+    if (follows and not output) or (output and as_json):
+        raise click.UsageError("--follow needs --output, which is without --json.")
+    if follows:
+        follow(state_of(), run_id)
+        return
     view = find_run(state_of(), run_id)
     if view is None:
         raise no_run(run_id)
-    if as_json:
+    if output:
+        kept = view.attempts[0].output if view.attempts else None
+        click.echo(printable(kept or ""), nl=False)
+    elif as_json:
         print_json(view)
     else:
         _print(view, frames)
@@ -180,13 +221,19 @@ def _explained() -> Generator[None, None, None]:
         raise click.ClickException(f"{error}. Give the arguments as --payload JSON.") from error
 
 
-def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
-    """Return a full page, in as many searches as it takes; the next one begins after an id."""
+def _page(
+    state: State, which: RunFilter, before: int | None, limit: int, statuses: Sequence[Status]
+) -> RunPage:
+    """Return a full page, in as many searches as it takes; the next one begins after an id.
+
+    What takes longer than `SEARCH_ALL_FOR` is left to the next one.
+    """
     rows: list[RunRow] = []
+    until = time.monotonic() + SEARCH_ALL_FOR
     while True:
-        page = list_runs(state, which, before, limit - len(rows))
+        page = list_runs(state, which, before, limit - len(rows), statuses=statuses)
         rows += page.rows
-        if not page.partial or len(rows) >= limit:
+        if not page.partial or len(rows) >= limit or time.monotonic() >= until:
             return replace(page, rows=rows, next=page.before)
         before = page.before
 
@@ -201,7 +248,7 @@ def _advice(which: RunFilter, verb: str) -> str:
     return printable(as_called("".join(f" {each}" for each in advice if each)))
 
 
-def _cells(page: RunPage, row: RunRow) -> Sequence[object]:
+def _cells(page: RunPage, row: RunRow, wide: bool) -> Sequence[object]:
     when = since(page.now, row.finished_at or row.started_at or row.run_at)
     if row.status in ("queued", "failed"):
         when = since(page.now, row.run_at)
@@ -213,7 +260,10 @@ def _cells(page: RunPage, row: RunRow) -> Sequence[object]:
     if waits := page.waits.get(row.id, ()):
         error = waits[0].short if waits[0].kind not in ("later", "worker") else error
     label = (row.label,) if _has_labels(page) else ()
-    return row.id, row.status, row.task, *label, f"{row.attempts}/{row.max_attempts}", when, error
+    took = None if row.took is None else duration(row.took)
+    more = (row.queue, moment(row.run_at), took, row.locked_by) if wide else ()
+    attempts = f"{row.attempts}/{row.max_attempts}"
+    return row.id, row.status, row.task, *label, attempts, when, error, *more
 
 
 def _has_labels(page: RunPage) -> bool:
@@ -317,10 +367,25 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
         click.echo(f"No {' or '.join(action.statuses(which))} runs match.{advice}")
         return
     if not confirmed:
+        _print_preview(ids)
         click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
     with progress_bar(label, len(ids)) as advance:
         result = action.many(state_of(), ids, actor(), advance, found_by=which)
     click.echo(result.sentence())
+
+
+def _print_preview(ids: Sequence[int]) -> None:
+    """Print which runs are about to be changed: the first of them, and the split by error."""
+    seen = preview(state_of(), ids)
+    labels = any(row.label for row in seen.first)
+    first = [
+        (row.id, row.status, row.task, *((row.label,) if labels else ()), row.error_type)
+        for row in seen.first
+    ]
+    table(("ID", "STATUS", "TASK", *(("LABEL",) if labels else ()), "ERROR"), first)
+    click.echo(f"{seen.heading(len(ids))}:")
+    for line in seen.split():
+        click.echo(f"  {one_line(line)}")
 
 
 def _others(action: Action, which: RunFilter) -> str:

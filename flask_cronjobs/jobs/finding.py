@@ -9,7 +9,7 @@ from sqlalchemy import select
 from .humanize import Link
 from .pauses import queues
 from .reader import BATCHES, DEFINITIONS, Reader, Source, reading
-from .runs.filters import named
+from .runs.search import named
 
 
 def find_place(source: Source, name: str) -> Link:

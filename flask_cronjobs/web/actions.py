@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 from flask import abort, request
 from flask.typing import ResponseReturnValue
+from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
 from ..errors import (
@@ -29,6 +30,7 @@ from ..jobs.definitions.actions import queue_run, remove
 from ..jobs.definitions.detail import read_arguments
 from ..jobs.errors import actions as groups
 from ..jobs.pauses import Target, pause, resume
+from ..jobs.reader import CAP, Count
 from ..jobs.runs import payloads
 from ..jobs.runs.actions import (
     CANCEL,
@@ -41,13 +43,14 @@ from ..jobs.runs.actions import (
 )
 from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.list import RunFilter
+from ..jobs.runs.preview import of_status, preview
 from ..jobs.state import State, state_of
 from ..jobs.step_views import go_on_from
 from ..log import logger
 from ..text import one_line
 from ..types import JSON
 from .format import Tone
-from .params import BadQuery, filter_args, needed, run_filter, text
+from .params import MAX_PAGE, BadQuery, filter_args, needed, row_id, run_filter, text
 from .render import Message, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
@@ -296,32 +299,54 @@ BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DIS
 
 
 def bulk() -> ResponseReturnValue:
-    """Ask whether to change all runs of the URL's filter, and say how many there are."""
-    action, which = _action(request.args), run_filter(request.args)
+    """Ask whether to change the picked runs, or all of the URL's filter; say which those are."""
+    action, which, picked = _asked(request.args)
+    if picked == []:
+        return _back(which, "No run is picked.", "bad")
     try:
-        count = action.count(state_of(), which, MOST)
+        if picked is not None:
+            ids = of_status(state_of(), picked, action.allowed)
+            count = Count(len(ids))
+        else:
+            count = action.count(state_of(), which, MOST)
+            ids = action.ids(state_of(), which, CAP)
     except StateConflict as error:
         return _back(which, f"Nothing was changed. {error}", "bad")
+    statuses = action.allowed if picked else action.statuses(which)
+    shown = preview(state_of(), ids)
     return reader_page(
         "bulk",
         "warn",
         action=action,
-        statuses=action.statuses(which),
+        statuses=statuses,
         count=count,
         which=which,
+        picked=picked,
+        ids=ids,
+        preview=shown,
         args=filter_args(which),
-        data={"do": action.name, "statuses": action.statuses(which), "count": count},
+        data={"do": action.name, "statuses": statuses, "count": count, "preview": shown},
     )
 
 
 def bulk_act() -> ResponseReturnValue:
-    """Change all runs of the form's filter, up to `MOST`."""
-    action, which = _action(request.form), run_filter(request.form)
+    """Change the picked runs, or all of the form's filter, up to `MOST`."""
+    action, which, picked = _asked(request.form)
     try:
-        result = action.many(state_of(), which, actor(), most=MOST)
+        result = action.many(state_of(), which if picked is None else picked, actor(), most=MOST)
     except StateConflict as error:
         return _back(which, f"Nothing was changed. {error}", "bad")
     return _back(which, result.sentence(), "good")
+
+
+def _asked(args: MultiDict[str, str]) -> tuple[Action, RunFilter, list[int] | None]:
+    """Return what to do, the filter of the list, and the ids that were picked there; None: all.
+
+    :raises BadQuery: one of them is wrong.
+    """
+    given = [row_id({"id": each}, "id") for each in args.getlist("id")[:MAX_PAGE]]
+    picked = [each for each in given if each is not None]
+    return _action(args), run_filter(args), picked if "picked" in args else None
 
 
 def _back(which: RunFilter, message: str, tone: Tone) -> ResponseReturnValue:

@@ -17,6 +17,7 @@ from ..jobs.definitions.views import SORTS, STATES, DefinitionFilter
 from ..jobs.humanize import parse_age, print_age
 from ..jobs.runs.filters import FILTERS, WAITS, Cursor
 from ..jobs.runs.list import RunFilter
+from ..registry.options import is_moment
 from ..schedule.cron_text import parse_zone
 from ..types import STATUSES
 from .guard import MAX_ID
@@ -49,6 +50,8 @@ def filter_args(which: RunFilter) -> dict[str, str]:
 
 
 def _printed(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
     return print_age(value) if isinstance(value, float) else "1" if value is True else str(value)
 
 
@@ -164,6 +167,19 @@ def _age(args: Mapping[str, str], name: str) -> float | None:
     return age
 
 
+def _time(args: Mapping[str, str], name: str) -> datetime | None:
+    value = text(args, name)
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value.strip()))
+    except ValueError:
+        moment = None
+    if not is_moment(moment):
+        raise BadQuery(f"{name} must be a time with its zone, such as 2026-11-20T06:00Z.")
+    return moment
+
+
 def _flag(args: Mapping[str, str], name: str) -> bool:
     value = args.get(name, "")
     if value not in ("", "0", "1"):
@@ -175,6 +191,7 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     "type": lambda args, name: text(args, name, empty=""),
     "status": lambda args, name: choice(args, name, STATUSES),
     "age": _age,
+    "time": _time,
     "wait": lambda args, name: choice(args, name, WAITS),
     "flag": _flag,
     "id": row_id,

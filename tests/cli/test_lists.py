@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -156,6 +157,7 @@ def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
     output = admin.ok("batches", batch)
     assert "Batch b: open" in output
     assert "50% of 4 members" in output
+    assert "left" not in output  # It can still be filled.
     assert "Its dead runs: flask jobs admin list --batch b --status dead" in output
     assert admin.data("batches", batch)["counts"]["total"] == 4
     assert "no batch nothing" in admin.refused("batches", "nothing")
@@ -164,6 +166,7 @@ def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
 def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None:
     assert "Closed b." in admin.ok("batches", batch, "--close")
     assert "closed already" in admin.ok("batches", batch, "--close")
+    assert ", at the pace so far" in admin.ok("batches", batch)
     assert f"2 runs of {batch} are cancelled.\n" in admin.ok("batches", batch, "--cancel")
     assert "No batch is unfinished" in admin.ok("batches")
     assert "finished" in admin.ok("batches", "--all")
@@ -300,3 +303,16 @@ def test_operations_say_who_did_what_and_what_became_of_it(
     assert found["before"] == 2
     assert "dead" not in admin.ok("list", "--operation", "1")
     assert "send" in admin.ok("list", "--operation", "1")
+
+
+def test_agenda_lists_what_will_run_soonest_first(admin: Admin, rows: Rows) -> None:
+    assert admin.ok("agenda").startswith("No definition runs until")
+    rows.definition("each", schedule="* * * * *")
+    rows.definition("hourly", schedule="0 * * * *")
+    lines = admin.ok("agenda").splitlines()
+    assert lines[0].split() == ["AT", "DEFINITION", "SLOTS", "TAKES"]
+    assert len([line for line in lines if "hourly" in line]) == 12
+    assert "720 times" in "\n".join(lines)
+    until = datetime.fromisoformat(admin.data("agenda", "--until", "08:00")["end"])
+    assert (until.hour, until.minute) == (8, 0)
+    assert "Write 08:00" in admin.refused("agenda", "--until", "25:00", code=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.cli.follow import added
 from flask_cronjobs.models import JobOutput, JobRun
-from tests.rows import Rows, now
+from tests.rows import Rows, ago, now
 
 from .conftest import Admin
 
@@ -80,7 +82,79 @@ def test_list_show_and_what_changes_a_run_name_its_label(admin: Admin, rows: Row
     assert head.split()[:4] == ["ID", "STATUS", "TASK", "LABEL"]
     assert row.split()[:5] == [str(run_id), "dead", "send", "invoice", "7"]
     assert f"Run {run_id} of send (invoice 7): dead" in admin.ok("show", str(run_id))
+    assert "invoice 7" in admin("retry", "--task", "send", input="n\n").output
     assert f"Run {run_id} of send (invoice 7): queued again" in admin.ok("retry", str(run_id))
+
+
+def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> None:
+    dead = rows.run("dead", job_type="send", label="invoice 7", age=50)
+    queued = rows.run(job_type="send", label="invoice 77", age=10, queue="slow")
+    rows.run("succeeded", job_type="send", label="invoice 7")
+    args = ("list", "--status", "dead", "--status", "queued", "-q", "invoice 7")
+    out = admin.ok(*args, "--limit", "1", "--wide")
+    assert [word in out for word in ("QUEUE", "slow")] == [True, True]
+    again = shlex.join(("flask", "jobs", "admin", *args, "--wide", "--limit", "1", "--before"))
+    assert sorted(shlex.split(f"{again} {queued}")) == sorted(
+        shlex.split(next(line for line in out.splitlines() if "Older" in line))[1:]
+    )
+    assert "Searched ids and keys of all runs; names of tasks and labels back to run" in out
+    found = admin.ok(*args, "--json", "id, label")
+    assert json.loads(found)["runs"] == [
+        {"id": dead, "label": "invoice 7"},
+        {"id": queued, "label": "invoice 77"},
+    ]
+    assert "no field 'labl'. Did you mean 'label'?" in admin.refused(
+        "list", "--json", "labl", code=2
+    )
+    times = ("--since", f"{ago(60):%Y-%m-%dT%H:%MZ}", "--until", f"{ago(-60):%Y-%m-%dT%H:%MZ}")
+    assert len(admin.data("list", *times)["runs"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [("succeeded", 0), ("dead", 1), ("cancelled", 3), ("skipped", 4), ("queued", 124)],
+)
+def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows, status: str, code: int) -> None:
+    run_id = rows.run(status, job_type="send", label="to Ada", last_error="why")
+    result = admin("wait", run_id, "--timeout", "0")
+    assert result.exit_code == code
+    assert f"Run {run_id} of send (to Ada): {status}" in result.output
+    assert ("why" in result.output) == (status != "succeeded")
+
+
+def test_follow_prints_what_is_added_until_the_run_has_ended(
+    admin: Admin, app: Flask, db: SQLAlchemy, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = rows.run("running", job_type="send", attempts=1)
+    with app.app_context():
+        db.session.add(JobOutput(run_id=run_id, attempt=1, worker="w", output="one\n"))
+        db.session.commit()
+
+    def goes_on(_: float) -> None:
+        with app.app_context():
+            db.session.execute(update(JobOutput).values(output="one\ntwo\x1b\n"))
+            ended = {"status": "succeeded", "locked_by": None, "locked_until": None}
+            db.session.execute(update(JobRun).values(**ended, finished_at=now()))
+            db.session.commit()
+
+    monkeypatch.setattr("flask_cronjobs.cli.follow.time.sleep", goes_on)
+    assert admin.ok("show", run_id, "--output", "--follow") == "one\ntwo\ufffd\n"
+    assert admin.ok("show", run_id, "--output") == "one\ntwo\ufffd\n"
+    assert "--follow needs --output" in admin.refused("show", run_id, "--follow", code=2)
+
+
+@pytest.mark.parametrize(
+    ("printed", "output", "more"),
+    [
+        ("ab", "abc", "c"),
+        ("x" * 300 + "ab", "xxab" + "c", "xxabc"),
+        ("x" * 500, "…\n" + "x" * 300 + "y", "y"),
+    ],
+)
+def test_what_was_added_to_an_output_whose_beginning_is_gone(
+    printed: str, output: str, more: str
+) -> None:
+    assert added(printed, output) == more
 
 
 @pytest.mark.parametrize("verb", ["list", "cancel", "retry"])
@@ -336,3 +410,13 @@ def test_wrong_options_are_refused(
 ) -> None:
     assert said in admin.refused("run", "export", *args, code=code)
     assert stored() == []
+
+
+def test_question_shows_what_is_about_to_be_changed(admin: Admin, rows: Rows) -> None:
+    kinds = ("KeyError", "ValueError", "ValueError")
+    last = [rows.run("dead", error_type=each) for each in kinds][-1]
+    said = admin("retry", "--task", "send", input="n\n").output
+    assert f"{last}   dead    send  ValueError" in said
+    assert "By task and error:\n  2 of send, ValueError\n  1 of send, KeyError\n" in said
+    assert "Retry 3 runs? [y/N]" in said
+    assert rows.get(last).status == "dead"

@@ -19,7 +19,7 @@ from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobErrorGroup
+from flask_cronjobs.models import JobErrorGroup, JobMark
 from flask_cronjobs.testing import drain
 from tests.rows import Rows, ago
 
@@ -109,6 +109,19 @@ def test_group_says_since_when_and_on_which_days(state: State, rows: Rows) -> No
     assert abs((ago(20 * DAY) - first.first).total_seconds()) < 60
     assert abs((ago(30) - first.last).total_seconds()) < 60
     assert second.message == "no customer"
+
+
+def test_group_says_for_whom_and_since_which_mark(state: State, rows: Rows) -> None:
+    known = named("no invoice 1")
+    for label in ("a", None, "b", "b", "c", "d"):
+        failed = rows.run("dead", label=label, fingerprint=known)
+        rows.failure(failed, 1, error="no invoice 1", fingerprint=known, failed_at=ago(60))
+    fail(rows, "no customer", 600)
+    for name, age in (("v811", 500), ("v812", 100), ("v813", 5)):
+        rows._insert(JobMark, {"name": name, "marked_at": ago(age)})
+    new, old = list_errors(state).rows
+    assert len(new.labels) == len({*new.labels} & {*"abcd"}) == 3
+    assert (new.new_since, old.new_since, old.labels) == ("v812", None, ())
 
 
 def test_attempts_from_before_there_were_groups_are_left_out(state: State, rows: Rows) -> None:

@@ -16,6 +16,7 @@ from flask_cronjobs.jobs.operations.views import OperationView, list_operations,
 from flask_cronjobs.jobs.pauses import Target, pause, resume
 from flask_cronjobs.jobs.pruning import prune, prune_all
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
+from flask_cronjobs.jobs.runs.detail import facts_of, find_run
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
@@ -168,6 +169,9 @@ def test_run_says_who_touched_it(state: State, rows: Rows) -> None:
     ]  # fmt: skip
     assert [each.actor for each in operations_on(state, second)] == ["bob"]
     assert operations_on(state, rows.run("dead")) == ()
+    view = find_run(state, second)
+    assert view is not None
+    assert [fact.value for fact in facts_of(view) if fact.label == "cancelled"] == ["by bob"]
 
 
 def test_operations_are_kept_for_a_year(state: State, rows: Rows) -> None:

@@ -50,6 +50,10 @@ REPORTS: dict[str, Callable[[State], object]] = {
         state, RunFilter(status="dead"), order=sorting_of("dead", False)
     ),
     "runs with an id": lambda state: list_runs(state, RunFilter(search="3", status="dead")),
+    "dead runs of a label": lambda state: list_runs(
+        state, RunFilter(search="label:x", status="dead")
+    ),
+    "runs of two statuses": lambda state: list_runs(state, statuses=("dead", "queued")),
     "skipped runs": lambda state: list_runs(state, RunFilter(status="skipped")),
     "overdue runs": lambda state: list_runs(state, RunFilter(overdue=True)),
     "a run of a definition": lambda state: find_run(state, 11),

@@ -19,7 +19,7 @@ from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobFailure, JobOutput
 from flask_cronjobs.web.params import cursor, cursor_text
 
-from .conftest import NOW, Pages
+from .conftest import NOW, OWN, Pages
 
 STACK = """Traceback (most recent call last):
   File "/srv/lib/flask_cronjobs/engine/worker/runner.py", line 12, in _armed
@@ -197,7 +197,7 @@ def test_what_cannot_be_done_with_all_is_refused(pages: Pages) -> None:
         ("queued", "It waits for a worker: ", ["Cancel", "Run again"], 5),
         ("running", "It is running on web-1:7", ["Cancel", "Run again"], 5),
         ("succeeded", "It succeeded", ["Run again"], 60),
-        ("failed", "It waits for ", ["Try now", "Cancel", "Run again"], 15),
+        ("failed", "It waits for ", ["Retry", "Cancel", "Run again"], 15),
         ("dead", "It gave up", ["Retry", "Discard", "Run again"], 60),
         ("cancelled", "It was cancelled", ["Retry", "Run again"], 60),
         ("skipped", "Its slot was skipped", ["Run again"], 60),
@@ -319,3 +319,41 @@ def test_an_error_that_is_no_text_spoils_no_list(pages: Pages, state: State) -> 
         connection.execute(text("UPDATE job_runs SET last_error = x'ff0061'"))
     for path in ("", "runs", "runs?status=dead", "runs?format=json", f"runs/{run_id}"):
         pages.text(path)
+
+
+def test_question_shows_the_first_runs_and_the_split_by_error(pages: Pages) -> None:
+    ids = [pages.add("dead", error_type="KeyError" if n == 0 else "ValueError") for n in range(12)]
+    asked = pages.shows(
+        "runs/bulk?do=retry&status=dead", "11 of remind, ValueError", "1 of remind, KeyError",
+        "The first 10", f"#{ids[-1]}<", f"#{ids[2]}<", "Back, change nothing",
+        hides=[f"#{ids[1]}<", 'name="picked"'],
+    )  # fmt: skip
+    assert "of the first" not in asked
+    assert pages.data("runs/bulk?do=retry&status=dead")["preview"]["looked_at"] == 12
+
+
+def test_picked_runs_are_changed_and_no_others(pages: Pages) -> None:
+    first, second, third = (pages.add("dead") for _ in range(3))
+    done = pages.add("queued")
+    listed = pages.shows("runs?status=dead", f'name="id" value="{first}" form="picked"')
+    assert 'id="picked"' in listed
+    query = f"do=retry&status=dead&picked=1&id={first}&id={second}&id={done}"
+    asked = pages.shows(f"runs/bulk?{query}", "Retry 2 runs?", "1 other picked run", "Each of them")
+    fields = re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', asked)
+    assert [value for name, value in fields if name == "id"] == [str(second), str(first)]
+    answer = pages.client.post(
+        "/jobs/runs/bulk/act",
+        data={"do": "retry", "status": "dead", "picked": "1", "id": [first, second]},
+        headers=OWN,
+    )
+    assert pages.said(answer) == "2 runs are queued again."
+    assert [pages.status(each) for each in (first, second, third)] == ["queued", "queued", "dead"]
+
+
+def test_nothing_picked_is_not_all(pages: Pages) -> None:
+    dead = pages.add("dead")
+    answer = pages.get("/jobs/runs/bulk?do=retry&status=dead&picked=1")
+    assert pages.said(answer) == "No run is picked."
+    pages.post("/jobs/runs/bulk/act", do="retry", status="dead", picked="1")
+    assert pages.status(dead) == "dead"
+    assert pages.get("/jobs/runs/bulk?do=retry&picked=1&id=x").status_code == 400

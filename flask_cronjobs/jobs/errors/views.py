@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Integer, Row, func, literal_column, select, text, union_all
 
 from ...models.conditions import DEAD
+from ...text import one_line
+from ..marks import latest_marks
 from ..reader import (
     CAP,
     ERROR_GROUPS,
@@ -31,6 +33,8 @@ DAYS = 14
 MOST_GROUPS = 1_000
 #: How many of the latest failures are looked at for groups, and of the latest dead runs.
 LOOKED_AT = 10_000
+#: How many labels a group shows, and of how many of its latest failures.
+_LABELS, _FOR_LABELS = 3, 20
 GroupState: TypeAlias = Literal["open", "resolved", "muted"]
 STATES: tuple[GroupState, ...] = ("open", "resolved", "muted")
 
@@ -50,6 +54,9 @@ class ErrorGroup:
         only its latest 1,000.
     :ivar came_back: it was resolved, and has been seen again since.
     :ivar changed_by: who resolved or muted it last.
+    :ivar labels: of the runs of its latest 20 attempts, three at most.
+    :ivar new_since: the mark, such as a deploy, that was the last before it was seen first, in the
+        last 14 days or, if that is less, for as long as succeeded runs are kept.
     """
 
     fingerprint: str
@@ -68,6 +75,8 @@ class ErrorGroup:
     changed_at: datetime | None
     changed_by: str | None
     muted_until: datetime | None
+    labels: tuple[str, ...] = ()
+    new_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +178,16 @@ def _groups(
         return ()
     names = [row.fingerprint for row in seen]
     latest, days, dead = _samples(reader, names), _by_day(reader, names), _dead(reader)
+    labels = _labels(reader, names)
+    # What was seen before that may be pruned.
+    kept = min(DAYS * 86400.0, reader.state.settings.retention)
+    marks = latest_marks(reader, since=reader.now - timedelta(seconds=kept))
     return tuple(
-        _group(row, latest[row.fingerprint], days[row.fingerprint], decided, state, dead)
+        replace(
+            _group(row, latest[row.fingerprint], days[row.fingerprint], decided, state, dead),
+            labels=tuple(labels[row.fingerprint]),
+            new_since=next((each.name for each in marks if each.at <= row.first), None),
+        )
         for row in seen
         if row.fingerprint in latest
     )
@@ -217,6 +234,20 @@ def _samples(reader: Reader, fingerprints: Sequence[str]) -> dict[str, Row[Any]]
     wanted = select(*columns, error).join_from(FAILURES, RUNS, RUNS.c.id == c.run_id)
     rows = reader.rows(wanted.where(c.id.in_([row[0] for row in found])))
     return {row.fingerprint: row for row in rows}
+
+
+def _labels(reader: Reader, fingerprints: Sequence[str]) -> dict[str, list[str]]:
+    """Return some labels of the runs of the latest failures of each."""
+    c = FAILURES.c
+    latest = select(c.fingerprint, c.run_id).order_by(c.failed_at.desc()).limit(_FOR_LABELS)
+    parts = [latest.where(c.fingerprint == each).subquery() for each in fingerprints]
+    some: Any = union_all(*(select(part) for part in parts)).subquery()
+    wanted = select(some.c.fingerprint, RUNS.c.label).join(some, some.c.run_id == RUNS.c.id)
+    found: dict[str, list[str]] = {each: [] for each in fingerprints}
+    for row in reader.rows(wanted.where(RUNS.c.label.is_not(None)).distinct()):
+        if len(found[row.fingerprint]) < _LABELS:
+            found[row.fingerprint].append(one_line(str(row.label)))
+    return found
 
 
 def _by_day(reader: Reader, fingerprints: Sequence[str]) -> dict[str, dict[int, int]]:

@@ -21,7 +21,7 @@ from ..operations.rows import Act, Operation, perform
 from ..reader import Count
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
-from .list import RunFilter, matching_count, matching_ids
+from .list import MOST_MATCHING, RunFilter, matching_count, matching_ids
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -140,12 +140,12 @@ class Action:
         left, beyond = len(some) - changed, len(ids) - len(some)
         return BulkResult(changed, left, asked, beyond, self.result)
 
-    def ids(self, state: State, which: RunFilter) -> list[int]:
-        """Return the ids of the runs of *which* that can be changed.
+    def ids(self, state: State, which: RunFilter, limit: int = MOST_MATCHING) -> list[int]:
+        """Return the ids of the runs of *which* that can be changed, up to *limit*.
 
         :raises StateConflict: the filter's status does not allow it.
         """
-        return matching_ids(state, which, self._allowed(which))
+        return matching_ids(state, which, self._allowed(which), limit)
 
     def count(self, state: State, which: RunFilter, most: int) -> Count:
         """Return how many runs of *which* can be changed, counted up to *most*.

@@ -14,6 +14,7 @@ from ...text import redacted
 from ...types import JSON, without_secret
 from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import Fact, Link, duration, known, plural, since
+from ..operations.views import OperationView, operations_on
 from ..outcomes import FAILURES_KEPT
 from ..reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
 from ..step_views import StepView, steps_of
@@ -68,6 +69,7 @@ class RunView:
     :ivar forgiven: how many attempts do not count, since a step ended in one of them.
     :ivar position: if it waits for nothing but a worker, how many runs come before it.
     :ivar family: the runs before and after it, and those that died like it.
+    :ivar operations: who changed it, the latest first: see `operations_on`.
     """
 
     row: RunRow
@@ -91,6 +93,7 @@ class RunView:
     steps: tuple[StepView, ...] = ()
     forgiven: int = 0
     position: str | None = None
+    operations: tuple[OperationView, ...] = ()
     family: Family | None = None
 
     @property
@@ -158,6 +161,7 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("before it", run.position),
         Fact("reason", _reason(run)),
         *(family_facts(run.family, row.task, row.error_type) if run.family else ()),
+        *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
     )
 
 
@@ -222,6 +226,7 @@ def _view(
         "steps": steps_of(reader, row.id),
         "waits": found,
         "position": position(reader, shown_row) if for_worker else None,
+        "operations": operations_on(reader, row.id),
         "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
         "family": family_of(reader, row),
     }

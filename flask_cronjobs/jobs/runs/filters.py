@@ -1,17 +1,14 @@
-"""What runs can be listed by: filters, orders, and a search that does not find what is hidden."""
+"""What runs can be listed by: filters and orders."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
-    Row,
     and_,
     false,
     func,
@@ -21,76 +18,13 @@ from sqlalchemy import (
     select,
     text,
     true,
-    union,
 )
 
 from ...models.conditions import RUNNABLE
-from ...text import redacted
 from ...types import Status
 from ..eligibility import not_paused
-from ..reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, is_one_of, readable
-
-MAX_ID = 2**63 - 1
-#: How long a page's search of payloads may take, and one for an action on all, in seconds.
-SEARCH_FOR, SEARCH_ALL_FOR = 1.0, 10.0
-#: How many payloads are read together at first, and twice as many where that took less seconds.
-_CHUNK, _QUICK = 50, 0.05
-
-
-def named(search: str) -> Query:
-    """Return a SELECT of the ids of the runs whose id or idempotency key is *search*."""
-    by_key = select(RUNS.c.id).where(RUNS.c.idempotency_key == search)
-    number = search.strip().removeprefix("#")
-    if number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID:
-        return union(select(RUNS.c.id).where(RUNS.c.id == int(number)), by_key)
-    return by_key
-
-
-def reads_payloads(reader: Reader) -> bool:
-    """Return whether a search looks into payloads."""
-    return reader.state.settings.show_payload
-
-
-def showing(
-    reader: Reader, search: str, rows: Sequence[Row[Any]], most: int, seconds: float
-) -> tuple[list[Row[Any]], int]:
-    """Return the first *most* of *rows* that show *search*, and at how many of them it looked.
-
-    No condition of the database looks for it: who measures how long a search takes would learn
-    what the pages hide. All payloads are read, and *search* is looked for in what is shown of them.
-
-    :param seconds: how long it may take.
-    """
-    until = time.monotonic() + seconds
-    found: list[Row[Any]] = []
-    start, size = 0, _CHUNK
-    while start < len(rows):
-        some, began = rows[start : start + size], time.monotonic()
-        stored = _stored(reader, [row.id for row in some])
-        for number, row in enumerate(some, start):
-            if len(found) >= most or (number and time.monotonic() >= until):
-                return found, number
-            if row.id in stored and _shows(reader, stored[row.id], search):
-                found.append(row)
-        start += size
-        if time.monotonic() - began < _QUICK:
-            size *= 2
-    return found, len(rows)
-
-
-def _stored(reader: Reader, ids: Sequence[int]) -> dict[int, Row[Any]]:
-    columns = RUNS.c.id, RUNS.c.job_type, readable(reader, RUNS.c.payload)
-    wanted = select(*columns).where(is_one_of(reader, RUNS.c.id, ids))
-    return {row.id: row for row in reader.rows(wanted)}
-
-
-def _shows(reader: Reader, row: Row[Any], search: str) -> bool:
-    payload = redacted(row.payload, reader.state.settings.redact)
-    shown = json.dumps([row.job_type, payload], ensure_ascii=False).lower()
-    return any(
-        text.lower() in shown for text in (search, json.dumps(search, ensure_ascii=False)[1:-1])
-    )
-
+from ..reader import BATCHES, DEFINITIONS, RUNS, Reader
+from .search import searches_payloads, wanted
 
 Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]
 
@@ -108,7 +42,7 @@ class Filter(NamedTuple):
     """
 
     field: str
-    kind: Literal["status", "name", "key", "text", "type", "age", "flag", "wait", "id"]
+    kind: Literal["status", "name", "key", "text", "type", "age", "time", "flag", "wait", "id"]
     condition: Condition
     help: str | None = None
     label: str = ""
@@ -170,9 +104,23 @@ def _is_overdue(*_: object) -> ColumnElement[bool]:
     return true()  # Its statements have the condition: see `overdue`.
 
 
-def _is_searched(reader: Reader, part: str) -> ColumnElement[bool]:
-    """Return the condition for a task's name; where payloads are read, `showing` looks for it."""
-    return true() if reads_payloads(reader) else RUNS.c.job_type.icontains(part, autoescape=True)
+def _is_since(_: Reader, moment: datetime) -> ColumnElement[bool]:
+    return moment <= _MOMENT
+
+
+def _is_until(_: Reader, moment: datetime) -> ColumnElement[bool]:
+    return moment >= _MOMENT
+
+
+def _is_searched(reader: Reader, search: str) -> ColumnElement[bool]:
+    """Return the condition for names and labels; where payloads are read, `showing` looks there."""
+    if searches_payloads(reader, search):
+        return true()
+    asked = wanted(search)
+    in_label = RUNS.c.label.icontains(asked.value, autoescape=True)
+    if asked.field == "label":
+        return in_label
+    return or_(*(c.icontains(search, autoescape=True) for c in (RUNS.c.job_type, RUNS.c.label)))
 
 
 #: What the filter can find of the reasons of `waits`.
@@ -183,6 +131,7 @@ _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
 _ALIKE = "Only runs whose error is of this group: see errors."
 _TOUCHED = "Only runs that this operation was the last to change."
 _IN_ERROR = "Only with TEXT in the error's type or message."
+_SEARCHED = "An id, a key, part of a name, label or payload; label:TEXT, FIELD:VALUE."
 #: In the order of the options of commands, and of the fields of the page.
 FILTERS = (
     Filter("status", "status", _equals("status"), "Only runs of this status."),
@@ -199,7 +148,9 @@ FILTERS = (
     Filter("error_type", "type", _is_of_type, label="error", is_rare=True),
     Filter("fingerprint", "type", _is_alike, _ALIKE, "errors of group", is_rare=True),
     Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
-    Filter("search", "text", _is_searched, parameter="q"),
+    Filter("since", "time", _is_since, "Ended (or due) at TIME or later.", is_rare=True),
+    Filter("until", "time", _is_until, "Ended (or due) at TIME or before.", is_rare=True),
+    Filter("search", "text", _is_searched, _SEARCHED, parameter="q"),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, func, not_, null, select, text, union_all
 
@@ -23,7 +23,7 @@ from ...models.conditions import (
     UNKEYED,
     UNKEYED_GROUPS,
 )
-from ...types import STATUSES, Status, handed_to, without_secret
+from ...types import Status, handed_to, without_secret
 from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
 from ..waiting import first_due, overdue
 from .filters import (
@@ -31,16 +31,20 @@ from .filters import (
     FILTERS,
     LATEST_DEATH,
     NEWEST,
-    SEARCH_ALL_FOR,
-    SEARCH_FOR,
     Cursor,
     Filter,
     Sorting,
-    named,
-    reads_payloads,
-    showing,
 )
 from .labels import label_of, payload_columns
+from .search import (
+    SEARCH_ALL_FOR,
+    SEARCH_FOR,
+    Hit,
+    is_exact,
+    named,
+    searches_payloads,
+    showing,
+)
 from .waits import Wait, waits_of
 
 
@@ -55,8 +59,11 @@ class RunFilter:
     :ivar newer_than: at most so many seconds since then.
     :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
     :ivar stale: only running runs whose lease ran out.
-    :ivar search: exactly the id or idempotency key, or a part of the task's name or of the payload,
-        if pages may show that; case does not matter.
+    :ivar since: it ended, or was due if it has not ended, then or later.
+    :ivar until: likewise, then or before.
+    :ivar search: exactly the id or idempotency key, or a part of the task's name, of the label or
+        of the payload, if pages may show that; ``label:TEXT`` and ``FIELD:VALUE`` look there alone.
+        Case does not matter.
     :ivar batch: the key of the runs' batch.
     :ivar waits: only runs that wait for this, one of `WAITS`.
     :ivar fingerprint: only runs whose latest error is of this group; empty: of none.
@@ -73,6 +80,8 @@ class RunFilter:
     newer_than: float | None = None
     overdue: bool = False
     stale: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
     search: str | None = None
     batch: str | None = None
     waits: str | None = None
@@ -156,10 +165,12 @@ class RunPage(Page[RunRow]):
     :ivar searched_to: of a search that stopped before the page was full, when the last run was
         created at which it looked.
     :ivar waits: of each run that has not begun why it waits, the first reason first.
+    :ivar hits: of a search in payloads, where each run shows what is searched.
     """
 
     searched_to: datetime | None
     waits: Mapping[int, tuple[Wait, ...]] = field(default_factory=dict)
+    hits: Mapping[int, Hit] = field(default_factory=dict)
 
     @property
     def partial(self) -> bool:
@@ -178,7 +189,7 @@ WINDOW = 50_000
 ERROR_SHOWN = 300
 _LONGEST_PAGE = 500
 #: How many runs a bulk action finds.
-_MOST_MATCHING = 1_000_000
+MOST_MATCHING = 1_000_000
 #: Of the waiting runs in their order, most match these.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 
@@ -189,26 +200,37 @@ def list_runs(
     before: int | Cursor | None = None,
     limit: int = 50,
     order: Sorting = NEWEST,
+    statuses: Sequence[Status] = (),
 ) -> RunPage:
     """Return the runs that match *which*, newest id first.
 
     :param before: what comes after it: the ``next`` of the page before, or an id.
     :param limit: how many runs; at most 500.
     :param order: another order, as `sorting_of` gives for the filter's status.
+    :param statuses: only runs of these, where one is not enough.
     """
     which = which or RunFilter()
     limit = max(1, min(limit, _LONGEST_PAGE))
     cursor = Cursor(before) if isinstance(before, int) else before
     with reading(source) as reader:
-        by_name = _named(reader, which)
-        found, floor = page_ids(reader, which, cursor, limit, order, by_name)
+        by_name = _named(reader, which, statuses)
+        found, floor, hits = page_ids(reader, which, cursor, limit, order, by_name, statuses)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
+        if (search := which.search) is not None:
+            # Those with exactly that come before those that only contain it.
+            rows.sort(
+                key=lambda row: (
+                    row.id not in first
+                    and not is_exact(hits.get(row.id), search, row.task, row.label)
+                )
+            )
         is_full = len(found) > limit
         last = found[limit - 1] if is_full else floor
         searched_to = None if is_full or floor is None else _created(reader, floor.id)
         following = None if last is None else Cursor(last.id, last.moment)
-        return RunPage(tuple(rows), following, reader.now, searched_to, waits_of(reader, rows))
+        waits = waits_of(reader, rows)
+        return RunPage(tuple(rows), following, reader.now, searched_to, waits, hits)
 
 
 def _created(reader: Reader, run_id: int) -> datetime | None:
@@ -226,7 +248,7 @@ def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) ->
 
 
 def matching_ids(
-    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = _MOST_MATCHING
+    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = MOST_MATCHING
 ) -> list[int]:
     """Return the ids of all runs that match *which*, newest first, for bulk actions.
 
@@ -234,14 +256,14 @@ def matching_ids(
     :raises StateConflict: it searches payloads, and that takes too long.
     """
     with reading(source) as reader:
-        hides = which.search is not None and reads_payloads(reader)
-        wide = _is_wide(which) and "succeeded" in (statuses or STATUSES)
-        most = _MOST_MATCHING if hides else limit
+        hides = which.search is not None and searches_payloads(reader, which.search)
+        wide = _is_wide(which, statuses)
+        most = MOST_MATCHING if hides else limit
         found = _first(_statements(reader, which, statuses), most, NEWEST, fenced=not wide)
         rows = reader.rows(found)
         if which.search is not None and hides:
             among = rows
-            rows, looked = showing(reader, which.search, among, limit, SEARCH_ALL_FOR)
+            rows, looked, _ = showing(reader, which.search, among, limit, SEARCH_ALL_FOR)
             if looked < len(among) and len(rows) < limit:
                 raise StateConflict(
                     f"The search of payloads has looked at {looked} of {len(among)} runs in "
@@ -275,6 +297,7 @@ def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = (
         wanted = ("queued",)
     # Each once: queued and failed runs are in the same indexes.
     parts = dict.fromkeys(part for status in wanted for part in _parts(status, which))
+    parts = {"": None} if "" in parts else parts  # All rows, so also those of the others.
     columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
     return [columns.where(*map(text, filter(None, [part])), *conditions) for part in parts]
 
@@ -301,6 +324,19 @@ def _conditions(
     return [*found, RUNS.c.status.in_(statuses)] if statuses else found
 
 
+class Found(NamedTuple):
+    """The runs of a page.
+
+    :ivar rows: their ids and times, each with the fields of a `Cursor`.
+    :ivar floor: the last row of a search that was cut short.
+    :ivar hits: where the rows show what is searched, by their ids.
+    """
+
+    rows: Sequence[Any]
+    floor: Any
+    hits: Mapping[int, Hit] = {}
+
+
 def page_ids(
     reader: Reader,
     which: RunFilter,
@@ -308,16 +344,15 @@ def page_ids(
     limit: int,
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
-) -> tuple[Sequence[Any], Any]:
-    """Return up to *limit* plus one ids and times, and the last row of a search that was cut short.
-
-    Each of these rows has the fields of a `Cursor`.
+    statuses: Sequence[Status] = (),
+) -> Found:
+    """Return up to *limit* plus one ids and times.
 
     Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
     """
-    found, searched = _statements(reader, which), which.search
-    hides = searched is not None and reads_payloads(reader)
-    wide = _is_wide(which)
+    found, searched = _statements(reader, which, statuses), which.search
+    hides = searched is not None and searches_payloads(reader, searched)
+    wide = _is_wide(which, statuses)
     floor = _floor(reader, cursor, order) if wide and which != RunFilter() else None
     # The index of the dead has their order: so they need no fence.
     fenced = not wide and (order != LATEST_DEATH or which.batch is not None)
@@ -331,18 +366,20 @@ def page_ids(
         found = list(first_due(reader, found, limit + 1))
     rows = reader.rows(_first(found, WINDOW if hides else limit + 1, order, fenced))
     if searched is None or not hides:
-        return rows, floor
-    shown, looked = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
+        return Found(rows, floor)
+    shown, looked, hits = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
     if looked < len(rows) or (floor is None and looked >= WINDOW):
         floor = rows[looked - 1]
-    return shown, floor
+    return Found(shown, floor, hits)
 
 
-def _is_wide(which: RunFilter) -> bool:
+def _is_wide(which: RunFilter, statuses: Sequence[Status] = ()) -> bool:
     """Return whether a search reads the primary key, also rows that do not match."""
     indexed = which.definition, which.batch, which.operation
     if which.overdue or which.stale or any(each is not None for each in indexed):
         return False
+    if statuses:
+        return "succeeded" in statuses
     return which.status == "succeeded" or (which.status is None and which.waits is None)
 
 
