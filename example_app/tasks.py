@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from flask import current_app
@@ -27,6 +28,9 @@ OFFICE = "America/New_York"
 
 #: Mail servers are down for minutes, seldom for hours.
 MAIL_RETRY = Retry(max_attempts=10, backoff="exponential", base=30, cap=3600)
+
+#: The mail server takes two mails a second, from all hosts together, and two at once.
+MAIL_RATE: dict[str, Any] = {"rate": "2/s", "rate_key": "mail", "burst": 2}
 
 
 @jobs.task(schedule="0 8 * * *", timezone=OFFICE, retry=MAIL_RETRY)
@@ -133,7 +137,7 @@ def close_weekly_reports() -> None:
         db.session.commit()
 
 
-@jobs.task(retry=MAIL_RETRY, timeout=60)
+@jobs.task(retry=MAIL_RETRY, timeout=60, **MAIL_RATE)
 def mail_report_summary(week: str) -> None:
     """Tell the support team how many of a week's reports were sent."""
     counts = current_run.batch
@@ -146,7 +150,7 @@ def mail_report_summary(week: str) -> None:
         jobs.once(f"report_summary:{week}:{summary.to}", send_mail, summary)
 
 
-@jobs.task(retry=MAIL_RETRY, timeout=60)
+@jobs.task(retry=MAIL_RETRY, timeout=60, **MAIL_RATE)
 def send_weekly_report(user_id: int, date_from: str, date_to: str) -> str | None:
     """Send a user a report from one day to another.
 
@@ -164,7 +168,7 @@ def send_weekly_report(user_id: int, date_from: str, date_to: str) -> str | None
     return jobs.once(f"mail:{current_run.idempotency_key}", send_mail, letter)
 
 
-@jobs.task(retry=MAIL_RETRY, timeout=60)
+@jobs.task(retry=MAIL_RETRY, timeout=60, **MAIL_RATE)
 def send_welcome(user_id: int) -> str | None:
     """Welcome a new user."""
     user = db.session.get(User, user_id)
