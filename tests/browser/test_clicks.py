@@ -16,7 +16,7 @@ from selenium.common.exceptions import (
     UnexpectedAlertPresentException,
     WebDriverException,
 )
-from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -34,8 +34,8 @@ def _link(browser: Browser, text: str) -> WebElement:
     return browser.find_element(By.PARTIAL_LINK_TEXT, text)
 
 
-def _button(browser: Browser, label: str) -> WebElement:
-    for button in browser.find_elements(By.CSS_SELECTOR, "main button"):
+def _button(browser: Browser, label: str, within: str = "main") -> WebElement:
+    for button in browser.find_elements(By.CSS_SELECTOR, f"{within} button"):
         if button.text.startswith(label):
             return button
     raise AssertionError(f"There is no button {label}")
@@ -146,7 +146,7 @@ def test_pause_and_resume_and_run_now(either_browser: Browser, site: Site) -> No
     browser = either_browser
     site.tick()
     browser.get(f"{site.url}/")
-    _follow(browser, _button(browser, "Pause"))
+    _follow(browser, _button(browser, "Pause", ".definitions"))
     _says(browser, "print_letters is paused")
     assert "paused" in browser.find_element(By.CSS_SELECTOR, ".definitions").text
     _follow(browser, _button(browser, "Resume"))
@@ -268,18 +268,25 @@ def test_the_page_renews_itself_and_does_not_look_live_when_it_cannot(
 def test_an_open_stack_and_a_mouse_at_rest_do_not_stop_a_page(browser: Browser, site: Site) -> None:
     site.die(1)
     browser.get(f"{site.url}/runs/1")
-    summary, stack = (
-        browser.find_element(By.CSS_SELECTOR, "main " + css) for css in ("summary", "pre")
+    # In one script, since the page may be renewed at any time.
+    x, y = browser.execute_script(
+        """
+        document.querySelector("main summary").focus();
+        const box = document.querySelector("main button").getBoundingClientRect();
+        return [Math.round(box.x + 5), Math.round(box.y + 5)];
+        """
     )
-    assert stack.is_displayed()
-    ActionChains(browser).click(summary).click(summary).perform()  # Closed, open, and in focus.
-    ActionChains(browser).move_to_element(_button(browser, "Retry")).perform()
+    mouse = ActionBuilder(browser)
+    mouse.pointer_action.move_to_location(x, y)
+    mouse.perform()
     browser.execute_script("scrollTo(0, 120)")
     with site.app.app_context():
         site.jobs.retry(1)
     _until(lambda: "queued" in browser.title.lower())
-    assert browser.find_element(By.CSS_SELECTOR, "main details pre").is_displayed()
-    assert browser.switch_to.active_element.text == "Stack"
+    open_and_focused = (
+        "return [document.querySelector('main details').open, document.activeElement.textContent]"
+    )
+    assert browser.execute_script(open_and_focused) == [True, "Stack"]
     assert browser.execute_script("return scrollY") > 0
     assert not browser.find_elements(By.CSS_SELECTOR, "html.stale")
 
@@ -378,11 +385,11 @@ def test_the_keyboard_is_enough(browser: Browser, site: Site) -> None:
     assert skip.location["x"] >= 0
     skip.send_keys(Keys.ENTER)
     _until(lambda: browser.switch_to.active_element.get_attribute("id") == "main")
-    labels: list[str] = []
-    for _ in range(12):
+    for _ in range(16):
         browser.switch_to.active_element.send_keys(Keys.TAB)
-        labels.append(browser.switch_to.active_element.text)
-        if labels[-1].startswith("Pause"):
+        focused = browser.switch_to.active_element
+        row = focused.find_elements(By.XPATH, "ancestor::ol[contains(@class, 'definitions')]")
+        if row and focused.text.startswith("Pause"):
             break
     focused = browser.switch_to.active_element
     assert focused.value_of_css_property("outline-style") == "solid"
