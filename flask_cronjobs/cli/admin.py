@@ -14,6 +14,7 @@ from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
 from ..text import one_line
 from . import (
+    agenda,
     batches,
     crontab,
     definitions,
@@ -80,7 +81,7 @@ def _overview(as_json: bool) -> None:
 
 
 _MODULES = (
-    *(runs, follow, batches, definitions, ticks, marks, errors),
+    *(runs, follow, batches, definitions, agenda, ticks, marks, errors),
     *(maintenance, operations, crontab),
 )
 for _module in _MODULES:

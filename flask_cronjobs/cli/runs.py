@@ -377,8 +377,12 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
 def _print_preview(ids: Sequence[int]) -> None:
     """Print which runs are about to be changed: the first of them, and the split by error."""
     seen = preview(state_of(), ids)
-    first = [(row.id, row.status, row.task, row.label, row.error_type) for row in seen.first]
-    table(("ID", "STATUS", "TASK", "LABEL", "ERROR"), first)
+    labels = any(row.label for row in seen.first)
+    first = [
+        (row.id, row.status, row.task, *((row.label,) if labels else ()), row.error_type)
+        for row in seen.first
+    ]
+    table(("ID", "STATUS", "TASK", *(("LABEL",) if labels else ()), "ERROR"), first)
     click.echo(f"{seen.heading(len(ids))}:")
     for line in seen.split():
         click.echo(f"  {one_line(line)}")

@@ -11,6 +11,7 @@ from sqlalchemy import func, literal, select, text
 from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
+from .marks import Mark, latest_marks
 from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, record, values_of
 from .runs.list import ERROR_SHOWN, first_line
 from .ticks import Bucket, read_activity
@@ -67,6 +68,7 @@ class Overview:
     dead: tuple[DeadGroup, ...]
     orphans: tuple[Orphan, ...]
     activity: tuple[Bucket, ...]
+    marks: tuple[Mark, ...]
     doubts: Count
     needs: tuple[Finding, ...]
 
@@ -81,7 +83,8 @@ def read_overview(source: Source) -> Overview:
             definitions=list_definitions(reader, limit=DEFINITIONS_SHOWN),
             dead=dead_groups(reader),
             orphans=list_orphans(reader),
-            activity=read_activity(reader),
+            activity=(activity := read_activity(reader)),
+            marks=latest_marks(reader, since=activity[0].start),
             doubts=figures.doubts,
             needs=tuple(findings_of(verdict, figures)),
         )

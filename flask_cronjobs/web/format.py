@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, timezone, tzinfo
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
@@ -12,9 +13,13 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
+from ..jobs.definitions.views import Cell
 from ..jobs.humanize import capitalized, since
+from ..jobs.marks import Mark
 from ..jobs.runs.detail import RunView
+from ..jobs.runs.list import RunRow
 from ..jobs.ticks import Bucket
+from ..jobs.trends import Day
 from ..text import cut, printable
 from ..types import JSON, Status
 
@@ -185,6 +190,13 @@ _PARTS: tuple[tuple[str, Tone], ...] = (
 )
 
 
+class Line(NamedTuple):
+    """Where a chart shows a mark."""
+
+    mark: Mark
+    x: float
+
+
 class Block(NamedTuple):
     """One colored piece of a bar."""
 
@@ -214,6 +226,7 @@ class Chart(NamedTuple):
     bars: list[Bar]
     peak: int
     width: float
+    marks: list[Line]
     height: float = HEIGHT
     bar_width: float = _BAR
 
@@ -227,7 +240,83 @@ class Chart(NamedTuple):
         return sum(bar.silent for bar in self.bars)
 
 
-def chart(buckets: Sequence[Bucket]) -> Chart:
+class DayBar(NamedTuple):
+    """One day."""
+
+    day: Day
+    x: float
+    blocks: list[Block]
+
+
+class DayChart(NamedTuple):
+    """How long the runs of a task took, day by day.
+
+    :ivar peak: the most seconds, of the highest bar.
+    """
+
+    bars: list[DayBar]
+    peak: float
+    width: float
+    marks: list[Line]
+    height: float = HEIGHT
+    bar_width: float = _BAR
+
+
+def day_chart(days: Sequence[Day], marks: Sequence[Mark] = ()) -> DayChart:
+    """Return the chart of *days*, which are oldest first."""
+    peak = max((day.p95 or 0.0 for day in days), default=0.0)
+    bars = [
+        DayBar(day, at * PITCH + (PITCH - _BAR) / 2, list(_stacked(_day_parts(day), peak)))
+        for at, day in enumerate(days)
+    ]
+    return DayChart(bars, peak, len(bars) * PITCH, _lines(marks, days, 86400))
+
+
+def _day_parts(day: Day) -> tuple[tuple[Tone, float], ...]:
+    half = day.p50 or 0.0
+    return ("busy", half), ("idle", (day.p95 or 0.0) - half)
+
+
+def _lines(
+    marks: Sequence[Mark], starts: Sequence[Day] | Sequence[Bucket], seconds: int
+) -> list[Line]:
+    """Return where *marks* are among bars that begin at *starts* and stand for *seconds* each."""
+    first = starts[0].start if starts else None
+    places = [
+        Line(mark, round((mark.at - first).total_seconds() / seconds * PITCH, 2))
+        for mark in reversed(marks)
+        if first is not None
+    ]
+    return [line for line in places if 0 <= line.x <= len(starts) * PITCH]
+
+
+#: The width of a lane, in its own units.
+ACROSS = 1000.0
+
+
+def across(moment: datetime, start: datetime, end: datetime) -> float:
+    """Return where *moment* is in a lane from *start* to *end*."""
+    part = (moment - start) / (end - start)
+    return round(min(max(part, 0.0), 1.0) * ACROSS, 1)
+
+
+#: The tone of each piece of a lane.
+PIECES: dict[str, Tone] = {"succeeded": "good", "running": "busy", "failed": "warn", "dead": "bad"}
+
+
+#: Runs shorter than that are not told apart by the heights of their cells, in seconds.
+_LONG = 1.0
+
+
+def height(took: float | None, runs: Sequence[Cell | RunRow]) -> str:
+    """Return the class of a cell, by its quarter of the longest of *runs*; none for the last."""
+    longest = max((run.took or 0.0 for run in runs), default=0.0)
+    if took is None or longest < _LONG or took > longest * 0.75:
+        return ""
+    return f" t{max(1, math.ceil(took / longest * 4))}"
+
+
+def chart(buckets: Sequence[Bucket], marks: Sequence[Mark] = ()) -> Chart:
     """Return the chart of *buckets*, which are oldest first."""
     peak = max((sum(_values(bucket)) for bucket in buckets), default=0)
     first = next((at for at, bucket in enumerate(buckets) if bucket.ticks), len(buckets))
@@ -235,22 +324,27 @@ def chart(buckets: Sequence[Bucket]) -> Chart:
         Bar(
             bucket,
             at * PITCH + (PITCH - _BAR) / 2,
-            list(_blocks(bucket, peak)),
+            list(_stacked(_parts(bucket), peak)),
             silent=first < at < len(buckets) - 1 and not bucket.ticks,
         )
         for at, bucket in enumerate(buckets)
     ]
-    return Chart(bars, peak, len(bars) * PITCH)
+    return Chart(bars, peak, len(bars) * PITCH, _lines(marks, buckets, 3600))
 
 
 def _values(bucket: Bucket) -> tuple[int, ...]:
     return tuple(getattr(bucket, name) for name, _ in _PARTS)
 
 
-def _blocks(bucket: Bucket, peak: int) -> Iterator[Block]:
+def _parts(bucket: Bucket) -> Iterator[tuple[Tone, float]]:
+    for name, tone in _PARTS:
+        yield tone, getattr(bucket, name)
+
+
+def _stacked(parts: Iterable[tuple[Tone, float]], peak: float) -> Iterator[Block]:
     """Return the blocks of one bar, from the bottom up."""
     ground = HEIGHT
-    for (_, tone), value in zip(_PARTS, _values(bucket), strict=True):
+    for tone, value in parts:
         if value:
             height = max(_LEAST, value / peak * HEIGHT)
             ground = max(0.0, ground - height)

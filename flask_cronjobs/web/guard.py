@@ -69,6 +69,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/errors", "errors", "views", "read"),
     Route("/operations", "operations", "views", "read"),
     Route("/order", "order", "views", "read"),
+    Route("/tonight", "tonight", "views", "read"),
     Route("/metrics", "metrics", "monitoring", "read"),
     Route("/health", "health", "monitoring", "open"),
     Route("/tick", "tick", "monitoring", "token"),

@@ -92,6 +92,7 @@ _NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("queues", "Queues", ()),
     ("order", "Order", ()),
     ("effects", "Effects", ()),
+    ("tonight", "Tonight", ()),
     ("ticks", "Ticks", ()),
     ("operations", "Operations", ()),
 )

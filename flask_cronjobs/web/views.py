@@ -9,6 +9,7 @@ from typing import Any
 from flask import Response, abort, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
+from ..jobs.agenda import read_agenda
 from ..jobs.batches import views as batches_report
 from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
@@ -30,7 +31,7 @@ from ..jobs.runs.search import scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from .actions import BULK, run_or_404
-from .format import Tone, bars_of, chart
+from .format import ACROSS, Tone, bars_of, chart, day_chart
 from .format import tone_of as tone_of_status
 from .life import differences, life_of
 from .params import (
@@ -64,7 +65,7 @@ def overview() -> ResponseReturnValue:
         view=view,
         now=view.verdict.now,
         headline=headline_of(view.verdict, view.figures),
-        chart=chart(view.activity),
+        chart=chart(view.activity, view.marks),
         declared=len(state_of().registry.declarations),
         queues=queues(state_of()),
         tasks=sorted(state_of().registry.tasks),
@@ -118,6 +119,20 @@ def ticks() -> ResponseReturnValue:
     return _list_page("ticks", found, data, gaps=gaps)
 
 
+def tonight() -> ResponseReturnValue:
+    """Render what ran in the last twelve hours and what will run in the next, a lane each."""
+    found = read_agenda(state_of())
+    return reader_page(
+        "tonight",
+        own_zones=[lane.timezone for lane in found.lanes],
+        found=found,
+        width=ACROSS,
+        now=found.now,
+        refresh=60,
+        data=found,
+    )
+
+
 #: A concurrency key has no more characters.
 _LONGEST = 500
 
@@ -169,6 +184,7 @@ def definition() -> ResponseReturnValue:
         own_zones=[found.view.timezone],
         found=found,
         definition=found.view,
+        drawn=day_chart(found.days, found.marks),
         shown=state.settings.show_payload,
         now=found.now,
         refresh=REFRESH,
@@ -185,6 +201,7 @@ def task() -> ResponseReturnValue:
         "task",
         own_zones=[row.timezone for row in found.definitions],
         found=found,
+        drawn=day_chart(found.days, found.marks),
         window=WINDOW,
         now=found.now,
         refresh=REFRESH,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -300,3 +301,16 @@ def test_operations_say_who_did_what_and_what_became_of_it(
     assert found["before"] == 2
     assert "dead" not in admin.ok("list", "--operation", "1")
     assert "send" in admin.ok("list", "--operation", "1")
+
+
+def test_agenda_lists_what_will_run_soonest_first(admin: Admin, rows: Rows) -> None:
+    assert admin.ok("agenda").startswith("No definition runs until")
+    rows.definition("each", schedule="* * * * *")
+    rows.definition("hourly", schedule="0 * * * *")
+    lines = admin.ok("agenda").splitlines()
+    assert lines[0].split() == ["AT", "DEFINITION", "SLOTS", "TAKES"]
+    assert len([line for line in lines if "hourly" in line]) == 12
+    assert "720 times" in "\n".join(lines)
+    until = datetime.fromisoformat(admin.data("agenda", "--until", "08:00")["end"])
+    assert (until.hour, until.minute) == (8, 0)
+    assert "Write 08:00" in admin.refused("agenda", "--until", "25:00", code=2)

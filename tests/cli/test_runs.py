@@ -82,6 +82,7 @@ def test_list_show_and_what_changes_a_run_name_its_label(admin: Admin, rows: Row
     assert head.split()[:4] == ["ID", "STATUS", "TASK", "LABEL"]
     assert row.split()[:5] == [str(run_id), "dead", "send", "invoice", "7"]
     assert f"Run {run_id} of send (invoice 7): dead" in admin.ok("show", str(run_id))
+    assert "invoice 7" in admin("retry", "--task", "send", input="n\n").output
     assert f"Run {run_id} of send (invoice 7): queued again" in admin.ok("retry", str(run_id))
 
 

@@ -153,8 +153,8 @@ def test_a_part_is_100_percent_only_if_it_is_all() -> None:
 def test_the_form_for_other_arguments_is_one_click_away(pages: Pages) -> None:
     pages.define("nightly")
     definition, task = "definition?name=nightly", "task?name=remind"
-    pages.shows(definition, 'href="/jobs/run?name=nightly">Run with other arguments')
-    pages.shows(task, 'href="/jobs/run?name=remind">Run with arguments')
+    pages.shows(definition, 'href="/jobs/run?name=nightly">Run now with other arguments')
+    pages.shows(task, 'href="/jobs/run?name=remind">Run now with arguments')
     pages.text("run?name=nightly")
     pages.rights.discard("act")
     for path in (definition, task):

@@ -197,7 +197,7 @@ def test_what_cannot_be_done_with_all_is_refused(pages: Pages) -> None:
         ("queued", "It waits for a worker: ", ["Cancel", "Run again"], 5),
         ("running", "It is running on web-1:7", ["Cancel", "Run again"], 5),
         ("succeeded", "It succeeded", ["Run again"], 60),
-        ("failed", "It waits for ", ["Try now", "Cancel", "Run again"], 15),
+        ("failed", "It waits for ", ["Retry", "Cancel", "Run again"], 15),
         ("dead", "It gave up", ["Retry", "Discard", "Run again"], 60),
         ("cancelled", "It was cancelled", ["Retry", "Run again"], 60),
         ("skipped", "Its slot was skipped", ["Run again"], 60),
