@@ -23,6 +23,7 @@ from . import (
     maintenance,
     marks,
     operations,
+    run_list,
     runs,
     ticks,
 )
@@ -81,7 +82,7 @@ def _overview(as_json: bool) -> None:
 
 
 _MODULES = (
-    *(runs, follow, batches, definitions, agenda, ticks, marks, errors),
+    *(run_list, runs, follow, batches, definitions, agenda, ticks, marks, errors),
     *(maintenance, operations, crontab),
 )
 for _module in _MODULES:

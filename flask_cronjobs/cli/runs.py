@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 
 import click
 
 from ..errors import CronJobsError
-from ..jobs.definitions.actions import no_definition, queue_run
-from ..jobs.definitions.views import definition_names
+from ..jobs.definitions.actions import queue_run
 from ..jobs.humanize import duration, plural
 from ..jobs.reader import CAP
 from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run, retrying
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
-from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
+from ..jobs.runs.list import RunFilter
 from ..jobs.runs.payloads import retry_with, run_again
 from ..jobs.runs.preview import preview
-from ..jobs.runs.search import SEARCH_ALL_FOR, scope
-from ..jobs.state import State, state_of
+from ..jobs.state import state_of
 from ..jobs.step_views import StepView, go_on_from
 from ..registry.options import EnqueueOptions
 from ..text import cut, one_line, printable
-from ..types import JSON, Status
+from ..types import JSON
 from .follow import follow
 from .group import JobsGroup, examples
-from .lists import listing, print_page
 from .output import (
     as_called,
     command,
@@ -47,67 +42,20 @@ from .params import (
     actor,
     age,
     complete_names,
-    fields_option,
     filtered,
-    filtered_by_several,
     json_object,
     json_option,
     time_in_zone,
 )
+from .run_list import advice_on
 from .terminal import paint
 
-#: The columns of `show_list` with ``--wide``, beside the others.
-_WIDE = ("QUEUE", "DUE", "TOOK", "WORKER")
 #: Show a progress bar for this many runs or more.
 _LONG = 500
 #: How many characters of a payload or a result are printed; --json prints all.
 _LONGEST_JSON = 20_000
 
 group: JobsGroup = JobsGroup("runs")
-
-
-@group.command(
-    "list",
-    epilog=examples(
-        "flask jobs admin list --status dead --newer-than 1d",
-        "flask jobs admin list --task send_mail --error Timeout",
-        "flask jobs admin list --status running --watch",
-        "flask jobs admin list -q customer_id:4711 --json id,status,label",
-    ),
-)
-@filtered_by_several
-@click.option("--wide", is_flag=True, help="Print more columns, and cut none.")
-@listing(20, most=500, json=fields_option)
-def show_list(
-    which: RunFilter,
-    statuses: Sequence[Status],
-    limit: int,
-    before: int | None,
-    wide: bool,
-    as_json: str | None,
-) -> None:
-    """List runs, newest first; of a search, those first that match exactly."""
-    state = state_of()
-    found = _page(state, which, before, limit, statuses)
-    none = "There are no runs yet."
-    if not found.rows and (statuses or which != RunFilter()):
-        none = f"No runs match.{_advice(which, 'list')}"
-    headers = ["ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"]
-    if _has_labels(found):
-        headers.insert(3, "LABEL")
-    if wide:
-        headers += _WIDE
-    cells = partial(_cells, found, wide=wide)
-    print_page("runs", found, as_json, headers, cells, none, uncut=wide)
-    if which.search is not None and not as_json:
-        _tell_scope(state, which.search, found)
-
-
-def _tell_scope(state: State, search: str, found: RunPage) -> None:
-    """Say where the search has looked, and how far back."""
-    where = scope(search, state.settings.show_payload)
-    back = "" if found.next is None else f" back to run {found.next}"
-    click.echo(f"Searched ids and keys of all runs; {where}{back}.", err=True)
 
 
 @group.command("show", epilog=examples("flask jobs admin show 5"))
@@ -221,55 +169,6 @@ def _explained() -> Generator[None, None, None]:
         raise click.ClickException(f"{error}. Give the arguments as --payload JSON.") from error
 
 
-def _page(
-    state: State, which: RunFilter, before: int | None, limit: int, statuses: Sequence[Status]
-) -> RunPage:
-    """Return a full page, in as many searches as it takes; the next one begins after an id.
-
-    What takes longer than `SEARCH_ALL_FOR` is left to the next one.
-    """
-    rows: list[RunRow] = []
-    until = time.monotonic() + SEARCH_ALL_FOR
-    while True:
-        page = list_runs(state, which, before, limit - len(rows), statuses=statuses)
-        rows += page.rows
-        if not page.partial or len(rows) >= limit or time.monotonic() >= until:
-            return replace(page, rows=rows, next=page.before)
-        before = page.before
-
-
-def _advice(which: RunFilter, verb: str) -> str:
-    """Return what to say where *verb* has found no run of *which*: a name may be misspelled."""
-    state = state_of()
-    advice = [state.registry.advice(which.task)]
-    name = which.definition
-    if name is not None and name not in definition_names(state):
-        advice.append(str(no_definition(state, name, verb)))
-    return printable(as_called("".join(f" {each}" for each in advice if each)))
-
-
-def _cells(page: RunPage, row: RunRow, wide: bool) -> Sequence[object]:
-    when = since(page.now, row.finished_at or row.started_at or row.run_at)
-    if row.status in ("queued", "failed"):
-        when = since(page.now, row.run_at)
-    error = row.error_type if row.status != "skipped" else row.last_error
-    if row.handed_to is not None:
-        error = f"handed to {row.handed_to}"
-    if row.is_stale(page.now):
-        error = "worker lost"
-    if waits := page.waits.get(row.id, ()):
-        error = waits[0].short if waits[0].kind not in ("later", "worker") else error
-    label = (row.label,) if _has_labels(page) else ()
-    took = None if row.took is None else duration(row.took)
-    more = (row.queue, moment(row.run_at), took, row.locked_by) if wide else ()
-    attempts = f"{row.attempts}/{row.max_attempts}"
-    return row.id, row.status, row.task, *label, attempts, when, error, *more
-
-
-def _has_labels(page: RunPage) -> bool:
-    return any(row.label is not None for row in page.rows)
-
-
 def _whose(task: str, label: str | None) -> str:
     """Return the task of a run, with the run's label if it has one."""
     return printable(f"{task} ({label})" if label else task)
@@ -363,7 +262,7 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
     ids = action.ids(state_of(), which)
     label = action.name.capitalize()
     if not ids:
-        advice = _others(action, which) + _advice(which, action.name)
+        advice = _others(action, which) + advice_on(which, action.name)
         click.echo(f"No {' or '.join(action.statuses(which))} runs match.{advice}")
         return
     if not confirmed:

@@ -127,7 +127,7 @@ def _groups(d: Dialect) -> TextClause:
     columns = ", ".join(_GROUP)
     given = (":key", ":task", ":queue", d.typed(":priority", "integer"))
     following = _first_after([f"hop.{name}" for name in _GROUP])
-    is_next = f"FROM job_runs WHERE hop.number < {CHUNK} AND {d.any_of('id', following)}"
+    is_next = f"FROM job_runs WHERE hop.number < {CHUNK} AND {d.any_of('id', following)} LIMIT 1"
     is_open = f"run_at <= {d.now} AND {unpaused('job_type', 'task')} AND {of_queues(d)}"
     return text(f"""
     WITH RECURSIVE hop({columns}, run_at, number) AS (
@@ -341,9 +341,8 @@ def _write(
 def give_back(books: Bookkeeping, slots: Iterable[Slot]) -> None:
     """Give *slots* back whose attempts have not begun, as far as nobody has taken a later one."""
     d = books.dialect
-    last = (
-        f"SELECT id FROM job_rates WHERE key = :key AND tat = {_time(d, 'after')} {d.skip_locked}"
-    )
+    is_last = f"(tat = {_time(d, 'after')}) IS TRUE"
+    last = f"SELECT id FROM job_rates WHERE key = :key AND {is_last} {d.skip_locked}"
     statement = text(
         f"UPDATE job_rates SET tat = {_time(d, 'before')} WHERE {d.any_of('id', last)} RETURNING id"
     )

@@ -54,6 +54,7 @@ HOURS: Table = Base.metadata.tables["job_hours"]
 MARKS: Table = Base.metadata.tables["job_marks"]
 EFFECTS: Table = Base.metadata.tables["job_effects"]
 PAUSES: Table = Base.metadata.tables["job_pauses"]
+RATES: Table = Base.metadata.tables["job_rates"]
 TICKS: Table = Base.metadata.tables["job_ticks"]
 
 #: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns differently; no annotation fits both.

@@ -238,7 +238,7 @@ def batch() -> ResponseReturnValue:
         "batch",
         batch_tone(found),
         batch=found,
-        facts=batches_report.facts_of(found),
+        facts=batches_report.facts_of(found, now),
         now=now,
         refresh=0 if found.finished_at else _REFRESH_BATCH,
         data=found,

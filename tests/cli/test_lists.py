@@ -157,6 +157,7 @@ def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
     output = admin.ok("batches", batch)
     assert "Batch b: open" in output
     assert "50% of 4 members" in output
+    assert "left" not in output  # It can still be filled.
     assert "Its dead runs: flask jobs admin list --batch b --status dead" in output
     assert admin.data("batches", batch)["counts"]["total"] == 4
     assert "no batch nothing" in admin.refused("batches", "nothing")
@@ -165,6 +166,7 @@ def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
 def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None:
     assert "Closed b." in admin.ok("batches", batch, "--close")
     assert "closed already" in admin.ok("batches", batch, "--close")
+    assert ", at the pace so far" in admin.ok("batches", batch)
     assert f"2 runs of {batch} are cancelled.\n" in admin.ok("batches", batch, "--cancel")
     assert "No batch is unfinished" in admin.ok("batches")
     assert "finished" in admin.ok("batches", "--all")

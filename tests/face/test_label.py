@@ -119,3 +119,9 @@ def test_signals_know_the_label(jobs: CronJobs, db: SQLAlchemy, bill: Any) -> No
         jobs.cancel(gone.id)
         jobs.tick()
     assert told == ["invoice 2, nobody", "invoice 1, nobody", "invoice 1, nobody"]
+
+
+def test_letters_that_are_joined_or_kept_apart_pass_in_names(jobs: CronJobs) -> None:
+    jobs.task(name="\u0646\u0645\u06cc\u200c\u062e", queue="\u0915\u094d\u200d\u0937")(lambda: None)
+    with pytest.raises(TaskError, match="printable"):
+        jobs.task(name="it", queue="a\u202eb")(lambda: None)

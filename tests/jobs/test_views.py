@@ -156,6 +156,17 @@ def test_each_definition_has_its_own_outcomes(state: State, rows: Rows, jobs: Cr
     assert without == views.keys() - {"known"}
 
 
+def test_definition_of_another_app_is_elsewhere_until_its_code_drops_it(
+    state: State, rows: Rows
+) -> None:
+    rows.definition("theirs", origin="code", app="theirs")
+    rows.definition("dropped", origin="code", app="theirs", undeclared_since=ago(5))
+    rows.definition("unknown", origin="code")
+    rows.definition("made", origin="database", app="theirs")
+    views = definitions_by_name(state).rows
+    assert [view.name for view in views if view.elsewhere] == ["theirs"]
+
+
 def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
     moment = datetime(2026, 1, 1, 12, 2, tzinfo=timezone.utc)
     first = next_slots("*/5 * * * *", "UTC", moment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.runs.waits import in_front
 from flask_cronjobs.jobs.state import State
+from flask_cronjobs.models import JobRate
 
 from ..rows import Rows, ago
 
@@ -101,6 +103,21 @@ def test_a_run_waits_at_its_step(
     other = rows.run(age=60, job_type="send")  # Its time is over.
     rows.step(other, "it", kind, finished_at=None, **due)
     assert [each.kind for each in list_runs(state).waits[other]] == ["worker"]
+
+
+def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:
+    rate: dict[str, Any] = {"job_type": "send", "rate_key": "mail", "rate_mark": "waits"}
+    run_id, later = rows.run(age=60, **rate), rows.run(age=-60, **rate)
+    assert [wait.kind for wait in list_runs(state).waits[run_id]] == ["worker"]
+    slot_at = ago(-30)
+    tat = slot_at + timedelta(seconds=6)
+    rows._insert(JobRate, {"key": "mail", "tat": tat, "period": 2.0, "burst": 4})
+    waits = list_runs(state).waits
+    (wait,) = waits[run_id]
+    assert wait.what == f"for its rate, next at {slot_at:%H:%M:%S} UTC"
+    assert [wait.kind for wait in waits[later]] == ["later"]
+    assert [row.id for row in list_runs(state, RunFilter(waits="rate")).rows] == [later, run_id]
+    assert list_runs(state, RunFilter(overdue=True)).rows == ()
 
 
 def test_runs_in_front_are_those_that_a_claim_takes_first(rows: Rows, state: State) -> None:

@@ -169,6 +169,12 @@ def book(account: str, number: int) -> None:
     say("booked", account=account, number=number)
 
 
+@jobs.task(retry=AGAIN, rate="20/s")
+def rated(number: int) -> None:
+    """Say ``rated``, at a rate."""
+    say("rated", number=number)
+
+
 @jobs.task(retry=AGAIN)
 def sleep(seconds: float = 300.0) -> None:
     """Sleep in short pieces."""

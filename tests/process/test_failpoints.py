@@ -28,6 +28,7 @@ def test_kill_at(point: str, site: Site) -> None:
     fill_batch(site)
     month = site.enqueue("close_month", {"steps": 2, "chunks": 2})
     site.enqueue_many("book", [{"account": "a", "number": each} for each in range(5)])
+    site.enqueue_many("rated", [{"number": each} for each in range(3)])
     done = site.run_tick(env={VARIABLE: point})
     assert done.returncode == -9, done.stderr
     site.tick_until_done()
@@ -54,6 +55,7 @@ def test_kill_at(point: str, site: Site) -> None:
     booked = [line["number"] for line in site.trace("booked")]
     assert sorted(set(booked)) == list(range(5))
     assert booked == sorted(booked)
+    assert {line["number"] for line in site.trace("rated")} == {0, 1, 2}
 
 
 def fill_batch(site: Site) -> None:

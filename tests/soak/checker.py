@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from flask_cronjobs.jobs.outcomes import FAILURES_KEPT
 from flask_cronjobs.types import handed_to
 from tests.soak import timeline
-from tests.soak.app import BUDGET, LEASE, ROLLED_BACK
+from tests.soak.app import BUDGET, LEASE, RATE, ROLLED_BACK
 from tests.soak.history import RETENTION, Batch, Handover, History, Run, Said
 from tests.soak.processes import ORPHAN_LIMIT
 from tests.soak.timeline import Fault
@@ -345,6 +345,22 @@ def order_is_kept(history: History) -> Iterator[str]:
         latest[key] = max(said.run, before)
 
 
+def rates_hold(history: History) -> Iterator[str]:
+    """No window of a rate key has more attempts than its length allows, and the burst."""
+    number, seconds, burst = RATE
+    times: dict[str, list[float]] = {}
+    for said in history.said:
+        if said.what == "begun" and said.started is not None and said.key is not None:
+            times.setdefault(said.key, []).append(said.started)
+    for key, begun in times.items():
+        begun.sort()
+        for place, first in enumerate(begun):
+            for more, last in enumerate(begun[place : place + 50]):
+                # SQLite rounds to milliseconds.
+                if last - first + 0.001 < (more + 1 - burst) * seconds / number:
+                    yield f"the key {key}: {more + 1} attempts in {last - first:.3f} s"
+
+
 def ticks_end_as_commands_do(history: History) -> Iterator[str]:
     """A tick did its work, could not and said so, or was ended by a signal; none crashed.
 
@@ -445,6 +461,7 @@ CHECKS: tuple[Check, ...] = (
     failures_match_attempts,
     limits_hold,
     order_is_kept,
+    rates_hold,
     ticks_end_as_commands_do,
     ticks_end_in_their_time,
     ticks_succeed_when_all_is_calm,

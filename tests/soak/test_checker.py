@@ -285,6 +285,12 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
     },
     "limits_hold": {"two at once": more("said", *said(8, 1, ("step", 3.5)))},
     "order_is_kept": {"turned": more("said", in_order(2, 6.0), in_order(1, 7.0))},
+    "rates_hold": {
+        "too many at once": more(
+            "said",
+            *(Said("begun", 6, each, 1, "", "rate:1", 1, 100 + each / 50) for each in range(5)),
+        )
+    },
     "ticks_end_as_commands_do": {
         "a crash": more("ticks", Tick(70, 0, 1)),
         "a crash without a watchdog": more("ticks", Tick(-11, 0, 1)),

@@ -38,7 +38,7 @@ def statuses(pages: Pages) -> list[str]:
 
 
 def test_batch_shows_how_far_it_is_and_leads_to_its_runs(pages: Pages, batch: str) -> None:
-    progress = 'value="0.6666666666666666"'
+    progress = "66 % of weekly:&lt;W47&gt; ended"
     pages.shows("batches", "weekly:&lt;", "2 of 3", "1 dead", progress, "Cancel the rest")
     (row,) = pages.data("batches")["batches"]
     assert (row["key"], row["waiting"], row["counts"]["dead"]) == (batch, 1, 1)

@@ -35,26 +35,27 @@ class Turns:
         self._books = books
         self._due_at = 0.0
 
-    def give(self) -> None:
-        """Give the turn to the next run of each strict order.
+    def give(self) -> bool:
+        """Give the turn to the next run of each strict order; return whether that changed anything.
 
         :raises DatabaseTrouble: it is not known for which.
         """
         failpoints.reach("before-turns")
-        orders.give(self._books)
+        changed = orders.give(self._books)
         self.pend = False
         self._due_at = time.monotonic() + TURNS_EVERY
+        return changed
 
-    def give_before_claim(self, idle: bool) -> None:
-        """Give the turns before a claim, if it is time.
+    def give_before_claim(self, idle: bool) -> bool:
+        """Give the turns before a claim, if it is time; return whether that changed anything.
 
         An app without strict orders never looks, and a busy worker looks seldom. One that is idle
         looks each time, so that it finds what has just come.
 
         :raises DatabaseTrouble: as of `give`.
         """
-        if self.pend or (self.ordered and (idle or time.monotonic() >= self._due_at)):
-            self.give()
+        is_time = self.pend or (self.ordered and (idle or time.monotonic() >= self._due_at))
+        return self.give() if is_time else False
 
     def note_ended(self, outcomes: Iterable[Outcome]) -> None:
         """Note that *outcomes* are recorded: behind one in a strict order another may come."""
@@ -136,12 +137,13 @@ class Exchanger:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
             if wanted > 0:
-                self.rates.open_slots(self._request)
+                self.rates.open_slots(self._request, idle=not left)
             looks = look_first and wanted > 0 and self._got_less and not left
             is_empty = looks and self._front_is_empty()
             request: ClaimRequest | None = None
             if wanted > 0 and not is_empty:
-                self.turns.give_before_claim(idle=not left)
+                if self.turns.give_before_claim(idle=not left):
+                    self.rates.open_slots(self._request, idle=True)
                 request = self._request._replace(
                     limit=wanted,
                     token=f"{self._worker}:{secrets.token_hex(6)}",
@@ -168,7 +170,7 @@ class Exchanger:
 
     def open_slots(self) -> float:
         """Let runs be claimed whose rates have free slots; return when the next slot comes."""
-        self.rates.open_slots(self._request)
+        self.rates.open_slots(self._request, idle=True)
         return self.rates.next_at
 
     def may_come_back(self) -> bool:

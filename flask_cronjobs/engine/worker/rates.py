@@ -13,7 +13,7 @@ from ...jobs.runs.claim import ClaimRequest
 from ...registry.rate import Rate
 from ...types import Claim, Outcome
 
-#: How often it looks at most, in seconds.
+#: How often a busy worker looks at most, in seconds.
 LOOK_EVERY = 0.05
 
 
@@ -33,13 +33,15 @@ class RateLimits:
         self._slots: dict[tuple[int, str], Slot] = {}
         self._look_at = 0.0
 
-    def open_slots(self, request: ClaimRequest) -> None:
-        """Let due runs be claimed that have a slot now, if it is time to look.
+    def open_slots(self, request: ClaimRequest, idle: bool) -> None:
+        """Let due runs be claimed that have a slot now.
+
+        A busy worker looks seldom, one that is idle each time, so that it finds what has just come.
 
         :raises DatabaseTrouble: it is not known which.
         """
         now = time.monotonic()
-        if not self._by_task or now < min(self._look_at, self.next_at):
+        if not self._by_task or (not idle and now < self._look_at):
             return
         found = rates.open_slots(self._books, self._by_task, request)
         self._look_at = now + LOOK_EVERY

@@ -96,6 +96,7 @@ def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
         "paused": not_(and_(true(), *not_paused(reader))),
         "undeclared": RUNS.c.job_type.not_in(list(tasks)) if tasks else false(),
         "later": RUNS.c.run_at > reader.now,
+        "rate": RUNS.c.rate_mark.is_not(None),
     }
     return and_(text(RUNNABLE), conditions[why])
 
@@ -124,7 +125,7 @@ def _is_searched(reader: Reader, search: str) -> ColumnElement[bool]:
 
 
 #: What the filter can find of the reasons of `waits`.
-WAITS: tuple[str, ...] = ("turn", "paused", "undeclared", "later")
+WAITS: tuple[str, ...] = ("turn", "paused", "undeclared", "later", "rate")
 _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
 _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)

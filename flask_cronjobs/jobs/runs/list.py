@@ -217,14 +217,8 @@ def list_runs(
         found, floor, hits = page_ids(reader, which, cursor, limit, order, by_name, statuses)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
-        if (search := which.search) is not None:
-            # Those with exactly that come before those that only contain it.
-            rows.sort(
-                key=lambda row: (
-                    row.id not in first
-                    and not is_exact(hits.get(row.id), search, row.task, row.label)
-                )
-            )
+        if which.search is not None:
+            rows.sort(key=lambda row: not (row.id in first or is_exact(row, which.search, hits)))
         is_full = len(found) > limit
         last = found[limit - 1] if is_full else floor
         searched_to = None if is_full or floor is None else _created(reader, floor.id)

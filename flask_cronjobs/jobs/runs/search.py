@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Row, select, union
@@ -115,13 +115,11 @@ def showing(
     return Showing(found, len(rows), hits)
 
 
-def is_exact(hit: Hit | None, search: str, *shown: str | None) -> bool:
-    """Return whether a run with *hit*, or one of *shown*, has exactly what *search* asks for.
-
-    :param shown: its name and its label.
-    """
-    value = wanted(search).value.lower()
-    return (hit is not None and hit.exact) or any(value == (each or "").lower() for each in shown)
+def is_exact(row: Any, search: str | None, hits: Mapping[int, Hit]) -> bool:
+    """Return whether a whole value, the name or the label of *row* is what *search* asks for."""
+    value = wanted(search or "").value.lower()
+    in_payload = row.id in hits and hits[row.id].exact
+    return in_payload or value in (row.task.lower(), (row.label or "").lower())
 
 
 def _stored(reader: Reader, ids: Sequence[int]) -> dict[int, Row[Any]]:

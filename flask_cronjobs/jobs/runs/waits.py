@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import Row, and_, func, or_, select, text
 
 from ...models.conditions import DONE, KEYED, ORDERED, UNKEYED
+from ...registry.rate import Rate
 from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import duration, late, seconds_since, since
-from ..reader import CAP, RUNS, STEPS, Count, Reader, read_once
+from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader, read_once
 
 if TYPE_CHECKING:
     from .list import RunRow
@@ -21,6 +22,7 @@ Kind: TypeAlias = Literal[
     "stopped",
     "paused",
     "undeclared",
+    "rate",
     "share",
     "executor",
     "later",
@@ -49,6 +51,7 @@ class _Waiting(NamedTuple):
 
     :ivar holder: one of the runs that have the shares of its key, if all are taken.
     :ivar before: in a strict order, the run that must end first.
+    :ivar slot_at: if it waits for its rate, when the next slot of its key comes.
     :ivar step: the durable step at which it waits, behind its kind: ``wait approved``.
     """
 
@@ -60,6 +63,7 @@ class _Waiting(NamedTuple):
     holder: Row[Any] | None = None
     before: Row[Any] | None = None
     step: str | None = None
+    slot_at: datetime | None = None
 
 
 def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ...]]:
@@ -81,6 +85,7 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
                 holder=known.get(keys[row.id].holder),
                 before=known.get(keys[row.id].before),
                 step=keys[row.id].step,
+                slot_at=_slot_at(keys[row.id]),
             )
         )
         for row in waiting
@@ -95,7 +100,8 @@ def _of_keys(ids: Sequence[int]) -> Any:
     """
     c = RUNS.c
     columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.on_dead
-    own = select(*columns).where(c.id.in_(ids)).subquery()
+    own = select(*columns, c.rate_key, c.rate_mark).where(c.id.in_(ids)).subquery()
+    rate = and_(RATES.c.key == own.c.rate_key, own.c.rate_mark.is_not(None))
     has_share = (c.concurrency_key == own.c.key, c.concurrency_share.is_not(None))
     taken = select(func.count()).where(*has_share).scalar_subquery()
     first = select(c.id).where(*has_share).order_by(c.concurrency_share).limit(1)
@@ -107,10 +113,18 @@ def _of_keys(ids: Sequence[int]) -> Any:
     step = select(s.kind + " " + s.name).where(*waits).limit(1)
     return select(
         own.c.id,
+        *(RATES.c.tat, RATES.c.period, RATES.c.burst),
         step.scalar_subquery().label("step"),
         first.where(taken >= own.c.most).scalar_subquery().label("holder"),
         before.scalar_subquery().label("before"),
-    )
+    ).select_from(own.outerjoin(RATES, rate))
+
+
+def _slot_at(row: Row[Any]) -> datetime | None:
+    """Return when the next slot comes of the rate for which a run waits, by the row of its key."""
+    if row.tat is None:
+        return None
+    return Rate(timedelta(seconds=row.period), row.burst).opens(row.tat)
 
 
 def _reasons(waiting: _Waiting) -> tuple[Wait, ...]:
@@ -146,6 +160,13 @@ def _undeclared(waiting: _Waiting) -> Iterable[Wait]:
         yield Wait("undeclared", "task not declared", what)
 
 
+def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
+    slot_at = waiting.slot_at
+    if slot_at is not None and waiting.row.run_at <= waiting.now < slot_at:
+        what = f"for its rate, next at {slot_at:%H:%M:%S} UTC"
+        yield Wait("rate", what, what)
+
+
 def _without_share(waiting: _Waiting) -> Iterable[Wait]:
     holder = waiting.holder
     if holder is not None and waiting.before is None:
@@ -177,6 +198,7 @@ REASONS: tuple[Callable[[_Waiting], Iterable[Wait]], ...] = (
     _in_order,
     _paused,
     _undeclared,
+    _at_its_rate,
     _without_share,
     _for_executor,
     _not_due,
