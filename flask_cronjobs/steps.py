@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
@@ -390,10 +389,10 @@ class _Step:
         return known.rows
 
     def _note_line(self) -> None:
-        frame = sys._getframe()
-        while str(frame.f_globals.get("__name__")).startswith(_PACKAGE) and frame.f_back:
+        frame = inspect.currentframe()
+        while frame and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
             frame = frame.f_back
-        line = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+        line = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "?"
         before = self.run.steps.lines.get(self.name)
         if before is not None:
             raise SetupError(

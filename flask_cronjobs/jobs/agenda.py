@@ -141,7 +141,7 @@ def read_agenda(source: Source, until: datetime | None = None) -> Agenda:
             more=len(found) > LANES,
             delayed=tuple(_delayed(reader, end)),
             collisions=tuple(_collisions(lanes, workers)),
-            clock_changes=tuple(_clock_changes(lanes, start, end)),
+            clock_changes=tuple(find_clock_changes(lanes, start, end)),
             workers=workers,
         )
 
@@ -234,7 +234,10 @@ def _collisions(lanes: Sequence[Lane], workers: int) -> Iterator[Collision]:
         yield Collision(at, tuple(sorted(found)))
 
 
-def _clock_changes(lanes: Sequence[Lane], start: datetime, end: datetime) -> Iterator[ClockChange]:
+def find_clock_changes(
+    lanes: Sequence[Lane], start: datetime, end: datetime
+) -> Iterator[ClockChange]:
+    """Yield the changes of clocks in the zones of *lanes*."""
     for name in sorted({lane.timezone for lane in lanes}):
         try:
             zone = parse_zone(name)

@@ -36,7 +36,8 @@ class JobHour(Base):
     took_seconds: Mapped[float] = mapped_column(Float)
     """How long their last attempts took, together."""
     took: Mapped[JSON] = mapped_column(JSONType, server_default=text("'{}'"))
-    """How many of them took how long: numbers by the buckets of `flask_cronjobs.jobs.buckets`."""
+    """How many of them took how long: numbers by bucket; a doubling has four, from a
+    millisecond on."""
     waited_seconds: Mapped[float] = mapped_column(Float)
     """How long they were due before their last attempts began, together."""
     waited: Mapped[JSON] = mapped_column(JSONType, server_default=text("'{}'"))

@@ -6,8 +6,14 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from flask_cronjobs.jobs.agenda import RUNS_SHOWN, Agenda, ClockChange, Lane, read_agenda
-from flask_cronjobs.jobs.agenda import _clock_changes as clock_changes
+from flask_cronjobs.jobs.agenda import (
+    RUNS_SHOWN,
+    Agenda,
+    ClockChange,
+    Lane,
+    find_clock_changes,
+    read_agenda,
+)
 from flask_cronjobs.jobs.state import State
 from tests.rows import Rows, ago, now
 
@@ -84,7 +90,7 @@ def test_delayed_runs_are_grouped_by_task(state: State, rows: Rows) -> None:
 def test_clock_change_is_found_to_the_minute() -> None:
     def changes(zone: str, start: datetime) -> list[ClockChange]:
         lane = Lane("a", "a", zone, (), None, False)
-        return list(clock_changes([lane, lane], start, start + timedelta(hours=24)))
+        return list(find_clock_changes([lane, lane], start, start + timedelta(hours=24)))
 
     eve = datetime(2026, 10, 24, 18, 7, 30, tzinfo=timezone.utc)
     at = datetime(2026, 10, 25, 1, tzinfo=timezone.utc)

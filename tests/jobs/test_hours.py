@@ -25,8 +25,9 @@ EIGHT = NINE - HOUR
 
 def ended(kit: Kit, at: datetime, took: float = 1.0, waited: float = 0.5, **values: Any) -> int:
     started = at - timedelta(seconds=took)
-    times = {"started_at": started, "run_at": started - timedelta(seconds=waited)}
-    return kit.run(**{"finished_at": at, **times, "status": "succeeded", "attempts": 1, **values})
+    times: dict[str, Any] = {"started_at": started, "run_at": started - timedelta(seconds=waited)}
+    times |= {"finished_at": at, "status": "succeeded", "attempts": 1}
+    return kit.run(**(times | values))
 
 
 def hours(kit: Kit) -> dict[tuple[datetime, str], JobHour]:

@@ -50,7 +50,7 @@ Nonce = dict[str, object]
 
 
 class Entry(db.Model):  # type: ignore[name-defined,misc]
-    """What an atomic run leaves in the database: exactly one row."""
+    """What an atomic run leaves in the database, and each step of others: exactly one row."""
 
     __tablename__ = "soak_entries"
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -193,6 +193,27 @@ def atomic(steps: int) -> Nonce:
             time.sleep(0.02)
         db.session.add(Entry(run_id=current_run.id))
         db.session.flush()
+        return nonce
+
+
+#: How many steps a run of `in_steps` has, and how many chunks.
+STEPS = 3
+
+
+@jobs.task(retry=AGAIN)
+def in_steps() -> Nonce:
+    """Leave one row for each step and chunk, in one commit with it."""
+
+    def leave() -> None:
+        time.sleep(0.02)
+        db.session.add(Entry(run_id=current_run.id))
+
+    with performing() as nonce:
+        for number in range(STEPS):
+            jobs.step(f"step {number}", leave)
+        for _ in jobs.each("chunks", lambda after: range((after or 0) + 1, STEPS + 1)[:1]):
+            leave()
+        jobs.sleep("nap", 0.1)
         return nonce
 
 

@@ -31,6 +31,7 @@ KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_
     *("plain", "two_at_a_time", "two_at_a_time", "failing", "failing", "killing", "overlong"),
     *("own_row", "snoozing"),
     *4 * ["in_order"],
+    *3 * ["in_steps"],
     *3 * ["rated"],
 ]
 

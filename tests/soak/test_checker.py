@@ -74,6 +74,7 @@ def lawful() -> History:
             Run(10, "killing", "succeeded", 2, 9, result={"token": "10/2"}),
             Run(11, "plain", "succeeded", 2, 9, result={"token": "11/2"}),
             Run(12, "own_row", "succeeded", 1, 9, result={"token": "12/1"}),
+            Run(16, "in_steps", "cancelled", 0, 9),
             # In a batch, and after one inside it; each is followed by a run.
             Run(13, "joining", "cancelled", 0, 9),
             Run(14, "joining", "cancelled", 0, 9, batch_id=1),
@@ -257,6 +258,7 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
     "atomic_work_is_there_exactly_once": {
         "twice": put("entries", 4, 2),
         "of a failure": put("entries", 7, 1),
+        "a step twice": put("entries", 16, 7),
     },
     "no_executions_overlap": {
         "no lease was lost": step(3, error_type="RuntimeError"),
