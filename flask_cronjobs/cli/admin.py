@@ -23,6 +23,7 @@ from . import (
     maintenance,
     marks,
     operations,
+    queues,
     run_list,
     runs,
     ticks,
@@ -82,8 +83,8 @@ def _overview(as_json: bool) -> None:
 
 
 _MODULES = (
-    *(run_list, runs, follow, batches, definitions, agenda, ticks, marks, errors),
-    *(maintenance, operations, crontab),
+    *(run_list, runs, follow, batches, definitions, agenda),
+    *(queues, ticks, marks, errors, maintenance, operations, crontab),
 )
 for _module in _MODULES:
     for _command in _module.group.commands.values():

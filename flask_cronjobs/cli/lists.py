@@ -50,7 +50,7 @@ def listing(
         behind = click.option("--before", type=Id(), metavar="ID", help="Only smaller ids.")
     else:
         behind = click.option("--after", metavar=after, help=f"Only what comes after {after}.")
-    return lambda command: limit(behind(json(_watchable(command))))
+    return lambda command: limit(behind(json(watchable(command))))
 
 
 def print_page(
@@ -109,7 +109,7 @@ def _behind() -> str:
     return "after" if "after" in click.get_current_context().params else "before"
 
 
-def _watchable(command: F) -> F:
+def watchable(command: F) -> F:
     """Add ``--watch`` to *command*, which prints a list and takes ``as_json``."""
 
     @wraps(command)

@@ -111,7 +111,7 @@ def serve(
         resident=True,
         limits=limits,
         parent=parent,
-        minute_work=partial(ResidentMinutes, state, tally),
+        minute_work=partial(ResidentMinutes, state, tally, options.queues),
     )
     try:
         run_workers(state, number_of_workers(state, options), resident)
@@ -142,10 +142,13 @@ class ResidentMinutes(threading.Thread):
     :ivar _listening: what the row says of the worker.
     """
 
-    def __init__(self, state: State, tally: Tally, worker: ResidentWorker) -> None:
+    def __init__(
+        self, state: State, tally: Tally, queues: tuple[str, ...], worker: ResidentWorker
+    ) -> None:
         super().__init__(name="cronjobs-minutes", daemon=True)
         self._state = state
         self._tally = tally
+        self._queues = queues
         self._worker = worker
         self._books = Bookkeeping(state.engine, patience=PATIENCE)
         self._sender = _sender(state)
@@ -241,7 +244,7 @@ class ResidentMinutes(threading.Thread):
 
     def _begin(self) -> OpenTick:
         self._listening = self._worker.listening()
-        opened = begin(self._books, self._listening)
+        opened = begin(self._books, self._queues, True, self._listening)
         self._tally.tick_id = opened.id
         self._counts.clear()
         return opened

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import signals
+from .. import __version__, signals
 from ..db.connection import Bookkeeping
 from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
@@ -88,7 +88,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
     """
     refuse_shared(state.database)
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
-        opened, counts, lost = begin(books), Counter[str](), list[Outcome]()
+        opened, counts, lost = begin(books, options.queues), Counter[str](), list[Outcome]()
         for _ in housekeeping(state, books, options.news, counts, lost.extend):
             pass
         budget = state.settings.tick_budget if options.budget is None else options.budget
@@ -152,13 +152,26 @@ def _slot_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until
     return wait is not None and time.monotonic() + wait < until
 
 
-def begin(books: Bookkeeping, listening: bool = False) -> OpenTick:
+def begin(
+    books: Bookkeeping,
+    queues: tuple[str, ...] = (),
+    resident: bool = False,
+    listening: bool = False,
+) -> OpenTick:
     """Begin a tick's row, and warn if this host's clock is wrong, or the database's was.
 
+    :param queues: those that it serves; empty means all.
+    :param resident: whether the row is a minute of a resident worker.
     :param listening: whether the row is a resident worker's that a NOTIFY wakes.
     """
     started, before = time.monotonic(), time.time()
-    row = ticks.begin(books, worker_name(), socket.gethostname(), os.getpid(), listening)
+    row = ticks.begin(
+        *(books, worker_name(), socket.gethostname(), os.getpid()),
+        listening=listening,
+        resident=resident,
+        queues=queues,
+        version=__version__,
+    )
     if row.was_ahead:
         logger.warning(
             "The database's clock was ahead, and is right again. Definitions go on from the last "

@@ -30,6 +30,7 @@ from .reader import (
 )
 from .ticks import did_its_work
 from .waiting import handed, overdue
+from .workers import Silence, find_silence
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
 #: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
@@ -127,6 +128,7 @@ class Figures:
     :ivar doubts: effects in doubt.
     :ivar stops: dead runs behind which a strict order stands still.
     :ivar handed: runs that wait in the brokers of executors; None if there are no executors.
+    :ivar silence: hosts that ticked for long and stopped, while others go on.
     :ivar since: since when there have been such runs or effects, by the name of the figure.
     """
 
@@ -139,6 +141,7 @@ class Figures:
     doubts: Count
     stops: Count
     handed: Count | None = None
+    silence: Silence | None = None
     since: Mapping[str, datetime | None] = field(default_factory=dict)
 
 
@@ -206,6 +209,9 @@ def _amber(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
         todo = f"The next tick takes back {runs}. If they stay, ticks have stopped."
         link = ("runs", {"status": "running"})
         yield Finding("stale-runs", "warning", "a worker was lost", todo, since["stale"], link)
+    if figures.silence:
+        link, at = ("queues", {}), figures.silence.since
+        yield Finding("silent-host", "warning", str(figures.silence), _SILENT, at, link)
     if figures.doubts:
         what = f"{figures.doubts.of('effect')} in doubt"
         yield Finding(
@@ -245,6 +251,10 @@ _STALLED = {"undeclared": "orphaned-task", "batch": "open-batch"}
 _RETRY = (
     "See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
     "flask jobs admin retry --status dead --newer-than 24h"
+)
+_SILENT = (
+    "See `flask jobs admin workers`. Is the host up, and what does its cron log? One that is gone "
+    "for good is forgotten a day after its last tick."
 )
 _DOUBTS = (
     "A process died before it could record the result. See `flask jobs admin effects`. Find out "
@@ -385,7 +395,8 @@ def _figures(reader: Reader, oldest: float | None) -> Figures:
     )[0]
     counts = {name: count_of(getattr(row, name)) for name in (*counted, "overdue")}
     since = {name: getattr(row, f"{name}_since") for name in _DATED}
-    return Figures(oldest=oldest, missed=missed_slots(reader), since=since, **counts)
+    missed, silence = missed_slots(reader), find_silence(reader)
+    return Figures(oldest=oldest, missed=missed, silence=silence, since=since, **counts)
 
 
 def _earliest(some: Query) -> ScalarSelect[datetime]:

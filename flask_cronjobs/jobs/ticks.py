@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from itertools import pairwise
@@ -52,19 +53,45 @@ class TickRow(NamedTuple):
     last_hour: datetime | None = None
 
 
-def begin(books: Bookkeeping, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
+def begin(
+    books: Bookkeeping,
+    worker: str,
+    host: str,
+    pid: int,
+    *,
+    listening: bool = False,
+    resident: bool = False,
+    queues: Sequence[str] = (),
+    version: str | None = None,
+) -> TickRow:
     """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
 
     It is here that they go, since each tick comes this far, even one that is killed later. So
     there are no more of them than began within a day, however ticks end.
 
     :param listening: whether it is a resident worker that a NOTIFY wakes.
+    :param resident: whether it is a minute of a resident worker.
+    :param queues: those that it serves; empty means all.
     """
-    values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
+    values = {
+        "worker": worker,
+        "host": host,
+        "pid": pid,
+        "listening": listening,
+        "resident": resident,
+        "queues": json.dumps(sorted(set(queues))) if queues else None,
+        "version": version,
+    }
     clock, limit = books.dialect.now, books.dialect.later(":age")
+    own_queues = books.dialect.typed(":queues", "jsonb")
     statement = f"""
-    INSERT INTO job_ticks (worker, host, pid, listening, started_at, seen_at)
-    VALUES (:worker, :host, :pid, :listening, {clock}, {clock})
+    INSERT INTO job_ticks (
+        worker, host, pid, listening, resident, queues, version, started_at, seen_at
+    )
+    VALUES (
+        :worker, :host, :pid, :listening, :resident, {own_queues}, :version,
+        {clock}, {clock}
+    )
     RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old,
         {is_ahead(books.dialect)} AS was_ahead, (SELECT max(hour) FROM job_hours) AS last_hour
     """

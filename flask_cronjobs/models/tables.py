@@ -253,7 +253,7 @@ class JobRun(Base):
     rate_mark: Mapped[str | None] = mapped_column(String)
     """``waits``: for the next slot of its rate key, so that it is not to be claimed yet."""
     fingerprint: Mapped[str | None] = mapped_column(String)
-    """The group of its error, if its latest attempt failed; see `jobs.fingerprints`."""
+    """The group of its error, if its latest attempt failed."""
     operation_id: Mapped[int | None] = mapped_column(BigId)
     """The latest operation that changed it."""
     forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
@@ -414,6 +414,12 @@ class JobTick(Base):
     # Quoted, so that a migration generated on one database runs on the other.
     listening: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
     """Whether it is a resident worker that a NOTIFY wakes."""
+    resident: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
+    """Whether it is a minute of ``flask jobs work``."""
+    queues: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    """The names of the queues that it serves; null: all."""
+    version: Mapped[str | None] = mapped_column(String)
+    """The version of Flask-CronJobs."""
     recorded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     """Runs inserted for due slots."""
     skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))

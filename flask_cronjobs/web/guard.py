@@ -68,6 +68,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/ticks", "ticks", "views", "read"),
     Route("/errors", "errors", "views", "read"),
     Route("/operations", "operations", "views", "read"),
+    Route("/queues", "queues", "views", "read"),
     Route("/order", "order", "views", "read"),
     Route("/tonight", "tonight", "views", "read"),
     Route("/metrics", "metrics", "monitoring", "read"),

@@ -194,7 +194,7 @@ def wants_json() -> bool:
 
 
 #: The pages to which an action on a definition goes back, and what their URLs keep.
-_PLACES = ("overview", "definitions", "definition", "task")
+_PLACES = ("overview", "definitions", "definition", "task", "queues")
 _KEPT = ("name", "search", "state", "sort", "page")
 
 

@@ -22,7 +22,8 @@ from ..jobs.health import headline_of, tone_of
 from ..jobs.operations.views import list_operations
 from ..jobs.orders import list_key_orders
 from ..jobs.overview import read_overview
-from ..jobs.pauses import queues
+from ..jobs.pauses import queues as declared_queues
+from ..jobs.queues import list_queues
 from ..jobs.reader import Page, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, sorting_of
@@ -30,6 +31,7 @@ from ..jobs.runs.list import WINDOW, RunFilter, list_runs
 from ..jobs.runs.search import scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
+from ..jobs.workers import list_hosts
 from .actions import BULK, run_or_404
 from .format import ACROSS, Tone, bars_of, chart, day_chart
 from .format import tone_of as tone_of_status
@@ -67,7 +69,7 @@ def overview() -> ResponseReturnValue:
         headline=headline_of(view.verdict, view.figures),
         chart=chart(view.activity, view.marks),
         declared=len(state_of().registry.declarations),
-        queues=queues(state_of()),
+        queues=declared_queues(state_of()),
         tasks=sorted(state_of().registry.tasks),
         refresh=REFRESH,
         data=view,
@@ -117,6 +119,20 @@ def ticks() -> ResponseReturnValue:
         gaps = list_gaps(reader) if before is None else ()
     data = {"ticks": found.rows, "gaps": gaps, "before": found.next}
     return _list_page("ticks", found, data, gaps=gaps)
+
+
+def queues() -> ResponseReturnValue:
+    """Render the queues, and the hosts that serve them."""
+    with reading(state_of()) as reader:
+        found, hosts = list_queues(reader), list_hosts(reader)
+    return reader_page(
+        "queues",
+        queues=found.rows,
+        hosts=hosts.rows,
+        now=found.now,
+        refresh=REFRESH,
+        data={"queues": found.rows, "hosts": hosts.rows},
+    )
 
 
 def tonight() -> ResponseReturnValue:

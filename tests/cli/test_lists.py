@@ -28,6 +28,8 @@ from .conftest import Admin
         ("ticks --before 1", "There are no older ticks."),
         ("marks", "There are no marks. To make one: flask jobs admin mark v812"),
         ("operations", "No operation is recorded."),
+        ("queues", "No task is declared, and nothing waits."),
+        ("workers", "No host has ticked within the last day."),
         ("turns", "No run of a strict order waits or runs."),
         ("turns --stopped", "No key is stopped."),
     ],
@@ -316,3 +318,29 @@ def test_agenda_lists_what_will_run_soonest_first(admin: Admin, rows: Rows) -> N
     until = datetime.fromisoformat(admin.data("agenda", "--until", "08:00")["end"])
     assert (until.hour, until.minute) == (8, 0)
     assert "Write 08:00" in admin.refused("agenda", "--until", "25:00", code=2)
+
+
+# queues and workers
+
+
+def test_queues_and_workers_say_who_serves_what(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
+    jobs.task(name="send", queue="mail")(lambda: None)
+    rows.tick(age=5, queues=["mail"], version="1.2", resident=True)
+    rows.run("succeeded", age=60, queue="mail", run_at=ago(65), started_at=ago(62))
+    rows.run(age=70, queue="slow")
+    running = rows.run("running", age=5)
+    _, mail, slow = (line.split() for line in admin.ok("queues").splitlines())
+    assert mail == ["mail", "0", "0", "-", "0.1", "0.1", "3.0", "s", "web-1"]
+    assert slow == ["slow", "1", "1", "1", "min", "ago", "0.1", "0", "-", "nobody"]
+    (found,) = admin.data("queues")["queues"][1:]
+    assert (found["name"], found["due"], found["hosts"]) == (
+        "slow",
+        {"value": 1, "capped": False},
+        [],
+    )
+    _, host = admin.ok("workers").splitlines()
+    parts = ["web-1", "here", "5", "s", "ago", "resident", "mail", "1.2", "1"]
+    assert host.split() == [*parts, "send", f"({running})"]
+    assert admin.data("workers")["workers"][0]["queues"] == ["mail"]
+    rows.tick(age=3)
+    assert admin.ok("workers").splitlines()[1].split()[5:9] == ["cron,", "resident", "all", "-"]

@@ -70,6 +70,26 @@ def test_a_run_waits_for(
     assert (seen.position is None) == (kinds != ["worker"])
 
 
+@pytest.mark.parametrize(
+    ("queues", "age", "kinds"),
+    [
+        ([["mail"], ["slow"]], {}, ["unserved"]),
+        ([["mail"], ["slow"]], {"queue": "slow"}, ["worker"]),
+        ([["mail"], ["slow"]], {"age": -600}, ["later"]),
+        ([["mail"], None], {}, ["worker"]),
+        ([], {}, ["worker"]),
+    ],
+)
+def test_a_run_waits_for_a_worker_that_serves_its_queue(
+    rows: Rows, state: State, queues: list[list[str]], age: dict[str, Any], kinds: list[str]
+) -> None:
+    for each in queues:
+        rows.tick(age=60, queues=each)
+    rows.tick(age=3600)  # So long ago that it is gone.
+    run_id = rows.run(**{"age": 60, "job_type": "send", **age})
+    assert [wait.kind for wait in list_runs(state).waits[run_id]] == kinds
+
+
 def test_what_has_begun_waits_for_nothing(rows: Rows, state: State) -> None:
     for status in ("running", "succeeded", "dead", "cancelled", "skipped"):
         rows.run(status, job_type="send")

@@ -22,11 +22,13 @@ from flask_cronjobs.jobs.marks import list_marks
 from flask_cronjobs.jobs.operations.views import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
+from flask_cronjobs.jobs.queues import list_queues
 from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.jobs.workers import list_hosts
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by
 from tests.rows import Rows
 
@@ -65,6 +67,8 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "one batch": lambda state: find_batch(state, "reports"),
     "runs of a batch": lambda state: list_runs(state, RunFilter(batch="reports")),
     "key orders": list_key_orders,
+    "queues": list_queues,
+    "hosts": list_hosts,
     "doctor": examine,
     "operations": list_operations,
     "errors": list_errors,
@@ -127,6 +131,7 @@ OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
     "one batch": REPORTS["one batch"],
     "runs of a batch": REPORTS["runs of a batch"],
     "key orders": list_key_orders,
+    "queues": list_queues,
     "agenda": read_agenda,
 }
 #: The same, once autovacuum has analyzed the table: only then PostgreSQL chooses the best index.

@@ -74,7 +74,17 @@ def hostile(pages: Pages) -> list[int]:
 def test_rows_stay_text(pages: Pages, hostile: list[int]) -> None:
     name = quote(EVIL)
     queries = (f"definition?name={name}", f"task?name={name}", f"runs/bulk?do=retry&task={name}")
-    lists = ("", "definitions", "runs", "effects", "ticks", "operations", "errors", *queries)
+    lists = (
+        "",
+        "definitions",
+        "runs",
+        "effects",
+        "ticks",
+        "queues",
+        "operations",
+        "errors",
+        *queries,
+    )
     for path in (*lists, *(f"runs/{run_id}" for run_id in hostile)):
         elements = _check(pages.get(f"/jobs/{path}").text)
         assert "<script>alert(2)</script>" in "".join(elements.text)

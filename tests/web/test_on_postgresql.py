@@ -23,6 +23,7 @@ PAGES = (
     *("/definitions", "/definitions?state=attention", "/definition?name=remind"),
     *("/task?name=break_down", "/effects", "/batches", "/batch?key=b", "/ticks", "/order"),
     *("/operations", "/runs?operation=1", "/errors", "/errors?state=muted", "/find?q={dead}"),
+    *("/queues", "/tonight"),
     *("/metrics", "/health"),
 )
 #: Where to post, with which form, and what is said then.

@@ -238,6 +238,24 @@ def test_ticks_show_host_and_what_they_did(pages: Pages) -> None:
     pages.shows("ticks", "db-7", "1,200 succeeded, 1 dead", "nothing was due", "behind")
 
 
+def test_queues_show_what_waits_and_who_serves_it(pages: Pages) -> None:
+    pages.shows("queues", "No host has ticked", ">default</a>", hides=['"trouble">nobody'])
+    pages.ticked(5, host="db7", queues=["mail", "slow"], version="1.2")
+    running = pages.add("running", locked_by="db7:7:secret")
+    pages.add("queued")
+    parts = ["db7", "mail, slow", "1.2", f"/runs/{running}", "1 due", '"trouble">nobody']
+    pages.shows("queues", *parts, hides=["secret"])
+    answer = pages.post("/jobs/pause", what="queue:default", back="queues?")
+    assert answer.location.endswith("/jobs/queues#message")
+    assert pages.said(answer) == "The queue default is paused. Its runs wait until it is resumed."
+    pages.shows("queues", "paused by ada", ">Resume<")
+    data = pages.data("queues")
+    assert [each["name"] for each in data["queues"]] == ["default"]
+    assert data["hosts"][0]["queues"] == ["mail", "slow"]
+    pages.rights.discard("act")
+    pages.shows("queues", "paused by ada", hides=["Resume"])
+
+
 def test_missing_tables_say_what_to_run_and_name_the_database_in_the_log_alone(
     app: Flask, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:

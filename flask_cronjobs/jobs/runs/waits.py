@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Row, and_, func, or_, select, text
 
-from ...models.conditions import DONE, KEYED, ORDERED, UNKEYED
+from ...models.conditions import KEYED, ORDERED, UNKEYED
 from ...registry.rate import Rate
 from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import duration, late, seconds_since, since
-from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader, read_once
+from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
+from ..workers import is_unserved
+from .throughput import ends
 
 if TYPE_CHECKING:
     from .list import RunRow
@@ -22,6 +24,7 @@ Kind: TypeAlias = Literal[
     "stopped",
     "paused",
     "undeclared",
+    "unserved",
     "rate",
     "share",
     "executor",
@@ -55,8 +58,8 @@ class _Waiting(NamedTuple):
     :ivar step: the durable step at which it waits, behind its kind: ``wait approved``.
     """
 
+    reader: Reader
     row: RunRow
-    now: datetime
     pauses: Sequence[PauseView]
     tasks: Iterable[str]
     executors: Iterable[str]
@@ -64,6 +67,11 @@ class _Waiting(NamedTuple):
     before: Row[Any] | None = None
     step: str | None = None
     slot_at: datetime | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The database's now."""
+        return self.reader.now
 
 
 def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ...]]:
@@ -81,7 +89,7 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
     return {
         row.id: _reasons(
             _Waiting(
-                *(row, reader.now, pauses, tasks, executors),
+                *(reader, row, pauses, tasks, executors),
                 holder=known.get(keys[row.id].holder),
                 before=known.get(keys[row.id].before),
                 step=keys[row.id].step,
@@ -160,6 +168,15 @@ def _undeclared(waiting: _Waiting) -> Iterable[Wait]:
         yield Wait("undeclared", "task not declared", what)
 
 
+def _unserved(waiting: _Waiting) -> Iterable[Wait]:
+    row = waiting.row
+    if row.queue in waiting.executors or row.run_at > waiting.now:
+        return
+    if is_unserved(waiting.reader, row.queue):
+        what = f"for a worker that serves the queue {row.queue}: of those that tick, none does"
+        yield Wait("unserved", "no worker serves its queue", what)
+
+
 def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
     slot_at = waiting.slot_at
     if slot_at is not None and waiting.row.run_at <= waiting.now < slot_at:
@@ -198,14 +215,12 @@ REASONS: tuple[Callable[[_Waiting], Iterable[Wait]], ...] = (
     _in_order,
     _paused,
     _undeclared,
+    _unserved,
     _at_its_rate,
     _without_share,
     _for_executor,
     _not_due,
 )
-
-#: Over how many of the last minutes it is counted how fast runs end.
-_LATELY = timedelta(minutes=10)
 
 
 def in_front(reader: Reader, row: RunRow) -> tuple[Count, float | None]:
@@ -221,8 +236,8 @@ def in_front(reader: Reader, row: RunRow) -> tuple[Count, float | None]:
     numbers = [select(func.count()).where(_comes_first(part.c, row, reader)) for part in parts]
     found = select(*(number.scalar_subquery() for number in numbers))
     before = sum(reader.rows(found)[0])
-    ended = _ended_lately(reader)
-    seconds = before / ended * _LATELY.total_seconds() if ended else None
+    lately = ends(reader)
+    seconds = before / lately.total * lately.seconds if lately.total else None
     return Count(before, before >= CAP), seconds
 
 
@@ -230,14 +245,6 @@ def _comes_first(c: Any, row: RunRow, reader: Reader) -> Any:
     earlier = or_(c.run_at < row.run_at, and_(c.run_at == row.run_at, c.id < row.id))
     first = or_(c.priority > row.priority, and_(c.priority == row.priority, earlier))
     return and_(c.run_at <= reader.now, first)
-
-
-@read_once
-def _ended_lately(reader: Reader) -> int:
-    """Return how many runs have ended within `_LATELY`, at most ten times `CAP`."""
-    recent = select(RUNS.c.id).where(text(DONE), RUNS.c.finished_at > reader.now - _LATELY)
-    some = recent.limit(10 * CAP).subquery()
-    return int(reader.rows(select(func.count()).select_from(some))[0][0])
 
 
 def position(reader: Reader, row: RunRow) -> str:
