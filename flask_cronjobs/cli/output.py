@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 import click
 from flask.cli import FlaskGroup
@@ -27,7 +28,7 @@ def command(*words: str) -> str:
 def this_command(**changed: object) -> str:
     """Return the current command with the parameters *changed*."""
     ctx = click.get_current_context()
-    values = {**ctx.params, **changed}
+    values: dict[str, Any] = {**ctx.params, **changed}
     words = _path(ctx)
     for each in ctx.command.params:
         given = values.get(each.name or "")

@@ -79,7 +79,9 @@ def test_slots_have_the_label_of_their_definition(jobs: CronJobs, bill: Any) -> 
 def test_label_is_short_clean_and_without_secrets(
     jobs: CronJobs, label: str, payload: dict[str, object], made: str | None
 ) -> None:
-    jobs.task(name="it", label=label)(lambda **given: None)
+    @jobs.task(name="it", label=label)
+    def it(**given: object) -> None: ...
+
     assert jobs.enqueue("it", payload).label == made
     assert jobs.get("it").label_for({"user": "s3cret"}, ["user"]) != "s3cret"
 
@@ -94,7 +96,10 @@ def test_label_is_short_clean_and_without_secrets(
 )
 def test_label_that_no_run_could_have_is_refused(jobs: CronJobs, label: str, why: str) -> None:
     with pytest.raises(TaskError) as refused:
-        jobs.task(name="it", label=label)(lambda user_id: None)
+
+        @jobs.task(name="it", label=label)
+        def it(user_id: int) -> None: ...
+
     assert str(refused.value).startswith(why)
 
 

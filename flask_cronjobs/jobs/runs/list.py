@@ -169,8 +169,8 @@ class RunPage(Page[RunRow]):
     """
 
     searched_to: datetime | None
-    waits: Mapping[int, tuple[Wait, ...]] = field(default_factory=dict)
-    hits: Mapping[int, Hit] = field(default_factory=dict)
+    waits: Mapping[int, tuple[Wait, ...]] = field(default_factory=dict[int, tuple[Wait, ...]])
+    hits: Mapping[int, Hit] = field(default_factory=dict[int, Hit])
 
     @property
     def partial(self) -> bool:
