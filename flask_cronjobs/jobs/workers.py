@@ -81,7 +81,7 @@ class Silence:
         long = duration(self.seconds)
         if others:
             return f"{len(self.hosts)} hosts are silent, {first} for {long}"
-        return f"{first} has been silent for {long}"
+        return f"the host {first} has been silent for {long}"
 
 
 def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:
