@@ -19,7 +19,7 @@ from .reader import CAP, RUNS, TICKS, Count, Page, Reader, Source, read_once, re
 HostState: TypeAlias = Literal["here", "ended", "silent", "gone"]
 
 #: How many ticks are looked at, the newest first.
-_LOOKED_AT = 20_000
+_LOOKED_AT = 10_000
 #: How long a host may be silent, at least. One that ticks seldom may be so for three of its gaps.
 PATIENCE = timedelta(minutes=10)
 #: Of a host that had fewer ticks, or within less time, nobody expects more: the hosts of cloud
