@@ -12,6 +12,7 @@ from ..errors import NotFound
 from ..log import DEFAULT_ACTOR, log_action
 from ..text import one_line
 from ..types import stored_time
+from .operations.rows import Act, perform
 from .state import State
 
 if TYPE_CHECKING:
@@ -64,13 +65,13 @@ def remove_mark(state: State, id_: int, actor: str = DEFAULT_ACTOR) -> str:
 
     :raises NotFound: there is none with that id.
     """
+    this, removed = {"id": id_}, text("DELETE FROM job_marks WHERE id = :id RETURNING id")
     with state.bookkeeping() as books:
-        removed = text("DELETE FROM job_marks WHERE id = :id RETURNING name")
-        rows = books.rows(removed, {"id": id_})
-    if not rows:
-        raise NotFound(f"There is no mark with the id {id_}.")
-    name: str = rows[0].name
-    log_action("unmarked", name, actor)
+        rows = books.rows(text("SELECT name FROM job_marks WHERE id = :id"), this)
+        name: str = rows[0].name if rows else ""
+        act = Act("unmarked", name, actor)
+        if not rows or not perform(books, act, lambda inner: inner.rows(removed, this)):
+            raise NotFound(f"There is no mark with the id {id_}.")
     return name
 
 

@@ -11,11 +11,12 @@ from sqlalchemy import Connection, select, text
 
 from ..db.dialect import Dialect
 from ..errors import NotFound
-from ..log import DEFAULT_ACTOR, log_action
+from ..log import DEFAULT_ACTOR
 from ..models.conditions import sql_list
 from ..text import redacted
 from ..types import JSON, without_secret
 from .humanize import plural
+from .operations.rows import Act, perform
 from .reader import STEPS, Reader, readable, record
 from .runs.actions import RETRY
 from .runs.changes import Change
@@ -103,10 +104,11 @@ def go_on_from(state: State, run_id: int, name: str, actor: str = DEFAULT_ACTOR)
     :raises StateConflict: the run's status does not allow it.
     """
     with state.bookkeeping() as books:
-        removed = books.transaction(partial(_remove, books.dialect, run_id, name))
+        act = Act("sent back", f"run {run_id} to step {name}", actor, run_id)
+        remove = partial(_remove, books.dialect, run_id, name)
+        removed = perform(books, act, lambda inner: inner.transaction(remove))
     if removed is not None and not removed:
         raise NotFound(f"Run {run_id} has no step {name!r}.")
-    log_action("sent back", f"run {run_id} to step {name}", actor)
     return SentBack(RETRY.one(state, run_id, actor), tuple(removed or ()))
 
 

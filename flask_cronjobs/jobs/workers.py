@@ -19,7 +19,7 @@ from .reader import CAP, RUNS, TICKS, Count, Page, Reader, Source, read_once, re
 HostState: TypeAlias = Literal["here", "ended", "silent", "gone"]
 
 #: How many ticks are looked at, the newest first.
-_LOOKED_AT = 20_000
+_LOOKED_AT = 10_000
 #: How long a host may be silent, at least. One that ticks seldom may be so for three of its gaps.
 PATIENCE = timedelta(minutes=10)
 #: Of a host that had fewer ticks, or within less time, nobody expects more: the hosts of cloud
@@ -81,7 +81,7 @@ class Silence:
         long = duration(self.seconds)
         if others:
             return f"{len(self.hosts)} hosts are silent, {first} for {long}"
-        return f"{first} has been silent for {long}"
+        return f"the host {first} has been silent for {long}"
 
 
 def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:

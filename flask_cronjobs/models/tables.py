@@ -253,7 +253,7 @@ class JobRun(Base):
     rate_mark: Mapped[str | None] = mapped_column(String)
     """``waits``: for the next slot of its rate key, so that it is not to be claimed yet."""
     fingerprint: Mapped[str | None] = mapped_column(String)
-    """The group of its error, if its latest attempt failed; see `jobs.fingerprints`."""
+    """The group of its error, if its latest attempt failed."""
     operation_id: Mapped[int | None] = mapped_column(BigId)
     """The latest operation that changed it."""
     forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))

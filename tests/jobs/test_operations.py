@@ -11,6 +11,7 @@ from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.jobs.definitions.actions import add_definition, remove_definition, run_now
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
+from flask_cronjobs.jobs.marks import add_mark, remove_mark
 from flask_cronjobs.jobs.operations.rows import KEPT
 from flask_cronjobs.jobs.operations.views import OperationView, list_operations, operations_on
 from flask_cronjobs.jobs.pauses import Target, pause, resume
@@ -58,6 +59,7 @@ def test_each_act_is_a_row(state: State, rows: Rows, jobs: CronJobs) -> None:
     add_definition(state, daily, "ada")
     add_definition(state, daily._replace(schedule="@hourly"), "ada")
     remove_definition(state, "own", "ada")
+    remove_mark(state, add_mark(state, "v1", actor="ada").id, "ada")
     prune_all(state, actor="ada")
     found = operations(state)
     assert {each.actor for each in found} == {"ada"}
@@ -79,6 +81,7 @@ def test_each_act_is_a_row(state: State, rows: Rows, jobs: CronJobs) -> None:
         ("added", "definition own", None, None),
         ("changed", "definition own", None, None),
         ("removed", "definition own", None, None),
+        ("unmarked", "v1", None, None),
         ("pruned", "0 runs", None, None),
     ]
     assert rows.get(new).operation_id == found[4].id

@@ -53,7 +53,7 @@ def test_a_host_is(
     ticks(rows, "web-2", first, last, every, **values)
     assert hosts(state)["web-2"].state == becomes
     assert silent(state) == (
-        [f"web-2 has been silent for {duration(last * MINUTE)}"] * (becomes == "silent")
+        [f"the host web-2 has been silent for {duration(last * MINUTE)}"] * (becomes == "silent")
     )
 
 

@@ -80,10 +80,8 @@ class RunnerContext:
         :raises PayloadError: the run's row cannot be read.
         """
         state = self.state
-        steps = AttemptSteps(self.to_stop, self.interrupter.within)
-        run = CurrentRun(
-            state.app, claim, request_write, self.books, state.settings.timezone, steps
-        )
+        run = CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
+        run.steps = AttemptSteps(self.to_stop, self.interrupter.within)
         if handler.keeps_output:
             run.output = Output()
         return run

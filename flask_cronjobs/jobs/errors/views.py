@@ -217,8 +217,8 @@ def _group(
         days=tuple(days.get(day, 0) for day in reversed(range(DAYS))),
         state=state,
         came_back=resolved and state == "open",
-        changed_at=known and known.changed_at,
-        changed_by=known and known.changed_by,
+        changed_at=None if known is None else known.changed_at,
+        changed_by=None if known is None else known.changed_by,
         muted_until=known.muted_until if known is not None and state == "muted" else None,
     )
 

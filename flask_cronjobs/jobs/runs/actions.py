@@ -241,9 +241,11 @@ RETRY = Action(
 
 def retrying(spread: float) -> Action:
     """Return `RETRY`, which lets the runs be due within *spread* seconds, evenly by their ids."""
-    if not spread:
-        return RETRY
-    return replace(RETRY, change=lambda operator, ids, _: operator.retry(ids, spread=spread))
+
+    def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
+        return operator.retry(ids, spread=spread)
+
+    return replace(RETRY, change=change) if spread else RETRY
 
 
 CANCEL = Action(

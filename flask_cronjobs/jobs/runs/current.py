@@ -103,7 +103,7 @@ class CurrentRun:
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
     :param default_timezone: the time zone of runs that no definition made.
-    :param steps: what is known of its durable steps.
+    :ivar steps: what is known of its durable steps.
     :ivar output: holds what the handler prints and logs, if that is kept.
     :raises PayloadError: the run's row cannot be read.
     """
@@ -117,7 +117,6 @@ class CurrentRun:
         request_write: Callable[[CurrentRun, bool], None],
         books: Bookkeeping,
         default_timezone: str = "UTC",
-        steps: AttemptSteps | None = None,
     ) -> None:
         self.app = app
         self.claim = claim
@@ -127,7 +126,7 @@ class CurrentRun:
         except ValueError as error:
             raise PayloadError(str(error)) from None
         self.books = books
-        self.steps: AttemptSteps = steps or AttemptSteps()
+        self.steps: AttemptSteps = AttemptSteps()
         self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write

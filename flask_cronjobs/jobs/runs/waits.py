@@ -229,7 +229,7 @@ def in_front(reader: Reader, row: RunRow) -> tuple[Count, float | None]:
     The seconds are None if no run has ended in the last minutes. Of the front of the queue, no more
     than `CAP` runs are read.
     """
-    c, parts = RUNS.c, []
+    c, parts = RUNS.c, list[Any]()
     for condition in (UNKEYED, KEYED):
         front = select(c.priority, c.run_at, c.id).where(text(condition))
         parts.append(front.order_by(c.priority.desc(), c.run_at, c.id).limit(CAP).subquery())
