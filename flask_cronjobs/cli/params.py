@@ -18,8 +18,7 @@ import click
 from flask.cli import ScriptInfo
 
 from ..jobs.humanize import parse_age
-from ..jobs.runs.filters import FILTERS, WAITS, Filter
-from ..jobs.runs.list import RunFilter
+from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
 from ..jobs.state import State, state_of
 from ..types import STATUSES, Status
 

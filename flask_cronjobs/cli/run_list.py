@@ -12,7 +12,8 @@ import click
 from ..jobs.definitions.actions import no_definition
 from ..jobs.definitions.views import definition_names
 from ..jobs.humanize import duration
-from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
+from ..jobs.runs.filters import RunFilter
+from ..jobs.runs.list import RunPage, RunRow, list_runs
 from ..jobs.runs.search import SEARCH_ALL_FOR, scope
 from ..jobs.state import State, state_of
 from ..text import printable

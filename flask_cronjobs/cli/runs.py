@@ -17,7 +17,7 @@ from ..jobs.humanize import duration, plural
 from ..jobs.reader import CAP
 from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run, retrying
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
-from ..jobs.runs.list import RunFilter
+from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.payloads import retry_with, run_again
 from ..jobs.runs.preview import preview
 from ..jobs.state import state_of

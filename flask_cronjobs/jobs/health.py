@@ -142,7 +142,7 @@ class Figures:
     stops: Count
     handed: Count | None = None
     silence: Silence | None = None
-    since: Mapping[str, datetime | None] = field(default_factory=dict)
+    since: Mapping[str, datetime | None] = field(default_factory=dict[str, "datetime | None"])
 
 
 #: How many of the latest ticks are searched for the one that was seen alive last.
@@ -210,8 +210,9 @@ def _amber(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
         link = ("runs", {"status": "running"})
         yield Finding("stale-runs", "warning", "a worker was lost", todo, since["stale"], link)
     if figures.silence:
-        link, at = ("queues", {}), figures.silence.since
-        yield Finding("silent-host", "warning", str(figures.silence), _SILENT, at, link)
+        link = ("queues", {})
+        what, at = str(figures.silence), figures.silence.since
+        yield Finding("silent-host", "warning", what, _SILENT, at, link)
     if figures.doubts:
         what = f"{figures.doubts.of('effect')} in doubt"
         yield Finding(

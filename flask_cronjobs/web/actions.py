@@ -42,7 +42,7 @@ from ..jobs.runs.actions import (
     retry_batch,
 )
 from ..jobs.runs.detail import RunView, find_run
-from ..jobs.runs.list import RunFilter
+from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.preview import of_status, preview
 from ..jobs.state import State, state_of
 from ..jobs.step_views import go_on_from

@@ -17,7 +17,8 @@ from flask_cronjobs.jobs.operations.views import list_operations
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY
-from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobErrorGroup, JobMark
 from flask_cronjobs.testing import drain

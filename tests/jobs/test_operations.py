@@ -18,7 +18,8 @@ from flask_cronjobs.jobs.pauses import Target, pause, resume
 from flask_cronjobs.jobs.pruning import prune, prune_all
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
 from flask_cronjobs.jobs.runs.detail import facts_of, find_run
-from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs, matching_ids
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobOperation

@@ -24,7 +24,8 @@ from flask_cronjobs.jobs.humanize import duration, late, parse_age, plural, prin
 from flask_cronjobs.jobs.overview import dead_groups, list_orphans, read_overview
 from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs, matching_ids
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.ticks import read_activity
 from flask_cronjobs.text import redacted

@@ -11,7 +11,8 @@ import pytest
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.runs.waits import in_front
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRate

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from flask_cronjobs.jobs.humanize import roughly
-from flask_cronjobs.jobs.runs.list import RunFilter
+from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.ticks import Bucket
 from flask_cronjobs.web import format
 from flask_cronjobs.web.format import HEIGHT, chart

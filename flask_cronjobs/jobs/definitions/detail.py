@@ -20,7 +20,8 @@ from ...types import JSON
 from ..humanize import duration, plural
 from ..marks import Mark, latest_marks
 from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
-from ..runs.list import RunFilter, RunRow, page_ids, rows_of
+from ..runs.filters import RunFilter
+from ..runs.list import RunRow, page_ids, rows_of
 from ..state import State
 from ..trends import Day, Slowdown, read_days, slowdown
 from .views import DefinitionView, definition_views, next_slots, whole_rows

@@ -10,7 +10,7 @@ from ...errors import NotFound
 from ...log import DEFAULT_ACTOR
 from ..operations.rows import Act, perform
 from ..runs.actions import BulkResult, retrying
-from ..runs.list import RunFilter
+from ..runs.filters import RunFilter
 from ..state import State
 
 #: For how many seconds a group is muted by default: a week.

@@ -21,7 +21,8 @@ from ..operations.rows import Act, Operation, perform
 from ..reader import Count
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
-from .list import MOST_MATCHING, RunFilter, matching_count, matching_ids
+from .filters import RunFilter
+from .list import MOST_MATCHING, matching_count, matching_ids
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]

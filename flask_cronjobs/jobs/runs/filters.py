@@ -1,8 +1,8 @@
-"""What runs can be listed by: filters and orders."""
+"""What runs can be found by: one list of filters, for commands, pages and SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -12,7 +12,6 @@ from sqlalchemy import (
     and_,
     false,
     func,
-    literal,
     not_,
     or_,
     select,
@@ -155,53 +154,49 @@ FILTERS = (
 )
 
 
-#: The columns by which runs are listed.
-Columns: TypeAlias = Any
-
-
-class Sorting(NamedTuple):
-    """An order of runs.
-
-    :ivar column: by which column; among equal ones, by id.
-    """
-
-    column: str
-    descending: bool
-
-    def clauses(self, c: Columns) -> tuple[ColumnElement[Any], ...]:
-        """Return what to order by, for the columns *c*."""
-        columns = (c[self.column],) if self.column == "id" else (c[self.column], c.id)
-        return tuple(each.desc() if self.descending else each.asc() for each in columns)
-
-    def beyond(self, c: Columns, cursor: Any) -> ColumnElement[bool]:
-        """Return the condition for what comes after *cursor*, or a row with its fields."""
-        further: ColumnElement[bool] = c.id < cursor.id if self.descending else c.id > cursor.id
-        if self.column == "id" or cursor.moment is None:
-            return further
-        column, moment = c[self.column], literal(cursor.moment, c[self.column].type)
-        if self.descending:
-            return and_(column <= moment, or_(column < moment, further))
-        return and_(column >= moment, or_(column > moment, further))
-
-
-NEWEST = Sorting("id", True)
-LATEST_DEATH = Sorting("finished_at", True)
-DUE_FIRST = Sorting("run_at", False)
-
-
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """The last run of a page.
+class RunFilter:
+    """Which runs to find; None means any.
 
-    :ivar moment: the time by which it was listed; None: by its id alone.
+    :ivar error: a part of the error's type or message; case does not matter.
+    :ivar error_type: exactly the error's type; empty: runs without one.
+    :ivar definition: the name of the runs' definition.
+    :ivar older_than: at least so many seconds since the run ended, or was due if it has not ended.
+    :ivar newer_than: at most so many seconds since then.
+    :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
+    :ivar stale: only running runs whose lease ran out.
+    :ivar since: it ended, or was due if it has not ended, then or later.
+    :ivar until: likewise, then or before.
+    :ivar search: exactly the id or idempotency key, or a part of the task's name, of the label or
+        of the payload, if pages may show that; ``label:TEXT`` and ``FIELD:VALUE`` look there alone.
+        Case does not matter.
+    :ivar batch: the key of the runs' batch.
+    :ivar waits: only runs that wait for this, one of `WAITS`.
+    :ivar fingerprint: only runs whose latest error is of this group; empty: of none.
+    :ivar operation: only runs that the operation of this id was the last to change.
     """
 
-    id: int
-    moment: datetime | None = None
+    status: Status | None = None
+    task: str | None = None
+    queue: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    definition: str | None = None
+    older_than: float | None = None
+    newer_than: float | None = None
+    overdue: bool = False
+    stale: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
+    search: str | None = None
+    batch: str | None = None
+    waits: str | None = None
+    fingerprint: str | None = None
+    operation: int | None = None
 
-
-def sorting_of(status: Status | None, overdue: bool) -> Sorting:
-    """Return the order for runs of *status*: the dead by their death, waiting ones as due."""
-    if status == "dead":
-        return LATEST_DEATH
-    return DUE_FIRST if overdue or status in ("queued", "failed") else NEWEST
+    def given(self) -> Iterator[tuple[Filter, Any]]:
+        """Yield the filters that narrow it, each with its value."""
+        for each in FILTERS:
+            value = getattr(self, each.field)
+            if value is not None and value is not False:
+                yield each, value

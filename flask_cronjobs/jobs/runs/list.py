@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -26,15 +26,7 @@ from ...models.conditions import (
 from ...types import Status, handed_to, without_secret
 from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
 from ..waiting import first_due, overdue
-from .filters import (
-    DUE_FIRST,
-    FILTERS,
-    LATEST_DEATH,
-    NEWEST,
-    Cursor,
-    Filter,
-    Sorting,
-)
+from .filters import RunFilter
 from .labels import label_of, payload_columns
 from .search import (
     SEARCH_ALL_FOR,
@@ -45,55 +37,8 @@ from .search import (
     searches_payloads,
     showing,
 )
+from .sorting import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Sorting
 from .waits import Wait, waits_of
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """Which runs to find; None means any.
-
-    :ivar error: a part of the error's type or message; case does not matter.
-    :ivar error_type: exactly the error's type; empty: runs without one.
-    :ivar definition: the name of the runs' definition.
-    :ivar older_than: at least so many seconds since the run ended, or was due if it has not ended.
-    :ivar newer_than: at most so many seconds since then.
-    :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
-    :ivar stale: only running runs whose lease ran out.
-    :ivar since: it ended, or was due if it has not ended, then or later.
-    :ivar until: likewise, then or before.
-    :ivar search: exactly the id or idempotency key, or a part of the task's name, of the label or
-        of the payload, if pages may show that; ``label:TEXT`` and ``FIELD:VALUE`` look there alone.
-        Case does not matter.
-    :ivar batch: the key of the runs' batch.
-    :ivar waits: only runs that wait for this, one of `WAITS`.
-    :ivar fingerprint: only runs whose latest error is of this group; empty: of none.
-    :ivar operation: only runs that the operation of this id was the last to change.
-    """
-
-    status: Status | None = None
-    task: str | None = None
-    queue: str | None = None
-    error: str | None = None
-    error_type: str | None = None
-    definition: str | None = None
-    older_than: float | None = None
-    newer_than: float | None = None
-    overdue: bool = False
-    stale: bool = False
-    since: datetime | None = None
-    until: datetime | None = None
-    search: str | None = None
-    batch: str | None = None
-    waits: str | None = None
-    fingerprint: str | None = None
-    operation: int | None = None
-
-    def given(self) -> Iterator[tuple[Filter, Any]]:
-        """Yield the filters that narrow it, each with its value."""
-        for each in FILTERS:
-            value = getattr(self, each.field)
-            if value is not None and value is not False:
-                yield each, value
 
 
 @dataclass(frozen=True, slots=True)
