@@ -74,6 +74,19 @@ def test_dead_runs_that_died_alike_are_counted_up_to_a_cap(
     assert said(this) == "2+ other runs"
 
 
+def test_dead_runs_of_one_group_of_errors_are_alike(state: State, rows: Rows) -> None:
+    this = rows.run("dead", error_type="OSError", fingerprint="a")
+    for group in ("a", "b", None):
+        rows.run("dead", error_type="OSError", fingerprint=group)
+    view = find_run(state, this)
+    assert view is not None
+    (fact,) = [each for each in facts_of(view) if "died" in each.label]
+    assert (fact.text, fact.link) == (
+        "1 other run",
+        ("runs", {"status": "dead", "fingerprint": "a"}),
+    )
+
+
 def test_a_text_names_a_page(state: State, rows: Rows, jobs: CronJobs) -> None:
     jobs.task(name="send", queue="mail")(lambda: None)
     rows.definition("nightly")

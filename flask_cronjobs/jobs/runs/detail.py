@@ -160,7 +160,7 @@ def facts_of(run: RunView) -> list[Fact]:
         *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
         Fact("before it", run.position),
         Fact("reason", _reason(run)),
-        *(family_facts(run.family, row.task, row.error_type) if run.family else ()),
+        *(family_facts(run.family, row) if run.family else ()),
         *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
     )
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Row, case, func, select, text, true
+from sqlalchemy import Row, and_, case, func, select, text, true
 
 from ...models.conditions import DEAD
 from ...text import redacted
 from ...types import JSON, Status
 from ..humanize import Fact
 from ..reader import RUNS, Count, Query, Reader, readable, record
+
+if TYPE_CHECKING:
+    from .list import RunRow
 
 #: How many runs of its definition are looked at; where it has none, how many of all tasks.
 OF_DEFINITION, OF_ALL = 200, 2_000
@@ -38,7 +41,9 @@ class Family:
     :ivar later: the run after it.
     :ivar succeeded: the last one before it that succeeded.
     :ivar succeeded_payload: the payload of that, redacted by ``CRONJOBS_REDACT``.
-    :ivar alike: other dead runs of its task with its type of error; None if it is not dead.
+    :ivar alike: other dead runs whose error is of its group; None if it is not dead. Of a run
+        without a group, those of its task with its type of error.
+    :ivar fingerprint: that group.
     """
 
     earlier: Relative | None
@@ -46,6 +51,7 @@ class Family:
     succeeded: Relative | None
     succeeded_payload: JSON
     alike: Count | None
+    fingerprint: str | None = None
 
 
 def family_of(reader: Reader, run: Row[Any]) -> Family:
@@ -57,10 +63,11 @@ def family_of(reader: Reader, run: Row[Any]) -> Family:
         succeeded=succeeded,
         succeeded_payload=None if succeeded is None else _payload(reader, succeeded.id),
         alike=_alike(reader, run) if run.status == "dead" else None,
+        fingerprint=run.fingerprint,
     )
 
 
-def family_facts(family: Family, task: str, error_type: str | None) -> Iterator[Fact]:
+def family_facts(family: Family, row: RunRow) -> Iterator[Fact]:
     """Yield what the page of a run and the command ``show`` say of its relatives."""
     for label, each in (
         ("run before", family.earlier),
@@ -71,7 +78,9 @@ def family_facts(family: Family, task: str, error_type: str | None) -> Iterator[
             words = f"run {each.id}, {each.status}"
             yield Fact(label, words, each.scheduled_for, ("run", {"run_id": each.id}))
     if family.alike:
-        filters = {"status": "dead", "task": task, "error_type": error_type or ""}
+        filters = {"status": "dead", "task": row.task, "error_type": row.error_type or ""}
+        if family.fingerprint is not None:
+            filters = {"status": "dead", "fingerprint": family.fingerprint}
         yield Fact("died like this", family.alike.of("other run"), link=("runs", filters))
 
 
@@ -108,17 +117,17 @@ def _payload(reader: Reader, run_id: int) -> JSON:
 
 def _alike(reader: Reader, run: Row[Any]) -> Count:
     latest = (
-        select(RUNS.c.id, RUNS.c.job_type, RUNS.c.error_type)
+        select(RUNS.c.id, RUNS.c.job_type, RUNS.c.error_type, RUNS.c.fingerprint)
         .where(text(DEAD))
         .order_by(RUNS.c.finished_at.desc())
         .limit(OF_DEAD)
         .subquery()
     )
-    is_alike = (
-        (latest.c.id != run.id)
-        & (latest.c.job_type == run.job_type)
-        & (func.coalesce(latest.c.error_type, "") == (run.error_type or ""))
-    )
+    is_of_type = func.coalesce(latest.c.error_type, "") == (run.error_type or "")
+    in_group = and_(latest.c.job_type == run.job_type, is_of_type)
+    if run.fingerprint is not None:
+        in_group = latest.c.fingerprint == run.fingerprint
+    is_alike = and_(latest.c.id != run.id, in_group)
     (row,) = reader.rows(
         select(
             func.count(case((is_alike, 1))).label("number"), func.count().label("looked_at")
