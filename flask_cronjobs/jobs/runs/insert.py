@@ -234,4 +234,4 @@ def _select_run(*which: ColumnElement[bool] | TextClause) -> Select[Any]:
 def _fresh() -> dict[str, Any]:
     """Return the columns that are the same in every new run."""
     empty = dict.fromkeys(column.key for column in class_mapper(JobRun).columns)
-    return {**empty, "status": "queued", "attempts": 0, "snoozes": 0}
+    return {**empty, "status": "queued", "attempts": 0, "snoozes": 0, "forgiven": 0}
