@@ -61,9 +61,12 @@ def stopping(paused: Sequence[PauseView], task: str, queue: str) -> tuple[PauseV
     return tuple(each for each in paused if each.name == names[each.kind])
 
 
-def not_paused(reader: Reader) -> list[ColumnElement[bool]]:
-    """Return the conditions that a run is neither of a paused task nor in a paused queue."""
-    columns = {"task": RUNS.c.job_type, "queue": RUNS.c.queue}
+def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
+    """Return the conditions that a run is neither of a paused task nor in a paused queue.
+
+    :param c: the columns of the runs.
+    """
+    columns = {"task": c.job_type, "queue": c.queue}
     names: dict[str, list[str]] = {}
     for each in list_pauses(reader):
         names.setdefault(each.kind, []).append(each.name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import func, literal, select, text
+from sqlalchemy import case, func, literal, select, text
 
 from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
@@ -22,6 +22,7 @@ DEAD_LOOKED_AT = 10_000
 #: How many definitions the first page shows.
 DEFINITIONS_SHOWN = 25
 _GROUPS = 50
+_A_DAY = timedelta(days=1)
 _GROUPED = ("job_type", "error_type", "fingerprint")
 
 
@@ -32,6 +33,7 @@ class DeadGroup:
     :ivar fingerprint: of the group, as on the page of errors; None if an older version recorded it.
 
     :ivar count: capped, since only the newest dead runs are read.
+    :ivar today: how many of them died within 24 hours.
     :ivar newest: when the latest of them ended.
     :ivar sample_id: the id of the latest.
     :ivar message: the first line of its error.
@@ -41,6 +43,7 @@ class DeadGroup:
     error_type: str | None
     fingerprint: str | None
     count: Count
+    today: int
     newest: datetime
     sample_id: int
     message: str | None
@@ -106,6 +109,7 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
                 newest.c.error_type,
                 newest.c.fingerprint,
                 func.count().label("number"),
+                func.count(case((newest.c.finished_at >= reader.now - _A_DAY, 1))).label("today"),
                 func.max(newest.c.finished_at).label("newest"),
                 func.max(newest.c.id).label("sample_id"),
             )

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Integer, String, bindparam, column, text
+from sqlalchemy import Integer, String, bindparam, case, column, func, select, text
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
-from ..models.conditions import KEYED_GROUPS, UNKEYED_GROUPS
+from ..models.conditions import KEYED_GROUPS, RATE_WAITS, UNKEYED_GROUPS
 from .eligibility import PauseView, list_pauses
 from .humanize import since
 from .pauses import queues as declared_queues
-from .reader import CAP, Count, Page, Reader, Source, count_of, reading
+from .reader import CAP, RUNS, Count, Page, Reader, Source, count_of, reading
 from .runs.throughput import arrivals, ends, waited
 from .waiting import Waiting, waiting_groups
 from .workers import hosts_of
@@ -67,13 +67,14 @@ def list_queues(source: Source) -> Page[QueueView]:
     with reading(source) as reader:
         groups = waiting_groups(reader)
         pauses = {each.name: each for each in list_pauses(reader) if each.kind == "queue"}
+        counts = _with_rated(reader, _counts(reader, groups))
         names = {
             *declared_queues(reader.state),
             *(group.queue for group in groups),
             *ends(reader).numbers,
             *pauses,
+            *counts,
         }
-        counts = _counts(reader, groups)
         rows = [_view(reader, name, groups, counts, pauses.get(name)) for name in sorted(names)]
         return Page(rows, None, reader.now)
 
@@ -124,6 +125,24 @@ def _counts(reader: Reader, groups: Sequence[Waiting]) -> dict[str, tuple[Count,
         due = Count(min(row.due, CAP), capped)
         found[row.queue] = (Count(waiting.value, capped), due)
     return found
+
+
+def _with_rated(
+    reader: Reader, counts: dict[str, tuple[Count, Count]]
+) -> dict[str, tuple[Count, Count]]:
+    """Return *counts* with the runs that wait for their rate, of which up to `CAP` are read."""
+    some = select(RUNS.c.queue, RUNS.c.run_at).where(text(RATE_WAITS)).limit(CAP + 1).subquery()
+    is_due = case((some.c.run_at <= reader.now, 1))
+    found = select(some.c.queue, func.count().label("waiting"), func.count(is_due).label("due"))
+    rows = reader.rows(found.group_by(some.c.queue))
+    capped = sum(row.waiting for row in rows) > CAP
+    for row in rows:
+        others = counts.get(row.queue, (Count(0), Count(0)))
+        counts[row.queue] = (
+            Count(others[0].value + row.waiting, others[0].capped or capped),
+            Count(others[1].value + row.due, others[1].capped or capped),
+        )
+    return counts
 
 
 def _counted(d: Dialect) -> str:

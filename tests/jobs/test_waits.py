@@ -141,8 +141,15 @@ def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:
     assert list_runs(state, RunFilter(overdue=True)).rows == ()
 
 
-def test_runs_in_front_are_those_that_a_claim_takes_first(rows: Rows, state: State) -> None:
+def test_runs_in_front_are_those_that_a_claim_takes_first(
+    rows: Rows, state: State, jobs: CronJobs
+) -> None:
+    with state.app.app_context():
+        jobs.pause(queue="mail")
     due: dict[str, Any] = {"age": 60, "job_type": "send"}
+    rows.run(**{**due, "age": 90}, queue="mail")
+    rows.run("running", concurrency_key="busy", concurrency_limit=1, concurrency_share=1)
+    rows.run(**{**due, "age": 90}, concurrency_key="busy", concurrency_limit=1)
     rows.run(**due, priority=1)
     rows.run(**{**due, "age": 90})
     rows.run(**due, **KEY)

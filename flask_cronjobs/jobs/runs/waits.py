@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Row, and_, func, or_, select, text
+from sqlalchemy import Row, and_, case, func, or_, select, text
 
 from ...models.conditions import KEYED, ORDERED, UNKEYED
 from ...registry.rate import Rate
-from ..eligibility import PauseView, list_pauses, stopping
+from ..eligibility import PauseView, list_pauses, not_paused, stopping
 from ..humanize import duration, late, seconds_since, since
 from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
 from ..workers import is_unserved
@@ -179,9 +179,11 @@ def _unserved(waiting: _Waiting) -> Iterable[Wait]:
 
 def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
     slot_at = waiting.slot_at
-    if slot_at is not None and waiting.row.run_at <= waiting.now < slot_at:
-        what = f"for its rate, next at {slot_at:%H:%M:%S} UTC"
-        yield Wait("rate", what, what)
+    if slot_at is None or waiting.row.run_at > waiting.now:
+        return
+    is_open = slot_at <= waiting.now
+    when = "a worker takes the next" if is_open else f"next at {slot_at:%H:%M:%S} UTC"
+    yield Wait("rate", f"for its rate, {when}", f"for its rate, {when}")
 
 
 def _without_share(waiting: _Waiting) -> Iterable[Wait]:
@@ -226,25 +228,34 @@ REASONS: tuple[Callable[[_Waiting], Iterable[Wait]], ...] = (
 def in_front(reader: Reader, row: RunRow) -> tuple[Count, float | None]:
     """Return how many due runs come before *row*, and in about how many seconds they will be done.
 
-    The seconds are None if no run has ended in the last minutes. Of the front of the queue, no more
-    than `CAP` runs are read.
+    Without those that are paused, or whose key has no share. The seconds are None if no run has
+    ended in the last minutes. Of the front of the queue, no more than `CAP` runs are read.
     """
     c, parts = RUNS.c, list[Any]()
     for condition in (UNKEYED, KEYED):
-        front = select(c.priority, c.run_at, c.id).where(text(condition))
+        front = select(
+            *(c.priority, c.run_at, c.id, c.job_type, c.queue),
+            *(c.concurrency_key.label("key"), c.concurrency_limit.label("most")),
+        ).where(text(condition))
         parts.append(front.order_by(c.priority.desc(), c.run_at, c.id).limit(CAP).subquery())
-    numbers = [select(func.count()).where(_comes_first(part.c, row, reader)) for part in parts]
-    found = select(*(number.scalar_subquery() for number in numbers))
-    before = sum(reader.rows(found)[0])
+    counted = (
+        select(func.count().label("read"), func.count(case((_goes_first(part.c, row, reader), 1))))
+        for part in parts
+    )
+    rows = [reader.rows(each)[0] for each in counted]
+    before = sum(number for _, number in rows)
     lately = ends(reader)
     seconds = before / lately.total * lately.seconds if lately.total else None
-    return Count(before, before >= CAP), seconds
+    return Count(before, any(read >= CAP for read, _ in rows)), seconds
 
 
-def _comes_first(c: Any, row: RunRow, reader: Reader) -> Any:
+def _goes_first(c: Any, row: RunRow, reader: Reader) -> Any:
     earlier = or_(c.run_at < row.run_at, and_(c.run_at == row.run_at, c.id < row.id))
     first = or_(c.priority > row.priority, and_(c.priority == row.priority, earlier))
-    return and_(c.run_at <= reader.now, first)
+    is_of_key = RUNS.c.concurrency_key == c.key, RUNS.c.concurrency_share.is_not(None)
+    taken = select(func.count()).where(*is_of_key).scalar_subquery()
+    has_share = or_(c.key.is_(None), taken < c.most)
+    return and_(c.run_at <= reader.now, first, has_share, *not_paused(reader, c))
 
 
 def position(reader: Reader, row: RunRow) -> str:
