@@ -44,7 +44,7 @@ oldest: $(OLDEST)/tests ## Run the tests with the oldest versions declared (PYTH
 
 newest: ## Run the tests with the newest versions that there are (PYTHON=python3.14)
 	$(PYTHON) -m venv --clear $(NEWEST)
-	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tests]'
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tests,lite]'
 	$(NEWEST)/bin/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 coverage: .venv/dev ## Run the tests and report the lines they did not reach
@@ -99,7 +99,7 @@ clean: ## Remove all that make has made
 	touch $@
 
 .venv/tests: .venv/example
-	$(INSTALL) --editable '.[tests]'
+	$(INSTALL) --editable '.[tests,lite]'
 	touch $@
 
 .venv/browser: .venv/tests tests/browser/install.sh

@@ -21,7 +21,8 @@ from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 from . import cards, create_app, sample
 from .extensions import db
 from .mailbox import Mailbox
-from .models import Entry, Invoice, User
+from .models import Entry, Invoice, Statement, User
+from .tasks import close_month, send_welcome
 
 ROOT = Path(__file__).parent.parent
 PASSWORD = "correct horse"
@@ -76,6 +77,8 @@ class Demo:
         self.try_again()
         self.kill_a_worker()
         self.keep_the_ledger()
+        self.close_the_month()
+        self.keep_to_the_rate()
         self.read_mail()
 
     def set_up(self) -> None:
@@ -169,6 +172,33 @@ class Demo:
                 self.flask("jobs", "tick")
             for line in db.session.scalars(select(Entry).order_by(Entry.id)):
                 print(f"  {line.text:<18} {line.cents / 100:>9,.2f}  {line.balance / 100:>9,.2f}")
+
+    def close_the_month(self) -> None:
+        """Close the month in steps, and show them."""
+        say("Steps", "A month is closed in steps: sums, then a statement for each user.")
+        print("Each is done once, however often the run is stopped. Short ticks do some each:")
+        with self.app.app_context():
+            month = f"{datetime.now(timezone.utc):%Y-%m}"
+            run_id = close_month.using(commit=True).enqueue(month).id
+            while waits("close_month"):
+                self.flask("jobs", "tick", "--budget", "0.1")
+            self.flask("jobs", "admin", "show", str(run_id))
+            print(f"{db.session.query(Statement).count()} statements, one for each user.")
+
+    def keep_to_the_rate(self) -> None:
+        """Welcome all users at once, and show when each mail was sent."""
+        say("Rate", "The mail server takes two mails a second. All users are welcomed at once:")
+        with self.app.app_context():
+            users = select(User.id).where(User.is_staff.is_(False)).order_by(User.id)
+            to = [{"user_id": user_id} for user_id in db.session.scalars(users)]
+            run_ids = send_welcome.using(commit=True).enqueue_many(to)
+            while waits("send_welcome"):
+                self.flask("jobs", "tick")
+            began = select(JobRun.started_at).where(JobRun.id.in_(run_ids))
+            ordered = db.session.scalars(began.order_by(JobRun.started_at))
+            times = [at for at in ordered if at is not None]
+            for at in times:
+                print(f"  begun after {(at - times[0]).total_seconds():.1f} s")
 
     def read_mail(self) -> None:
         """List the mails that arrived."""

@@ -54,6 +54,17 @@ class Entry(Base):
     balance: Mapped[int]
 
 
+class Statement(Base):
+    """What a user's invoices of a month came to, once the month is closed."""
+
+    __tablename__ = "statements"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey(User.id), index=True)
+    month: Mapped[str]
+    cents: Mapped[int]
+
+
 class Session(Base):
     """A login. The browser holds its id in the signed cookie."""
 

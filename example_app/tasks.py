@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from flask import current_app
@@ -20,13 +21,16 @@ from flask_cronjobs.models import JobRun
 from . import cards, letters
 from .extensions import db, jobs
 from .mail import send_mail
-from .models import Entry, Figure, Invoice, Session, User
+from .models import Entry, Figure, Invoice, Session, Statement, User
 
 OFFICE = "America/New_York"
 """The time zone of Tally's own schedules."""
 
 #: Mail servers are down for minutes, seldom for hours.
 MAIL_RETRY = Retry(max_attempts=10, backoff="exponential", base=30, cap=3600)
+
+#: The mail server takes two mails a second, from all hosts together, and two at once.
+MAIL_RATE: dict[str, Any] = {"rate": "2/s", "rate_key": "mail", "burst": 2}
 
 
 @jobs.task(schedule="0 8 * * *", timezone=OFFICE, retry=MAIL_RETRY)
@@ -133,7 +137,7 @@ def close_weekly_reports() -> None:
         db.session.commit()
 
 
-@jobs.task(retry=MAIL_RETRY, timeout=60)
+@jobs.task(retry=MAIL_RETRY, timeout=60, **MAIL_RATE)
 def mail_report_summary(week: str) -> None:
     """Tell the support team how many of a week's reports were sent."""
     counts = current_run.batch
@@ -146,7 +150,7 @@ def mail_report_summary(week: str) -> None:
         jobs.once(f"report_summary:{week}:{summary.to}", send_mail, summary)
 
 
-@jobs.task(retry=MAIL_RETRY, timeout=60)
+@jobs.task(retry=MAIL_RETRY, timeout=60, **MAIL_RATE)
 def send_weekly_report(user_id: int, date_from: str, date_to: str) -> str | None:
     """Send a user a report from one day to another.
 
@@ -164,7 +168,7 @@ def send_weekly_report(user_id: int, date_from: str, date_to: str) -> str | None
     return jobs.once(f"mail:{current_run.idempotency_key}", send_mail, letter)
 
 
-@jobs.task(retry=MAIL_RETRY, timeout=60)
+@jobs.task(retry=MAIL_RETRY, timeout=60, **MAIL_RATE)
 def send_welcome(user_id: int) -> str | None:
     """Welcome a new user."""
     user = db.session.get(User, user_id)
@@ -187,3 +191,34 @@ def book(user_id: int, text: str, cents: int) -> dict[str, int]:
     balance = (db.session.scalars(lines.limit(1)).first() or 0) + cents
     db.session.add(Entry(user_id=user_id, text=text, cents=cents, balance=balance))
     return {"balance": balance}
+
+
+@jobs.task
+def close_month(month: str) -> int:
+    """Write each user's statement of a month, such as ``2026-10``; return the sum in cents.
+
+    In steps: however often it is stopped, each is done once. The statements of a chunk of users and
+    the place behind them are one commit.
+    """
+    sums = jobs.step("sums", month_sums, month)
+    for ids in jobs.each("statements", next_users):
+        for user_id in ids:
+            cents = sums.get(str(user_id), 0)
+            db.session.add(Statement(user_id=user_id, month=month, cents=cents))
+    return sum(sums.values())
+
+
+def month_sums(month: str) -> dict[str, int]:
+    """Return what each user's invoices of a month come to, in cents, by the user's id."""
+    first = date.fromisoformat(f"{month}-01")
+    behind = (first + timedelta(days=31)).replace(day=1)
+    of_month = Invoice.issued_on.between(first, behind - timedelta(days=1))
+    sums = select(Invoice.user_id, func.sum(Invoice.cents)).where(of_month)
+    rows = db.session.execute(sums.group_by(Invoice.user_id))
+    return {str(user_id): int(cents) for user_id, cents in rows}
+
+
+def next_users(after: int | None) -> list[int]:
+    """Return the next two users."""
+    ids = select(User.id).where(User.is_staff.is_(False), User.id > (after or 0))
+    return list(db.session.scalars(ids.order_by(User.id).limit(2)))

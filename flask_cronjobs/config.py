@@ -204,6 +204,9 @@ class Settings:
     retention_dead: float = _kept(_seconds(0, 3650 * DAY), 90 * DAY)
     """``CRONJOBS_RETENTION_DEAD``: how long dead runs are kept."""
 
+    retention_statistics: float = _kept(_seconds(0, 3650 * DAY), 400 * DAY)
+    """``CRONJOBS_RETENTION_STATISTICS``: how long the numbers of each hour, and marks, are kept."""
+
     max_payload_bytes: int = _kept(whole(64, 64 * 1024 * 1024), 64 * 1024)
     """``CRONJOBS_MAX_PAYLOAD_BYTES``: how large a payload or a kept result may be, as JSON."""
 
@@ -224,6 +227,10 @@ class Settings:
 
     ping_url: str | None = _kept(_or_none(_URL), None)
     """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
+
+    alert_url: str | None = _kept(_or_none(_URL), None)
+    """``CRONJOBS_ALERT_URL``: a webhook that ticks tell what begins to need a person, and what
+    ends."""
 
     redact: tuple[str, ...] = _kept(_NAMES, SECRET_NAMES)
     """``CRONJOBS_REDACT``: payload keys whose values no page shows; a part of the key is enough.

@@ -106,14 +106,23 @@ class RetryLater(CronJobsError):
 
     :param delay: seconds (a number or a `timedelta`) until the run may be claimed again.
     :param reason: a short text for the operator, kept as the attempt's error.
+    :param rate: hold all runs of its rate key back for *delay*, as after a "429 Too Many Requests".
+        The task needs a ``rate``.
 
     The attempt counts: a run that raises this in its last attempt ends dead. `Snooze` counts none.
     """
 
-    def __init__(self, delay: float | timedelta, reason: str = "asked to be tried later") -> None:
+    def __init__(
+        self,
+        delay: float | timedelta,
+        reason: str = "asked to be tried later",
+        *,
+        rate: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.delay: float = _seconds("RetryLater", delay, 0)
         self.reason = reason
+        self.rate = rate
 
 
 class Snooze(CronJobsError):
@@ -163,6 +172,10 @@ class Cancelled(Interruption):
 
 class ShuttingDown(Interruption):
     """The worker must stop and its grace is over; the run is released, the attempt not counted."""
+
+
+class Suspended(Interruption):
+    """The run goes on later from the step that it came to; the attempt is not counted."""
 
 
 class LeaseLost(Interruption):

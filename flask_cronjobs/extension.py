@@ -32,6 +32,7 @@ from .registry.validation import (
     given_by_position,
     task_options,
 )
+from .step_api import StepMethods
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 
@@ -45,7 +46,7 @@ T = TypeVar("T")
 H = TypeVar("H", bound=AroundHook)
 
 
-class CronJobs(OperatorMethods):
+class CronJobs(OperatorMethods, StepMethods):
     """Scheduled and background work for a Flask app.
 
     :param app: the app; or call `init_app` later.
@@ -158,6 +159,10 @@ class CronJobs(OperatorMethods):
         on_dead: OnDead | None = None,
         unique: str | None = None,
         unique_while: UniqueWhile | None = None,
+        rate: str | None = None,
+        rate_key: str | None = None,
+        burst: int | None = None,
+        label: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     @answering(OF_TASK, {"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields})
@@ -197,6 +202,13 @@ class CronJobs(OperatorMethods):
         :param unique: the idempotency key of runs that are enqueued without one: a format, filled
             in from the payload, such as ``"import:{shop_id}"``. Runs of schedules have none.
         :param unique_while: as long as *unique_while* of `Task.using` says, unless a call does.
+        :param rate: how many attempts of a rate key may begin in which time, on all hosts, such as
+            ``"100/minute"``, ``"5/s"`` or ``"20/10s"``.
+        :param rate_key: a format, filled in from the payload, such as ``"mail:{account_id}"``;
+            default: one key for the whole task. Tasks with the same one share its rate.
+        :param burst: how many attempts may begin at once after a rest, from 1, the default.
+        :param label: what or whom a run is for: a format, filled in from the payload, such as
+            ``"invoice {invoice_id}"``, which lists show. What ``CRONJOBS_REDACT`` names is hidden.
         :returns: the `Task`.
         :raises TaskError: an option is invalid, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.

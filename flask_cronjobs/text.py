@@ -124,11 +124,21 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+#: They join letters or keep them apart, as Persian and Hindi are written. Python calls them
+#: unprintable.
+_JOINERS = str.maketrans("", "", "\u200c\u200d")
+
+
+def is_printable(text: str) -> bool:
+    """Return whether *text* could neither fake a log line nor control a terminal."""
+    return text.isprintable() or text.translate(_JOINERS).isprintable()
+
+
 def one_line(text: str) -> str:
-    """Replace what is not printable: it could fake a log line or control a terminal."""
-    if text.isprintable():
+    """Replace what is not printable, see `is_printable`."""
+    if is_printable(text):
         return text
-    return "".join(char if char.isprintable() else " " for char in text)
+    return "".join(char if is_printable(char) else " " for char in text)
 
 
 def printable(text: str) -> str:

@@ -68,6 +68,8 @@ class Claim(NamedTuple):
     :ivar error_type: of what the attempt before died; None for a first attempt.
     :ivar snoozes: how often the run was snoozed before.
     :ivar batch_id: the batch that it belongs to.
+    :ivar forgiven: up to which attempt they do not count, since steps were finished in it.
+    :ivar label: what or whom it is for, as the task's ``label`` says.
     """
 
     id: int
@@ -83,6 +85,8 @@ class Claim(NamedTuple):
     error_type: str | None = None
     snoozes: int = 0
     batch_id: int | None = None
+    forgiven: int = 0
+    label: str | None = None
 
     @property
     def identity(self) -> tuple[int, str]:
@@ -278,6 +282,7 @@ class Outcome(NamedTuple):
     :ivar result: what the handler returned, if JSON and small.
     :ivar delay: seconds until the next attempt, at least; only for ``failed`` and ``snoozed``.
     :ivar until: not before this time; only for ``snoozed``.
+    :ivar holds_rate: for *delay*, nothing of its rate key is to begin.
     :ivar seconds: how long the attempt took.
     :ivar reclaimed: the lease ran out; it is recorded only if the lease is still expired.
     :ivar finalized: the row has it already, written in the handler's own transaction.
@@ -286,6 +291,7 @@ class Outcome(NamedTuple):
         lost, a new `~flask_cronjobs.WorkerLost`. None if no attempt was made, and where more than
         a hundred outcomes wait for slow receivers. Its frames have no local variables any more, and
         its message is as it was raised, credentials included.
+    :ivar label: the run's label, if it has one.
     """
 
     id: int
@@ -304,6 +310,8 @@ class Outcome(NamedTuple):
     definition_id: int | None = None
     exception: BaseException | None = None
     until: datetime | None = None
+    holds_rate: bool = False
+    label: str | None = None
 
     @property
     def identity(self) -> tuple[int, str]:

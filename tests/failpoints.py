@@ -16,6 +16,13 @@ POINTS = (
     "after-then",
     "after-batch",
     "before-turns",
+    "before-step",
+    "after-step",
+    "before-wait",
+    "after-wait",
+    "between-signal-and-run",
+    "before-rate",
+    "after-rate",
     "before-send",
     "after-send",
 )

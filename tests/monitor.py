@@ -15,6 +15,7 @@ class Monitor(HTTPServer):
         self.delay = 0.0
         self.location: str | None = None
         self.requests: list[tuple[str, str | None]] = []
+        self.bodies: list[bytes] = []
         self.ended = threading.Event()
 
     @property
@@ -29,6 +30,11 @@ class Monitor(HTTPServer):
 
 class _Answer(BaseHTTPRequestHandler):
     server: Monitor
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        self.server.bodies.append(self.rfile.read(length))
+        self.do_GET()
 
     def do_GET(self) -> None:
         self.server.requests.append((self.path, self.headers["Authorization"]))

@@ -9,7 +9,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import insert, select
 
-from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobTick
+from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobStep, JobTick
 
 TERMINAL = ("succeeded", "dead", "cancelled", "skipped")
 
@@ -91,6 +91,17 @@ class Rows:
     def effect(self, key: str, **values: Any) -> int:
         """An effect; its id."""
         return self._insert(JobEffect, {"state": "begun"} | values | {"key": key})
+
+    def step(self, run_id: int, name: str, kind: str = "step", **values: Any) -> int:
+        """A step of a run that ended 7 seconds ago; its id."""
+        made = {
+            "kind": kind,
+            "attempt": 1,
+            "worker": "web-1:7:token",
+            "started_at": ago(10),
+            "finished_at": ago(7),
+        }
+        return self._insert(JobStep, made | values | {"run_id": run_id, "name": name})
 
     def get(self, run_id: int) -> JobRun:
         """A run, as it is now."""

@@ -97,10 +97,13 @@ def _show(key: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    counts = found.counts
+    counts, whole = found.counts, max(found.whole.total(), found.counts.total)
+    inside = ", with those inside" if whole > counts.total else ""
     click.echo(f"Batch {printable(found.key)}: {found.state}")
-    click.echo(f"  {bar(found.fraction)} {found.fraction:.0%} of {plural(counts.total, 'member')}")
-    print_facts(facts_of(found), now)
+    click.echo(f"  {bar(found.fraction)} {found.fraction:.0%} of {plural(whole, 'member')}{inside}")
+    if found.stop:
+        click.echo(f"  {found.stop}")
+    print_facts(facts_of(found, now), now)
     if counts.dead:
         click.echo(f"Its dead runs: {command('list', '--batch', key, '--status', 'dead')}")
 

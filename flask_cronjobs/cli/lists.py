@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import CronJobsError
-from ..jobs.reader import Page
-from ..text import printable
+from ..jobs.reader import Page, plain_data
+from ..text import did_you_mean, printable
 from .output import as_called, print_json, table, this_command
-from .params import Id, json_option
+from .params import ALL_FIELDS, Id, json_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -30,10 +30,13 @@ _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _TOP, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-def listing(default: int, most: int, after: str | None = None) -> Callable[[F], F]:
+def listing(
+    default: int, most: int, after: str | None = None, json: Callable[[Any], Any] = json_option
+) -> Callable[[F], F]:
     """Return a decorator that adds ``--limit``, ``--before``, ``--json`` and ``--watch``.
 
     :param after: what ``--after`` takes, which the command has in place of ``--before``.
+    :param json: adds ``--json``.
     """
     limit = click.option(
         "--limit",
@@ -47,33 +50,50 @@ def listing(default: int, most: int, after: str | None = None) -> Callable[[F], 
         behind = click.option("--before", type=Id(), metavar="ID", help="Only smaller ids.")
     else:
         behind = click.option("--after", metavar=after, help=f"Only what comes after {after}.")
-    return lambda command: limit(behind(json_option(_watchable(command))))
+    return lambda command: limit(behind(json(watchable(command))))
 
 
 def print_page(
     name: str,
     page: Page[T],
-    as_json: bool,
+    as_json: bool | str | None,
     headers: Sequence[str],
     cells: Callable[[T], Sequence[object]],
     none: str,
     flexible: int = -1,
+    uncut: bool = False,
     **data: object,
 ) -> None:
     """Print the rows of *page* as a table or as JSON, and the command for the next page.
 
     :param name: what the rows are in JSON.
     :param none: what to print if there are none.
+    :param as_json: which fields of the rows JSON has, if not all; false: a table.
     :param flexible: see `table`.
+    :param uncut: see `table`.
     :param data: what else JSON has.
     """
     if as_json:
-        print_json({name: page.rows, **data, _behind(): page.next})
+        print_json({name: _chosen(page.rows, as_json), **data, _behind(): page.next})
         return
     if not page.rows:
         click.echo(none)
-    table(headers, [cells(row) for row in page.rows], flexible)
+    table(headers, [cells(row) for row in page.rows], flexible, uncut)
     print_next(page)
+
+
+def _chosen(rows: Sequence[object], fields: bool | str) -> Sequence[object]:
+    """Return *rows* for JSON, with the *fields* that were asked for."""
+    if fields in (True, ALL_FIELDS):
+        return rows
+    names = [name.strip() for name in str(fields).split(",")]
+    whole: list[dict[str, object]] = plain_data(rows)
+    for name in names:
+        if whole and name not in whole[0]:
+            raise click.UsageError(
+                f"--json: there is no field {name!r}.{did_you_mean(name, whole[0])}"
+            )
+    return [{name: row[name] for name in names} for row in whole]
 
 
 def print_next(page: Page[Any]) -> None:
@@ -89,11 +109,11 @@ def _behind() -> str:
     return "after" if "after" in click.get_current_context().params else "before"
 
 
-def _watchable(command: F) -> F:
+def watchable(command: F) -> F:
     """Add ``--watch`` to *command*, which prints a list and takes ``as_json``."""
 
     @wraps(command)
-    def call(*args: Any, watch: bool, as_json: bool, **kwargs: Any) -> None:
+    def call(*args: Any, watch: bool, as_json: bool | str | None, **kwargs: Any) -> None:
         repeat(partial(command, *args, **kwargs), watch, as_json)
 
     return watch_option(call)  # type: ignore[return-value]
@@ -112,7 +132,7 @@ def refuse_to_list() -> None:
         raise click.UsageError("--json and --watch are for a list. Leave them out of a change.")
 
 
-def repeat(command: Callable[..., object], watch: bool, as_json: bool) -> None:
+def repeat(command: Callable[..., object], watch: bool, as_json: bool | str | None) -> None:
     """Call *command*, which takes ``as_json``: once, or with *watch* until Ctrl-C."""
     if not watch:
         command(as_json=as_json)

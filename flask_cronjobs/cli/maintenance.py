@@ -109,10 +109,11 @@ def init(force: bool, as_json: bool) -> None:
 
 
 @group.command(
-    "doctor", epilog=examples("flask jobs admin doctor", "flask jobs admin doctor --json")
+    "doctor", epilog=examples("flask jobs admin doctor", "flask jobs admin doctor --strict --json")
 )
+@click.option("--strict", is_flag=True, help="Exit 1 for a warning, too.")
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(strict: bool, as_json: bool) -> None:
     """Find what is wrong, and say what to do.
 
     Exits 1 if anything is an error.
@@ -123,7 +124,8 @@ def doctor(as_json: bool) -> None:
     else:
         for finding in findings:
             _print(finding)
-    if any(finding.level == "error" for finding in findings):
+    bad = ("error", "warning") if strict else ("error",)
+    if any(finding.level in bad for finding in findings):
         raise click.exceptions.Exit(1)
 
 
@@ -140,6 +142,7 @@ def _list_effects(everything: bool, limit: int, before: int | None, as_json: boo
 
 def _print(finding: Finding) -> None:
     level = paint(finding.level, f"{finding.level:<8}")
-    paragraph(level, " " * 8, f"{finding.id}: {as_called(finding.what)}")
+    started = f" (since {finding.since:%Y-%m-%d %H:%M} UTC)" if finding.since else ""
+    paragraph(level, " " * 8, f"{finding.id}: {as_called(finding.what)}{started}")
     if finding.todo:
         paragraph(" " * 8 + "-> ", " " * 11, as_called(finding.todo))

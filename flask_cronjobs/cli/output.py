@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 import click
 from flask.cli import FlaskGroup
@@ -27,16 +28,18 @@ def command(*words: str) -> str:
 def this_command(**changed: object) -> str:
     """Return the current command with the parameters *changed*."""
     ctx = click.get_current_context()
-    values = {**ctx.params, **changed}
+    values: dict[str, Any] = {**ctx.params, **changed}
     words = _path(ctx)
     for each in ctx.command.params:
-        value = values.get(each.name or "")
-        if value in (None, False, each.default):
-            continue
-        if isinstance(each, click.Option):
-            words.append(each.opts[0])
-        if value is not True:
-            words.append(print_age(value) if isinstance(value, float) else str(value))
+        given = values.get(each.name or "")
+        several = isinstance(each, click.Option) and each.multiple
+        for value in given or () if several else (given,):
+            if value in (None, False, each.default):
+                continue
+            if isinstance(each, click.Option):
+                words.append(each.opts[0])
+            if value is not True:
+                words.append(print_age(value) if isinstance(value, float) else str(value))
     return _line(*words)
 
 
@@ -163,12 +166,18 @@ _GAP = "  "
 _LEAST = 6
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: int = -1) -> None:
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    flexible: int = -1,
+    uncut: bool = False,
+) -> None:
     """Print *rows* in columns.
 
     On a terminal, cells are cut so that each row is one line. Elsewhere nothing is cut.
 
     :param flexible: the index of the column that is cut first.
+    :param uncut: cut nothing there either.
     """
     if not rows:
         return
@@ -176,7 +185,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: in
     widths = [
         max(text_width(line[at]) for line in [list(headers), *cells]) for at in range(len(headers))
     ]
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and not uncut:
         widths = _fitted(widths, flexible % len(headers))
     click.secho(_cells(headers, widths), bold=True)
     for line in cells:

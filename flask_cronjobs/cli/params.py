@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import wraps
 from pathlib import Path
@@ -17,10 +18,9 @@ import click
 from flask.cli import ScriptInfo
 
 from ..jobs.humanize import parse_age
-from ..jobs.runs.filters import FILTERS, Filter
-from ..jobs.runs.list import RunFilter
+from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
 from ..jobs.state import State, state_of
-from ..types import STATUSES
+from ..types import STATUSES, Status
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -131,26 +131,38 @@ def _recorded(state: State) -> set[str]:
 
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not value.strip():
-        raise click.BadParameter("it is empty, and would match every run with an error.")
+        raise click.BadParameter("it is empty, and would match every run.")
     return value
 
 
 _OF_KIND: dict[str, dict[str, Any]] = {
     "status": {"type": click.Choice(STATUSES)},
     "age": {"type": age, "metavar": "AGE"},
+    "time": {"type": time_in_zone, "metavar": "TIME"},
+    "wait": {"type": click.Choice(WAITS)},
     "flag": {"is_flag": True},
+    "id": {"type": Id(), "metavar": "ID"},
 }
 _OF_FIELD: dict[str, dict[str, Any]] = {
     "task": {"shell_complete": complete_tasks},
     "definition": {"shell_complete": complete_definitions},
     "error": {"callback": _not_empty},
+    "search": {"callback": _not_empty},
+    "fingerprint": {"metavar": "GROUP"},
 }
 
 
-def _option(each: Filter) -> Callable[[F], F]:
+#: The parameters of URLs that are options, too.
+_SHORT = ("q",)
+
+
+def _option(each: Filter, multiple: bool) -> Callable[[F], F]:
     own = _OF_KIND.get(each.kind, {"metavar": each.kind.upper()})
     own = own | _OF_FIELD.get(each.field, {})
-    return click.option(f"--{each.field.replace('_', '-')}", help=each.help, **own)
+    names = [f"--{each.field.replace('_', '-')}"]
+    if each.parameter in _SHORT:
+        names.insert(0, f"-{each.parameter}")
+    return click.option(*names, help=each.help, multiple=multiple, **own)
 
 
 def filtered(command: F) -> F:
@@ -158,19 +170,60 @@ def filtered(command: F) -> F:
 
     @wraps(command)
     def call(*args: Any, **kwargs: Any) -> Any:
-        names = RunFilter.__dataclass_fields__.keys() & kwargs.keys()
-        which = RunFilter(**{name: kwargs.pop(name) for name in names})
-        return command(*args, which=which, **kwargs)
+        return command(*args, which=_filter(kwargs), **kwargs)
 
+    return cast("F", _with_filters(call))
+
+
+def filtered_by_several(command: F) -> F:
+    """As `filtered`, for a command that also gets ``statuses``, if more than one is given."""
+
+    @wraps(command)
+    def call(*args: Any, status: tuple[Status, ...], **kwargs: Any) -> Any:
+        one = status[0] if len(status) == 1 else None
+        which = replace(_filter(kwargs), status=one)
+        return command(*args, which=which, statuses=() if one else status, **kwargs)
+
+    return cast("F", _with_filters(call, several="status"))
+
+
+def _filter(given: dict[str, Any]) -> RunFilter:
+    """Return the filter that is *given*, and take it out of there."""
+    names = RunFilter.__dataclass_fields__.keys() & given.keys()
+    return RunFilter(**{name: given.pop(name) for name in names})
+
+
+def _with_filters(call: Callable[..., Any], several: str = "") -> Any:
+    """Add the options of a filter to *call*.
+
+    :param several: the one that may be given several times.
+    """
     wrapped: Any = call
     for each in reversed(FILTERS):
-        wrapped = _option(each)(wrapped) if each.help is not None else wrapped
-    return wrapped  # type: ignore[no-any-return]
+        if each.help is not None:
+            wrapped = _option(each, multiple=each.field == several)(wrapped)
+    return wrapped
+
+
+#: What ``--json`` stands for without fields.
+ALL_FIELDS = "all"
 
 
 def json_option(command: F) -> F:
     """Add ``--json`` to *command*, which gets ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def fields_option(command: F) -> F:
+    """Add ``--json`` to *command*, which gets the fields that JSON is to have as ``as_json``."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=False,
+        flag_value=ALL_FIELDS,
+        metavar="[FIELDS]",
+        help="Print JSON; of each row all, or FIELDS: id,label.",
+    )(command)
 
 
 def actor() -> str:

@@ -8,25 +8,25 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 
 import click
 
 from ..errors import CronJobsError
-from ..jobs.definitions.actions import no_definition, queue_run
-from ..jobs.definitions.views import definition_names
+from ..jobs.definitions.actions import queue_run
 from ..jobs.humanize import duration, plural
 from ..jobs.reader import CAP
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run, retrying
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
-from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
+from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.payloads import retry_with, run_again
-from ..jobs.state import State, state_of
+from ..jobs.runs.preview import preview
+from ..jobs.state import state_of
+from ..jobs.step_views import StepView, go_on_from
 from ..registry.options import EnqueueOptions
-from ..text import cut, printable
+from ..text import cut, one_line, printable
 from ..types import JSON
+from .follow import follow
 from .group import JobsGroup, examples
-from .lists import listing, print_page
 from .output import (
     as_called,
     command,
@@ -35,6 +35,7 @@ from .output import (
     print_facts,
     print_json,
     since,
+    table,
 )
 from .params import (
     Id,
@@ -46,6 +47,7 @@ from .params import (
     json_option,
     time_in_zone,
 )
+from .run_list import advice_on
 from .terminal import paint
 
 #: Show a progress bar for this many runs or more.
@@ -56,36 +58,26 @@ _LONGEST_JSON = 20_000
 group: JobsGroup = JobsGroup("runs")
 
 
-@group.command(
-    "list",
-    epilog=examples(
-        "flask jobs admin list --status dead --newer-than 1d",
-        "flask jobs admin list --task send_mail --error Timeout",
-        "flask jobs admin list --status running --watch",
-    ),
-)
-@filtered
-@listing(20, most=500)
-def show_list(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
-    """List runs, newest first."""
-    found = _page(state_of(), which, before, limit)
-    none = "There are no runs yet."
-    if not found.rows and which != RunFilter():
-        none = f"No runs match.{_advice(which, 'list')}"
-    headers = ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR")
-    print_page("runs", found, as_json, headers, partial(_cells, found), none)
-
-
 @group.command("show", epilog=examples("flask jobs admin show 5"))
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
+@click.option("--output", is_flag=True, help="Print the output of its latest attempt alone.")
+@click.option("--follow", "follows", is_flag=True, help="With --output: go on until it has ended.")
 @json_option
-def show(run_id: int, frames: bool, as_json: bool) -> None:
+def show(run_id: int, frames: bool, output: bool, follows: bool, as_json: bool) -> None:
     """Show one run with its payload, attempts, errors and stacks."""
+    if (follows and not output) or (output and as_json):
+        raise click.UsageError("--follow needs --output, which is without --json.")
+    if follows:
+        follow(state_of(), run_id)
+        return
     view = find_run(state_of(), run_id)
     if view is None:
         raise no_run(run_id)
-    if as_json:
+    if output:
+        kept = view.attempts[0].output if view.attempts else None
+        click.echo(printable(kept or ""), nl=False)
+    elif as_json:
         print_json(view)
     else:
         _print(view, frames)
@@ -103,21 +95,33 @@ def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.
     RETRY, "flask jobs admin retry 5 6", "flask jobs admin retry --task send_mail --newer-than 2h"
 )
 @click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
+@click.option("--from-step", metavar="NAME", help="Do this step and those behind it again.")
+@click.option("--spread", type=age, metavar="AGE", help="Due within AGE, evenly, not all at once.")
 def retry(
-    ids: tuple[int, ...], which: RunFilter, payload: dict[str, JSON] | None, yes: bool
+    ids: tuple[int, ...],
+    which: RunFilter,
+    payload: dict[str, JSON] | None,
+    from_step: str | None,
+    spread: float | None,
+    yes: bool,
 ) -> None:
     """Queue runs again, by id or by a filter.
 
     A filter without --status finds dead runs.
     """
+    given = sum(each is not None for each in (payload, from_step))
+    if given and (len(ids) != 1 or which != RunFilter() or given > 1):
+        raise click.UsageError("--payload and --from-step are each for one run. Give one ID.")
+    if from_step is not None:
+        with _explained():
+            click.echo(printable(str(go_on_from(state_of(), ids[0], from_step, actor()))))
+        return
     if payload is not None:
-        if len(ids) != 1 or which != RunFilter():
-            raise click.UsageError("--payload is for one run. Give one ID.")
         with _explained():
             change = retry_with(state_of(), ids[0], payload, actor())
-        click.echo(f"Run {ids[0]} of {printable(change.task)}: queued again.")
+        click.echo(f"Run {ids[0]} of {_whose(change.task, change.label)}: queued again.")
         return
-    _act(RETRY, ids, which, yes)
+    _act(retrying(spread or 0.0), ids, which, yes)
 
 
 @_acts(
@@ -165,39 +169,9 @@ def _explained() -> Generator[None, None, None]:
         raise click.ClickException(f"{error}. Give the arguments as --payload JSON.") from error
 
 
-def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
-    """Return a full page, in as many searches as it takes; the next one begins after an id."""
-    rows: list[RunRow] = []
-    while True:
-        page = list_runs(state, which, before, limit - len(rows))
-        rows += page.rows
-        if not page.partial or len(rows) >= limit:
-            return replace(page, rows=rows, next=page.before)
-        before = page.before
-
-
-def _advice(which: RunFilter, verb: str) -> str:
-    """Return what to say where *verb* has found no run of *which*: a name may be misspelled."""
-    state = state_of()
-    advice = [state.registry.advice(which.task)]
-    name = which.definition
-    if name is not None and name not in definition_names(state):
-        advice.append(str(no_definition(state, name, verb)))
-    return printable(as_called("".join(f" {each}" for each in advice if each)))
-
-
-def _cells(page: RunPage, row: RunRow) -> Sequence[object]:
-    when = since(page.now, row.finished_at or row.started_at or row.run_at)
-    if row.status in ("queued", "failed"):
-        when = since(page.now, row.run_at)
-    error = row.error_type if row.status != "skipped" else row.last_error
-    if row.handed_to is not None:
-        error = f"handed to {row.handed_to}"
-    if row.is_stale(page.now):
-        error = "worker lost"
-    if page.is_paused(row):
-        error = "paused"
-    return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
+def _whose(task: str, label: str | None) -> str:
+    """Return the task of a run, with the run's label if it has one."""
+    return printable(f"{task} ({label})" if label else task)
 
 
 def _print(view: RunView, frames: bool) -> None:
@@ -205,7 +179,7 @@ def _print(view: RunView, frames: bool) -> None:
     lost = ", but its worker was lost" if row.is_stale(view.now) else ""
     if row.handed_to is not None:
         lost = f", handed to {row.handed_to} {since(view.now, row.started_at)}"
-    click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}{lost}")
+    click.echo(f"Run {row.id} of {_whose(row.task, row.label)}: {paint(row.status)}{lost}")
     print_facts(facts_of(view), view.now)
     if view.stopped:
         first = str(view.waits_for)
@@ -216,6 +190,10 @@ def _print(view: RunView, frames: bool) -> None:
     _print_json("Payload", view.payload)
     if view.result is not None:
         _print_json("Result", view.result)
+    if view.steps:
+        heading("Steps")
+    for step in view.steps:
+        _print_step(step)
     for attempt in view.attempts:
         _print_attempt(attempt, frames)
 
@@ -224,6 +202,16 @@ def _print_json(title: str, value: JSON) -> None:
     heading(title)
     text = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo(printable(cut(text, _LONGEST_JSON)))
+
+
+def _print_step(step: StepView) -> None:
+    took = "" if step.seconds is None else f", took {duration(step.seconds)}"
+    where = f", attempt {step.attempt} on {step.worker}" if step.attempt else ""
+    until = f" until {moment(step.due_at)}" if step.finished_at is None and step.due_at else ""
+    ended = f", {moment(step.finished_at)}" if step.finished_at else ""
+    click.echo(printable(f"  {step.name}: {step.state}{until}{ended}{took}{where}"))
+    if step.result is not None:
+        click.echo(printable(f"    {cut(json.dumps(step.result, ensure_ascii=False), 200)}"))
 
 
 def _print_attempt(attempt: Attempt, frames: bool) -> None:
@@ -265,7 +253,7 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
             click.echo(f"Error: {printable(as_called(str(error)))}", err=True)
         else:
             what = "asked its worker to stop" if change.status == "running" else action.result
-            click.echo(f"Run {run_id} of {printable(change.task)}: {what}.")
+            click.echo(f"Run {run_id} of {_whose(change.task, change.label)}: {what}.")
     if refused:
         raise click.exceptions.Exit(1)
 
@@ -274,14 +262,29 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
     ids = action.ids(state_of(), which)
     label = action.name.capitalize()
     if not ids:
-        advice = _others(action, which) + _advice(which, action.name)
+        advice = _others(action, which) + advice_on(which, action.name)
         click.echo(f"No {' or '.join(action.statuses(which))} runs match.{advice}")
         return
     if not confirmed:
+        _print_preview(ids)
         click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
     with progress_bar(label, len(ids)) as advance:
-        result = action.many(state_of(), ids, actor(), advance)
+        result = action.many(state_of(), ids, actor(), advance, found_by=which)
     click.echo(result.sentence())
+
+
+def _print_preview(ids: Sequence[int]) -> None:
+    """Print which runs are about to be changed: the first of them, and the split by error."""
+    seen = preview(state_of(), ids)
+    labels = any(row.label for row in seen.first)
+    first = [
+        (row.id, row.status, row.task, *((row.label,) if labels else ()), row.error_type)
+        for row in seen.first
+    ]
+    table(("ID", "STATUS", "TASK", *(("LABEL",) if labels else ()), "ERROR"), first)
+    click.echo(f"{seen.heading(len(ids))}:")
+    for line in seen.split():
+        click.echo(f"  {one_line(line)}")
 
 
 def _others(action: Action, which: RunFilter) -> str:

@@ -123,6 +123,15 @@ class Dialect(NamedTuple):
             return f"CAST(floor(extract(epoch FROM {time})) AS bigint)"
         return f"CAST(strftime('%s', {time}) AS integer)"
 
+    def elapsed(self, start: str, end: str) -> str:
+        """Return SQL for the seconds between two times: 0 to a year, whatever is in them."""
+        year = 366 * 86400.0
+        if self.name == "postgresql":
+            seconds = f"CAST(extract(epoch FROM {end}) - extract(epoch FROM {start}) AS float8)"
+            return f"LEAST(GREATEST(COALESCE({seconds}, 0), 0), {year})"
+        seconds = f"(julianday({end}) - julianday({start})) * 86400.0"
+        return f"min(max(COALESCE({seconds}, 0), 0), {year})"
+
     @property
     def earliest(self) -> str:
         """A text that no time is before."""

@@ -186,6 +186,7 @@ class _Queue:
         self.last = 0
         self.retry: Throttle = Throttle()
         self._executor = executor
+        self._until = options.until
         self._limit = state.settings.handed_limit
         self._pace = PACE_LEASES * state.settings.lease
         self._fitting = 0
@@ -229,8 +230,11 @@ class _Queue:
         self.last = 0
         if time.monotonic() - self._quiet_since > SAY_EVERY:
             self.say_full()
-        if most <= 0 or not self._claims.front().may_find:
+        if most <= 0:
             return "nothing"
+        comes = self._exchanger.open_slots() < self._until
+        if not self._claims.front().may_find:
+            return "soon" if comes else "nothing"
         try:
             in_broker = self._executor.waiting(self.name)
         except Exception as error:
@@ -256,7 +260,7 @@ class _Queue:
             return "more" if self._send(send) else "away"
         self._empty_looks += 1
         waits = bool(self._exchanger.turns.ordered) and self._empty_looks < LOOKS
-        return "soon" if waits or self._refusals.pending else "nothing"
+        return "soon" if waits or comes or self._refusals.pending else "nothing"
 
     def _fits(self) -> int:
         """Return how many runs may wait in the broker."""

@@ -30,34 +30,42 @@ if TYPE_CHECKING:
 TIMEOUT = 5.0
 
 
-def ping(url: str | None) -> None:
+def ping(url: str | None, body: bytes | None = None) -> bool:
     """Fetch *url*. Never raises, and never takes longer than `TIMEOUT`.
 
     A tick that fails pings nothing: for a monitor of heartbeats, silence is the alarm.
 
     :param url: ``CRONJOBS_PING_URL``, or None for no ping. Only its host is ever logged, since the
         path of such a URL is often its secret.
+    :param body: JSON to POST there.
+    :returns: whether it answered that all is well.
     """
     if url is None:
-        return
+        return False
+    answers: list[bool] = []
     # In a thread: no timeout of ours covers a name look-up, or a server that answers byte by byte.
-    fetching = Beside("cronjobs-ping", _fetch)
+    fetching: Beside[str] = Beside(
+        "cronjobs-ping", lambda place: answers.append(_fetch(place, body))
+    )
     try:
         fetching.put(url)
     except RuntimeError as error:
         logger.warning("The ping was not sent: %s", error)
     if not fetching.close(TIMEOUT):
         logger.warning("The ping to %s took longer than %g s and was left", host_of(url), TIMEOUT)
+    return answers == [True]
 
 
-def _fetch(url: str) -> None:
+def _fetch(url: str, body: bytes | None) -> bool:
     try:
-        with _opener().open(_request(url), timeout=TIMEOUT) as response:
+        with _opener().open(_request(url, body), timeout=TIMEOUT) as response:
             response.read(1)
     except Exception as error:
         # The text of the error can hold the URL, so only its type and a status are logged.
         status = getattr(error, "code", "")
         logger.warning("The ping to %s failed: %s %s", host_of(url), type(error).__name__, status)
+        return False
+    return True
 
 
 def _opener() -> OpenerDirector:
@@ -78,14 +86,17 @@ def _opener() -> OpenerDirector:
     return opener
 
 
-def _request(url: str) -> Request:
+def _request(url: str, body: bytes | None) -> Request:
     """Return a request for *url*, with the name and password in it as a header."""
     from urllib.request import Request
 
     parts = urlsplit(url)
     userinfo, _, place = parts.netloc.rpartition("@")
     bare = SplitResult(parts.scheme, place, parts.path, parts.query, "")
-    request = Request(urlunsplit(bare), headers={"User-Agent": "Flask-CronJobs"})
+    headers = {"User-Agent": "Flask-CronJobs"}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    request = Request(urlunsplit(bare), body, headers)
     if userinfo:
         name, _, password = userinfo.partition(":")
         credentials = f"{unquote(name)}:{unquote(password)}".encode()

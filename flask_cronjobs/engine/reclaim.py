@@ -7,7 +7,7 @@ lost them. And end runs that wait but have no attempt left, since no claim takes
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..db.connection import Bookkeeping
@@ -32,10 +32,12 @@ class Reclaimed(NamedTuple):
     """What `reclaim` did.
 
     :ivar outcomes: those of the attempts that were taken back.
+    :ivar given_up: those of the runs that had no attempt left.
     :ivar open_batches: whether a batch has not ended.
     """
 
     outcomes: list[Outcome]
+    given_up: list[Outcome]
     open_batches: bool
 
 
@@ -58,10 +60,9 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> Reclaimed:
                 reclaimed.append(outcome)
         if len(outcomes) < CHUNK or not recorded:
             break
-    if expiry.exhausted:
-        _give_up_exhausted(state, books, news)
+    given_up = list(_give_up_exhausted(state, books, news)) if expiry.exhausted else []
     notify(news, "pause", None)
-    return Reclaimed(reclaimed, expiry.open_batches)
+    return Reclaimed(reclaimed, given_up, expiry.open_batches)
 
 
 def _outcome(state: State, expired: Claim) -> Outcome:
@@ -81,6 +82,7 @@ def _not_begun(expired: Claim) -> Outcome:
         *(expired.id, expired.token, "released", expired.attempt, expired.job_type),
         reclaimed=True,
         definition_id=expired.definition_id,
+        label=expired.label,
     )
 
 
@@ -101,12 +103,13 @@ def _abandoned(state: State, books: Bookkeeping) -> Expiry:
     return now._replace(leases=[each for each in now.leases if each.identity in claimed])
 
 
-def _give_up_exhausted(state: State, books: Bookkeeping, news: News) -> None:
+def _give_up_exhausted(state: State, books: Bookkeeping, news: News) -> Iterator[Outcome]:
     while True:
         given_up = leases.give_up_exhausted(books, CHUNK)
         for outcome in given_up:
             announce(state.app, outcome, recorded=True)
             notify(news, "outcome", outcome)
+            yield outcome
         if len(given_up) < CHUNK:
             return
 

@@ -18,9 +18,11 @@ from ..db.connection import Bookkeeping
 from ..db.notify import wake_all
 from ..errors import DatabaseTrouble
 from ..jobs import ticks
+from ..jobs.hours import write_hours
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
+from .alerts import alert
 from .beside import Beside
 from .pings import TIMEOUT, ping, ping_ended
 from .processes import run_workers
@@ -109,7 +111,7 @@ def serve(
         resident=True,
         limits=limits,
         parent=parent,
-        minute_work=partial(ResidentMinutes, state, tally),
+        minute_work=partial(ResidentMinutes, state, tally, options.queues),
     )
     try:
         run_workers(state, number_of_workers(state, options), resident)
@@ -140,10 +142,13 @@ class ResidentMinutes(threading.Thread):
     :ivar _listening: what the row says of the worker.
     """
 
-    def __init__(self, state: State, tally: Tally, worker: ResidentWorker) -> None:
+    def __init__(
+        self, state: State, tally: Tally, queues: tuple[str, ...], worker: ResidentWorker
+    ) -> None:
         super().__init__(name="cronjobs-minutes", daemon=True)
         self._state = state
         self._tally = tally
+        self._queues = queues
         self._worker = worker
         self._books = Bookkeeping(state.engine, patience=PATIENCE)
         self._sender = _sender(state)
@@ -206,6 +211,7 @@ class ResidentMinutes(threading.Thread):
         while not stopped() and (ready := next(steps, None)) is not None:
             self._wake(ready)
         if not stopped():
+            write_hours(self._books, opened.last_hour, opened.now)
             self._counts["pruned"] += prune(self._state, self._books, opened, stopped)
         self._done = True
         self._trouble.over("The database")
@@ -238,7 +244,7 @@ class ResidentMinutes(threading.Thread):
 
     def _begin(self) -> OpenTick:
         self._listening = self._worker.listening()
-        opened = begin(self._books, self._listening)
+        opened = begin(self._books, self._queues, True, self._listening)
         self._tally.tick_id = opened.id
         self._counts.clear()
         return opened
@@ -263,5 +269,6 @@ def _sender(state: State) -> Beside[TickReport | list[Outcome]]:
             return
         signals.send(signals.tick_finished, state.app, report=report)
         ping(state.settings.ping_url)
+        alert(state)
 
     return Beside("cronjobs-report-sender", send)

@@ -7,23 +7,27 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import signals
+from .. import __version__, signals
 from ..db.connection import Bookkeeping
 from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
 from ..db.for_tests import refuse_shared
 from ..errors import DatabaseTrouble
-from ..jobs import orders, pruning, ticks
+from ..jobs import orders, pruning, rates, ticks
 from ..jobs.batches.ending import end_batches, telling
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
+from ..jobs.hours import write_hours
+from ..jobs.runs.claim import ClaimRequest
 from ..jobs.runs.exchange import Claims
 from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
+from .alerts import alert
 from .pings import ping, ping_ended
 from .reclaim import reclaim
 from .worker.process_signals import keyboard_held
@@ -64,11 +68,15 @@ class OpenTick(NamedTuple):
     :ivar id: the id of its row.
     :ivar clock_offset: by how many seconds this host's clock is ahead of the database's.
     :ivar started: when it began, by `time.monotonic`.
+    :ivar now: the same, by the database's clock.
+    :ivar last_hour: as of `ticks.TickRow`.
     """
 
     id: int
     clock_offset: float
     started: float
+    now: datetime
+    last_hour: datetime | None
 
 
 def tick(state: State, options: TickOptions) -> TickReport:
@@ -80,25 +88,29 @@ def tick(state: State, options: TickOptions) -> TickReport:
     """
     refuse_shared(state.database)
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
-        opened, counts, lost = begin(books), Counter[str](), list[Outcome]()
+        opened, counts, lost = begin(books, options.queues), Counter[str](), list[Outcome]()
         for _ in housekeeping(state, books, options.news, counts, lost.extend):
             pass
+        budget = state.settings.tick_budget if options.budget is None else options.budget
+        until = opened.started + budget
+        slot_comes = _slot_comes(state, books, options.queues, until)
         front = Claims(books).front()
-        if front.may_find or front.ahead:
-            budget = state.settings.tick_budget if options.budget is None else options.budget
+        if front.may_find or front.ahead or slot_comes:
             work_options = worker_options(state, options)._replace(
-                until=opened.started + budget,
+                until=until,
                 tick_id=opened.id,
                 pings=has_pings(books),
                 front=front,
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))
+        write_hours(books, opened.last_hour, opened.now)
         counts["pruned"] = prune(state, books, opened)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
     ping_ended(state, lost)
     ping(state.settings.ping_url)
+    alert(state)
     return report
 
 
@@ -112,11 +124,12 @@ def housekeeping(
     """Do what a tick does before its runs; yield after each step how many runs it made ready.
 
     :param counts: takes the numbers of the tick's row.
-    :param take_lost: called with the outcomes of attempts that were taken back.
+    :param take_lost: called with the outcomes of attempts that were taken back, and of runs without
+        an attempt left.
     """
     reclaimed = reclaim(state, books, news)
     counts["reclaimed"] += len(reclaimed.outcomes)
-    take_lost(reclaimed.outcomes)
+    take_lost([*reclaimed.outcomes, *reclaimed.given_up])
     yield len(reclaimed.outcomes)
     tell_late(state, books)
     slots, rows = enqueue_slots(state, books, news)
@@ -127,13 +140,38 @@ def housekeeping(
         yield end_batches(books, telling(state)).enqueued
 
 
-def begin(books: Bookkeeping, listening: bool = False) -> OpenTick:
+def _slot_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:
+    """Open the slots of rate limits; return whether one comes before *until*.
+
+    So a tick stays for the runs that wait for one. An app without rates sends no statement.
+    """
+    limits, tasks = state.registry.rates, tuple(state.registry.tasks)
+    if not limits:
+        return False
+    wait = rates.open_slots(books, limits, ClaimRequest(1, "", tasks, queues)).wait
+    return wait is not None and time.monotonic() + wait < until
+
+
+def begin(
+    books: Bookkeeping,
+    queues: tuple[str, ...] = (),
+    resident: bool = False,
+    listening: bool = False,
+) -> OpenTick:
     """Begin a tick's row, and warn if this host's clock is wrong, or the database's was.
 
+    :param queues: those that it serves; empty means all.
+    :param resident: whether the row is a minute of a resident worker.
     :param listening: whether the row is a resident worker's that a NOTIFY wakes.
     """
     started, before = time.monotonic(), time.time()
-    row = ticks.begin(books, worker_name(), socket.gethostname(), os.getpid(), listening)
+    row = ticks.begin(
+        *(books, worker_name(), socket.gethostname(), os.getpid()),
+        listening=listening,
+        resident=resident,
+        queues=queues,
+        version=__version__,
+    )
     if row.was_ahead:
         logger.warning(
             "The database's clock was ahead, and is right again. Definitions go on from the last "
@@ -148,7 +186,7 @@ def begin(books: Bookkeeping, listening: bool = False) -> OpenTick:
             abs(offset),
             "ahead of" if offset > 0 else "behind",
         )
-    return OpenTick(row.id, round(offset, 3), started)
+    return OpenTick(row.id, round(offset, 3), started, row.now, row.last_hour)
 
 
 def prune(
@@ -162,6 +200,7 @@ def prune(
     """
     if not opened.id % PRUNE_EVERY:
         orders.mend(books)
+        rates.mend(books, state.registry.tasks, state.registry.rates)
     elif pruning.behind(books.rows, books.dialect, state.settings) < PRUNE_SLACK:
         return 0
     until, pruned = time.monotonic() + PRUNE_BUDGET, 0

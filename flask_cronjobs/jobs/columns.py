@@ -18,7 +18,9 @@ NEW_RUN = {
     "payload": "jsonb",
     "concurrency_key": "text",
     "concurrency_limit": "integer",
+    "rate_key": "text",
     "idempotency_key": "text",
+    "label": "text",
     "unique_while": "text",
     "batch_id": "bigint",
     "definition_id": "bigint",
@@ -41,7 +43,8 @@ def due_sql(d: Dialect) -> str:
 def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str) -> str:
     """Return the INSERT of new runs.
 
-    A run in strict order is marked as new, so that somebody looks whose turn it is.
+    A run in strict order is marked as new, so that somebody looks whose turn it is, and one with a
+    rate as waiting.
 
     :param values: SQL for each column that is given, ``on_dead`` among them.
     :param due: SQL for when they are due; their slot is the same, unless *values* have another.
@@ -49,6 +52,7 @@ def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str)
     """
     columns = {
         "order_mark": f"CASE WHEN {values['on_dead']} IS NOT NULL THEN 'new' END",
+        "rate_mark": rate_mark(values.get("rate_key", "NULL")),
         **dict.fromkeys(("scheduled_for", "run_at"), due),
         **dict.fromkeys(("created_at", "updated_at"), now),
         **values,
@@ -58,7 +62,14 @@ def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str)
     )
 
 
-def ended(status: str, now: str, error: str, error_type: str, run: str = "") -> dict[str, str]:
+def rate_mark(rate_key: str) -> str:
+    """Return SQL for the mark of a run that waits with *rate_key* (SQL)."""
+    return f"CASE WHEN {rate_key} IS NOT NULL THEN 'waits' END"
+
+
+def ended(
+    status: str, now: str, error: str, error_type: str, run: str = "", fingerprint: str = "NULL"
+) -> dict[str, str]:
     """Return SQL for each column that the end of a run sets.
 
     In strict order it is marked, so that somebody looks whose turn it is then.
@@ -72,7 +83,8 @@ def ended(status: str, now: str, error: str, error_type: str, run: str = "") -> 
         "order_mark": f"CASE WHEN {run}on_dead IS NOT NULL THEN 'over' END",
         "last_error": error,
         "error_type": error_type,
-        **dict.fromkeys(("locked_by", "locked_until", "concurrency_share"), "NULL"),
+        "fingerprint": fingerprint,
+        **dict.fromkeys(("locked_by", "locked_until", "concurrency_share", "rate_mark"), "NULL"),
         "updated_at": now,
     }
 

@@ -20,7 +20,7 @@ from .definitions.views import DefinitionView, bare_definitions
 from .doctor_database import database, executors, schema, versions
 from .eligibility import stalled
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
-from .humanize import duration, plural, seconds_since
+from .humanize import capitalized, duration, plural, seconds_since
 from .needs import CHECK, unrecorded
 from .orders import list_key_orders
 from .overview import list_orphans
@@ -74,11 +74,9 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _verdict(verdict, figures)
     yield _own_clock(reader)
     yield from _host_clocks(list_ticks(reader, _TICKS).rows)
-    yield from _paused(verdict)
     yield _tasks(reader)
     yield from _orphans(reader)
     yield from _definitions(reader, verdict)
-    yield from _doubts(figures)
     yield from _stopped_keys(reader, figures)
     yield from _open_batches(reader)
     yield from _pruning(reader)
@@ -115,7 +113,7 @@ def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
 
 
 #: Of these the doctor says more by itself.
-_IN_DETAIL = {"stopped-keys", "orphaned-task", "open-batch", "paused"}
+_IN_DETAIL = {"stopped-keys", "orphaned-task", "open-batch", "late-definition"}
 
 
 def _verdict(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
@@ -127,23 +125,7 @@ def _verdict(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
     if "overdue" not in named:
         yield Finding("overdue", "ok", "no run has waited too long")
     for each in found:
-        yield replace(each, what=_capitalized(each.what))
-
-
-def _capitalized(what: str) -> str:
-    return what[:1].upper() + what[1:]
-
-
-def _paused(verdict: Verdict) -> Iterator[Finding]:
-    for each in verdict.pauses:
-        by = f" by {each.paused_by}" if each.paused_by else ""
-        yield Finding(
-            "paused",
-            "warning",
-            f"The {each.kind} {each.name!r} is paused since {each.paused_at:%Y-%m-%d %H:%M} UTC"
-            f"{by}: its runs wait",
-            f"To resume it: flask jobs admin resume --{each.kind} {shlex.quote(each.name)}",
-        )
+        yield replace(each, what=capitalized(each.what))
 
 
 def _tasks(reader: Reader) -> Finding:
@@ -290,17 +272,6 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
         )
 
 
-def _doubts(figures: Figures) -> Iterator[Finding]:
-    if figures.doubts:
-        yield Finding(
-            "effects-in-doubt",
-            "warning",
-            f"{figures.doubts.of('effect')} in doubt: a process died before it could record the "
-            "result",
-            "See `flask jobs admin effects`. Find out what happened, then use --done or --redo.",
-        )
-
-
 def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
     # None if somebody has retried or discarded the last of them meanwhile.
     for order in list_key_orders(reader, stopped=True, limit=1).rows if figures.stops else ():
@@ -316,7 +287,7 @@ def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
 
 def _open_batches(reader: Reader) -> Iterator[Finding]:
     for batch in stalled(reader, "batch", most=_SHOWN):
-        what = f"{_capitalized(batch.what)}: it does not end"
+        what = f"{capitalized(batch.what)}: it does not end"
         yield Finding("open-batch", "warning", what, batch.todo)
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, ScalarSelect, TextClause, case, literal, select, text
+from sqlalchemy import Connection, TextClause, case, literal, select, text
 
 from ..db.connection import Bookkeeping, Rows, execute
 from ..db.dialect import Dialect, json_text
 from ..errors import NotFound, StateConflict
-from ..log import DEFAULT_ACTOR, log_action
+from ..log import DEFAULT_ACTOR
 from ..models.conditions import OPEN_EFFECT, RUNNING
 from ..types import JSON, without_secret
+from .operations.rows import Act, perform
 from .state import State
 
 if TYPE_CHECKING:
-    from .reader import Page, Source
+    from .reader import Page, Query, Source
 
 MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 
@@ -194,8 +195,8 @@ def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    _resolve(state, key, "UPDATE job_effects SET state = 'done', done_at = {now}")
-    log_action("marked as done", f"effect {key}", actor)
+    act = Act("marked as done", f"effect {key}", actor)
+    _resolve(state, key, "UPDATE job_effects SET state = 'done', done_at = {now}", act)
 
 
 def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
@@ -204,16 +205,17 @@ def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    _resolve(state, key, "DELETE FROM job_effects")
-    log_action("marked to be done again", f"effect {key}", actor)
+    act = Act("marked to be done again", f"effect {key}", actor)
+    _resolve(state, key, "DELETE FROM job_effects", act)
 
 
-def _resolve(state: State, key: str, change: str) -> None:
+def _resolve(state: State, key: str, change: str, act: Act) -> None:
     """Execute *change*, a statement up to its WHERE, for an effect in doubt."""
     with state.bookkeeping() as books:
         d, this = books.dialect, {"key": key}
         which = f"WHERE key = :key AND {is_in_doubt(d)} RETURNING id"
-        if books.rows(text(f"{change.format(now=d.now)} {which}"), this):
+        statement = text(f"{change.format(now=d.now)} {which}")
+        if perform(books, act, lambda inner: inner.rows(statement, this)):
             return
         rows = books.rows(text("SELECT state FROM job_effects WHERE key = :key"), this)
     if not rows:
@@ -263,8 +265,9 @@ def list_effects(
         return cut_page(shown, limit, reader.now)
 
 
-def doubts(d: Dialect) -> ScalarSelect[int]:
-    """Return a subquery that counts the effects in doubt, up to `CAP` plus one."""
-    from .reader import EFFECTS, capped
+def in_doubt(d: Dialect) -> Query:
+    """Return a SELECT of the effects in doubt: when each was begun, as ``at``."""
+    from .reader import EFFECTS
 
-    return capped(select(EFFECTS.c.id).where(text(OPEN_EFFECT), text(is_in_doubt(d))))
+    begun = EFFECTS.c.created_at.label("at")
+    return select(begun).where(text(OPEN_EFFECT), text(is_in_doubt(d)))

@@ -8,7 +8,7 @@ which on the verdict, the pages, the commands, the doctor and the metrics name i
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -27,7 +27,7 @@ from ..models.conditions import (
     UNKEYED,
 )
 from ..types import PauseKind
-from .humanize import ago, duration, seconds_since
+from .humanize import Link, ago, duration, seconds_since
 from .reader import BATCHES, DEFINITIONS, PAUSES, RUNS, Query, Reader, Source, read_once, reading
 from .waiting import Waiting, handed, waiting_groups
 
@@ -191,6 +191,7 @@ class Reason(NamedTuple):
         ``CRONJOBS_HEALTH_OVERDUE``.
     :ivar what: what is said of it, as the end of a sentence.
     :ivar todo: what to do about it.
+    :ivar link: the page that shows it, with which value of the SELECT's row each argument gets.
     :ivar waiting: returns a SELECT, made by `_columns`, of what has waited since before a time, the
         oldest first; None if nothing has.
     """
@@ -200,6 +201,7 @@ class Reason(NamedTuple):
     patience: timedelta | None
     what: str
     todo: str
+    link: tuple[str, Mapping[str, str]]
     waiting: Callable[[Reader, datetime], Query | None]
 
 
@@ -211,6 +213,8 @@ class Stalled:
     :ivar what: the same for people, as the end of a sentence.
     :ivar todo: what to do about it.
     :ivar overdue: whether health is ``overdue`` for it.
+    :ivar since: since when it has waited.
+    :ivar link: the page that shows it.
     """
 
     kind: Kind
@@ -218,6 +222,8 @@ class Stalled:
     what: str
     todo: str
     overdue: bool
+    since: datetime
+    link: Link
 
 
 def stalled(reader: Reader, *kinds: Kind, most: int = 1) -> tuple[Stalled, ...]:
@@ -254,7 +260,9 @@ def _stalled(reader: Reader, reason: Reason, row: Row[Any]) -> Stalled:
         "ago": ago(seconds),
     }
     what, todo = reason.what.format(**values), reason.todo.format(**values)
-    return Stalled(reason.kind, seconds, what, todo, reason.overdue)
+    page, arguments = reason.link
+    link = (page, {name: getattr(row, value) for name, value in arguments.items()})
+    return Stalled(reason.kind, seconds, what, todo, reason.overdue, row.since, link)
 
 
 def _columns(run_id: Any, name: Any, other: Any, since: Any) -> Query:
@@ -352,6 +360,7 @@ def _open_batches(reader: Reader, before: datetime) -> Query:
     return rows.where(text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < before).order_by(c.id)
 
 
+_ITS_RUN = ("run", {"run_id": "run"})
 #: The most urgent first. A new one is a row here; `docs/pages.md` lists them.
 REASONS = (
     Reason(
@@ -361,6 +370,7 @@ REASONS = (
         "run {run} waits in strict order behind run {other}, whose task {name} this app's code "
         "does not declare",
         "Declare the task, import the module that does, or: flask jobs admin cancel {other}",
+        _ITS_RUN,
         _behind,
     ),
     Reason(
@@ -369,6 +379,7 @@ REASONS = (
         None,
         "run {run} waits for run {other}, which has held the concurrency key {name} for {long}",
         "See what it does, and end it: flask jobs admin show {other}",
+        _ITS_RUN,
         _held,
     ),
     Reason(
@@ -377,6 +388,7 @@ REASONS = (
         _A_DAY,
         "runs of {name} have waited for a share of their concurrency key for {long}",
         "See what has the shares: flask jobs admin list --status running",
+        ("runs", {"task": "name"}),
         _without_share,
     ),
     Reason(
@@ -385,6 +397,7 @@ REASONS = (
         _A_DAY,
         "runs of {name} have waited for {long}: this app's code does not declare that task",
         "Declare it, import the module that does, or: flask jobs admin cancel --task {quoted}",
+        ("runs", {"task": "name"}),
         _undeclared,
     ),
     Reason(
@@ -393,6 +406,7 @@ REASONS = (
         _A_DAY,
         "run {run} of {name} was due {ago} and has been snoozed {number} times",
         "See what it waits for, or cancel it: flask jobs admin show {run}",
+        _ITS_RUN,
         _snoozed,
     ),
     Reason(
@@ -401,6 +415,7 @@ REASONS = (
         _A_DAY,
         "the batch {name} was opened {ago} and not closed",
         "If all of its runs are in: flask jobs admin batches {quoted} --close",
+        ("batch", {"key": "name"}),
         _open_batches,
     ),
 )

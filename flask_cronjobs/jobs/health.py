@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Row, literal, select, text
+from sqlalchemy import ColumnElement, Row, ScalarSelect, func, literal, select, text
 
 from ..models.conditions import DEAD, RUNNING, STOPS
-from .effects import doubts
+from .effects import in_doubt
 from .eligibility import PauseView, Stalled, list_pauses, oldest_due, ours, stalled
-from .humanize import ago, duration, plural, seconds_since
+from .humanize import Link, ago, duration, plural, seconds_since
 from .needs import CHECK, Late, Missed, late_definitions, missed_slots
-from .reader import RUNS, TICKS, Count, Query, Reader, Source, capped, count_of, read_once, reading
+from .reader import (
+    CAP,
+    RUNS,
+    TICKS,
+    Count,
+    Query,
+    Reader,
+    Source,
+    capped,
+    count_of,
+    read_once,
+    reading,
+)
 from .ticks import did_its_work
 from .waiting import handed, overdue
+from .workers import Silence, find_silence
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
 #: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
@@ -24,6 +38,19 @@ HealthStatus: TypeAlias = Literal["ok", "never", "late", "overdue"]
 #: How the verdict looks: ``bad`` if it is not ok, ``warn`` if something needs a look.
 VerdictTone: TypeAlias = Literal["good", "warn", "bad"]
 Level: TypeAlias = Literal["ok", "info", "warning", "error"]
+
+
+class Act(NamedTuple):
+    """What a person can do about a finding on the pages.
+
+    :ivar label: the words on the button.
+    :ivar target: the page that asks first, or the action if there are *fields*.
+    :ivar fields: the fields of a form.
+    """
+
+    label: str
+    target: Link
+    fields: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +61,18 @@ class Finding:
     :ivar level: ``error``: jobs do not run, or run wrongly; ``warning``: this may happen.
     :ivar what: what was found, and what it means.
     :ivar todo: what to do about it; empty if there is nothing to do.
+    :ivar since: since when it is so, as far as that is known.
+    :ivar link: the page that shows it.
+    :ivar act: what to do about it there.
     """
 
     id: str
     level: Level
     what: str
     todo: str = ""
+    since: datetime | None = None
+    link: Link | None = None
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +128,8 @@ class Figures:
     :ivar doubts: effects in doubt.
     :ivar stops: dead runs behind which a strict order stands still.
     :ivar handed: runs that wait in the brokers of executors; None if there are no executors.
+    :ivar silence: hosts that ticked for long and stopped, while others go on.
+    :ivar since: since when there have been such runs or effects, by the name of the figure.
     """
 
     overdue: Count
@@ -106,6 +141,8 @@ class Figures:
     doubts: Count
     stops: Count
     handed: Count | None = None
+    silence: Silence | None = None
+    since: Mapping[str, datetime | None] = field(default_factory=dict[str, "datetime | None"])
 
 
 #: How many of the latest ticks are searched for the one that was seen alive last.
@@ -128,10 +165,12 @@ def tone_of(verdict: Verdict, figures: Figures) -> VerdictTone:
 
 def headline_of(verdict: Verdict, figures: Figures) -> str:
     """Return the verdict in a few words."""
+    found = list(findings_of(verdict, figures))
+    if len(found) > 1:
+        return f"{len(found)} things need you"
     if not verdict.ok:
         return verdict.headline
-    worries = [each.what for each in findings_of(verdict, figures)]
-    return f"Ticks are running, but {', and '.join(worries)}" if worries else "All is well"
+    return f"Ticks are running, but {found[0].what}" if found else "All is well"
 
 
 def findings_of(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
@@ -139,31 +178,73 @@ def findings_of(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
 
     What was found is the end of a sentence.
     """
+    yield from _red(verdict, figures)
+    yield from _amber(verdict, figures)
+
+
+def _red(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
     if verdict.word in ("never", "late"):
-        yield Finding("ticks", "error", f"{verdict.sentence}; nothing runs", verdict.todo)
+        what = f"{verdict.sentence}; nothing runs"
+        yield Finding("ticks", "error", what, verdict.todo, verdict.last_tick_at, ("ticks", {}))
+    if verdict.late is not None:
+        yield _late_finding(verdict, verdict.late)
     if figures.overdue and verdict.oldest is not None:
         what = f"{figures.overdue.of('run')} overdue, the oldest for {duration(verdict.oldest)}"
         todo = "See `flask jobs admin list --overdue`: are there too few --workers?"
-        yield Finding("overdue", "error", what, todo)
-    still = [(each, _STALLED.get(each.kind, "stalled")) for each in verdict.stalled]
-    yield from (Finding(id_, "error", s.what, s.todo) for s, id_ in still if s.overdue)
+        at = verdict.now - timedelta(seconds=verdict.oldest)
+        yield Finding("overdue", "error", what, todo, at, ("runs", {"overdue": 1}))
+    yield from (_stalled_finding(each) for each in verdict.stalled if each.overdue)
+
+
+def _amber(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
+    since = figures.since
+    link: Link
     if figures.dead:
         what = f"{figures.dead.of('run')} ended dead in the last 24 h"
-        yield Finding("dead", "warning", what, _RETRY)
+        which = {"status": "dead", "newer": "24h"}
+        act = Act("Retry", ("bulk", {"do": "retry", **which}))
+        yield Finding("dead", "warning", what, _RETRY, since["dead"], ("runs", which), act)
     if figures.stale:
         runs = figures.stale.of("running run")
         todo = f"The next tick takes back {runs}. If they stay, ticks have stopped."
-        yield Finding("stale-runs", "warning", "a worker was lost", todo)
+        link = ("runs", {"status": "running"})
+        yield Finding("stale-runs", "warning", "a worker was lost", todo, since["stale"], link)
+    if figures.silence:
+        link = ("queues", {})
+        what, at = str(figures.silence), figures.silence.since
+        yield Finding("silent-host", "warning", what, _SILENT, at, link)
+    if figures.doubts:
+        what = f"{figures.doubts.of('effect')} in doubt"
+        yield Finding(
+            "effects-in-doubt", "warning", what, _DOUBTS, since["doubts"], ("effects", {})
+        )
     if figures.stops:
         what = f"strict order is stopped by {figures.stops.of('dead run')}"
-        yield Finding("stopped-keys", "warning", what, "See `flask jobs admin turns --stopped`.")
+        link = ("order", {"stopped": 1})
+        yield Finding("stopped-keys", "warning", what, _STOPPED, since["stops"], link)
     if figures.missed:
-        yield Finding("missed-slots", "warning", str(figures.missed), _MISSED)
-    yield from (Finding(id_, "warning", s.what, s.todo) for s, id_ in still if not s.overdue)
-    if verdict.pauses:
-        several = f"{len(verdict.pauses)} tasks and queues are paused"
-        what = several if len(verdict.pauses) > 1 else ", ".join(map(str, verdict.pauses))
-        yield Finding("paused", "warning", what)
+        link = ("ticks", {})
+        first = figures.missed.first
+        yield Finding("missed-slots", "warning", str(figures.missed), _MISSED, first, link)
+    yield from (_stalled_finding(each) for each in verdict.stalled if not each.overdue)
+    for pause in verdict.pauses:
+        todo = f"To resume it: flask jobs admin resume --{pause.kind} {shlex.quote(pause.name)}"
+        link = ("runs", {pause.kind: pause.name})
+        act = Act("Resume", ("work_act", {"act": "resume"}), {"what": f"{pause.kind}:{pause.name}"})
+        by = f" by {pause.paused_by}" if pause.paused_by else ""
+        yield Finding("paused", "warning", f"{pause}{by}", todo, pause.paused_at, link, act)
+
+
+def _late_finding(verdict: Verdict, late: Late) -> Finding:
+    at = None if late.seconds is None else verdict.now - timedelta(seconds=late.seconds)
+    link = ("definition", {"name": late.name})
+    return Finding("late-definition", "error", str(late), verdict.todo, at, link)
+
+
+def _stalled_finding(stalled: Stalled) -> Finding:
+    kind = _STALLED.get(stalled.kind, "stalled")
+    level: Level = "error" if stalled.overdue else "warning"
+    return Finding(kind, level, stalled.what, stalled.todo, stalled.since, stalled.link)
 
 
 #: Kinds of work that stands still, of which the doctor says more under these names.
@@ -171,6 +252,18 @@ _STALLED = {"undeclared": "orphaned-task", "batch": "open-batch"}
 _RETRY = (
     "See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
     "flask jobs admin retry --status dead --newer-than 24h"
+)
+_SILENT = (
+    "See `flask jobs admin workers`. Is the host up, and what does its cron log? One that is gone "
+    "for good is forgotten a day after its last tick."
+)
+_DOUBTS = (
+    "A process died before it could record the result. See `flask jobs admin effects`. Find out "
+    "what happened, then use --done or --redo."
+)
+_STOPPED = (
+    "What comes after waits. See `flask jobs admin turns --stopped`. Correct the cause, then retry "
+    "or discard the dead run."
 )
 _MISSED = (
     "See when no tick came, on the page /ticks, and what was skipped: "
@@ -277,28 +370,41 @@ def _failing(reader: Reader, since: datetime | None) -> bool:
     return bool(reader.rows(begun if since is None else begun.where(TICKS.c.started_at > since)))
 
 
+#: The figures that say since when.
+_DATED = ("stale", "dead", "stops", "doubts")
+
+
 def _figures(reader: Reader, oldest: float | None) -> Figures:
     now = reader.now
     is_overdue = oldest is not None and oldest > reader.state.settings.health_overdue
-    executors = bool(reader.state.settings.executors)
+    executors, at = bool(reader.state.settings.executors), RUNS.c.finished_at
     counted = {
-        "running": _some(text(RUNNING)),
-        "stale": _some(text(RUNNING), RUNS.c.locked_until <= now),
-        "dead": _some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1)),
-        "stops": _some(text(STOPS)),
+        "running": _some(RUNS.c.started_at, text(RUNNING)),
+        "stale": _some(RUNS.c.locked_until, text(RUNNING), RUNS.c.locked_until <= now),
+        "dead": _some(at, text(DEAD), at >= now - timedelta(days=1)),
+        "stops": _some(at, text(STOPS)),
+        "doubts": in_doubt(reader.dialect),
         **({"handed": handed(now)} if executors else {}),
     }
     late = [capped(each.where(*ours(reader))) for each in overdue(reader)] if is_overdue else []
     row = reader.rows(
         select(
             *(capped(each).label(name) for name, each in counted.items()),
-            doubts(reader.dialect).label("doubts"),
+            *(_earliest(counted[name]).label(f"{name}_since") for name in _DATED),
             sum(late, literal(0)).label("overdue"),
         )
     )[0]
-    counts = {name: count_of(getattr(row, name)) for name in (*counted, "doubts", "overdue")}
-    return Figures(oldest=oldest, missed=missed_slots(reader), **counts)
+    counts = {name: count_of(getattr(row, name)) for name in (*counted, "overdue")}
+    since = {name: getattr(row, f"{name}_since") for name in _DATED}
+    missed, silence = missed_slots(reader), find_silence(reader)
+    return Figures(oldest=oldest, missed=missed, silence=silence, since=since, **counts)
 
 
-def _some(*conditions: Any) -> Query:
-    return select(literal(1)).select_from(RUNS).where(*conditions)
+def _earliest(some: Query) -> ScalarSelect[datetime]:
+    """Return a subquery of the earliest time in *some*, among as many as are counted."""
+    counted = some.limit(CAP + 1).subquery()
+    return select(func.min(counted.c.at)).scalar_subquery()
+
+
+def _some(at: ColumnElement[datetime], *conditions: Any) -> Query:
+    return select(at.label("at")).where(*conditions)

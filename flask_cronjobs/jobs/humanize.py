@@ -35,6 +35,11 @@ def _in_units(seconds: float) -> str:
     return f"{rest} s"
 
 
+def capitalized(what: str) -> str:
+    """Return *what* with a capital at its beginning, and the rest as it is."""
+    return what[:1].upper() + what[1:]
+
+
 def roughly(seconds: float) -> str:
     """Return *seconds* roughly: ``14 s``, ``22 min``, ``3 h 12 min``, ``13 h``, ``12 d``."""
     whole = int(abs(seconds))
@@ -76,6 +81,11 @@ def since(moment: datetime | None, now: datetime) -> str:
 def utc(moment: datetime) -> str:
     """Return *moment* in full: ``2026-11-20 06:00:00 UTC``."""
     return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def rate(number: float) -> str:
+    """Return how many a minute: ``0.3``, ``12``, ``1,200``."""
+    return f"{number:,.0f}" if number == 0 or number >= 10 else f"{number:,.1f}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import Row, TextClause, text
+from sqlalchemy import TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
@@ -15,7 +15,7 @@ from .humanize import late, seconds_since, since
 
 if TYPE_CHECKING:
     from .eligibility import PauseView
-    from .reader import Count, Page, Reader, Source
+    from .reader import Count, Page, Source
     from .runs.list import RunRow
 
 #: How many runs one statement looks at.
@@ -240,22 +240,6 @@ def list_key_orders(
             if (first := firsts.get(head.first)) is not None
         ]
         return cut_page(found, limit, reader.now, by="key")
-
-
-def before_it(reader: Reader, run_id: int) -> Row[Any] | None:
-    """Return the run of its key that must end before *run_id* may begin: its id and its status.
-
-    A dead one that stops the key counts. None if there is none.
-    """
-    # In ranges, so that PostgreSQL goes along the index of the key.
-    own = "(SELECT concurrency_key FROM job_runs WHERE id = :id)"
-    first = text(f"""
-        SELECT id, status FROM job_runs
-        WHERE {ORDERED} AND concurrency_key >= {own} AND concurrency_key <= {own} AND id < :id
-        ORDER BY concurrency_key, id LIMIT 1
-    """)
-    rows = reader.rows(first.bindparams(id=run_id))
-    return rows[0] if rows else None
 
 
 def _heads(which: str) -> str:

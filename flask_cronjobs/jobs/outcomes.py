@@ -18,13 +18,14 @@ from ..db.dialect import Dialect, array_text, dialect_of, json_text
 from ..models.conditions import RUNNING, sql_list
 from ..text import clean
 from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
-from .columns import assigned, ended
+from .columns import assigned, ended, rate_mark
+from .errors.fingerprints import fingerprint
 
 #: The columns of an outcome, and their types in PostgreSQL.
 OUTCOME_COLUMNS = {
     "id": "bigint",
     **dict.fromkeys(("token", "result"), "text"),
-    **dict.fromkeys(("kind", "error", "error_type", "stack"), "text"),
+    **dict.fromkeys(("kind", "error", "error_type", "stack", "fingerprint"), "text"),
     **dict.fromkeys(("attempt", "reclaimed"), "integer"),
     "delay": "double precision",
     "until": "timestamptz",
@@ -39,7 +40,7 @@ _FAILED = f"kind IN {sql_list(FAILED_KINDS)}"
 
 _FAILURE = """
     INSERT INTO job_failures
-        (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
+        (run_id, attempt, worker, started_at, failed_at, error_type, error, stack, fingerprint)
 """
 
 
@@ -49,17 +50,19 @@ def _values(d: Dialect) -> str:
         CASE WHEN {_STOPPED} THEN 'cancelled' WHEN NOT {_RETURNED} THEN given.kind
              WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END
     """
-    values = ended(status, d.clock, "given.error", "given.error_type", "job_runs.")
+    error = ("given.error", "given.error_type", "job_runs.", "given.fingerprint")
+    values = ended(status, d.clock, *error)
     values["failed_at"], later = d.clock, d.clock_after("given.delay")
     ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
     for condition, *names in (
         (ends, "finished_at", "order_mark"),
-        ("given.kind <> 'released'", "last_error", "error_type"),
+        ("given.kind <> 'released'", "last_error", "error_type", "fingerprint"),
         (f"given.{_FAILED}", "failed_at"),
     ):
         for name in names:
             values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
     values |= {
+        "rate_mark": f"CASE WHEN NOT ({ends}) THEN {rate_mark('job_runs.rate_key')} END",
         "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",
         "snoozes": "job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END",
         "run_at": f"CASE WHEN given.kind = 'failed' THEN {later}"
@@ -149,7 +152,7 @@ def _update_by_kind(d: Dialect) -> str:
 def _failures_of_recorded(d: Dialect) -> str:
     return f"""
     {_FAILURE}
-    SELECT id, attempt, token, started_at, {d.clock}, error_type, error, stack
+    SELECT id, attempt, token, started_at, {d.clock}, error_type, error, stack, fingerprint
     FROM recorded WHERE {_FAILED}
     ON CONFLICT DO NOTHING
     """
@@ -166,7 +169,8 @@ def failures(d: Dialect) -> TextClause:
     """Return SQLite's INSERT of failures: its RETURNING knows no other table, so join again."""
     return text(f"""
     {_FAILURE}
-    SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
+    SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack,
+        o.fingerprint
     FROM {_outcomes(d)} AS o JOIN job_runs r ON r.id = o.id
     WHERE o.{_FAILED} AND o.id IN (SELECT value FROM json_each(:recorded))
     ON CONFLICT DO NOTHING
@@ -215,6 +219,9 @@ def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
             "until": None if outcome.until is None else dialect.instant(outcome.until),
             "reclaimed": int(outcome.reclaimed),
         }
+    if outcome.kind in FAILED_KINDS:
+        said = outcome.job_type, outcome.error_type, outcome.error
+        row["fingerprint"] = fingerprint(*said)
     return row
 
 

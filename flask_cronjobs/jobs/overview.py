@@ -10,7 +10,8 @@ from sqlalchemy import func, literal, select, text
 
 from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
-from .health import Figures, Verdict, read_verdict_and_figures
+from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
+from .marks import Mark, latest_marks
 from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, record, values_of
 from .runs.list import ERROR_SHOWN, first_line
 from .ticks import Bucket, read_activity
@@ -21,11 +22,14 @@ DEAD_LOOKED_AT = 10_000
 #: How many definitions the first page shows.
 DEFINITIONS_SHOWN = 25
 _GROUPS = 50
+_GROUPED = ("job_type", "error_type", "fingerprint")
 
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """Dead runs of one task that ended with one type of error.
+    """Dead runs that ended with errors of one group: of one task and type.
+
+    :ivar fingerprint: of the group, as on the page of errors; None if an older version recorded it.
 
     :ivar count: capped, since only the newest dead runs are read.
     :ivar newest: when the latest of them ended.
@@ -35,6 +39,7 @@ class DeadGroup:
 
     task: str
     error_type: str | None
+    fingerprint: str | None
     count: Count
     newest: datetime
     sample_id: int
@@ -52,7 +57,10 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the first page shows."""
+    """What the first page shows.
+
+    :ivar needs: what needs a person, the most urgent first.
+    """
 
     verdict: Verdict
     figures: Figures
@@ -60,7 +68,9 @@ class Overview:
     dead: tuple[DeadGroup, ...]
     orphans: tuple[Orphan, ...]
     activity: tuple[Bucket, ...]
+    marks: tuple[Mark, ...]
     doubts: Count
+    needs: tuple[Finding, ...]
 
 
 def read_overview(source: Source) -> Overview:
@@ -73,16 +83,18 @@ def read_overview(source: Source) -> Overview:
             definitions=list_definitions(reader, limit=DEFINITIONS_SHOWN),
             dead=dead_groups(reader),
             orphans=list_orphans(reader),
-            activity=read_activity(reader),
+            activity=(activity := read_activity(reader)),
+            marks=latest_marks(reader, since=activity[0].start),
             doubts=figures.doubts,
+            needs=tuple(findings_of(verdict, figures)),
         )
 
 
 def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
-    """Return dead runs by task and type of error, newest group first; at most 50 groups."""
+    """Return dead runs by task and group of errors, newest group first; at most 50 groups."""
     with reading(source) as reader:
         newest = (
-            select(RUNS.c.id, RUNS.c.job_type, RUNS.c.error_type, RUNS.c.finished_at)
+            select(*(RUNS.c[name] for name in ("id", *_GROUPED, "finished_at")))
             .where(text(DEAD))
             .order_by(RUNS.c.finished_at.desc())
             .limit(DEAD_LOOKED_AT)
@@ -92,11 +104,12 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
             select(
                 newest.c.job_type.label("task"),
                 newest.c.error_type,
+                newest.c.fingerprint,
                 func.count().label("number"),
                 func.max(newest.c.finished_at).label("newest"),
                 func.max(newest.c.id).label("sample_id"),
             )
-            .group_by(newest.c.job_type, newest.c.error_type)
+            .group_by(*(newest.c[name] for name in _GROUPED))
             .order_by(func.max(newest.c.finished_at).desc())
             .limit(_GROUPS)
             .subquery()

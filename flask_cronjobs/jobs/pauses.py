@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import text
@@ -9,13 +10,14 @@ from sqlalchemy import text
 from ..db.connection import Bookkeeping
 from ..db.errors import waiting_for_lock
 from ..errors import NotFound
-from ..log import DEFAULT_ACTOR, log_action
+from ..log import DEFAULT_ACTOR
 from ..registry.options import is_key
 from ..text import did_you_mean
 from ..types import PauseKind
 from .definitions import rows as definitions
 from .definitions.actions import no_definition, record_due
 from .definitions.scheduler import announce_slot, plan_paused
+from .operations.rows import Act, perform
 from .state import State
 
 _LONGEST = 100
@@ -54,14 +56,11 @@ def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
         raise NotFound(f"There is no task {name!r}.{did_you_mean(name, state.registry.tasks)}")
     if kind == "queue" and not is_key(name, _LONGEST):
         raise NotFound(f"There is no queue {name!r}. A name has 1 to {_LONGEST} characters.")
+    act = Act("paused", f"{kind} {name}", actor)
     with state.bookkeeping() as books:
         if kind == "definition":
-            is_new = _pause_definition(state, books, name)
-        else:
-            is_new = _add(books, kind, name, actor)
-    if is_new:
-        log_action("paused", f"{kind} {name}", actor)
-    return is_new
+            return _pause_definition(state, books, name, act)
+        return perform(books, act, lambda inner: _add(inner, kind, name, actor))
 
 
 def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
@@ -75,14 +74,11 @@ def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
     :raises ScheduleError: the definition's schedule cannot be read.
     """
     kind, name = target
+    act = Act("resumed", f"{kind} {name}", actor)
     with state.bookkeeping() as books:
         if kind == "definition":
-            was_paused = _resume_definition(state, books, name)
-        else:
-            was_paused = _remove(books, kind, name)
-    if was_paused:
-        log_action("resumed", f"{kind} {name}", actor)
-    return was_paused
+            return _resume_definition(state, books, name, act)
+        return perform(books, act, lambda inner: _remove(inner, kind, name))
 
 
 def _add(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
@@ -99,7 +95,7 @@ def _remove(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
     return bool(books.rows(text(statement), {"kind": kind, "name": name}))
 
 
-def _pause_definition(state: State, books: Bookkeeping, name: str) -> bool:
+def _pause_definition(state: State, books: Bookkeeping, name: str, act: Act) -> bool:
     wait = waiting_for_lock(f"The definition {name!r}")
     while True:
         found = definitions.find(books, name)
@@ -107,12 +103,12 @@ def _pause_definition(state: State, books: Bookkeeping, name: str) -> bool:
             raise no_definition(state, name, "pause")
         if found.due:
             record_due(state, books, found)
-        if definitions.pause(books, found):
+        if perform(books, act, partial(definitions.pause, definition=found)):
             return True
         wait()
 
 
-def _resume_definition(state: State, books: Bookkeeping, name: str) -> bool:
+def _resume_definition(state: State, books: Bookkeeping, name: str, act: Act) -> bool:
     wait = waiting_for_lock(f"The definition {name!r}")
     while True:
         found = definitions.find(books, name)
@@ -121,7 +117,8 @@ def _resume_definition(state: State, books: Bookkeeping, name: str) -> bool:
         if not found.paused:
             return False
         plan = plan_paused(found)
-        slots = definitions.skip_pause(books, found, plan, resume=True)
+        skip = partial(definitions.skip_pause, definition=found, plan=plan, resume=True)
+        slots = perform(books, act, skip, changed=lambda slots: slots is not None)
         if slots is not None:
             break
         wait()

@@ -12,11 +12,12 @@ from sqlalchemy import Connection, Executable, text
 from ..config import Settings
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
-from ..log import DEFAULT_ACTOR, log_action
+from ..log import DEFAULT_ACTOR
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time, time_or_none
 from .batches.members import note_pruned
 from .humanize import plural
+from .operations.rows import KEPT, Act, perform
 from .state import State
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Kind(NamedTuple):
 
     :ivar which: which rows of the table, in the words of an index.
     :ivar ended: the column with the time from which they are kept.
-    :ivar age: the setting that says for how many seconds.
+    :ivar age: for how many seconds, by its name in `_given`: that of a setting, or ``operations``.
     :ivar free: SQL for: the old row ``one`` may go.
     """
 
@@ -68,7 +69,12 @@ BATCHES = Kind(
     AND (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NULL
     AND (SELECT p.id FROM job_batches p WHERE p.id = one.parent_id) IS NULL""",
 )
-KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
+HOURS = Kind("job_hours", "hour IS NOT NULL", "hour", "retention_statistics")
+MARKS = Kind("job_marks", "marked_at IS NOT NULL", "marked_at", "retention_statistics")
+# For longer than the runs that they changed: who did what is asked late.
+OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
+ERROR_GROUPS = Kind("job_error_groups", "1 = 1", "changed_at", "operations")
+KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES, HOURS, MARKS, OPERATIONS, ERROR_GROUPS)
 
 
 def past(d: Dialect, kind: Kind) -> str:
@@ -169,8 +175,9 @@ def behind(rows: Callable[[Executable], Rows], d: Dialect, kept: Settings) -> fl
 
     :param rows: executes a statement, and returns its rows.
     """
-    (found,) = rows(text(_behind(d)).bindparams(**_given(d, kept)))
-    ages: list[float] = [getattr(kept, kind.age) for kind in KINDS]
+    given = _given(d, kept)
+    (found,) = rows(text(_behind(d)).bindparams(**given))
+    ages: list[float] = [given[kind.age] for kind in KINDS]
     past = (_seconds(found[0], found[n]) - age for n, age in enumerate(ages, start=1))
     return max(0.0, *past)
 
@@ -209,7 +216,7 @@ def _delete_runs(
     ids, busy = note_pruned(connection, d, found)
     if ids:
         given = {"ids": d.many(ids)}
-        for table in ("job_failures", "job_outputs"):
+        for table in ("job_failures", "job_outputs", "job_steps"):
             connection.execute(text(delete(d, table, "run_id")), given)
         connection.execute(text(delete(d, "job_runs")), given)
     return found, len(ids), busy
@@ -243,6 +250,8 @@ def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
     return {
         "retention": kept.retention,
         "retention_dead": kept.retention_dead,
+        "retention_statistics": kept.retention_statistics,
+        "operations": KEPT,
         "place": d.earliest,
         "chunk": CHUNK,
     }
@@ -267,5 +276,5 @@ def prune_all(
             pruned += deleted
             if progress is not None:
                 progress(deleted)
-    log_action("pruned", plural(pruned, "run"), actor)
+        perform(books, Act("pruned", plural(pruned, "run"), actor), lambda _: True)
     return pruned

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from itertools import pairwise
@@ -22,7 +23,7 @@ from sqlalchemy import (
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
-from ..types import TickReport, stored_time
+from ..types import TickReport, stored_time, time_or_none
 
 if TYPE_CHECKING:
     from .reader import Page, Source
@@ -43,28 +44,56 @@ class TickRow(NamedTuple):
     """A tick that has begun: its id, and when it began by the database's clock.
 
     :ivar was_ahead: whether that clock had been ahead before, which is put right.
+    :ivar last_hour: the last hour whose numbers are written; None if none is.
     """
 
     id: int
     now: datetime
     was_ahead: bool = False
+    last_hour: datetime | None = None
 
 
-def begin(books: Bookkeeping, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
+def begin(
+    books: Bookkeeping,
+    worker: str,
+    host: str,
+    pid: int,
+    *,
+    listening: bool = False,
+    resident: bool = False,
+    queues: Sequence[str] = (),
+    version: str | None = None,
+) -> TickRow:
     """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
 
     It is here that they go, since each tick comes this far, even one that is killed later. So
     there are no more of them than began within a day, however ticks end.
 
     :param listening: whether it is a resident worker that a NOTIFY wakes.
+    :param resident: whether it is a minute of a resident worker.
+    :param queues: those that it serves; empty means all.
     """
-    values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
-    now, limit = books.dialect.now, books.dialect.later(":age")
+    values = {
+        "worker": worker,
+        "host": host,
+        "pid": pid,
+        "listening": listening,
+        "resident": resident,
+        "queues": json.dumps(sorted(set(queues))) if queues else None,
+        "version": version,
+    }
+    clock, limit = books.dialect.now, books.dialect.later(":age")
+    own_queues = books.dialect.typed(":queues", "jsonb")
     statement = f"""
-    INSERT INTO job_ticks (worker, host, pid, listening, started_at, seen_at)
-    VALUES (:worker, :host, :pid, :listening, {now}, {now})
+    INSERT INTO job_ticks (
+        worker, host, pid, listening, resident, queues, version, started_at, seen_at
+    )
+    VALUES (
+        :worker, :host, :pid, :listening, :resident, {own_queues}, :version,
+        {clock}, {clock}
+    )
     RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old,
-        {is_ahead(books.dialect)} AS was_ahead
+        {is_ahead(books.dialect)} AS was_ahead, (SELECT max(hour) FROM job_hours) AS last_hour
     """
     age = -(TICK_RETENTION + TICK_SLACK).total_seconds()
     (row,) = books.rows(text(statement), {**values, "age": age})
@@ -74,7 +103,8 @@ def begin(books: Bookkeeping, worker: str, host: str, pid: int, listening: bool 
         books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
     if row.was_ahead:
         books.transaction(partial(put_right, d=books.dialect))
-    return TickRow(row.id, stored_time(row.started_at), bool(row.was_ahead))
+    now, last_hour = stored_time(row.started_at), time_or_none(row.last_hour)
+    return TickRow(row.id, now, bool(row.was_ahead), last_hour)
 
 
 def seen(books: Bookkeeping, tick_id: int) -> None:
@@ -182,7 +212,7 @@ def is_ahead(d: Dialect) -> str:
 
 
 def put_right(connection: Connection, d: Dialect) -> None:
-    """Let ticks from the future have begun now, and definitions go on.
+    """Let ticks from the future have begun now, and definitions go on; forget hours to come.
 
     They go on from the last tick before, so that no slot since then is lost. None is recorded a
     second time, since `uq_job_runs_slot` refuses its row.
@@ -204,6 +234,7 @@ def put_right(connection: Connection, d: Dialect) -> None:
             finished_at = CASE WHEN finished_at IS NOT NULL THEN {d.now} END
         WHERE started_at > {future}
         """,
+        f"DELETE FROM job_hours WHERE hour > {d.now}",
     ):
         connection.execute(text(statement))
 

@@ -76,7 +76,7 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
     there are many.
 
     :param parts: SELECTs: of runs without a concurrency key, of runs with one, and of those that
-        wait in a strict order, which no index has by their due times.
+        wait in a strict order or for a rate, which no index has by their due times.
     """
     yield from parts[2:]
     for part, rows in zip(parts, (UNKEYED, KEYED), strict=False):

@@ -5,25 +5,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "JobAlert",
     "JobBatch",
     "JobDefinition",
     "JobEffect",
+    "JobErrorGroup",
     "JobFailure",
+    "JobHour",
+    "JobMark",
+    "JobOperation",
     "JobOutput",
     "JobPause",
+    "JobRate",
     "JobRun",
+    "JobStep",
     "JobTick",
 ]
 
 if TYPE_CHECKING:
     from .tables import (
+        JobAlert,
         JobBatch,
         JobDefinition,
         JobEffect,
+        JobErrorGroup,
         JobFailure,
+        JobHour,
+        JobMark,
+        JobOperation,
         JobOutput,
         JobPause,
+        JobRate,
         JobRun,
+        JobStep,
         JobTick,
     )
 else:

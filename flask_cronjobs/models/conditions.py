@@ -17,17 +17,20 @@ def sql_list(values: Iterable[str]) -> str:
 
 
 RUNNABLE = "status IN ('queued', 'failed')"
-UNKEYED = f"{RUNNABLE} AND concurrency_key IS NULL"
-#: Not those whose turn has not come in a strict order: claims must not read through them.
-KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL AND order_mark IS NULL"
+# Not those whose turn has not come, in a strict order or at a rate: claims must not read through
+# them.
+UNKEYED = f"{RUNNABLE} AND concurrency_key IS NULL AND rate_mark IS NULL"
+KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL AND order_mark IS NULL AND rate_mark IS NULL"
 #: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
 SPENT = f"{RUNNABLE} AND attempts >= max_attempts"
 # The same rows as UNKEYED and KEYED, by the CHECK constraints, in words from which PostgreSQL does
 # not know that: without statistics it would choose the index of the one order to search by groups.
-UNKEYED_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL"
+UNKEYED_GROUPS = (
+    "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL AND rate_mark IS NULL"
+)
 KEYED_GROUPS = (
     "finished_at IS NULL AND locked_by IS NULL"
-    " AND concurrency_key IS NOT NULL AND order_mark IS NULL"
+    " AND concurrency_key IS NOT NULL AND order_mark IS NULL AND rate_mark IS NULL"
 )
 #: Its handler raised ``Snooze`` again and again: what it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
@@ -57,6 +60,10 @@ HAS_TURN = (
 )
 #: Came or ended since somebody last looked whose turn it is; see `jobs.orders`.
 UNPLACED = "order_mark IN ('new', 'over')"
+#: Waits for the next slot of its rate key, and not for its turn in a strict order.
+RATE_WAITS = "rate_mark IS NOT NULL AND order_mark IS NULL"
+#: Its slot has come, and nobody has claimed it yet.
+RATE_READY = f"{RUNNABLE} AND rate_key IS NOT NULL AND rate_mark IS NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
 #: Not while it runs, so that a claim writes nothing to their index. The index of leases has those.
 IN_BATCH = "batch_id IS NOT NULL AND status <> 'running'"
@@ -67,5 +74,9 @@ ENDED_BATCH = "finished_at IS NOT NULL"
 FOLLOWED = "then_run_id IS NOT NULL"
 #: It is inside another batch.
 INNER_BATCH = "parent_id IS NOT NULL"
+#: An operator has changed the run.
+OPERATED = "operation_id IS NOT NULL"
+#: Of an operation: one run, not many or something else.
+OF_ONE_RUN = "run_id IS NOT NULL"
 #: The run was handed to an executor and has not begun there: its token says so, see `types.HANDED`.
 HANDED = f"{RUNNING} AND locked_by LIKE 'handed:%'"

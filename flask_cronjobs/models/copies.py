@@ -23,8 +23,21 @@ from .columns import UTCDateTime, set_when_created
 #: The names of the job tables. Whoever looks for one of them in the metadata, copies them all.
 NAMES = frozenset(
     {
-        *("job_batches", "job_definitions", "job_effects", "job_failures", "job_outputs"),
-        *("job_pauses", "job_runs", "job_ticks"),
+        "job_alerts",
+        "job_batches",
+        "job_definitions",
+        "job_effects",
+        "job_error_groups",
+        "job_failures",
+        "job_hours",
+        "job_marks",
+        "job_operations",
+        "job_outputs",
+        "job_pauses",
+        "job_rates",
+        "job_runs",
+        "job_steps",
+        "job_ticks",
     }
 )
 

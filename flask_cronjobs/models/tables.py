@@ -9,46 +9,39 @@ stay, and neither pruning nor removing waits for a cascade over a large table.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    text,
-)
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import JSON as JSONColumn
-from sqlalchemy.types import TypeEngine
+from sqlalchemy import Boolean, Float, Index, Integer, String, text
+from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
+from .alerts import JobAlert
+from .attempts import JobFailure, JobOutput, JobStep
+from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .history import JobHour, JobMark
+from .operations import JobErrorGroup, JobOperation
+from .rates import JobRate
 
-NOW = text("CURRENT_TIMESTAMP")
-#: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
-BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
-JSONType: TypeEngine[Any] = JSONColumn(none_as_null=True).with_variant(
-    JSONB(none_as_null=True), "postgresql"
-)
-
-
-class Base(DeclarativeBase):
-    """The declarative base of the job tables, separate from the app's own."""
-
-    # Fix every name, so that a naming convention of the app does not change those of the copies.
-    metadata: ClassVar[MetaData] = MetaData(
-        naming_convention={
-            "pk": "pk_%(table_name)s",
-            **dict.fromkeys(("ck", "fk", "ix", "uq"), "%(constraint_name)s"),
-        }
-    )
+__all__ = [
+    "Base",
+    "JobAlert",
+    "JobBatch",
+    "JobDefinition",
+    "JobEffect",
+    "JobErrorGroup",
+    "JobFailure",
+    "JobHour",
+    "JobMark",
+    "JobOperation",
+    "JobOutput",
+    "JobPause",
+    "JobRate",
+    "JobRun",
+    "JobStep",
+    "JobTick",
+]
 
 
 class JobDefinition(Base):
@@ -104,6 +97,9 @@ class JobDefinition(Base):
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     on_dead: Mapped[str | None] = mapped_column(String)
     """As of its runs; null without a strict order."""
+    rate_key: Mapped[str | None] = mapped_column(String)
+    label: Mapped[str | None] = mapped_column(String)
+    """The label of its runs, made when it was declared."""
 
 
 class JobRun(Base):
@@ -150,6 +146,7 @@ class JobRun(Base):
         partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
         partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
         partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
+        partial("ix_job_runs_operation", "operation_id", "status", where=conditions.OPERATED),
         check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),
         check(
             "ck_job_runs_running_is_locked",
@@ -170,7 +167,19 @@ class JobRun(Base):
             " = (concurrency_share IS NOT NULL)",
         ),
         check("ck_job_runs_concurrency_limit", conditions.KEY_HAS_LIMIT),
+        check("ck_job_runs_forgiven", "forgiven >= 0 AND forgiven <= 1000"),
         check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
+        partial(
+            "ix_job_runs_rate",
+            *("rate_key", "job_type", "queue", "priority", "run_at", "id"),
+            where=conditions.RATE_WAITS,
+        ),
+        partial("ix_job_runs_rate_ready", "rate_key", where=conditions.RATE_READY),
+        check(
+            "ck_job_runs_rate_mark",
+            "rate_mark IS NULL OR (rate_mark = 'waits' AND rate_key IS NOT NULL"
+            f" AND {conditions.RUNNABLE})",
+        ),
         check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
         check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
         check("ck_job_runs_order_mark", "order_mark IN ('new', 'waits', 'over')"),
@@ -239,6 +248,20 @@ class JobRun(Base):
     order_mark: Mapped[str | None] = mapped_column(String)
     """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
     it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""
+    rate_key: Mapped[str | None] = mapped_column(String)
+    """The key at whose rate its attempts begin."""
+    rate_mark: Mapped[str | None] = mapped_column(String)
+    """``waits``: for the next slot of its rate key, so that it is not to be claimed yet."""
+    fingerprint: Mapped[str | None] = mapped_column(String)
+    """The group of its error, if its latest attempt failed."""
+    operation_id: Mapped[int | None] = mapped_column(BigId)
+    """The latest operation that changed it."""
+    forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
+    """Attempts up to this one do not count: after the failure before, it finished a step.
+    ``max_attempts`` was raised by as many."""
+    label: Mapped[str | None] = mapped_column(String)
+    """What or whom the run is for, as the task's ``label`` says; what is hidden on the pages is
+    hidden in it."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the
@@ -277,48 +300,6 @@ for _name, _rows in (("free", conditions.UNKEYED_GROUPS), ("keyed", conditions.K
         *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),
         where=_rows,
     )
-
-
-class JobFailure(Base):
-    """One failed attempt of a run."""
-
-    __tablename__ = "job_failures"
-    __table_args__: Any = (
-        Index("uq_job_failures_attempt", "run_id", "attempt", unique=True),
-        {"sqlite_autoincrement": True},
-    )
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    run_id: Mapped[int] = mapped_column(
-        BigId, ForeignKey("job_runs.id", name="fk_job_failures_run", ondelete="CASCADE")
-    )
-    attempt: Mapped[int] = mapped_column(Integer)
-    worker: Mapped[str] = mapped_column(String)
-    started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    failed_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    error_type: Mapped[str] = mapped_column(String)
-    error: Mapped[str] = mapped_column(String)
-    stack: Mapped[str | None] = mapped_column(String)
-
-
-class JobOutput(Base):
-    """What the handler of one attempt printed and logged: the end of it."""
-
-    __tablename__ = "job_outputs"
-    __table_args__: Any = (
-        Index("uq_job_outputs_attempt", "run_id", "attempt", unique=True),
-        {"sqlite_autoincrement": True},
-    )
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    run_id: Mapped[int] = mapped_column(
-        BigId, ForeignKey("job_runs.id", name="fk_job_outputs_run", ondelete="CASCADE")
-    )
-    attempt: Mapped[int] = mapped_column(Integer)
-    worker: Mapped[str] = mapped_column(String)
-    """The token of the claim."""
-    output: Mapped[str] = mapped_column(String)
-    written_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
 
 
 class JobEffect(Base):
@@ -433,6 +414,12 @@ class JobTick(Base):
     # Quoted, so that a migration generated on one database runs on the other.
     listening: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
     """Whether it is a resident worker that a NOTIFY wakes."""
+    resident: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
+    """Whether it is a minute of ``flask jobs work``."""
+    queues: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    """The names of the queues that it serves; null: all."""
+    version: Mapped[str | None] = mapped_column(String)
+    """The version of Flask-CronJobs."""
     recorded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     """Runs inserted for due slots."""
     skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))

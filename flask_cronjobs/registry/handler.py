@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..config import Settings
 from ..errors import PayloadError, TaskError
-from ..text import cut
+from ..text import cut, one_line, redacted, shortened, strip_credentials
 from ..types import JSON, OnDead
 from .arguments import Arguments
 from .options import EnqueueOptions, TaskOptions, is_key
 from .payload import check_keys, payload_text
+from .rate import Rate, read_rate
 from .retry import RetryPolicy, retry_policy
 from .validation import options_go_before
 
 #: How many characters a concurrency key may have: it is part of an index.
 MAX_KEY = 500
+#: How many characters a label may have: it is one cell of a list.
+MAX_LABEL = 120
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
@@ -35,6 +38,7 @@ class Handler:
     :ivar name: the task's name, ``job_type`` in a row.
     :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
+    :ivar rate: at which rate attempts of one rate key begin; None: at any.
     """
 
     def __init__(self, func: Callable[..., Any], name: str, options: TaskOptions) -> None:
@@ -44,6 +48,9 @@ class Handler:
         self.concurrency_limit: int | None = None
         if options.concurrency is not None or options.concurrency_key is not None:
             self.concurrency_limit = options.concurrency or 1
+        self.rate: Rate | None = None
+        if options.rate is not None:
+            self.rate = read_rate(options.rate, options.burst)
         self._signature = inspect.signature(func)
         self.arguments: Arguments = Arguments(func, self._signature)
         parameters = self._signature.parameters.values()
@@ -140,6 +147,16 @@ class Handler:
             return None
         return self._filled("concurrency_key", payload) or self.name
 
+    def rate_key_for(self, payload: Mapping[str, object]) -> str | None:
+        """Return the rate key of a run with *payload*; by default the task's name.
+
+        :param payload: as it is stored.
+        :raises TaskError: as of `concurrency_key_for`.
+        """
+        if self.rate is None:
+            return None
+        return self._filled("rate_key", payload) or self.name
+
     def unique_key_for(self, payload: Mapping[str, object]) -> str | None:
         """Return the idempotency key that the task gives a run with *payload*, if it gives one.
 
@@ -147,6 +164,24 @@ class Handler:
         :raises TaskError: as of `concurrency_key_for`.
         """
         return self._filled("unique", payload)
+
+    def label_for(self, payload: Mapping[str, object], hidden: Sequence[str]) -> str | None:
+        """Return the label of a run with *payload*, safe to show; None if the task has none.
+
+        A label refuses no run: what it cannot be filled in from makes none.
+
+        :param payload: as it is stored.
+        :param hidden: the names of values that are hidden, as by `redacted`.
+        """
+        if self.options.label is None:
+            return None
+        whole = cast("JSON", {**self.arguments.defaults, **payload})
+        try:
+            label = self.options.label.format_map(cast("Any", redacted(whole, hidden)))
+        except (LookupError, AttributeError, TypeError, ValueError):
+            return None
+        clean = strip_credentials(one_line(label[: MAX_LABEL * 4])).strip()
+        return shortened(clean, MAX_LABEL) or None
 
     def with_unique_while(self, options: EnqueueOptions) -> EnqueueOptions:
         """Return *options*, and how long keys are held, as the task says unless they do.
@@ -196,7 +231,9 @@ def run_columns(
         **policy_columns(handler, settings, handler.with_unique_while(options)),
         "payload": stored.text,
         "concurrency_key": stored.concurrency_key,
+        "rate_key": stored.rate_key,
         "idempotency_key": options.idempotency_key or stored.unique_key,
+        "label": stored.label,
     }
 
 
@@ -218,11 +255,13 @@ def policy_columns(
 
 
 class StoredPayload(NamedTuple):
-    """A payload as JSON text, and the keys that the task makes of it."""
+    """A payload as JSON text, and the keys and the label that the task makes of it."""
 
     text: str
     concurrency_key: str | None
     unique_key: str | None
+    rate_key: str | None
+    label: str | None
 
 
 def stored_payload(
@@ -231,7 +270,13 @@ def stored_payload(
     """Return *payload* as it is stored; raises as `run_columns`."""
     plain = handler.arguments.encode(payload)
     text = payload_text(plain, settings.max_payload_bytes)
-    return StoredPayload(text, handler.concurrency_key_for(plain), handler.unique_key_for(plain))
+    return StoredPayload(
+        text,
+        handler.concurrency_key_for(plain),
+        handler.unique_key_for(plain),
+        handler.rate_key_for(plain),
+        handler.label_for(plain, settings.redact),
+    )
 
 
 def _bare(parameter: inspect.Parameter) -> str:

@@ -11,7 +11,9 @@ from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 
 from ..config import FLAG, Kind, choice, in_seconds, is_number, is_url, whole
 from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
+from ..text import is_printable
 from ..types import Catchup, OnDead, Order, Overlap, Replace, UniqueWhile
+from .rate import is_rate
 from .retry import Retry, RetryCallable
 
 #: The longest timeout of a task, in seconds (30 days).
@@ -43,6 +45,10 @@ class TaskOptions(NamedTuple):
     on_dead: OnDead | None = None
     unique: str | None = None
     unique_while: UniqueWhile | None = None
+    rate: str | None = None
+    rate_key: str | None = None
+    burst: int | None = None
+    label: str | None = None
 
 
 #: The options of a schedule that a task may be declared with, and what they are by default.
@@ -148,7 +154,7 @@ def is_key(value: object, most: int) -> TypeGuard[str]:
     """
     if not isinstance(value, str) or not value.strip():
         return False
-    return len(value) <= most and value.isprintable()
+    return len(value) <= most and is_printable(value)
 
 
 def _text(most: int) -> Kind:
@@ -185,12 +191,17 @@ _KINDS: Mapping[str, Kind] = {
     "keep_output": FLAG,
     "order": choice(*get_args(Order)),
     "on_dead": choice(*get_args(OnDead)),
+    "rate": Kind(
+        is_rate, "a number and a time, such as '100/minute', '5/s', '1000/hour' or '20/10s'"
+    ),
+    "burst": whole(1, 10_000),
     "run_at": MOMENT,
     "delay": Kind(
         lambda value: is_number(value, 0, MAX_DELAY), f"seconds from 0 to {MAX_DELAY} (a year)"
     ),
     "idempotency_key": _key(500),
     "unique_while": choice(*get_args(UniqueWhile)),
+    "label": _text(500),
     "replace": choice("payload", "run_at", True, False),
     "catchup": choice(*get_args(Catchup)),
     "overlap": choice(*get_args(Overlap)),

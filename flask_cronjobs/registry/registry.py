@@ -14,6 +14,7 @@ from ..types import JSON, Catchup, OnDead, Overlap
 from .handler import Handler, run_columns
 from .options import Around, check_name, check_options
 from .payload import payload_text
+from .rate import Rate
 
 
 def name_of(given: object) -> str:
@@ -47,6 +48,8 @@ class DefinitionSpec(NamedTuple):
     concurrency_limit: int | None = None
     ping_url: str | None = None
     on_dead: OnDead | None = None
+    rate_key: str | None = None
+    label: str | None = None
 
     def __repr__(self) -> str:
         return f"<DefinitionSpec {self.name}>"  # Its payload and its URL are secrets.
@@ -100,7 +103,21 @@ class Registry:
                 f"Two tasks are called {task.name!r}: {_where(self.tasks[task.name].func)} and "
                 f"{_where(task.func)}. Give one of them another name=."
             )
+        self._check_rate(task)
         self.tasks[task.name] = task
+
+    def _check_rate(self, task: Handler) -> None:
+        """Refuse another rate than that of a task with the same rate key.
+
+        :raises TaskError: it is another.
+        """
+        key = task.options.rate_key
+        for other in self.tasks.values() if key is not None else ():
+            if other.options.rate_key == key and other.rate != task.rate:
+                raise TaskError(
+                    f"The tasks {other.name} and {task.name} share the rate_key {key!r}, so they "
+                    "need the same rate and burst. Give both tasks the same, or another rate_key."
+                )
 
     def declare(self, declaration: Declaration) -> None:
         """Add a definition.
@@ -117,6 +134,11 @@ class Registry:
     def ordered(self) -> frozenset[str]:
         """The names of the tasks with a strict order."""
         return frozenset(name for name, task in self.tasks.items() if task.on_dead is not None)
+
+    @property
+    def rates(self) -> dict[str, Rate]:
+        """The tasks with a rate, each with it."""
+        return {name: task.rate for name, task in self.tasks.items() if task.rate is not None}
 
     def around_of(self, task: Handler) -> list[Around]:
         """Return what goes around *task*'s handler, the outermost first."""
@@ -182,6 +204,7 @@ def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -
     text = payload_text(handler.arguments.encode(arguments), 1 << 30)
     plain: dict[str, JSON] = json.loads(text)
     handler.concurrency_key_for(plain)
+    handler.rate_key_for(plain)
     handler.arguments.forget()  # What is defined further down is not known yet.
     return plain
 

@@ -93,7 +93,8 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
     check_options(zip(options._fields, options, strict=True), f"{name}: ")
     _check_async_at_once(func, name, options)
     _check_order(name, options)
-    for option in ("concurrency_key", "unique"):
+    _check_rate(name, options)
+    for option in ("concurrency_key", "unique", "rate_key", "label"):
         _check_key_format(name, option, getattr(options, option), parameters)
     if options.unique_while is not None and options.unique is None:
         raise TaskError(f"{name}: unique_while has no effect without unique. Give both.")
@@ -117,6 +118,15 @@ def _check_order(name: str, options: TaskOptions) -> None:
             f"{name}: concurrency is {options.concurrency!r}, but with order='strict' one run of a "
             "key is at work at a time. Remove concurrency, or order."
         )
+
+
+def _check_rate(name: str, options: TaskOptions) -> None:
+    for option in ("rate_key", "burst"):
+        if options.rate is None and getattr(options, option) is not None:
+            raise TaskError(
+                f"{name}: {option} has no effect without rate. Give both, as in "
+                "rate='100/minute', or remove it."
+            )
 
 
 def _check_async_at_once(func: Callable[..., object], name: str, options: TaskOptions) -> None:

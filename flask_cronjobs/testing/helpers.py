@@ -16,7 +16,7 @@ from ..db.dialect import clock_shift, dialect_of, moved_by
 from ..errors import SetupError, TablesMissing
 from ..extension import CronJobs
 from ..jobs.runs.current import in_run
-from ..jobs.runs.uncommitted import left_in, uncommitted_runs
+from ..jobs.runs.uncommitted import uncommitted
 from ..jobs.state import State, state_of
 from ..log import worker_name
 from ..models import JobRun
@@ -216,9 +216,7 @@ def _ready(jobs: CronJobs | None = None) -> State:
         raise SetupError(f"This CronJobs is not initialized on the current app {state.app.name!r}.")
     if in_run():
         raise SetupError("The helpers of flask_cronjobs.testing cannot be used inside a handler.")
-    runs, work = uncommitted_runs(), left_in(state.db)
-    if runs or work:
-        found = " and ".join(filter(None, (runs and f"enqueued runs ({runs})", work)))
+    if found := uncommitted(state.db):
         raise SetupError(
             f"db.session has uncommitted work that no worker would see: {found}. Call "
             "db.session.commit() first."

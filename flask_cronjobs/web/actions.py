@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 from flask import abort, request
 from flask.typing import ResponseReturnValue
+from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
 from ..errors import (
@@ -27,7 +28,9 @@ from ..errors import (
 from ..jobs import effects
 from ..jobs.definitions.actions import queue_run, remove
 from ..jobs.definitions.detail import read_arguments
+from ..jobs.errors import actions as groups
 from ..jobs.pauses import Target, pause, resume
+from ..jobs.reader import CAP, Count
 from ..jobs.runs import payloads
 from ..jobs.runs.actions import (
     CANCEL,
@@ -39,17 +42,21 @@ from ..jobs.runs.actions import (
     retry_batch,
 )
 from ..jobs.runs.detail import RunView, find_run
-from ..jobs.runs.list import RunFilter
+from ..jobs.runs.filters import RunFilter
+from ..jobs.runs.preview import of_status, preview
 from ..jobs.state import State, state_of
+from ..jobs.step_views import go_on_from
 from ..log import logger
 from ..text import one_line
 from ..types import JSON
 from .format import Tone
-from .params import BadQuery, filter_args, needed, run_filter, text
+from .params import MAX_PAGE, BadQuery, filter_args, needed, row_id, run_filter, text
 from .render import Message, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
 MOST = 10_000
+#: Over how many seconds runs are spread.
+SPREAD = 600.0
 _LONGEST_ACTOR = 100
 #: What the name of an argument's field begins with.
 FIELD = "argument:"
@@ -105,7 +112,9 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done]], View]:
 
 @action("run")
 def run_retry(run_id: int) -> str:
-    """Queue a run again."""
+    """Queue a run again; from a step on, if the form names one."""
+    if step := text(request.form, "step"):
+        return str(go_on_from(state_of(), run_id, step, actor()))
     payload = _typed_payload()
     if payload is None:
         RETRY.one(state_of(), run_id, actor())
@@ -193,10 +202,11 @@ def _task_or_queue() -> Target:
     return Target("task" if kind == "task" else "queue", name)
 
 
-@action("overview", "dead", "task", "error_type")
-def dead_retry(task: str, error_type: str) -> str:
+@action("overview", "dead", "task", "error_type", "fingerprint")
+def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
     """Queue again the dead runs of one task that ended with one type of error, or without one."""
-    group = RunFilter(status="dead", task=task, error_type=error_type)
+    alike = fingerprint if "fingerprint" in request.form else None
+    group = RunFilter(status="dead", task=task, error_type=error_type, fingerprint=alike)
     return RETRY.many(state_of(), group, actor(), most=MOST).sentence(task)
 
 
@@ -219,6 +229,35 @@ def batch_close(key: str) -> str:
     if close_batch(state_of(), key, actor()):
         return f"{key} is closed. It ends with its last member."
     return f"{key} was closed already."
+
+
+@action("errors", "error", "fingerprint")
+def error_resolve(fingerprint: str) -> str:
+    """Count a group of errors as resolved."""
+    groups.resolve(state_of(), fingerprint, actor())
+    return "It is resolved. It comes back when it is seen again."
+
+
+@action("errors", "error", "fingerprint")
+def error_mute(fingerprint: str) -> str:
+    """Mute a group of errors for a week."""
+    groups.mute(state_of(), fingerprint, actor())
+    return "It is muted for a week."
+
+
+@action("errors", "error", "fingerprint")
+def error_reopen(fingerprint: str) -> str:
+    """Count a group of errors as open."""
+    groups.reopen(state_of(), fingerprint, actor())
+    return "It is open again."
+
+
+@action("errors", "error", "fingerprint")
+def error_retry(fingerprint: str) -> str:
+    """Queue the dead runs of a group of errors again, spread over ten minutes if asked."""
+    spread = SPREAD if request.form.get("spread") == "1" else 0.0
+    result = groups.retry_group(state_of(), fingerprint, actor(), spread, MOST)
+    return result.sentence() + (" They are due within ten minutes." if spread else "")
 
 
 @action("effects", "effect", "key")
@@ -260,32 +299,54 @@ BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DIS
 
 
 def bulk() -> ResponseReturnValue:
-    """Ask whether to change all runs of the URL's filter, and say how many there are."""
-    action, which = _action(request.args), run_filter(request.args)
+    """Ask whether to change the picked runs, or all of the URL's filter; say which those are."""
+    action, which, picked = _asked(request.args)
+    if picked == []:
+        return _back(which, "No run is picked.", "bad")
     try:
-        count = action.count(state_of(), which, MOST)
+        if picked is not None:
+            ids = of_status(state_of(), picked, action.allowed)
+            count = Count(len(ids))
+        else:
+            count = action.count(state_of(), which, MOST)
+            ids = action.ids(state_of(), which, CAP)
     except StateConflict as error:
         return _back(which, f"Nothing was changed. {error}", "bad")
+    statuses = action.allowed if picked else action.statuses(which)
+    shown = preview(state_of(), ids)
     return reader_page(
         "bulk",
         "warn",
         action=action,
-        statuses=action.statuses(which),
+        statuses=statuses,
         count=count,
         which=which,
+        picked=picked,
+        ids=ids,
+        preview=shown,
         args=filter_args(which),
-        data={"do": action.name, "statuses": action.statuses(which), "count": count},
+        data={"do": action.name, "statuses": statuses, "count": count, "preview": shown},
     )
 
 
 def bulk_act() -> ResponseReturnValue:
-    """Change all runs of the form's filter, up to `MOST`."""
-    action, which = _action(request.form), run_filter(request.form)
+    """Change the picked runs, or all of the form's filter, up to `MOST`."""
+    action, which, picked = _asked(request.form)
     try:
-        result = action.many(state_of(), which, actor(), most=MOST)
+        result = action.many(state_of(), which if picked is None else picked, actor(), most=MOST)
     except StateConflict as error:
         return _back(which, f"Nothing was changed. {error}", "bad")
     return _back(which, result.sentence(), "good")
+
+
+def _asked(args: MultiDict[str, str]) -> tuple[Action, RunFilter, list[int] | None]:
+    """Return what to do, the filter of the list, and the ids that were picked there; None: all.
+
+    :raises BadQuery: one of them is wrong.
+    """
+    given = [row_id({"id": each}, "id") for each in args.getlist("id")[:MAX_PAGE]]
+    picked = [each for each in given if each is not None]
+    return _action(args), run_filter(args), picked if "picked" in args else None
 
 
 def _back(which: RunFilter, message: str, tone: Tone) -> ResponseReturnValue:
@@ -381,5 +442,6 @@ def _form(
         error=error,
         **values,
     )
-    response.status_code = 200 if error is None else 400
+    if error is not None:
+        response.status_code = 400
     return response

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, timezone, tzinfo
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
@@ -12,10 +13,13 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
-from ..jobs.eligibility import PauseView
-from ..jobs.humanize import late, seconds_since, since
+from ..jobs.definitions.views import Cell
+from ..jobs.humanize import capitalized, since
+from ..jobs.marks import Mark
 from ..jobs.runs.detail import RunView
+from ..jobs.runs.list import RunRow
 from ..jobs.ticks import Bucket
+from ..jobs.trends import Day
 from ..text import cut, printable
 from ..types import JSON, Status
 
@@ -64,6 +68,21 @@ def _hour(local: datetime) -> str:
     return f"{local:%H:%M}" if whole else f"{local:%H:%M:%S}"
 
 
+#: A moment in a sentence, such as those of missed slots.
+_IN_TEXT = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2})(?: UTC|(?= to [0-9: -]{16} UTC))"
+)
+
+
+def in_zone(sentence: str, zone: str, now: datetime) -> str:
+    """Return *sentence* with its moments as `clock` says them: a page has one zone."""
+
+    def local(found: re.Match[str]) -> str:
+        return clock(datetime.fromisoformat(f"{found[1]}+00:00"), zone, now)
+
+    return _IN_TEXT.sub(local, sentence)
+
+
 def same_day(moment: datetime, other: datetime, zone: str) -> bool:
     """Return whether two moments are on the same day in *zone*."""
     return _day(moment, zone) == _day(other, zone)
@@ -79,10 +98,26 @@ def pretty(value: JSON) -> str:
     return cut(json.dumps(value, indent=2, ensure_ascii=False), LONGEST_JSON)
 
 
+def brief(value: JSON) -> str:
+    """Return *value* as JSON in one line, cut to 120 characters."""
+    return cut(json.dumps(value, ensure_ascii=False), 120)
+
+
 def breakable(name: str) -> Markup:
     """Return *name* as HTML in which lines may break between its words, not inside them."""
     parts = re.split(r"(?<=[_.:/-])(?![_.:/-])", printable(name))
     return Markup("<wbr>").join(escape(part) for part in parts)
+
+
+def marked(text: str, part: str) -> Markup:
+    """Return *text* as HTML with each *part* of it marked; case does not matter."""
+    if not part:
+        return breakable(text)
+    pieces = re.split(f"({re.escape(part)})", printable(text), flags=re.IGNORECASE)
+    return Markup("").join(
+        Markup("<mark>%s</mark>") % piece if place % 2 else escape(piece)
+        for place, piece in enumerate(pieces)
+    )
 
 
 def percent(part: float) -> str:
@@ -96,7 +131,7 @@ def describe(run: RunView) -> str:
     ended = since(row.finished_at, run.now)
     match row.status:
         case "queued":
-            return _waiting(run, "It is due", "It is waiting for a worker:")
+            return _waiting(run)
         case "running" if row.handed_to:
             begun = since(row.started_at, run.now)
             return f"It was handed to {row.handed_to} {begun}, and has not begun there."
@@ -113,8 +148,7 @@ def describe(run: RunView) -> str:
         case "succeeded":
             return f"It succeeded {ended}, in {of}."
         case "failed":
-            next_one = "The next one is"
-            return f"{of.capitalize()} failed. {_waiting(run, next_one, next_one)}"
+            return f"{of.capitalize()} failed. {_waiting(run)}"
         case "dead":
             return f"It gave up {ended}, after {of}."
         case "cancelled":
@@ -123,28 +157,10 @@ def describe(run: RunView) -> str:
             return f"Its slot was skipped {ended}."
 
 
-def _waiting(run: RunView, early: str, due: str) -> str:
-    """Return for what *run* waits. It is late only if that is nothing but a worker.
-
-    :param early: the words before when it is due.
-    :param due: the words before for how long it has been due.
-    """
-    waits = [_until_resumed(pause, run.now) for pause in run.pauses]
-    if run.stopped:
-        before = f"It waits for run {run.waits_for}, which is dead and stops its key"
-        waits.insert(0, f"{before}: retry or discard that run.")
-    elif run.waits_for is not None:
-        before = f"It waits for run {run.waits_for}, which comes before it in the order of its key."
-        waits.insert(0, before)
-    seconds = seconds_since(run.row.run_at, run.now)
-    if seconds <= -1 or not waits:
-        waits.append(f"{early if seconds <= -1 else due} {late(seconds)}.")
-    return " ".join(waits)
-
-
-def _until_resumed(pause: PauseView, now: datetime) -> str:
-    by, when = pause.paused_by or "somebody", since(pause.paused_at, now)
-    return f"It waits until the {pause.kind} {pause.name} is resumed: {by} paused it {when}."
+def _waiting(run: RunView) -> str:
+    """Return why *run* waits; where it waits for a worker, how many runs come before it."""
+    said = [f"It waits {wait.what}." for wait in run.waits]
+    return " ".join([*said, *([f"{capitalized(run.position)}."] if run.position else [])])
 
 
 @lru_cache(maxsize=64)
@@ -172,6 +188,13 @@ _PARTS: tuple[tuple[str, Tone], ...] = (
     ("failed", "warn"),
     ("dead", "bad"),
 )
+
+
+class Line(NamedTuple):
+    """Where a chart shows a mark."""
+
+    mark: Mark
+    x: float
 
 
 class Block(NamedTuple):
@@ -203,6 +226,7 @@ class Chart(NamedTuple):
     bars: list[Bar]
     peak: int
     width: float
+    marks: list[Line]
     height: float = HEIGHT
     bar_width: float = _BAR
 
@@ -216,7 +240,83 @@ class Chart(NamedTuple):
         return sum(bar.silent for bar in self.bars)
 
 
-def chart(buckets: Sequence[Bucket]) -> Chart:
+class DayBar(NamedTuple):
+    """One day."""
+
+    day: Day
+    x: float
+    blocks: list[Block]
+
+
+class DayChart(NamedTuple):
+    """How long the runs of a task took, day by day.
+
+    :ivar peak: the most seconds, of the highest bar.
+    """
+
+    bars: list[DayBar]
+    peak: float
+    width: float
+    marks: list[Line]
+    height: float = HEIGHT
+    bar_width: float = _BAR
+
+
+def day_chart(days: Sequence[Day], marks: Sequence[Mark] = ()) -> DayChart:
+    """Return the chart of *days*, which are oldest first."""
+    peak = max((day.p95 or 0.0 for day in days), default=0.0)
+    bars = [
+        DayBar(day, at * PITCH + (PITCH - _BAR) / 2, list(_stacked(_day_parts(day), peak)))
+        for at, day in enumerate(days)
+    ]
+    return DayChart(bars, peak, len(bars) * PITCH, _lines(marks, days, 86400))
+
+
+def _day_parts(day: Day) -> tuple[tuple[Tone, float], ...]:
+    half = day.p50 or 0.0
+    return ("busy", half), ("idle", (day.p95 or 0.0) - half)
+
+
+def _lines(
+    marks: Sequence[Mark], starts: Sequence[Day] | Sequence[Bucket], seconds: int
+) -> list[Line]:
+    """Return where *marks* are among bars that begin at *starts* and stand for *seconds* each."""
+    first = starts[0].start if starts else None
+    places = [
+        Line(mark, round((mark.at - first).total_seconds() / seconds * PITCH, 2))
+        for mark in reversed(marks)
+        if first is not None
+    ]
+    return [line for line in places if 0 <= line.x <= len(starts) * PITCH]
+
+
+#: The width of a lane, in its own units.
+ACROSS = 1000.0
+
+
+def across(moment: datetime, start: datetime, end: datetime) -> float:
+    """Return where *moment* is in a lane from *start* to *end*."""
+    part = (moment - start) / (end - start)
+    return round(min(max(part, 0.0), 1.0) * ACROSS, 1)
+
+
+#: The tone of each piece of a lane.
+PIECES: dict[str, Tone] = {"succeeded": "good", "running": "busy", "failed": "warn", "dead": "bad"}
+
+
+#: Runs shorter than that are not told apart by the heights of their cells, in seconds.
+_LONG = 1.0
+
+
+def height(took: float | None, runs: Sequence[Cell | RunRow]) -> str:
+    """Return the class of a cell, by its quarter of the longest of *runs*; none for the last."""
+    longest = max((run.took or 0.0 for run in runs), default=0.0)
+    if took is None or longest < _LONG or took > longest * 0.75:
+        return ""
+    return f" t{max(1, math.ceil(took / longest * 4))}"
+
+
+def chart(buckets: Sequence[Bucket], marks: Sequence[Mark] = ()) -> Chart:
     """Return the chart of *buckets*, which are oldest first."""
     peak = max((sum(_values(bucket)) for bucket in buckets), default=0)
     first = next((at for at, bucket in enumerate(buckets) if bucket.ticks), len(buckets))
@@ -224,23 +324,38 @@ def chart(buckets: Sequence[Bucket]) -> Chart:
         Bar(
             bucket,
             at * PITCH + (PITCH - _BAR) / 2,
-            list(_blocks(bucket, peak)),
+            list(_stacked(_parts(bucket), peak)),
             silent=first < at < len(buckets) - 1 and not bucket.ticks,
         )
         for at, bucket in enumerate(buckets)
     ]
-    return Chart(bars, peak, len(bars) * PITCH)
+    return Chart(bars, peak, len(bars) * PITCH, _lines(marks, buckets, 3600))
 
 
 def _values(bucket: Bucket) -> tuple[int, ...]:
     return tuple(getattr(bucket, name) for name, _ in _PARTS)
 
 
-def _blocks(bucket: Bucket, peak: int) -> Iterator[Block]:
+def _parts(bucket: Bucket) -> Iterator[tuple[Tone, float]]:
+    for name, tone in _PARTS:
+        yield tone, getattr(bucket, name)
+
+
+def _stacked(parts: Iterable[tuple[Tone, float]], peak: float) -> Iterator[Block]:
     """Return the blocks of one bar, from the bottom up."""
     ground = HEIGHT
-    for (_, tone), value in zip(_PARTS, _values(bucket), strict=True):
+    for tone, value in parts:
         if value:
             height = max(_LEAST, value / peak * HEIGHT)
             ground = max(0.0, ground - height)
             yield Block(tone, round(ground, 2), round(height, 2))
+
+
+#: How high a bar of `bars_of` is at most.
+BAR = 20
+
+
+def bars_of(numbers: Sequence[int]) -> list[int]:
+    """Return how high the bars for *numbers* are; a number above 0 has one that can be seen."""
+    most = max(1, *numbers)
+    return [max(2, round(BAR * each / most)) if each else 0 for each in numbers]

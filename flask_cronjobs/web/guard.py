@@ -53,6 +53,7 @@ class Route(NamedTuple):
 
 ROUTES: tuple[Route, ...] = (
     Route("/", "overview", "views", "read"),
+    Route("/find", "find", "views", "read"),
     Route("/runs", "runs", "views", "read"),
     Route("/runs/<int:run_id>", "run", "views", "read"),
     Route("/runs/<int:run_id>/edit", "edit", "actions", "form"),
@@ -65,7 +66,11 @@ ROUTES: tuple[Route, ...] = (
     Route("/batches", "batches", "views", "read"),
     Route("/batch", "batch", "views", "read"),
     Route("/ticks", "ticks", "views", "read"),
+    Route("/errors", "errors", "views", "read"),
+    Route("/operations", "operations", "views", "read"),
+    Route("/queues", "queues", "views", "read"),
     Route("/order", "order", "views", "read"),
+    Route("/tonight", "tonight", "views", "read"),
     Route("/metrics", "metrics", "monitoring", "read"),
     Route("/health", "health", "monitoring", "open"),
     Route("/tick", "tick", "monitoring", "token"),
@@ -77,6 +82,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/<any(pause, resume):act>", "work_act", "actions", "act"),
     Route("/dead/retry", "dead_retry", "actions", "act"),
     Route("/batches/<any(retry, cancel, close):act>", "batch_act", "actions", "act"),
+    Route("/errors/<any(resolve, mute, reopen, retry):act>", "error_act", "actions", "act"),
     Route("/effects/<any(done, redo):act>", "effect_act", "actions", "act"),
 )
 

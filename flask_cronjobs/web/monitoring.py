@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from contextvars import Context
@@ -21,12 +21,14 @@ from flask.typing import ResponseReturnValue
 from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
+from ..jobs.buckets import cumulative
 from ..jobs.health import Figures, Verdict, read_verdict, read_verdict_and_figures
 from ..jobs.humanize import seconds_since
 from ..jobs.pruning import seconds_behind
 from ..jobs.reader import Reader, reading
 from ..jobs.state import State, state_of
 from ..jobs.ticks import read_activity
+from ..jobs.trends import HourOfTask, read_last_hour
 from ..log import logger
 from ..types import TickReport
 from .params import clamped
@@ -145,11 +147,41 @@ def metrics() -> ResponseReturnValue:
             gauge = Gauge(f"cronjobs_{name}", text, labels, registry=registry)
             for of, value in values.items():
                 (gauge.labels(*of) if of else gauge).set(value)
+        registry.register(_Collector(list(_histograms(read_last_hour(reader)))))
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     except (TypeError, ValueError):  # It asks for a version that does not exist.
         encode, content_type = choose_encoder("")
     return Response(encode(registry), content_type=content_type)
+
+
+#: One bucket in so many is a bucket of a histogram: each is four times the one before.
+_EVERY = 8
+
+
+class _Collector:
+    """What a registry asks for metrics that are made already."""
+
+    def __init__(self, metrics: Sequence[Any]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Sequence[Any]:
+        return self._metrics
+
+
+def _histograms(rows: Sequence[HourOfTask]) -> Iterator[Any]:
+    """Yield a histogram of each time that runs of the last whole hour took, by task."""
+    from prometheus_client.core import GaugeHistogramMetricFamily
+
+    for name, what in (("took", "took"), ("waited", "were due before they began")):
+        text = f"Seconds that the runs which ended in the last whole hour {what}"
+        found = GaugeHistogramMetricFamily(f"cronjobs_{name}_seconds", text, labels=["task"])
+        for row in rows:
+            buckets = getattr(row, name)
+            bounds = [(str(bound), number) for bound, number in cumulative(buckets, _EVERY)]
+            bounds.append(("+Inf", buckets.total()))
+            found.add_metric([row.task], bounds, getattr(row, f"{name}_seconds"))
+        yield found
 
 
 #: The values of a metric, by what its labels are.

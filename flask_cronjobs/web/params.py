@@ -15,8 +15,9 @@ from werkzeug.exceptions import BadRequest
 from ..errors import ScheduleError
 from ..jobs.definitions.views import SORTS, STATES, DefinitionFilter
 from ..jobs.humanize import parse_age, print_age
-from ..jobs.runs.filters import FILTERS, Cursor
-from ..jobs.runs.list import RunFilter
+from ..jobs.runs.filters import FILTERS, WAITS, RunFilter
+from ..jobs.runs.sorting import Cursor
+from ..registry.options import is_moment
 from ..schedule.cron_text import parse_zone
 from ..types import STATUSES
 from .guard import MAX_ID
@@ -49,6 +50,8 @@ def filter_args(which: RunFilter) -> dict[str, str]:
 
 
 def _printed(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
     return print_age(value) if isinstance(value, float) else "1" if value is True else str(value)
 
 
@@ -59,8 +62,8 @@ def definition_filter(args: Mapping[str, str]) -> DefinitionFilter:
     """
     return DefinitionFilter(
         search=text(args, "search"),
-        state=_choice(args, "state", STATES),
-        sort=_choice(args, "sort", SORTS) or "need",
+        state=choice(args, "state", STATES),
+        sort=choice(args, "sort", SORTS) or "need",
     )
 
 
@@ -141,7 +144,11 @@ def needed(args: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _choice(args: Mapping[str, str], name: str, choices: Sequence[Choice]) -> Choice | None:
+def choice(args: Mapping[str, str], name: str, choices: Sequence[Choice]) -> Choice | None:
+    """Return the one of *choices* in *name*, or None if it is absent.
+
+    :raises BadQuery: it is none of them.
+    """
     value = text(args, name)
     if value is None:
         return None
@@ -160,6 +167,19 @@ def _age(args: Mapping[str, str], name: str) -> float | None:
     return age
 
 
+def _time(args: Mapping[str, str], name: str) -> datetime | None:
+    value = text(args, name)
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value.strip()))
+    except ValueError:
+        moment = None
+    if not is_moment(moment):
+        raise BadQuery(f"{name} must be a time with its zone, such as 2026-11-20T06:00Z.")
+    return moment
+
+
 def _flag(args: Mapping[str, str], name: str) -> bool:
     value = args.get(name, "")
     if value not in ("", "0", "1"):
@@ -169,9 +189,12 @@ def _flag(args: Mapping[str, str], name: str) -> bool:
 
 _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     "type": lambda args, name: text(args, name, empty=""),
-    "status": lambda args, name: _choice(args, name, STATUSES),
+    "status": lambda args, name: choice(args, name, STATUSES),
     "age": _age,
+    "time": _time,
+    "wait": lambda args, name: choice(args, name, WAITS),
     "flag": _flag,
+    "id": row_id,
 }
 #: The choice to show times in the zone of the schedule that a page is about.
 SCHEDULE = "schedule"

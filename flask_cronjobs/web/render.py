@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any, cast
@@ -35,7 +37,7 @@ from ..log import logger
 from ..text import printable, shortened
 from . import format
 from .format import Tone
-from .guard import MACHINES, is_reader, may
+from .guard import MACHINES, NAME, RIGHTS, is_reader, may
 from .params import keep_zone, other_zones, page_zone
 
 #: A part of the URLs of static files.
@@ -80,6 +82,32 @@ def place_of(*about: str) -> str:
     return f"{crc32(repr(about).encode(errors='replace')):08x}" if about else ""
 
 
+#: The pages of the header, each with those that are below it.
+_NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("overview", "Overview", ()),
+    ("definitions", "Definitions", ("definition", "task", "prepare")),
+    ("runs", "Runs", ("run", "edit", "bulk")),
+    ("errors", "Errors", ("error",)),
+    ("batches", "Batches", ("batch",)),
+    ("queues", "Queues", ()),
+    ("order", "Order", ()),
+    ("effects", "Effects", ()),
+    ("tonight", "Tonight", ()),
+    ("ticks", "Ticks", ()),
+    ("operations", "Operations", ()),
+)
+
+
+def _navigation() -> list[tuple[str, str, str]]:
+    """Return the pages of the header: endpoint, label, and the mark of the current place."""
+    now = (request.endpoint or "").rpartition(".")[2]
+    return [
+        (each, label, "page" if each == now else "true" if now in below else "")
+        for each, label, below in _NAVIGATION
+        if f"{NAME}.{each}" in RIGHTS
+    ]
+
+
 def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -> Response:
     """Render ``cronjobs/<template>.html``.
 
@@ -98,8 +126,10 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "may_act": False,
         "may_read": True,
         "refresh": 0,
+        "failed": status >= 400,
         "zones": None,
         "here": here(),
+        "navigation": _navigation(),
         "csrf_field": str(_config().get("WTF_CSRF_FIELD_NAME", "csrf_token")),
         "csrf": None,
     }
@@ -108,6 +138,29 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     response = make_response(html, status)
     if message is not None:
         response.delete_cookie(_COOKIE, path=_path())
+    return response
+
+
+#: Shorter pages are not worth compressing.
+_LEAST_PACKED = 1000
+
+
+def _packed(response: Response, is_secret: bool) -> Response:
+    """Give a page an ETag of its content without the header, and compress it for who can unpack it.
+
+    No cache may keep a page: the ETag is for the script, which renews it. The header says how old a
+    page is.
+
+    :param is_secret: whether the page has a token, whose size compression would tell about.
+    """
+    html = response.get_data()
+    before, _, rest = html.partition(b"<header")
+    response.set_etag(sha256(before + rest.partition(b"</header>")[2]).hexdigest()[:32], weak=True)
+    if request.accept_encodings["gzip"] and len(html) > _LEAST_PACKED and not is_secret:
+        response.set_data(gzip.compress(html, 5, mtime=0))
+        response.headers["Content-Encoding"] = "gzip"
+    response.vary.add("Accept-Encoding")
+    response.make_conditional(request)
     return response
 
 
@@ -132,7 +185,7 @@ def reader_page(
         values["zones"] = other_zones(values["zone"])
     response = page(template, tone=tone, **values)
     keep_zone(response, _path())
-    return response
+    return _packed(response, is_secret=values["csrf"] is not None)
 
 
 def wants_json() -> bool:
@@ -141,7 +194,7 @@ def wants_json() -> bool:
 
 
 #: The pages to which an action on a definition goes back, and what their URLs keep.
-_PLACES = ("overview", "definitions", "definition", "task")
+_PLACES = ("overview", "definitions", "definition", "task", "queues")
 _KEPT = ("name", "search", "state", "sort", "page")
 
 
@@ -237,6 +290,8 @@ _TITLES = {
     501: "Not installed",
     503: "The database does not answer",
 }
+#: Seconds after which a page whose server or database is in trouble is asked for again.
+RETRY_AFTER = 10
 #: How many characters of a message are shown.
 _LONGEST_ERROR = 500
 _CODES: tuple[tuple[type[CronJobsError], int], ...] = (
@@ -287,5 +342,8 @@ def failure(code: int, text: str, title: str | None = None) -> Response:
         return Response(f"{text}\n", code, mimetype="text/plain")
     title = title or _TITLES.get(code, "Something went wrong")
     tone: Tone = "bad" if code >= 500 else "idle"
+    refresh = RETRY_AFTER if code >= 500 and request.method == "GET" else 0
     # Users who may not read see only the message.
-    return page("failure", code, tone, title=title, text=text, may_read=is_reader())
+    return page(
+        "failure", code, tone, title=title, text=text, may_read=is_reader(), refresh=refresh
+    )

@@ -6,29 +6,40 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flask import Response, abort, request
+from flask import Response, abort, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
+from ..jobs.agenda import read_agenda
 from ..jobs.batches import views as batches_report
 from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
 from ..jobs.effects import list_effects
+from ..jobs.errors.views import STATES as ERROR_STATES
+from ..jobs.errors.views import list_errors
+from ..jobs.finding import find_place
 from ..jobs.health import headline_of, tone_of
+from ..jobs.operations.views import list_operations
 from ..jobs.orders import list_key_orders
 from ..jobs.overview import read_overview
-from ..jobs.pauses import queues
+from ..jobs.pauses import queues as declared_queues
+from ..jobs.queues import list_queues
 from ..jobs.reader import Page, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
-from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, sorting_of
-from ..jobs.runs.list import WINDOW, RunFilter, list_runs
+from ..jobs.runs.filters import FILTERS, RunFilter
+from ..jobs.runs.list import WINDOW, list_runs
+from ..jobs.runs.search import scope, wanted
+from ..jobs.runs.sorting import DUE_FIRST, LATEST_DEATH, NEWEST, sorting_of
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
+from ..jobs.workers import list_hosts
 from .actions import BULK, run_or_404
-from .format import Tone, chart
+from .format import ACROSS, Tone, bars_of, chart, day_chart
 from .format import tone_of as tone_of_status
+from .life import differences, life_of
 from .params import (
     BadQuery,
+    choice,
     clamped,
     cursor,
     cursor_text,
@@ -36,6 +47,7 @@ from .params import (
     needed,
     row_id,
     run_filter,
+    text,
     typed_args,
 )
 from .render import reader_page, wants_json
@@ -56,13 +68,20 @@ def overview() -> ResponseReturnValue:
         view=view,
         now=view.verdict.now,
         headline=headline_of(view.verdict, view.figures),
-        chart=chart(view.activity),
+        chart=chart(view.activity, view.marks),
         declared=len(state_of().registry.declarations),
-        queues=queues(state_of()),
+        queues=declared_queues(state_of()),
         tasks=sorted(state_of().registry.tasks),
         refresh=REFRESH,
         data=view,
     )
+
+
+def find() -> ResponseReturnValue:
+    """Go to the page of what the box in the header names."""
+    endpoint, found = find_place(state_of(), text(request.args, "q") or "")
+    values: dict[str, Any] = dict(found)
+    return redirect(url_for(f".{endpoint}", **values), 303)
 
 
 def effects() -> ResponseReturnValue:
@@ -70,6 +89,27 @@ def effects() -> ResponseReturnValue:
     everything = request.args.get("all") == "1"
     found = list_effects(state_of(), open_only=not everything, **_asked(50))
     return _list_page("effects", found, refresh=0, everything=everything)
+
+
+def errors() -> ResponseReturnValue:
+    """Render groups of errors: open ones, or with ``?state=`` those resolved or muted."""
+    state = choice(request.args, "state", ERROR_STATES) or "open"
+    found = list_errors(state_of(), state, clamped(request.args, "limit", 50))
+    return reader_page(
+        "errors",
+        found=found,
+        state=state,
+        states=ERROR_STATES,
+        bars=[bars_of(row.days) for row in found.rows],
+        now=found.now,
+        refresh=REFRESH,
+        data={"errors": found.rows, "total": found.total, "numbers": found.numbers},
+    )
+
+
+def operations() -> ResponseReturnValue:
+    """Render what operators did, and what became of the runs."""
+    return _list_page("operations", list_operations(state_of(), **_asked(50)))
 
 
 def ticks() -> ResponseReturnValue:
@@ -80,6 +120,34 @@ def ticks() -> ResponseReturnValue:
         gaps = list_gaps(reader) if before is None else ()
     data = {"ticks": found.rows, "gaps": gaps, "before": found.next}
     return _list_page("ticks", found, data, gaps=gaps)
+
+
+def queues() -> ResponseReturnValue:
+    """Render the queues, and the hosts that serve them."""
+    with reading(state_of()) as reader:
+        found, hosts = list_queues(reader), list_hosts(reader)
+    return reader_page(
+        "queues",
+        queues=found.rows,
+        hosts=hosts.rows,
+        now=found.now,
+        refresh=REFRESH,
+        data={"queues": found.rows, "hosts": hosts.rows},
+    )
+
+
+def tonight() -> ResponseReturnValue:
+    """Render what ran in the last twelve hours and what will run in the next, a lane each."""
+    found = read_agenda(state_of())
+    return reader_page(
+        "tonight",
+        own_zones=[lane.timezone for lane in found.lanes],
+        found=found,
+        width=ACROSS,
+        now=found.now,
+        refresh=60,
+        data=found,
+    )
 
 
 #: A concurrency key has no more characters.
@@ -133,6 +201,7 @@ def definition() -> ResponseReturnValue:
         own_zones=[found.view.timezone],
         found=found,
         definition=found.view,
+        drawn=day_chart(found.days, found.marks),
         shown=state.settings.show_payload,
         now=found.now,
         refresh=REFRESH,
@@ -149,6 +218,7 @@ def task() -> ResponseReturnValue:
         "task",
         own_zones=[row.timezone for row in found.definitions],
         found=found,
+        drawn=day_chart(found.days, found.marks),
         window=WINDOW,
         now=found.now,
         refresh=REFRESH,
@@ -185,7 +255,7 @@ def batch() -> ResponseReturnValue:
         "batch",
         batch_tone(found),
         batch=found,
-        facts=batches_report.facts_of(found),
+        facts=batches_report.facts_of(found, now),
         now=now,
         refresh=0 if found.finished_at else _REFRESH_BATCH,
         data=found,
@@ -233,6 +303,8 @@ _HEADS = {
 }
 #: Seconds after which the page of a run is refreshed, by its status.
 _REFRESH_RUN: dict[str, int] = {"running": 5, "queued": 5, "failed": REFRESH}
+#: The same if it has ended: somebody may retry it.
+REFRESH_ENDED = 60
 #: How many names of tasks a field suggests.
 _SUGGESTED = 500
 
@@ -255,11 +327,14 @@ def runs() -> ResponseReturnValue:
     return _form(
         state, typed, which=which, found=found, before=before, following=following,
         column=order.column, head=head, described=described, now=found.now,
+        searched="" if which.search is None else wanted(which.search).value,
+        scope=scope(which.search or "", state.settings.show_payload),
         bulk=[each for each in BULK.values() if which != RunFilter() and each.statuses(which)],
         own_zones=[row.timezone for row in found.rows],
         advice=state.registry.advice(which.task) if not found.rows else "",
         refresh=REFRESH if before is None else 0,
-        data={"runs": found.rows, "before": following, "partial": found.partial},
+        data={"runs": found.rows, "before": following, "partial": found.partial,
+              "searched_to": found.searched_to},
     )  # fmt: skip
 
 
@@ -275,7 +350,8 @@ def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any)
         "suggested": sorted(state.registry.tasks)[:_SUGGESTED],
     }
     response = reader_page("runs", **(common | values))
-    response.status_code = status
+    if status >= 400:  # Else it may be 304.
+        response.status_code = status
     return response
 
 
@@ -297,7 +373,9 @@ def run(run_id: int) -> ResponseReturnValue:
         known=found.row.task in state.registry.tasks,
         now=found.now,
         shown=shown,
-        refresh=_REFRESH_RUN.get(found.row.status, 0),
+        life=life_of(found),
+        changed=_changed(found) if shown else [],
+        refresh=_REFRESH_RUN.get(found.row.status, REFRESH_ENDED),
         data=found if shown else _hidden(found),
     )
 
@@ -311,7 +389,17 @@ def _shortened(run: RunView) -> RunView:
     return replace(run, attempts=tuple(attempts))
 
 
+def _changed(run: RunView) -> list[str]:
+    """Return in what the payload of *run* differs from that of the last success, if it failed."""
+    family = run.family
+    if family is None or family.succeeded is None or run.row.status not in ("failed", "dead"):
+        return []
+    return differences(family.succeeded_payload, run.payload)
+
+
 def _hidden(run: RunView) -> RunView:
     """Return *run* without what pages do not show."""
     attempts = tuple(replace(attempt, stack=None, output=None) for attempt in run.attempts)
-    return replace(run, payload=None, result=None, attempts=attempts)
+    family = run.family and replace(run.family, succeeded_payload=None)
+    steps = tuple(replace(step, result=None) for step in run.steps)
+    return replace(run, payload=None, result=None, attempts=attempts, steps=steps, family=family)

@@ -79,3 +79,16 @@ def test_copy_puts_the_stack_on_the_clipboard(browser: Browser, site: Site, dead
     assert copied.startswith("Traceback")
     assert "the printer is out of paper" in copied
     assert "runner.py" not in copied
+
+
+def test_copy_works_over_plain_http(browser: Browser, site: Site, dead: int) -> None:
+    browser.get(f"{site.url}/runs/{dead}")
+    browser.execute_script(
+        """
+        Object.defineProperty(navigator, "clipboard", {value: undefined});
+        document.addEventListener("copy", () => { window.copied = String(getSelection()); });
+        """
+    )
+    browser.find_element(By.CLASS_NAME, "copy").click()
+    assert "the printer is out of paper" in browser.execute_script("return window.copied")
+    assert browser.execute_script("return getSelection().isCollapsed")

@@ -12,12 +12,12 @@ from flask import Flask
 from flask_alembic import Alembic
 from flask_migrate import Migrate  # type: ignore[import-untyped]
 from flask_sqlalchemy import SQLAlchemy
-from flask_sqlalchemy_lite import SQLAlchemy as Lite
 from sqlalchemy import MetaData, inspect, text
 
 from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.state import state_of
+from tests.layers import lite_extension
 
 Run = Callable[..., Result]
 #: The command of each that makes the migration.
@@ -102,7 +102,7 @@ def test_migrations_that_see_no_job_tables_are_to_be_given_the_metadata(tmp_path
     """Else they make none, and later drop those that ``init`` has created."""
     app = Flask("blind")
     app.config["SQLALCHEMY_ENGINES"] = {"default": f"sqlite:///{tmp_path / 'app.sqlite'}"}
-    db = Lite(app)
+    db = lite_extension()(app)
     CronJobs(app)
     Migrate(app, db)
     refused = app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
@@ -111,7 +111,7 @@ def test_migrations_that_see_no_job_tables_are_to_be_given_the_metadata(tmp_path
 
     other = Flask("other")
     other.config["SQLALCHEMY_ENGINES"] = {"default": f"sqlite:///{tmp_path / 'other.sqlite'}"}
-    db = Lite(other)
+    db = lite_extension()(other)
     CronJobs(other, metadata=MetaData())
     Migrate(other, db)
     refused = other.test_cli_runner().invoke(args=["jobs", "admin", "init"])

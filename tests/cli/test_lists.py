@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -25,6 +26,10 @@ from .conftest import Admin
         ("batches --all", "No batches."),
         ("ticks", "No tick has run yet. To install one: flask jobs admin crontab"),
         ("ticks --before 1", "There are no older ticks."),
+        ("marks", "There are no marks. To make one: flask jobs admin mark v812"),
+        ("operations", "No operation is recorded."),
+        ("queues", "No task is declared, and nothing waits."),
+        ("workers", "No host has ticked within the last day."),
         ("turns", "No run of a strict order waits or runs."),
         ("turns --stopped", "No key is stopped."),
     ],
@@ -154,6 +159,7 @@ def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
     output = admin.ok("batches", batch)
     assert "Batch b: open" in output
     assert "50% of 4 members" in output
+    assert "left" not in output  # It can still be filled.
     assert "Its dead runs: flask jobs admin list --batch b --status dead" in output
     assert admin.data("batches", batch)["counts"]["total"] == 4
     assert "no batch nothing" in admin.refused("batches", "nothing")
@@ -162,6 +168,7 @@ def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
 def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None:
     assert "Closed b." in admin.ok("batches", batch, "--close")
     assert "closed already" in admin.ok("batches", batch, "--close")
+    assert ", at the pace so far" in admin.ok("batches", batch)
     assert f"2 runs of {batch} are cancelled.\n" in admin.ok("batches", batch, "--cancel")
     assert "No batch is unfinished" in admin.ok("batches")
     assert "finished" in admin.ok("batches", "--all")
@@ -232,9 +239,108 @@ def test_each_key_in_strict_order_is_a_line_with_what_it_waits_for(
     assert f"flask jobs admin retry {dead}" in advice
     assert f"flask jobs admin discard {dead}" in advice
     assert "account:2" not in admin.ok("turns", "--stopped")
-    stopped = "Strict order is stopped by 1 dead run: flask jobs admin turns --stopped"
-    assert stopped in admin.ok()
+    overview = admin.ok()
+    assert "Strict order is stopped by 1 dead run" in overview
+    assert "flask jobs admin turns --stopped" in overview
     shown = admin.ok("show", dead + 1)
-    assert f"strict, waits for run {dead}, which is dead and stops its key" in shown
+    assert f"for run {dead}, which is dead and stops its key" in shown
     assert f"flask jobs admin retry {dead}, or: flask jobs admin discard {dead}" in shown
     assert len(admin.data("list", "--status", "queued")["runs"]) == 3
+
+
+def test_mark_is_made_listed_and_removed(admin: Admin) -> None:
+    assert "To remove it: flask jobs admin unmark 1" in admin.ok("mark", "v811")
+    assert "at 2026-11-20 06:00:00 UTC" in admin.ok("mark", "v812", "--at", "2026-11-20T06:00Z")
+    assert [row["name"] for row in admin.data("marks")["marks"]] == ["v811", "v812"]
+    assert "v811" in admin.ok("marks", "--limit", "1")
+    assert admin.ok("unmark", "1") == "Removed the mark v811.\n"
+    assert [row["id"] for row in admin.data("marks")["marks"]] == [2]
+    assert "needs a name" in admin.refused("mark", " ", code=2)
+
+
+# errors
+
+
+def test_errors_are_listed_and_decided_about(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
+    jobs.task(name="send")(lambda: None)
+    run_id = rows.run("dead", job_type="send", fingerprint="f1")
+    rows.failure(run_id, 1, error="no invoice 7", fingerprint="f1")
+    header, line = admin.ok("errors").splitlines()
+    assert header.split()[:5] == ["GROUP", "LAST", "FIRST", "COUNT", "DEAD"]
+    assert line.startswith("f1")
+    assert line.endswith("█  send  ValueError: no invoice …")
+    assert admin.ok("errors", "--resolve", "f1") == "f1: resolved, until it is seen again.\n"
+    assert admin.ok("errors") == "No errors are open.\n"
+    assert admin.ok("errors", "--mute", "f1", "--for", "2d") == "f1: muted for 2 d.\n"
+    assert "f1" in admin.ok("errors", "--state", "muted")
+    assert admin.ok("errors", "--reopen", "f1") == "f1: open.\n"
+    found = admin.data("errors")
+    assert [each["run_id"] for each in found["errors"]] == [run_id]
+    assert found["total"]["value"] == found["numbers"]["open"]["value"] == 1
+    for wrong in (["--resolve", "f1", "--mute", "f1"], ["--for", "2d"]):
+        admin.refused("errors", *wrong, code=2)
+    said = admin.ok("retry", "--fingerprint", "f1", "--spread", "10m", "--yes")
+    assert said == "1 run is queued again.\n"
+
+
+# operations
+
+
+def test_operations_say_who_did_what_and_what_became_of_it(
+    admin: Admin, jobs: CronJobs, rows: Rows
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    rows.run("dead", job_type="send")
+    admin.ok("retry", "--task", "send", "--yes")
+    admin.ok("pause", "--queue", "mail")
+    header, paused, retried = admin.ok("operations").splitlines()
+    assert header.split() == ["ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET"]
+    assert "paused" in paused
+    assert paused.endswith("queue mail")
+    assert "(shell)" in retried
+    assert "1 queued" in retried
+    assert retried.endswith("1 run of task='send'")
+    found = admin.data("operations", "--limit", "1")
+    assert [each["what"] for each in found["operations"]] == ["paused"]
+    assert found["before"] == 2
+    assert "dead" not in admin.ok("list", "--operation", "1")
+    assert "send" in admin.ok("list", "--operation", "1")
+
+
+def test_agenda_lists_what_will_run_soonest_first(admin: Admin, rows: Rows) -> None:
+    assert admin.ok("agenda").startswith("No definition runs until")
+    rows.definition("each", schedule="* * * * *")
+    rows.definition("hourly", schedule="0 * * * *")
+    lines = admin.ok("agenda").splitlines()
+    assert lines[0].split() == ["AT", "DEFINITION", "SLOTS", "TAKES"]
+    assert len([line for line in lines if "hourly" in line]) == 12
+    assert "720 times" in "\n".join(lines)
+    until = datetime.fromisoformat(admin.data("agenda", "--until", "08:00")["end"])
+    assert (until.hour, until.minute) == (8, 0)
+    assert "Write 08:00" in admin.refused("agenda", "--until", "25:00", code=2)
+
+
+# queues and workers
+
+
+def test_queues_and_workers_say_who_serves_what(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
+    jobs.task(name="send", queue="mail")(lambda: None)
+    rows.tick(age=5, queues=["mail"], version="1.2", resident=True)
+    rows.run("succeeded", age=60, queue="mail", run_at=ago(65), started_at=ago(62))
+    rows.run(age=70, queue="slow")
+    running = rows.run("running", age=5)
+    _, mail, slow = (line.split() for line in admin.ok("queues").splitlines())
+    assert mail == ["mail", "0", "0", "-", "0.1", "0.1", "3.0", "s", "web-1"]
+    assert slow == ["slow", "1", "1", "1", "min", "ago", "0.1", "0", "-", "nobody"]
+    (found,) = admin.data("queues")["queues"][1:]
+    assert (found["name"], found["due"], found["hosts"]) == (
+        "slow",
+        {"value": 1, "capped": False},
+        [],
+    )
+    _, host = admin.ok("workers").splitlines()
+    parts = ["web-1", "here", "5", "s", "ago", "resident", "mail", "1.2", "1"]
+    assert host.split() == [*parts, "send", f"({running})"]
+    assert admin.data("workers")["workers"][0]["queues"] == ["mail"]
+    rows.tick(age=3)
+    assert admin.ok("workers").splitlines()[1].split()[5:9] == ["cron,", "resident", "all", "-"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.cli.follow import added
 from flask_cronjobs.models import JobOutput, JobRun
-from tests.rows import Rows, now
+from tests.rows import Rows, ago, now
 
 from .conftest import Admin
 
@@ -74,6 +76,87 @@ def test_list_goes_on_searching_until_it_has_a_page(
     assert [found["id"] for found in admin.data("list", "--queue", "rare")["runs"]] == [wanted]
 
 
+def test_list_show_and_what_changes_a_run_name_its_label(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run("dead", job_type="send", label="invoice 7", payload={"user": 1})
+    head, row = admin.ok("list").splitlines()
+    assert head.split()[:4] == ["ID", "STATUS", "TASK", "LABEL"]
+    assert row.split()[:5] == [str(run_id), "dead", "send", "invoice", "7"]
+    assert f"Run {run_id} of send (invoice 7): dead" in admin.ok("show", str(run_id))
+    assert "invoice 7" in admin("retry", "--task", "send", input="n\n").output
+    assert f"Run {run_id} of send (invoice 7): queued again" in admin.ok("retry", str(run_id))
+
+
+def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> None:
+    dead = rows.run("dead", job_type="send", label="invoice 7", age=50)
+    queued = rows.run(job_type="send", label="invoice 77", age=10, queue="slow")
+    rows.run("succeeded", job_type="send", label="invoice 7")
+    args = ("list", "--status", "dead", "--status", "queued", "-q", "invoice 7")
+    out = admin.ok(*args, "--limit", "1", "--wide")
+    assert [word in out for word in ("QUEUE", "slow")] == [True, True]
+    again = shlex.join(("flask", "jobs", "admin", *args, "--wide", "--limit", "1", "--before"))
+    assert sorted(shlex.split(f"{again} {queued}")) == sorted(
+        shlex.split(next(line for line in out.splitlines() if "Older" in line))[1:]
+    )
+    assert "Searched ids and keys of all runs; names of tasks and labels back to run" in out
+    found = admin.ok(*args, "--json", "id, label")
+    assert json.loads(found)["runs"] == [
+        {"id": dead, "label": "invoice 7"},
+        {"id": queued, "label": "invoice 77"},
+    ]
+    assert "no field 'labl'. Did you mean 'label'?" in admin.refused(
+        "list", "--json", "labl", code=2
+    )
+    times = ("--since", f"{ago(60):%Y-%m-%dT%H:%MZ}", "--until", f"{ago(-60):%Y-%m-%dT%H:%MZ}")
+    assert len(admin.data("list", *times)["runs"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [("succeeded", 0), ("dead", 1), ("cancelled", 3), ("skipped", 4), ("queued", 124)],
+)
+def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows, status: str, code: int) -> None:
+    run_id = rows.run(status, job_type="send", label="to Ada", last_error="why")
+    result = admin("wait", run_id, "--timeout", "0")
+    assert result.exit_code == code
+    assert f"Run {run_id} of send (to Ada): {status}" in result.output
+    assert ("why" in result.output) == (status != "succeeded")
+
+
+def test_follow_prints_what_is_added_until_the_run_has_ended(
+    admin: Admin, app: Flask, db: SQLAlchemy, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = rows.run("running", job_type="send", attempts=1)
+    with app.app_context():
+        db.session.add(JobOutput(run_id=run_id, attempt=1, worker="w", output="one\n"))
+        db.session.commit()
+
+    def goes_on(_: float) -> None:
+        with app.app_context():
+            db.session.execute(update(JobOutput).values(output="one\ntwo\x1b\n"))
+            ended = {"status": "succeeded", "locked_by": None, "locked_until": None}
+            db.session.execute(update(JobRun).values(**ended, finished_at=now()))
+            db.session.commit()
+
+    monkeypatch.setattr("flask_cronjobs.cli.follow.time.sleep", goes_on)
+    assert admin.ok("show", run_id, "--output", "--follow") == "one\ntwo\ufffd\n"
+    assert admin.ok("show", run_id, "--output") == "one\ntwo\ufffd\n"
+    assert "--follow needs --output" in admin.refused("show", run_id, "--follow", code=2)
+
+
+@pytest.mark.parametrize(
+    ("printed", "output", "more"),
+    [
+        ("ab", "abc", "c"),
+        ("x" * 300 + "ab", "xxab" + "c", "xxabc"),
+        ("x" * 500, "…\n" + "x" * 300 + "y", "y"),
+    ],
+)
+def test_what_was_added_to_an_output_whose_beginning_is_gone(
+    printed: str, output: str, more: str
+) -> None:
+    assert added(printed, output) == more
+
+
 @pytest.mark.parametrize("verb", ["list", "cancel", "retry"])
 def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: str) -> None:
     rows.definition("nightly")
@@ -117,7 +200,7 @@ def test_list_and_show_tell_of_a_pause(admin: Admin, rows: Rows) -> None:
     admin.ok("pause", "--queue", "mail")
     assert "paused" in admin.ok("list")
     shown = admin.ok("show", run_id)
-    assert "the queue mail, just now by " in shown
+    assert "until the queue mail is resumed: " in shown
     assert "to resume it: flask jobs admin resume --queue mail" in shown
     (pause,) = admin.data("show", run_id)["pauses"]
     assert (pause["kind"], pause["name"]) == ("queue", "mail")
@@ -199,12 +282,29 @@ def test_retry_with_another_payload(admin: Admin, rows: Rows) -> None:
     assert (rows.get(run_id).status, rows.get(run_id).payload) == ("queued", {"user": 2})
 
 
+def test_retry_from_a_step(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run("dead")
+    rows.step(run_id, "totals", result={"sum": 7})
+    rows.step(run_id, "nap", "sleep", due_at=now() + timedelta(hours=1), finished_at=None)
+    shown = admin.ok("show", run_id)
+    assert "  totals: done, " in shown
+    assert ', took 3.0 s, attempt 1 on web-1:7\n    {"sum": 7}\n' in shown
+    assert "  nap: sleeps until " in shown
+    assert [step["name"] for step in admin.data("show", run_id)["steps"]] == ["totals", "nap"]
+    assert "Run 1 has no step 'other'." in admin.refused("retry", run_id, "--from-step", "other")
+    assert admin.ok("retry", run_id, "--from-step", "totals") == (
+        f"Run {run_id} is queued again. Done again: totals, nap. What they did in the database is "
+        "still there.\n"
+    )
+    assert rows.get(run_id).status == "queued"
+
+
 @pytest.mark.parametrize("args", [(), ("1", "2"), ("--task", "send"), ("1", "--task", "send")])
 def test_a_payload_is_for_one_run(admin: Admin, rows: Rows, args: tuple[str, ...]) -> None:
     for _ in range(2):
         rows.run("dead", payload={"user": 1})
     output = admin.refused("retry", *args, "--payload", '{"user": 2}', code=2)
-    assert "--payload is for one run. Give one ID." in output
+    assert "--payload and --from-step are each for one run. Give one ID." in output
     assert rows.get(1).status == "dead"
 
 
@@ -310,3 +410,13 @@ def test_wrong_options_are_refused(
 ) -> None:
     assert said in admin.refused("run", "export", *args, code=code)
     assert stored() == []
+
+
+def test_question_shows_what_is_about_to_be_changed(admin: Admin, rows: Rows) -> None:
+    kinds = ("KeyError", "ValueError", "ValueError")
+    last = [rows.run("dead", error_type=each) for each in kinds][-1]
+    said = admin("retry", "--task", "send", input="n\n").output
+    assert f"{last}   dead    send  ValueError" in said
+    assert "By task and error:\n  2 of send, ValueError\n  1 of send, KeyError\n" in said
+    assert "Retry 3 runs? [y/N]" in said
+    assert rows.get(last).status == "dead"

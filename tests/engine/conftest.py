@@ -104,14 +104,15 @@ class Resident:
     :ivar error: what it ended with.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, queues: tuple[str, ...] = ()) -> None:
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(state,))
+        options = TickOptions(workers=1, queues=queues)
+        self._thread = threading.Thread(target=self._run, args=(state, options))
         self._thread.start()
 
-    def _run(self, state: State) -> None:
+    def _run(self, state: State, options: TickOptions) -> None:
         try:
-            serve(state, TickOptions(workers=1))
+            serve(state, options)
         except BaseException as error:
             self.error = error
 
@@ -130,13 +131,13 @@ class Resident:
 
 
 @pytest.fixture
-def resident(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Resident]]:
+def resident(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Resident]]:
     """Starts resident workers, which end with the test, and with their last minute."""
     monkeypatch.setattr(resident_module, "END_WITHIN", PATIENCE)
     started: list[Resident] = []
 
-    def start() -> Resident:
-        started.append(Resident(state_of(app)))
+    def start(queues: tuple[str, ...] = ()) -> Resident:
+        started.append(Resident(state_of(app), queues))
         return started[-1]
 
     yield start

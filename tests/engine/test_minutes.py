@@ -17,6 +17,7 @@ from flask_cronjobs import (
     DatabaseTrouble,
     TablesMissing,
     TickReport,
+    __version__,
     current_run,
     run_succeeded,
     tick_finished,
@@ -36,8 +37,8 @@ from tests.process.support import wait_until
 
 pytestmark = pytest.mark.usefixtures("context")
 
-Start = Callable[[], Resident]
-NOTHING = Reclaimed([], open_batches=False)
+Start = Callable[..., Resident]
+NOTHING = Reclaimed([], [], open_batches=False)
 
 
 def fetch(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
@@ -216,8 +217,10 @@ def test_its_last_minute_is_finished_when_it_stops(
     note: Any, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
-    worker = resident()
+    worker = resident(("default", "mail"))
     wait_until(lambda: fetch(db, JobTick.id))  # Else the run may end before its minute has a row.
+    who = fetch(db, JobTick.resident, JobTick.queues, JobTick.version)
+    assert who == [(True, ["default", "mail"], __version__)]
     note.enqueue()
     wait_until(lambda: fetch(db, JobRun.status) == [("succeeded",)])
     assert fetch(db, JobTick.finished_at) == [(None,)]

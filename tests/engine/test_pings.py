@@ -193,6 +193,19 @@ def test_run_that_its_worker_did_not_survive_is_told_as_failed(
     assert paths(monitor) == ["/uuid/fail"]
 
 
+def test_run_that_waits_without_an_attempt_left_is_told_as_failed(
+    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
+) -> None:
+    jobs.task(name="nightly", schedule="@yearly", ping=f"{monitor.url}uuid")(lambda: None)
+    jobs.tick()
+    jobs.run_now("nightly")
+    spent = {"status": "failed", "attempts": 1, "max_attempts": 1, "failed_at": ago(5)}
+    db.session.execute(update(JobRun).values(spent))
+    db.session.commit()
+    jobs.tick()
+    assert paths(monitor) == ["/uuid/fail"]
+
+
 @pytest.fixture
 def flask_jobs(
     database_url: str, jobs: CronJobs, monitor: Monitor, tmp_path: Path

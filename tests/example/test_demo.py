@@ -27,13 +27,19 @@ def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
             timeout=120,
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-        assert "6 mails, 0 of them twice." in done.stdout
+        assert "9 mails, 0 of them twice." in done.stdout
         assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", done.stdout)
         assert "succeeded  send_invoice_reminders" in done.stdout
         assert "slots were missed" in done.stdout
         assert "0 ms  WorkerLost" in done.stdout
         charged = re.findall(r"^invoice (\d+) .* receipt ", done.stdout, re.M)
         assert charged == ["812", "813"]
+        assert "  sums: done, " in done.stdout
+        assert "  statements: done, 2 chunks, " in done.stdout
+        assert "4 statements, one for each user." in done.stdout
+        begun = [float(each) for each in re.findall("begun after (.*) s", done.stdout)]
+        assert begun[0] == 0
+        assert [each >= 0.4 for each in begun[2:]] == [True, True]
         assert "http://127.0.0.1:5000/jobs/" in done.stdout
 
 

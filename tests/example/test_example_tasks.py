@@ -10,10 +10,10 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select, update
 
-from example_app import auth
-from example_app.extensions import db
+from example_app import auth, tasks
+from example_app.extensions import db, jobs
 from example_app.mailbox import Mailbox
-from example_app.models import Figure, Invoice, Session, User
+from example_app.models import Figure, Invoice, Session, Statement, User
 from flask_cronjobs.models import JobBatch, JobEffect, JobRun
 from tests.example.tally import LINUS, REMINDED, Tally, hidden_fields, submit
 from tests.marks import REDIRECTED
@@ -148,6 +148,25 @@ def test_cleanup_deletes_sessions_that_ran_out_and_no_others(
     assert run.result == {"sessions": 3}
     assert tally.count(Session) == 1
     assert staff.get("/support").status_code == 200
+
+
+def test_a_month_is_closed_in_steps(
+    tally: Tally, staff: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick past its budget stops behind a step, and the next one goes on."""
+    (issued,) = tally.all(select(Invoice.issued_on).where(Invoice.id == 2))
+    month = f"{issued:%Y-%m}"
+    with tally.app.app_context():
+        tasks.close_month.using(commit=True).enqueue(month)
+        for ended in (0, 2, 3, 3):
+            assert jobs.tick(budget=0).released == 1
+            assert db.session.query(Statement).count() == ended
+            db.session.commit()
+        assert jobs.tick(budget=0).succeeded == 1
+    (run,) = tally.runs("close_month")
+    assert run.result == sum(each.cents for each in tally.all(select(Statement)))
+    of_month = [each for each in tally.all(select(Invoice)) if f"{each.issued_on:%Y-%m}" == month]
+    assert run.result == sum(each.cents for each in of_month) > 0
 
 
 def test_front_page_shows_figures_that_the_cache_holds(

@@ -198,3 +198,21 @@ def test_a_stopped_batch_cancels_its_members_in_the_broker(
         executor.deliver(run)
     executor.results()
     assert (begun, outside) == ([0], [alone])
+
+
+def test_runs_are_handed_on_at_their_rate(
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    begun: list[int] = []
+
+    @jobs.task(queue="far", rate="1/minute", burst=2)
+    def send(number: int) -> None:
+        begun.append(number)
+
+    send.using(commit=True).enqueue_many({"number": number} for number in range(3))
+    jobs.tick()
+    assert len(executor.sent) == 2
+    for run in executor.sent:
+        executor.deliver(run)
+    executor.results()
+    assert begun == [0, 1]

@@ -17,7 +17,8 @@ from flask_cronjobs import CronJobs, SetupError
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.registry.executor import executor_of
 from tests.executors.threads import Threads

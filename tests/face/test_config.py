@@ -27,6 +27,7 @@ VALUES: dict[str, tuple[list[tuple[Any, Any]], list[Any]]] = {
     "ASYNC_AT_ONCE": ([(1000, 1000)], [0, 1001]),
     "RETENTION": ([(timedelta(days=1), DAY), (0, 0.0)], [-1]),
     "RETENTION_DEAD": ([(timedelta(days=2), 2 * DAY)], [-1]),
+    "RETENTION_STATISTICS": ([(timedelta(days=2), 2 * DAY)], [-1]),
     "MAX_PAYLOAD_BYTES": ([(64, 64)], [63, 2**26 + 1]),
     "HEALTH_TICK_AGE": ([(60, 60.0)], [59]),
     "HEALTH_OVERDUE": ([(1, 1.0)], [0.5]),
@@ -39,6 +40,7 @@ VALUES: dict[str, tuple[list[tuple[Any, Any]], list[Any]]] = {
         ],
     ),
     "PING_URL": ([("https://a.example/x",) * 2, (None, None)], ["ftp://a.example", "a.example"]),
+    "ALERT_URL": ([("https://a.example/x",) * 2, (None, None)], ["ftp://a.example", 7]),
     "REDACT": ([(["Password", "PIN"], ("password", "pin"))], ["password", [""], ["-_ "], [1], 5]),
     "SHOW_PAYLOAD": ([(True, True)], [1]),
     "KEEP_OUTPUT": ([(True, True)], ["yes"]),
@@ -66,7 +68,12 @@ def test_value_is_read_or_refused_by_name(name: str) -> None:
     for value in refused:
         with pytest.raises(ConfigError, match=f"^CRONJOBS_{name} is .*Give ") as refusal:
             read(name, value)
-        if name in ("TICK_TOKEN", "PING_URL", "EXECUTORS"):  # Secrets, or with secrets in them.
+        if name in (
+            "TICK_TOKEN",
+            "PING_URL",
+            "ALERT_URL",
+            "EXECUTORS",
+        ):  # Secrets, or with secrets in them.
             assert repr(value) not in str(refusal.value).partition("Give")[0]
 
 

@@ -17,14 +17,13 @@ import sqlmodel
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from flask import Flask
-from flask_sqlalchemy_lite import SQLAlchemy as LiteExtension
 from sqlalchemy import MetaData, create_engine, event, func, select
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, scoped_session, sessionmaker
 
 from flask_cronjobs import CronJobs, Retry, SetupError, current_run
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
-from tests.layers import LAYERS
+from tests.layers import LAYERS, lite_extension
 from tests.marks import on_both, on_postgresql
 
 
@@ -202,7 +201,7 @@ class TestWrongMixes:
     def test_lite_without_a_default_engine(self) -> None:
         app = Flask("x")
         app.config["SQLALCHEMY_ENGINES"] = {"other": "sqlite://"}
-        LiteExtension(app)
+        lite_extension()(app)
         with pytest.raises(SetupError, match=r"Set SQLALCHEMY_ENGINES = \{'default': …\}"):
             CronJobs(app)
 

@@ -30,7 +30,7 @@ from flask_cronjobs.jobs.pauses import Target, pause, resume
 from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
-from flask_cronjobs.jobs.runs.list import RunFilter
+from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.registry.options import EnqueueOptions

@@ -310,7 +310,13 @@ def test_the_command_exits_1_for_an_error_and_0_without(
     result = runner.invoke(args=["jobs", "admin", "doctor", "--json"])
     assert result.exit_code == 0, result.output
     findings = json.loads(result.output)["findings"]
-    assert set(findings[0]) == {"id", "level", "what", "todo"}
+    assert set(findings[0]) == {"id", "level", "what", "todo", "since", "link", "act"}
+    strict = ["jobs", "admin", "doctor", "--strict"]
+    warned = runner.invoke(args=strict)
+    assert warned.exit_code == ("warning" in warned.output)
+    rows.run("dead", age=60)
+    assert runner.invoke(args=strict[:-1]).exit_code == 0
+    assert runner.invoke(args=strict).exit_code == 1
 
 
 def test_a_batch_that_was_left_open_is_named(state: State) -> None:

@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from flask_cronjobs import StateConflict
-from flask_cronjobs.jobs.runs import filters as run_search
 from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.jobs.runs.filters import NEWEST, Cursor, Sorting, sorting_of
-from flask_cronjobs.jobs.runs.list import RunFilter, RunPage, list_runs, matching_ids
+from flask_cronjobs.jobs.runs import search as run_search
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import RunPage, list_runs, matching_ids
+from flask_cronjobs.jobs.runs.sorting import NEWEST, Cursor, Sorting, sorting_of
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
@@ -95,6 +96,26 @@ def test_all_runs_of_an_old_batch_are_listed(
     assert [page.partial for page in pages] == [False, False]
 
 
+# Labels
+
+
+def labels(state: State) -> list[str | None]:
+    return [row.label for row in list_runs(state).rows]
+
+
+def test_a_run_without_label_has_the_head_of_its_payload_where_payloads_are_shown(
+    state: State, rows: Rows
+) -> None:
+    rows.run(payload={"to": "ada\n", "items": [1], "token": "s3cret", "message": "x" * 90})
+    rows.run(payload={"to": "ada"}, label="invoice 1")
+    rows.run(payload={"text": "x" * 9000})
+    rows.run()
+    assert labels(state) == [None, None, "invoice 1", None]
+    object.__setattr__(state.settings, "show_payload", True)
+    head = "to: ada , items: [1], token: ***, message: "
+    assert labels(state) == [None, None, "invoice 1", f"{head}{'x' * (79 - len(head))}…"]
+
+
 # Search
 
 
@@ -148,6 +169,48 @@ def test_finds_by_a_part_of_the_payload(state: State, rows: Rows, search: str) -
     run_id = rows.run(payload=payload)
     rows.run(payload={"to": "bob@other.org", "name": "Muller", "user": 8})
     assert ids(state, search) == [run_id]
+
+
+@pytest.mark.usefixtures("_shown")
+def test_a_field_or_the_label_is_searched_alone_and_what_is_exact_comes_first(
+    state: State, rows: Rows
+) -> None:
+    exact = rows.run(payload={"customer_id": 471, "at": {"zip": "471"}})
+    longer = rows.run(payload={"customer_id": 4711}, label="to 471")
+    other = rows.run(payload={"other_id": 471, "token": 4711}, label="471", job_type="t")
+    key = rows.run(idempotency_key="customer_id:471")
+    assert ids(state, "customer_id:471") == [key, exact, longer]
+    assert ids(state, "zip: 471") == [exact]
+    assert ids(state, "label:471") == [other, longer]
+    assert ids(state, "471") == [other, exact, longer]
+    assert ids(state, "token:4711") == []
+    hits = list_runs(state, RunFilter(search="customer_id:471")).hits
+    assert {run: hit.around for run, hit in hits.items()} == {
+        exact: "customer_id: 471",
+        longer: "customer_id: 4711",
+    }
+
+
+def test_labels_are_searched_where_payloads_are_hidden(state: State, rows: Rows) -> None:
+    run_id = rows.run(payload={"user": "ada"}, label="for Ada")
+    assert ids(state, "label:ADA") == ids(state, "or ad") == [run_id]
+    assert ids(state, "user:ada") == []
+
+
+def test_lists_runs_of_several_statuses_and_of_a_time(state: State, rows: Rows) -> None:
+    made = {
+        status: rows.run(status, age=100 * place)
+        for place, status in enumerate(("dead", "succeeded", "queued", "failed", "cancelled"))
+    }
+    several: list[list[Status]] = [
+        ["dead", "succeeded"],
+        ["queued", "failed", "dead"],
+        ["cancelled"],
+    ]
+    for statuses in several:
+        found = [row.id for row in list_runs(state, statuses=statuses).rows]
+        assert found == sorted((made[each] for each in statuses), reverse=True)
+    assert ids(state, since=ago(250), until=ago(50)) == [made["queued"], made["succeeded"]]
 
 
 def test_payloads_that_are_hidden_are_not_searched(state: State, rows: Rows) -> None:

@@ -18,10 +18,11 @@ def ticks(kit: Kit) -> list[JobTick]:
 
 def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
     before = kit.definitions.now()
-    row = begin(kit.books, "host:7", "host", 7)
+    row = begin(kit.books, "host:7", "host", 7, queues=["mail", "a"], version="1", resident=True)
     assert before <= row.now <= kit.definitions.now()
     (begun,) = ticks(kit)
     assert (begun.worker, begun.host, begun.pid) == ("host:7", "host", 7)
+    assert (begun.queues, begun.version, begun.resident) == (["a", "mail"], "1", True)
     assert begun.finished_at is None
 
     report = TickReport("host:7", recorded=1, skipped=2, reclaimed=3, succeeded=4, failed=5, dead=6,
@@ -35,6 +36,7 @@ def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
 
 def test_tick_says_that_it_is_alive(kit: Kit) -> None:
     row = begin(kit.books, "host:7", "host", 7)
+    assert ticks(kit)[0].queues is None
     kit.sql("UPDATE job_ticks SET seen_at = '2000-01-01'")
     seen(kit.books, row.id)
     assert ticks(kit)[0].seen_at.year > 2000

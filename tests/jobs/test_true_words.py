@@ -79,7 +79,7 @@ def test_the_command_is_not_green_where_the_page_is_amber(
     first = run(color=True).output.splitlines()[0]
     assert green not in first
     assert "\x1b[33mWARN\x1b[0m" in first
-    assert "1 run ended dead in the last 24 h, and a worker was lost" in first
+    assert "2 things need you" in first
     assert '<section class="verdict warn">' in client.get("/jobs/").text
 
 

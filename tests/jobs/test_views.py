@@ -24,7 +24,8 @@ from flask_cronjobs.jobs.humanize import duration, late, parse_age, plural, prin
 from flask_cronjobs.jobs.overview import dead_groups, list_orphans, read_overview
 from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs, matching_ids
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.ticks import read_activity
 from flask_cronjobs.text import redacted
@@ -154,6 +155,17 @@ def test_each_definition_has_its_own_outcomes(state: State, rows: Rows, jobs: Cr
     assert views["paused"].paused_at is not None
     without = {name for name, view in views.items() if view.orphaned and view.undeclared}
     assert without == views.keys() - {"known"}
+
+
+def test_definition_of_another_app_is_elsewhere_until_its_code_drops_it(
+    state: State, rows: Rows
+) -> None:
+    rows.definition("theirs", origin="code", app="theirs")
+    rows.definition("dropped", origin="code", app="theirs", undeclared_since=ago(5))
+    rows.definition("unknown", origin="code")
+    rows.definition("made", origin="database", app="theirs")
+    views = definitions_by_name(state).rows
+    assert [view.name for view in views if view.elsewhere] == ["theirs"]
 
 
 def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
@@ -370,7 +382,7 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
     with statements(state.engine) as sent:
         overview = read_overview(state)
     assert len(overview.definitions.rows) == 3
-    assert len(sent) <= 15
+    assert len(sent) <= 17
     assert len(taken) == 1
     assert all(sql.lstrip().startswith(("SELECT", "WITH")) for sql in sent)
 

@@ -130,7 +130,7 @@ class StoreMachine(RuleBasedStateMachine):
         values = {"job_type": "t", "queue": "default", "priority": 0, "max_attempts": 2,
                   "concurrency_limit": None, "concurrency_key": None, "payload": "{}", "delay": 0.0,
                   "run_at": None, "idempotency_key": "u", "unique_while": "pending",
-                  "batch_id": None, "on_dead": None}  # fmt: skip
+                  "batch_id": None, "on_dead": None, "rate_key": None, "label": None}  # fmt: skip
         with Session(self.engine) as session:
             run, became, _ = insert_run(session, values)
             id_ = run.id

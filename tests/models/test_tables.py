@@ -21,7 +21,9 @@ from flask_cronjobs.models.tables import Base
 
 NAMES = {
     *("job_definitions", "job_runs", "job_failures", "job_outputs", "job_effects", "job_pauses"),
-    *("job_ticks", "job_batches"),
+    *("job_ticks", "job_batches", "job_operations", "job_error_groups", "job_steps", "job_rates"),
+    *("job_hours", "job_marks"),
+    "job_alerts",
 }
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)
 LOCK: dict[str, Any] = {"locked_by": "host:1:token", "locked_until": NOW}
@@ -209,7 +211,8 @@ def test_what_refers_to_a_run_is_found_by_an_index(engine: Engine) -> None:
         for key in inspector.get_foreign_keys(table)
         if key["referred_table"] == "job_runs"
     ]
-    assert sorted(references) == [("job_failures", ["run_id"]), ("job_outputs", ["run_id"])]
+    tables = ("job_failures", "job_outputs", "job_steps")
+    assert sorted(references) == [(table, ["run_id"]) for table in tables]
     for table, columns in references:
         leading = [index["column_names"][: len(columns)] for index in inspector.get_indexes(table)]
         assert columns in leading

@@ -169,6 +169,12 @@ def book(account: str, number: int) -> None:
     say("booked", account=account, number=number)
 
 
+@jobs.task(retry=AGAIN, rate="20/s")
+def rated(number: int) -> None:
+    """Say ``rated``, at a rate."""
+    say("rated", number=number)
+
+
 @jobs.task(retry=AGAIN)
 def sleep(seconds: float = 300.0) -> None:
     """Sleep in short pieces."""
@@ -236,6 +242,25 @@ def atomic_entry(label: str) -> None:
     """Insert an `Entry`, which commits together with the run's success."""
     db.session.add(Entry(label=label, run_id=current_run.id))
     db.session.flush()
+
+
+@jobs.task(retry=AGAIN)
+def close_month(steps: int, chunks: int) -> list[int]:
+    """Insert an `Entry` in each of so many steps and chunks; then sleep, and wait for a signal."""
+
+    def insert(label: str) -> int:
+        db.session.add(Entry(label=label, run_id=current_run.id))
+        db.session.flush()
+        return len(label)
+
+    done = [jobs.step(f"step {number}", insert, f"s{number}") for number in range(steps)]
+    for (number,) in jobs.each("chunks", lambda after: range((after or 0) + 1, chunks + 1)[:1]):
+        insert(f"c{number}")
+    jobs.signal(current_run.id, "go", "gone")
+    db.session.commit()
+    jobs.sleep("nap", 0)
+    assert jobs.wait("go") == "gone"
+    return done
 
 
 @jobs.task(retry=AGAIN)

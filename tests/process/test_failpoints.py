@@ -26,7 +26,9 @@ def test_kill_at(point: str, site: Site) -> None:
     site.enqueue_many("note", [{}] * 3)
     site.enqueue("fail", {"attempts": 1})
     fill_batch(site)
+    month = site.enqueue("close_month", {"steps": 2, "chunks": 2})
     site.enqueue_many("book", [{"account": "a", "number": each} for each in range(5)])
+    site.enqueue_many("rated", [{"number": each} for each in range(3)])
     done = site.run_tick(env={VARIABLE: point})
     assert done.returncode == -9, done.stderr
     site.tick_until_done()
@@ -42,8 +44,9 @@ def test_kill_at(point: str, site: Site) -> None:
         assert happened[key] == (1 if states[key] == "done" else happened[key]) <= 1
     doubted = [key for key, state in states.items() if state != "done"]
     assert len(doubted) == (1 if point in ("before-effect", "after-effect") else 0)
-    entries = Counter(row.run_id for row in site.query("SELECT run_id FROM entries"))
-    assert entries == Counter(atomic)
+    entries = site.query("SELECT run_id, label FROM entries ORDER BY id")
+    assert Counter(row.run_id for row in entries if row.run_id != month) == Counter(atomic)
+    assert [row.label for row in entries if row.run_id == month] == ["s0", "s1", "c1", "c2"]
     assert len(effects) == 2
     (batch,) = site.query("SELECT total, succeeded, then_run_id FROM job_batches")
     (then,) = site.query("SELECT id FROM job_runs WHERE job_type = 'later'")
@@ -52,6 +55,7 @@ def test_kill_at(point: str, site: Site) -> None:
     booked = [line["number"] for line in site.trace("booked")]
     assert sorted(set(booked)) == list(range(5))
     assert booked == sorted(booked)
+    assert {line["number"] for line in site.trace("rated")} == {0, 1, 2}
 
 
 def fill_batch(site: Site) -> None:

@@ -22,10 +22,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("config", "db"),
     ("registry",),
     ("jobs",),
-    ("batch", "engine", "once", "task"),
+    ("batch", "engine", "once", "steps", "task"),
     ("executors",),
     ("cli", "web"),
-    ("__init__", "extension", "gunicorn", "operator_api"),
+    ("__init__", "extension", "gunicorn", "operator_api", "step_api"),
     ("testing",),
 )
 FLOOR = {name: height for height, floor in enumerate(FLOORS) for name in floor}

@@ -10,16 +10,26 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.agenda import read_agenda
 from flask_cronjobs.jobs.batches.views import find_batch, list_batches
 from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
 from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.errors.views import list_errors
+from flask_cronjobs.jobs.finding import find_place
 from flask_cronjobs.jobs.health import read_verdict
+from flask_cronjobs.jobs.marks import list_marks
+from flask_cronjobs.jobs.operations.views import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
-from flask_cronjobs.jobs.runs.filters import sorting_of
-from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
+from flask_cronjobs.jobs.queues import list_queues
+from flask_cronjobs.jobs.runs.actions import RETRY
+from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs
+from flask_cronjobs.jobs.runs.sorting import sorting_of
 from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.jobs.workers import list_hosts
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by
 from tests.rows import Rows
 
@@ -45,13 +55,28 @@ REPORTS: dict[str, Callable[[State], object]] = {
         state, RunFilter(status="dead"), order=sorting_of("dead", False)
     ),
     "runs with an id": lambda state: list_runs(state, RunFilter(search="3", status="dead")),
+    "dead runs of a label": lambda state: list_runs(
+        state, RunFilter(search="label:x", status="dead")
+    ),
+    "runs of two statuses": lambda state: list_runs(state, statuses=("dead", "queued")),
     "skipped runs": lambda state: list_runs(state, RunFilter(status="skipped")),
     "overdue runs": lambda state: list_runs(state, RunFilter(overdue=True)),
+    "a run of a definition": lambda state: find_run(state, 11),
+    "a dead run": lambda state: find_run(state, 4),
+    "what a text names": lambda state: find_place(state, "nothing"),
     "batches": list_batches,
     "one batch": lambda state: find_batch(state, "reports"),
     "runs of a batch": lambda state: list_runs(state, RunFilter(batch="reports")),
     "key orders": list_key_orders,
+    "queues": list_queues,
+    "hosts": list_hosts,
     "doctor": examine,
+    "operations": list_operations,
+    "errors": list_errors,
+    "agenda": read_agenda,
+    "marks": list_marks,
+    "operations on a run": lambda state: operations_on(state, 1),
+    "runs of an operation": lambda state: list_runs(state, RunFilter(operation=1)),
 }
 
 
@@ -69,6 +94,7 @@ def state(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> State:
         batch = connection.execute(text(new)).scalar_one()
     for status in ("queued", "succeeded", "dead"):
         rows.run(status, age=3600, batch_id=batch)
+    RETRY.many(made, [rows.run("dead", age=3600) for _ in range(3)])
     strict = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "stop"}
     rows.run("dead", age=3600, **strict)
     rows.run("queued", age=3600, order_mark="waits", **strict)
@@ -106,6 +132,8 @@ OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
     "one batch": REPORTS["one batch"],
     "runs of a batch": REPORTS["runs of a batch"],
     "key orders": list_key_orders,
+    "queues": list_queues,
+    "agenda": read_agenda,
 }
 #: The same, once autovacuum has analyzed the table: only then PostgreSQL chooses the best index.
 WITH_STATISTICS: dict[str, Callable[[State], object]] = {
@@ -141,3 +169,44 @@ def cost_of(state: State, read: Callable[[State], object]) -> int:
     with sent_by(state.engine) as sent:
         read(state)
     return cost(state.engine, sent.statements, ours=False)
+
+
+@pytest.mark.slow
+def test_errors_cost_no_more_with_many_more_failures_of_their_groups(state: State) -> None:
+    """Of so many that each count stops at its cap."""
+    fail(state.engine, 6_000)
+    list_errors(state)
+    few = cost_of(state, list_errors)
+    fail(state.engine, 24_000, 6_001)
+    many = cost_of(state, list_errors)
+    assert many <= 2 * few + 100
+
+
+def fail(engine: Engine, number: int, start: int = 1) -> None:
+    """Add so many failures, of five groups."""
+    add(engine, "job_failures", number, start, run_id="9 + i % 900", attempt="i / 900",
+        worker="'w'", error_type="'E'", error="'it broke'", fingerprint="'g' || i % 5",
+        failed_at=later(engine, LONG_AGO, "i"))  # fmt: skip
+    run(engine, "ANALYZE")
+
+
+@pytest.mark.slow
+def test_numbers_of_hours_cost_no_more_for_older_hours(state: State) -> None:
+    def read() -> int:
+        state.slow_tasks.clear()
+        return cost_of(state, list_definitions) + cost_of(state, REPORTS["one definition"])
+
+    hours(state.engine, 24 * 30)
+    read()
+    few = read()
+    hours(state.engine, 24 * 300, 24 * 30 + 1)
+    many = read()
+    assert many <= 2 * few + 100, (few, many)
+
+
+def hours(engine: Engine, number: int, start: int = 1) -> None:
+    """Add the numbers of so many hours, one before the other."""
+    counts = {"ended": "9", "dead": "0", "took_seconds": "9", "waited_seconds": "0"}
+    add(engine, "job_hours", number, start, hour=later(engine, "'now'", "-60 * i"),
+        job_type="'one'", **counts)  # fmt: skip
+    run(engine, "ANALYZE")

@@ -18,12 +18,23 @@ from flask_cronjobs.db.dialect import Dialect, dialect_of
 from flask_cronjobs.db.planner import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
 from flask_cronjobs.jobs.definitions.slots import insert_of_slots
+from flask_cronjobs.jobs.hours import ended_in_hour
 from flask_cronjobs.jobs.outcomes import delete_failures, record, success_arrays
-from flask_cronjobs.jobs.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, delete, oldest
+from flask_cronjobs.jobs.pruning import (
+    BATCHES,
+    DEAD_RUNS,
+    EFFECTS,
+    HOURS,
+    OPERATIONS,
+    RUNS,
+    delete,
+    oldest,
+)
 from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.exchange import front_of_queue
 from flask_cronjobs.jobs.runs.leases import expired
+from flask_cronjobs.jobs.steps import holding, of_run
 from flask_cronjobs.jobs.ticks import old_ticks
 from flask_cronjobs.types import Outcome
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by, tables_of
@@ -62,8 +73,14 @@ def fill(engine: Engine) -> None:
         done_at=first_ones)  # fmt: skip
     add(engine, "job_ticks", 50_000, worker="'host:7'", host="'host'", pid="7",
         started_at=first_ones, finished_at=first_ones)  # fmt: skip
+    add(engine, "job_operations", 20_000, what="'paused'", target="'queue'", actor="'ada'",
+        started_at=first_ones)  # fmt: skip
     add(engine, "job_failures", 50_000, run_id="1 + i % 1000", attempt="1 + i / 1000",
         worker="'host:7'", error_type="'E'", error="'it broke'")  # fmt: skip
+    add(engine, "job_hours", 20_000, hour=later(engine, LONG_AGO, "60 * i"), job_type="'task'",
+        ended="1", dead="0", took_seconds="1", waited_seconds="1")  # fmt: skip
+    add(engine, "job_steps", 50_000, run_id="1 + i % 1000", name="'step ' || i", kind="'step'",
+        finished_at=first_ones)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -128,7 +145,7 @@ def record_outcomes(d: Dialect) -> str:
 
 
 RUNNABLE = ("ix_job_runs_runnable", "ix_job_runs_runnable_keyed", "ix_job_runs_runnable_front")
-OLD = ("one", "job_runs", "job_effects", "job_batches")
+OLD = ("one", "job_runs", "job_effects", "job_batches", "job_operations")
 CASES = {
     "claim": Case(claim_in_every_way, RUNNABLE),
     "record": Case(record_outcomes, ("pk_job_runs",)),
@@ -140,10 +157,20 @@ CASES = {
     "old runs": Case(lambda d: oldest(d, RUNS), ("ix_job_runs_finished",), OLD),
     "dead runs": Case(lambda d: oldest(d, DEAD_RUNS), ("ix_job_runs_dead",), OLD),
     "old effects": Case(lambda d: oldest(d, EFFECTS), ("ix_job_effects_done",), OLD),
+    "old operations": Case(lambda d: oldest(d, OPERATIONS), ("ix_job_operations_started_at",),
+                           OLD),
     "old batches": Case(lambda d: oldest(d, BATCHES), ("ix_job_batches_ended",), OLD),
     "failures of old runs": Case(lambda d: delete(d, "job_failures", "run_id"), (),
                                  ("job_failures",)),
     "outputs of old runs": Case(lambda d: delete(d, "job_outputs", "run_id"), (), ("job_outputs",)),
+    "steps of old runs": Case(lambda d: delete(d, "job_steps", "run_id"), (), ("job_steps",)),
+    "steps of a run": Case(lambda d: of_run(d).text, ("uq_job_steps_name",), ("job_steps",)),
+    "end of a step": Case(lambda d: holding(d, waits=False).text, ("pk_job_runs",)),
+    "begin of a wait": Case(lambda d: holding(d, waits=True).text,
+                            ("pk_job_runs", "uq_job_steps_name")),
+    "old hours": Case(lambda d: oldest(d, HOURS), ("uq_job_hours_hour",), ("one", "job_hours")),
+    "runs of an hour": Case(lambda d: ended_in_hour(d).text,
+                            ("ix_job_runs_finished", "ix_job_runs_dead")),
     "old runs themselves": Case(lambda d: delete(d, "job_runs", "id")),
     "old ticks": Case(old_ticks, ("ix_job_ticks_started_at",), ("job_ticks",)),
     "oldest failures": Case(lambda d: delete_failures(d).text, ("uq_job_failures_attempt",),
@@ -158,11 +185,13 @@ def parameters(d: Dialect) -> dict[str, Any]:
     watermark = {"definition_id": 7, "expected": "2026-01-01", "following": None}
     return {
         **ClaimRequest(100, TOKEN, ("task",)).parameters(d),
-        **dict.fromkeys(("retention", "retention_dead", "age"), 86400.0),
+        **dict.fromkeys(("retention", "retention_dead", "retention_statistics"), 86400.0),
+        **dict.fromkeys(("operations", "age"), 86400.0),
         "outcomes": json.dumps([outcome]), "ids": d.many(range(1, 500)),
         "slots": json.dumps([slot]), "plans": json.dumps([watermark]),
         "declared": d.array(()), "chunk": 500, "all": False, "near": NEAR, "some": SOME,
-        "place": d.earliest, "id": 7, "attempt": 3,
+        "start": "2026-11-18 09:00:00+00", "end": "2026-11-18 10:00:00+00",
+        "place": d.earliest, "id": 7, "attempt": 3, "run_id": 7, "name": "step", "message": None,
     }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from .pages import PAGES, ROOT, blocks, dispose, named, prelude, without_times
 WHOLE = ["README.md"]
 CONTINUED = [
     "tasks.md",
+    "steps.md",
     "arguments.md",
     "keys.md",
     "limits.md",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, insert
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.jobs import orders
+from flask_cronjobs.jobs import orders, rates, steps
 from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.definitions.slots import late_slots, mark_late
+from flask_cronjobs.jobs.operations.rows import Act, Operation
 from flask_cronjobs.jobs.outcomes import write_output
 from flask_cronjobs.jobs.pruning import behind, prune
 from flask_cronjobs.jobs.runs.changes import Operator
@@ -28,6 +29,7 @@ from flask_cronjobs.jobs.runs.leases import (
 )
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.models.tables import Base
+from flask_cronjobs.registry.rate import Rate
 from flask_cronjobs.types import Claim, LateSlot
 from tests.kit import Kit, outcome, plan, spec
 from tests.plans import Sent, explain, faults, paths, run, sent_by, tables_of
@@ -128,6 +130,23 @@ def exchange_all(kit: Kit) -> None:
     hand_on(kit)
     claim_far(kit)
     give_turns(kit)
+    open_slots(kit)
+
+
+def open_slots(kit: Kit) -> None:
+    """Let runs begin at a rate, take their slots and give them back, hold a key, and mend."""
+    limits = {"task": Rate(timedelta(seconds=60), burst=2)}
+    claims: tuple[Claim, ...] = ()
+    kit.runs(3, rate_key="key", rate_mark="waits")
+    for number in (2, 1):  # The key has no row at first.
+        assert rates.open_slots(kit.books, limits, kit.request()).opened == number
+        claims = kit.claim()
+        slots = rates.spend(kit.books, limits, claims)
+        rates.give_back(kit.books, [slot for slot in slots.values() if slot is not None][-1:])
+        finish(kit, claims)
+    rates.hold_back(kit.books, claims[0].id, limits["task"], 30.0)
+    kit.runs(2, rate_key="key", rate_mark="waits")
+    rates.mend(kit.books, ["task"], [])
 
 
 def hand_on(kit: Kit) -> None:
@@ -220,9 +239,12 @@ def keep_up(kit: Kit) -> None:
     look_for_expired(kit.books)
     give_up_exhausted(kit.books, 100)
     ids = [row.id for row in kit.all_rows()]
-    operator = Operator(kit.books)
+    noted = Operation.begin(kit.books, Act("retried", "runs", "ada"), len(ids))
+    operator = Operator(kit.books, noted)
     operator.cancel(ids, "no longer wanted")
-    operator.retry(ids)
+    operator.retry(ids, spread=60.0)
+    noted.end(kit.books)
+    Operator(kit.books, Operation(Act("retried", "a run", "ada", ids[0]))).retry([ids[0], 0])
     ended = "status = 'succeeded', finished_at = '2026-01-01'"
     kit.sql(f"UPDATE job_runs SET {ended} WHERE status <> 'running'")
     kit.sql(
@@ -230,6 +252,7 @@ def keep_up(kit: Kit) -> None:
     )
     kit.sql("INSERT INTO job_effects (key, state, done_at) VALUES ('', 'done', '2026-01-01')")
     behind(kit.books.rows, kit.books.dialect, Settings(retention=DAY, retention_dead=DAY))
+    steps.read(kit.books, ids[0])
     for _ in prune(kit.books, Settings(retention=DAY, retention_dead=DAY)):
         pass
 

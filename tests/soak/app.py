@@ -50,7 +50,7 @@ Nonce = dict[str, object]
 
 
 class Entry(db.Model):  # type: ignore[name-defined,misc]
-    """What an atomic run leaves in the database: exactly one row."""
+    """What an atomic run leaves in the database, and each step of others: exactly one row."""
 
     __tablename__ = "soak_entries"
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -196,6 +196,27 @@ def atomic(steps: int) -> Nonce:
         return nonce
 
 
+#: How many steps a run of `in_steps` has, and how many chunks.
+STEPS = 3
+
+
+@jobs.task(retry=AGAIN)
+def in_steps() -> Nonce:
+    """Leave one row for each step and chunk, in one commit with it."""
+
+    def leave() -> None:
+        time.sleep(0.02)
+        db.session.add(Entry(run_id=current_run.id))
+
+    with performing() as nonce:
+        for number in range(STEPS):
+            jobs.step(f"step {number}", leave)
+        for _ in jobs.each("chunks", lambda after: range((after or 0) + 1, STEPS + 1)[:1]):
+            leave()
+        jobs.sleep("nap", 0.1)
+        return nonce
+
+
 @jobs.task(retry=AGAIN, concurrency=1, concurrency_key="one:{key}")
 def one_at_a_time(key: str) -> Nonce:
     """One of each key at a time."""
@@ -215,6 +236,24 @@ def in_order(key: str) -> Nonce:
     with performing(key=f"order:{key}") as nonce:
         time.sleep(0.02)
         if chance().random() < 0.3:
+            raise RuntimeError("as it was asked to")
+        return nonce
+
+
+#: So many attempts of a rate key may begin in this time, in seconds, and so many more at once.
+RATE = (10, 1.0, 3)
+
+
+@jobs.task(retry=AGAIN, rate="10/s", rate_key="soak:{key}", burst=RATE[2])
+def rated(key: str) -> Nonce:
+    """Begin at a rate; at times fail."""
+    run = db.session.get_one(JobRun, current_run.id)
+    # What an executor begins took its slot before.
+    has_slot = run.locked_by == current_run.claim.token and BROKER not in os.environ
+    started = run.started_at.timestamp() if has_slot and run.started_at else None
+    db.session.rollback()
+    with performing(key=f"rate:{key}", started=started) as nonce:
+        if chance().random() < 0.2:
             raise RuntimeError("as it was asked to")
         return nonce
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from flask_cronjobs.jobs.outcomes import FAILURES_KEPT
 from flask_cronjobs.types import handed_to
 from tests.soak import timeline
-from tests.soak.app import BUDGET, LEASE, ROLLED_BACK
+from tests.soak.app import BUDGET, LEASE, RATE, ROLLED_BACK, STEPS
 from tests.soak.history import RETENTION, Batch, Handover, History, Run, Said
 from tests.soak.processes import ORPHAN_LIMIT
 from tests.soak.timeline import Fault
@@ -146,11 +146,15 @@ def rows_of_rolled_back_transactions_are_gone(history: History) -> Iterator[str]
 
 
 def atomic_work_is_there_exactly_once(history: History) -> Iterator[str]:
-    """A row for each atomic run that succeeded, and for no other."""
+    """A row for each atomic run that succeeded, and for no other; and one for each step."""
     for run in history.runs:
-        wanted = int(run.job_type == "atomic" and run.status == "succeeded")
-        if history.entries[run.id] != wanted:
-            yield f"run {run.id} ({run.status}) left {history.entries[run.id]} rows, not {wanted}"
+        left, succeeded = history.entries[run.id], run.status == "succeeded"
+        if run.job_type == "in_steps":
+            most = 2 * STEPS
+            if left > most or (succeeded and left < most):
+                yield f"run {run.id} ({run.status}) left {left} rows of {most} steps"
+        elif left != int(run.job_type == "atomic" and succeeded):
+            yield f"run {run.id} ({run.status}) left {left} rows"
 
 
 @dataclass(frozen=True)
@@ -345,6 +349,22 @@ def order_is_kept(history: History) -> Iterator[str]:
         latest[key] = max(said.run, before)
 
 
+def rates_hold(history: History) -> Iterator[str]:
+    """No window of a rate key has more attempts than its length allows, and the burst."""
+    number, seconds, burst = RATE
+    times: dict[str, list[float]] = {}
+    for said in history.said:
+        if said.what == "begun" and said.started is not None and said.key is not None:
+            times.setdefault(said.key, []).append(said.started)
+    for key, begun in times.items():
+        begun.sort()
+        for place, first in enumerate(begun):
+            for more, last in enumerate(begun[place : place + 50]):
+                # SQLite rounds to milliseconds.
+                if last - first + 0.001 < (more + 1 - burst) * seconds / number:
+                    yield f"the key {key}: {more + 1} attempts in {last - first:.3f} s"
+
+
 def ticks_end_as_commands_do(history: History) -> Iterator[str]:
     """A tick did its work, could not and said so, or was ended by a signal; none crashed.
 
@@ -445,6 +465,7 @@ CHECKS: tuple[Check, ...] = (
     failures_match_attempts,
     limits_hold,
     order_is_kept,
+    rates_hold,
     ticks_end_as_commands_do,
     ticks_end_in_their_time,
     ticks_succeed_when_all_is_calm,

@@ -85,7 +85,10 @@ class Handover:
 
 @dataclass
 class Said:
-    """One line of the trace."""
+    """One line of the trace.
+
+    :ivar started: when the attempt was claimed, if it took a slot of a rate then.
+    """
 
     what: str
     at: float
@@ -94,6 +97,7 @@ class Said:
     token: str
     key: str | None = None
     pid: int = 0
+    started: float | None = None
 
 
 @dataclass

@@ -31,6 +31,8 @@ KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_
     *("plain", "two_at_a_time", "two_at_a_time", "failing", "failing", "killing", "overlong"),
     *("own_row", "snoozing"),
     *4 * ["in_order"],
+    *3 * ["in_steps"],
+    *3 * ["rated"],
 ]
 
 
@@ -129,6 +131,7 @@ class Load(threading.Thread):
             "one_at_a_time": {"key": str(choose.randint(1, 3))},
             # Each load has keys of its own: which of two transactions commits first is open.
             "in_order": {"key": f"{self._prefix}-{choose.randint(1, 3)}"},
+            "rated": {"key": str(choose.randint(1, 2))},
             "own_row": {"seconds": choose.choice([0.2, 1.0, 1.5 * LEASE])},
         }
         delay = choose.choice([None, None, None, choose.uniform(0, 2)])

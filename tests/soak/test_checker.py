@@ -74,6 +74,7 @@ def lawful() -> History:
             Run(10, "killing", "succeeded", 2, 9, result={"token": "10/2"}),
             Run(11, "plain", "succeeded", 2, 9, result={"token": "11/2"}),
             Run(12, "own_row", "succeeded", 1, 9, result={"token": "12/1"}),
+            Run(16, "in_steps", "cancelled", 0, 9),
             # In a batch, and after one inside it; each is followed by a run.
             Run(13, "joining", "cancelled", 0, 9),
             Run(14, "joining", "cancelled", 0, 9, batch_id=1),
@@ -257,6 +258,7 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
     "atomic_work_is_there_exactly_once": {
         "twice": put("entries", 4, 2),
         "of a failure": put("entries", 7, 1),
+        "a step twice": put("entries", 16, 7),
     },
     "no_executions_overlap": {
         "no lease was lost": step(3, error_type="RuntimeError"),
@@ -285,6 +287,12 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
     },
     "limits_hold": {"two at once": more("said", *said(8, 1, ("step", 3.5)))},
     "order_is_kept": {"turned": more("said", in_order(2, 6.0), in_order(1, 7.0))},
+    "rates_hold": {
+        "too many at once": more(
+            "said",
+            *(Said("begun", 6, each, 1, "", "rate:1", 1, 100 + each / 50) for each in range(5)),
+        )
+    },
     "ticks_end_as_commands_do": {
         "a crash": more("ticks", Tick(70, 0, 1)),
         "a crash without a watchdog": more("ticks", Tick(-11, 0, 1)),

@@ -38,7 +38,7 @@ def statuses(pages: Pages) -> list[str]:
 
 
 def test_batch_shows_how_far_it_is_and_leads_to_its_runs(pages: Pages, batch: str) -> None:
-    progress = 'value="0.6666666666666666"'
+    progress = "66 % of weekly:&lt;W47&gt; ended"
     pages.shows("batches", "weekly:&lt;", "2 of 3", "1 dead", progress, "Cancel the rest")
     (row,) = pages.data("batches")["batches"]
     assert (row["key"], row["waiting"], row["counts"]["dead"]) == (batch, 1, 1)
@@ -104,7 +104,7 @@ def test_page_says_which_keys_wait_and_why(pages: Pages, ordered: Callable[..., 
     )
     pages.shows("order?stopped=1", "account:<wbr>1", hides=["account:<wbr>2"])
     pages.shows("order?after=zzz", "There are no more keys")
-    pages.shows("", "stops its key", "/jobs/order?stopped=1")
+    pages.shows("", "Strict order is stopped by 1 dead run", "/jobs/order?stopped=1")
 
 
 def test_page_of_a_run_says_which_one_it_waits_for(

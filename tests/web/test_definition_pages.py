@@ -115,7 +115,7 @@ def test_a_task_tells_its_code_definitions_and_runs(pages: Pages) -> None:
     pages.define("two")
     pages.add("dead", job_type="break_down")
     pages.jobs.task(name="book", concurrency_key="a", order="strict")(lambda: None)
-    page = pages.shows("task?name=remind", "No runs yet.", hides=["/jobs/order"])
+    page = pages.shows("task?name=remind", "No runs yet.", hides=["strict</a>"])
     assert _names(page) == ["one", "two"]
     pages.shows(
         "task?name=break_down",
@@ -153,8 +153,8 @@ def test_a_part_is_100_percent_only_if_it_is_all() -> None:
 def test_the_form_for_other_arguments_is_one_click_away(pages: Pages) -> None:
     pages.define("nightly")
     definition, task = "definition?name=nightly", "task?name=remind"
-    pages.shows(definition, 'href="/jobs/run?name=nightly">Run with other arguments')
-    pages.shows(task, 'href="/jobs/run?name=remind">Run with arguments')
+    pages.shows(definition, 'href="/jobs/run?name=nightly">Run now with other arguments')
+    pages.shows(task, 'href="/jobs/run?name=remind">Run now with arguments')
     pages.text("run?name=nightly")
     pages.rights.discard("act")
     for path in (definition, task):
@@ -194,7 +194,7 @@ def test_names_that_are_nothing_are_refused_and_others_stay_text(pages: Pages) -
 @pytest.mark.parametrize("what", ["task:remind", "queue:default"])
 def test_run_that_waits_for_a_pause_says_so_and_is_not_late(pages: Pages, what: str) -> None:
     run_id, failed = pages.add("queued"), pages.add("failed")
-    pages.shows(f"runs/{run_id}", "It is waiting for a worker: ")
+    pages.shows(f"runs/{run_id}", "It waits for a worker: ")
     pages.shows("runs", "min late")
     pages.post("/jobs/pause", what=what)
     kind, _, name = what.partition(":")
@@ -202,4 +202,4 @@ def test_run_that_waits_for_a_pause_says_so_and_is_not_late(pages: Pages, what: 
     for path in (f"runs/{run_id}", f"runs/{failed}"):
         page = pages.shows(path, waits, hides=[" late", "The next tick runs it"])
         assert f'name="what" value="{what}"><button>Resume the {kind}' in re.sub(r"\n *", "", page)
-    assert pages.shows("runs", hides=[" late"]).count("paused") == 2
+    assert pages.shows("runs", hides=[" late"]).count(">paused<") == 2

@@ -125,7 +125,8 @@ def test_a_reader_reads_and_cannot_act(pages: Pages) -> None:
     before = _contents(pages.app, pages.db)
     expected = {"read": 200, "form": 403, "act": 403, "token": 404}
     for endpoint, statuses in _refused(pages.app, pages.client).items():
-        assert statuses == {expected[RIGHTS[endpoint]]}, endpoint
+        leads_on = endpoint == "cronjobs.find"
+        assert statuses == {303 if leads_on else expected[RIGHTS[endpoint]]}, endpoint
     assert _contents(pages.app, pages.db) == before
     for path in ("", "runs/1", "definition?name=remind", "runs/bulk?do=discard&status=dead"):
         pages.shows(path, hides=["<button"])

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 import flask_cronjobs.web
-from flask_cronjobs.models import JobEffect, JobFailure
+from flask_cronjobs.models import JobEffect, JobFailure, JobOperation
 
 from .conftest import NOW, Pages
 
@@ -63,16 +63,28 @@ def hostile(pages: Pages) -> list[int]:
             values |= {"definition_id": definition}
         ids.append(pages.add(status, attempts=1, **values))
     for run_id in ids:
-        failure = {"worker": EVIL, "error_type": EVIL, "error": EVIL, "stack": EVIL}
-        pages.insert(JobFailure(run_id=run_id, attempt=1, started_at=NOW, **failure))
+        failure: dict[str, Any] = dict.fromkeys(("worker", "error_type", "error", "stack"), EVIL)
+        failure |= {"fingerprint": "f1", "attempt": 1, "started_at": NOW}
+        pages.insert(JobFailure(run_id=run_id, **failure))
     pages.insert(JobEffect(key=EVIL, state="in_doubt"))
+    pages.insert(JobOperation(what=EVIL, target=EVIL, actor=EVIL))
     return ids
 
 
 def test_rows_stay_text(pages: Pages, hostile: list[int]) -> None:
     name = quote(EVIL)
     queries = (f"definition?name={name}", f"task?name={name}", f"runs/bulk?do=retry&task={name}")
-    lists = ("", "definitions", "runs", "effects", "ticks", *queries)
+    lists = (
+        "",
+        "definitions",
+        "runs",
+        "effects",
+        "ticks",
+        "queues",
+        "operations",
+        "errors",
+        *queries,
+    )
     for path in (*lists, *(f"runs/{run_id}" for run_id in hostile)):
         elements = _check(pages.get(f"/jobs/{path}").text)
         assert "<script>alert(2)</script>" in "".join(elements.text)

@@ -14,7 +14,7 @@ from sqlalchemy import update
 from flask_cronjobs import CronJobs, DatabaseTrouble, TickReport
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.jobs.state import Throttle
-from flask_cronjobs.models import JobPause
+from flask_cronjobs.models import JobHour, JobPause
 
 from .conftest import NOW, Pages
 
@@ -83,7 +83,19 @@ def test_metrics(pages: Pages) -> None:
         hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
         pages.db.session.execute(update(JobPause).values(paused_at=hour_ago))
         pages.db.session.commit()
+    with pages.app.app_context():
+        values = {"hour": NOW, "ended": 5, "dead": 0, "took_seconds": 9.5, "waited_seconds": 0}
+        for task in ("", "send"):
+            hour = JobHour(job_type=task, took={"40": 3, "41": 2}, waited={}, **values)
+            pages.db.session.add(hour)
+        pages.db.session.commit()
     found = metrics()
+    took = "cronjobs_took_seconds"
+    assert [
+        found[f'{took}_bucket{{le="{le}",task="send"}}'] for le in ("0.256", "1.024", "+Inf")
+    ] == [0, 3, 5]
+    assert found[f'{took}_gsum{{task="send"}}'] == 9.5
+    assert f'{took}_gcount{{task=""}}' not in found
     exact = {
         'outcomes_24h{outcome="succeeded"}': 3, 'outcomes_24h{outcome="dead"}': 1,
         'outcomes_24h{outcome="skipped"}': 0, "overdue_runs": 1, "running_runs": 1,

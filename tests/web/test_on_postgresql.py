@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flask_cronjobs.models import JobEffect
+from flask_cronjobs.models import JobEffect, JobFailure
 from flask_cronjobs.web.guard import ROUTES
 from tests.marks import on_postgresql
 
@@ -22,6 +22,8 @@ PAGES = (
     *("/run?name=remind", "/runs/bulk?do=retry&status=dead"),
     *("/definitions", "/definitions?state=attention", "/definition?name=remind"),
     *("/task?name=break_down", "/effects", "/batches", "/batch?key=b", "/ticks", "/order"),
+    *("/operations", "/runs?operation=1", "/errors", "/errors?state=muted", "/find?q={dead}"),
+    *("/queues", "/tonight"),
     *("/metrics", "/health"),
 )
 #: Where to post, with which form, and what is said then.
@@ -37,6 +39,10 @@ ACTIONS: tuple[tuple[str, dict[str, str], str], ...] = (
     ("/definitions/remove", {"name": "remind"}, "Nothing was changed"),
     ("/pause", {"what": "queue:default"}, "is paused"),
     ("/resume", {"what": "queue:default"}, "was not paused"),
+    ("/errors/resolve", {"fingerprint": "f1"}, "is resolved"),
+    ("/errors/reopen", {"fingerprint": "f1"}, "is open"),
+    ("/errors/mute", {"fingerprint": "f1"}, "is muted"),
+    ("/errors/retry", {"fingerprint": "f1", "spread": "1"}, "0 runs are queued again"),
     ("/dead/retry", {"task": "remind", "error_type": "ValueError"}, "1 run of remind is queued"),
     ("/batches/retry", {"key": "b"}, "0 runs of b are queued again"),
     ("/batches/cancel", {"key": "b"}, "cancelled"),
@@ -65,7 +71,10 @@ def ids(pages: Pages) -> dict[str, int]:
             pages.jobs.get("break_down").enqueue()
         pages.db.session.add(JobEffect(key="charge:1", state="in_doubt"))
         pages.db.session.commit()
-    return {status: pages.add(status) for status in ("queued", "running", "dead", "succeeded")}
+    found = {status: pages.add(status) for status in ("queued", "running", "dead", "succeeded")}
+    failed = {"error_type": "E", "error": "it broke", "worker": "w", "fingerprint": "f1"}
+    pages.insert(JobFailure(run_id=found["succeeded"], attempt=1, **failed))
+    return found
 
 
 def test_each_route_is_asked_for(pages: Pages) -> None:
@@ -83,7 +92,7 @@ def test_each_route_is_asked_for(pages: Pages) -> None:
 @on_postgresql
 def test_pages_answer(pages: Pages, ids: dict[str, int]) -> None:
     for path in PAGES:
-        answer = pages.get("/jobs" + path.format(**ids))
+        answer = pages.get("/jobs" + path.format(**ids), follow_redirects=True)
         assert answer.status_code == 200, (path, answer.text)
 
 

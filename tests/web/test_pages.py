@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from sqlalchemy import event, text
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobEffect, JobFailure
 
+from ..rows import Rows
 from .conftest import NOW, OWN, Pages
 
 
@@ -54,7 +56,30 @@ def test_the_verdict_is_first_in_title_and_icon(
         pages.ticked(ticked)
     if run:
         pages.add(**run)
-    pages.shows("", f"<title>{title} · Jobs</title>", f"icon-{icon}.svg", part)
+    tab = f"{title} · Jobs" if icon == "good" else f"(1) Jobs · {title}"
+    pages.shows("", f"<title>{tab}</title>", f"icon-{icon}.svg", part)
+
+
+def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages, rows: Rows) -> None:
+    pages.ticked(5)
+    with pages.app.app_context():
+        pages.jobs.pause(task="break_down")
+    pages.add(run_at=NOW - timedelta(hours=1))
+    pages.add(status="dead")
+    rows.effect("e", state="in_doubt")
+    page = pages.shows("", "<title>(4) Jobs · 4 things need you</title>", "icon-bad.svg")
+    links = re.findall(r'<li class="(bad|warn)">\s*<a href="([^"]+)">', page)
+    assert links == [
+        ("bad", "/jobs/runs?overdue=1"),
+        ("warn", "/jobs/runs?status=dead&amp;newer=24h"),
+        ("warn", "/jobs/effects"),
+        ("warn", "/jobs/runs?task=break_down"),
+    ]
+    assert 'value="task:break_down"' in page
+    assert "/jobs/runs/bulk?do=retry&amp;status=dead&amp;newer=24h" in page
+    needs = pages.data("")["needs"]
+    assert [each["id"] for each in needs] == ["overdue", "dead", "effects-in-doubt", "paused"]
+    assert all(each["since"] for each in needs)
 
 
 def test_the_empty_page_teaches(pages: Pages) -> None:
@@ -109,7 +134,7 @@ def test_dead_runs_are_grouped_by_task_and_error(pages: Pages) -> None:
     page = pages.shows("", "2 runs", "no error type", "ValueError: no domain</span>")
     assert page.count("Retry all") == 1
     href = "/jobs/runs/bulk?do=discard&amp;status=dead&amp;task=remind&amp;error_type=ValueError"
-    assert f'href="{href}"' in page
+    assert f'href="{href}&amp;fingerprint="' in page
     pages.shows("runs?status=dead&error_type=KeyError", "KeyError")
     pages.shows("runs?status=dead&error_type=", "#4", hides=["#1<"])
 
@@ -192,7 +217,9 @@ class TestHidden:
         pages.shows("runs/1", "INSERT INTO people", hides=["p4yload"])
 
 
-@pytest.mark.parametrize("path", ["", "runs", "runs?task=remind", "runs/1", "effects", "ticks"])
+@pytest.mark.parametrize(
+    "path", ["", "runs", "runs?task=break_down", "runs/1", "effects", "ticks", "tonight"]
+)
 def test_a_page_costs_few_statements_however_much_it_shows(pages: Pages, path: str) -> None:
     for number in range(5):
         pages.add("succeeded", definition_id=pages.define(f"d{number}"))
@@ -201,7 +228,7 @@ def test_a_page_costs_few_statements_however_much_it_shows(pages: Pages, path: s
     with pages.app.app_context():
         event.listen(pages.db.engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
     pages.text(path)
-    assert 0 < len(sent) <= 15
+    assert 0 < len(sent) <= 17
     assert not [text for text in sent if text.lstrip().upper().startswith(("INSERT", "UPDATE"))]
 
 
@@ -209,6 +236,24 @@ def test_ticks_show_host_and_what_they_did(pages: Pages) -> None:
     pages.ticked(5, host="db-7", succeeded=1200, dead=1, clock_offset=-90.0)
     pages.ticked(65, finished_at=None)
     pages.shows("ticks", "db-7", "1,200 succeeded, 1 dead", "nothing was due", "behind")
+
+
+def test_queues_show_what_waits_and_who_serves_it(pages: Pages) -> None:
+    pages.shows("queues", "No host has ticked", ">default</a>", hides=['"trouble">nobody'])
+    pages.ticked(5, host="db7", queues=["mail", "slow"], version="1.2")
+    running = pages.add("running", locked_by="db7:7:secret")
+    pages.add("queued")
+    parts = ["db7", "mail, slow", "1.2", f"/runs/{running}", "1 due", '"trouble">nobody']
+    pages.shows("queues", *parts, hides=["secret"])
+    answer = pages.post("/jobs/pause", what="queue:default", back="queues?")
+    assert answer.location.endswith("/jobs/queues#message")
+    assert pages.said(answer) == "The queue default is paused. Its runs wait until it is resumed."
+    pages.shows("queues", "paused by ada", ">Resume<")
+    data = pages.data("queues")
+    assert [each["name"] for each in data["queues"]] == ["default"]
+    assert data["hosts"][0]["queues"] == ["mail", "slow"]
+    pages.rights.discard("act")
+    pages.shows("queues", "paused by ada", hides=["Resume"])
 
 
 def test_missing_tables_say_what_to_run_and_name_the_database_in_the_log_alone(
@@ -224,7 +269,38 @@ def test_missing_tables_say_what_to_run_and_name_the_database_in_the_log_alone(
         assert answer.status_code == 503
         assert "flask jobs admin init" in answer.text
         assert database not in answer.text
+        renews = 'data-failed data-refresh="' in answer.text and "<noscript>" in answer.text
+        assert renews == (path == "/jobs/")
     assert database in caplog.text
+
+
+def test_each_page_marks_its_place_in_the_header(pages: Pages) -> None:
+    pages.define()
+    run = pages.add("dead")
+    marks = {
+        "": 'page">Overview', "definitions": 'page">Definitions', "runs": 'page">Runs',
+        "definition?name=remind": 'true">Definitions', "task?name=remind": 'true">Definitions',
+        f"runs/{run}": 'true">Runs', f"runs/{run}/edit": 'true">Runs', "order": 'page">Order',
+    }  # fmt: skip
+    for path, mark in marks.items():
+        found = re.findall(r'<a href="[^"]*" aria-current="(\w+">\w+)', pages.text(path))
+        assert found[0] == mark, path
+        assert path == "order" or len(found) == 1, path
+
+
+def test_a_page_that_is_as_it_was_is_not_sent_again_nor_kept(pages: Pages) -> None:
+    pages.add("succeeded")
+    first = pages.get("/jobs/runs", headers={"Accept-Encoding": "gzip"})
+    assert first.headers["Content-Encoding"] == "gzip"
+    assert first.headers["Cache-Control"] == "no-store"
+    assert gzip.decompress(first.data).decode().count("As of ") == 1
+    known = {"If-None-Match": first.headers["ETag"]}
+    again = pages.get("/jobs/runs", headers=known)
+    assert (again.status_code, again.data) == (304, b"")
+    pages.add("dead")
+    third = pages.get("/jobs/runs", headers=known)
+    assert third.status_code == 200
+    assert "Content-Encoding" not in third.headers
 
 
 def test_a_result_of_megabytes_is_cut(pages: Pages) -> None:
@@ -321,3 +397,42 @@ def test_pages_of_lists_link_on_and_are_data_by_the_same_cursor(
         assert following is None or f"{by}={following}" in page
     assert len(whole) == 5
     assert seen == whole
+
+
+def test_operations_lead_to_their_runs(pages: Pages) -> None:
+    run_id = pages.add("dead")
+    pages.post("/jobs/runs/bulk/act", do="retry", status="dead")
+    pages.post("/jobs/pause", what="queue:mail")
+    shown = pages.shows("operations", "retried", "1 queued", "paused", "queue mail")
+    assert "/jobs/runs?operation=1" in shown
+    assert [run["id"] for run in pages.data("runs?operation=1")["runs"]] == [run_id]
+    assert pages.data("operations")["operations"][1]["asked"] == 1
+
+
+def test_errors_are_decided_about_by_group(pages: Pages) -> None:
+    runs = [pages.add("dead", fingerprint="f1") for _ in range(3)]
+    for number, run_id in enumerate(runs):
+        failed = {"error_type": "ValueError", "error": f"no invoice {number}", "worker": "w"}
+        pages.insert(JobFailure(run_id=run_id, attempt=1, fingerprint="f1", **failed))
+    pages.shows("errors", "ValueError: no invoice …", "3 times", "3 dead", "1 group")
+    pages.shows("", "fingerprint=f1")
+    assert "resolved" in pages.said(pages.post("/jobs/errors/resolve", fingerprint="f1"))
+    pages.shows("errors?state=resolved", "resolved by ada", "Reopen", hides=["Mute for"])
+    assert "open" in pages.said(pages.post("/jobs/errors/reopen", fingerprint="f1"))
+    assert "muted" in pages.said(pages.post("/jobs/errors/mute", fingerprint="f1"))
+    assert pages.data("errors?state=muted")["errors"][0]["days"][-1] == 3
+    assert pages.post("/jobs/errors/mute", fingerprint="f2").status_code == 404
+    assert pages.get("/jobs/errors?state=odd").status_code == 400
+    said = pages.said(pages.post("/jobs/errors/retry", fingerprint="f1", spread="1"))
+    assert said == "3 runs are queued again. They are due within ten minutes."
+
+
+def test_group_of_the_dead_is_that_of_errors(pages: Pages) -> None:
+    """Those of an older version, which have none, are grouped by their type."""
+    first, second = pages.add("dead", fingerprint="f1"), pages.add("dead", fingerprint="f2")
+    old = pages.add("dead")
+    form = {"task": "remind", "error_type": "ValueError"}
+    assert len(pages.data("")["dead"]) == 3
+    pages.post("/jobs/dead/retry", **form, fingerprint="f1")
+    pages.post("/jobs/dead/retry", **form, fingerprint="")
+    assert [pages.status(each) for each in (first, second, old)] == ["queued", "dead", "queued"]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from flask_cronjobs.jobs.humanize import roughly
-from flask_cronjobs.jobs.runs.list import RunFilter
+from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.ticks import Bucket
 from flask_cronjobs.web import format
 from flask_cronjobs.web.format import HEIGHT, chart
@@ -35,6 +35,12 @@ NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)
 )
 def test_the_clock_of_a_zone(moment: datetime, zone: str, shown: str) -> None:
     assert format.clock(moment, zone, NOW) == shown
+
+
+def test_a_sentence_has_the_pages_clock() -> None:
+    sentence = "missed, from 2026-11-20 05:00 to 2026-11-20 11:30 UTC; 2026-11-20 10:00:00"
+    local = "missed, from today 06:00 to today 12:30; 2026-11-20 10:00:00"
+    assert format.in_zone(sentence, "Europe/Berlin", NOW) == local
 
 
 @pytest.mark.parametrize(

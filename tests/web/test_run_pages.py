@@ -14,12 +14,12 @@ from sqlalchemy import text
 import flask_cronjobs
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs.detail import without_own_frames
-from flask_cronjobs.jobs.runs.filters import Cursor
+from flask_cronjobs.jobs.runs.sorting import Cursor
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobFailure, JobOutput
 from flask_cronjobs.web.params import cursor, cursor_text
 
-from .conftest import NOW, Pages
+from .conftest import NOW, OWN, Pages
 
 STACK = """Traceback (most recent call last):
   File "/srv/lib/flask_cronjobs/engine/worker/runner.py", line 12, in _armed
@@ -53,6 +53,12 @@ def test_runs_are_filtered(pages: Pages) -> None:
         assert "".join(re.findall(r">#(\d+)<", pages.text(f"runs?{query}"))) == ids, query
     pages.shows("runs?task=nothing", "No runs match")
     pages.shows("runs?status=succeeded&before=1", "no older runs")
+
+
+def test_lists_and_the_run_name_its_label(pages: Pages) -> None:
+    run_id = pages.add("dead", job_type="mail", label="invoice <7>")
+    for path in ("runs", f"runs/{run_id}", "task?name=mail"):
+        pages.shows(path, "invoice &lt;7&gt;")
 
 
 @pytest.mark.parametrize(
@@ -188,22 +194,23 @@ def test_what_cannot_be_done_with_all_is_refused(pages: Pages) -> None:
 @pytest.mark.parametrize(
     ("status", "said", "buttons", "seconds"),
     [
-        ("queued", "It is waiting for a worker", ["Cancel", "Run again"], 5),
+        ("queued", "It waits for a worker: ", ["Cancel", "Run again"], 5),
         ("running", "It is running on web-1:7", ["Cancel", "Run again"], 5),
-        ("succeeded", "It succeeded", ["Run again"], None),
-        ("failed", "The next one is", ["Try now", "Cancel", "Run again"], 15),
-        ("dead", "It gave up", ["Retry", "Discard", "Run again"], None),
-        ("cancelled", "It was cancelled", ["Retry", "Run again"], None),
-        ("skipped", "Its slot was skipped", ["Run again"], None),
+        ("succeeded", "It succeeded", ["Run again"], 60),
+        ("failed", "It waits for ", ["Retry", "Cancel", "Run again"], 15),
+        ("dead", "It gave up", ["Retry", "Discard", "Run again"], 60),
+        ("cancelled", "It was cancelled", ["Retry", "Run again"], 60),
+        ("skipped", "Its slot was skipped", ["Run again"], 60),
     ],
 )
 def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
-    pages: Pages, status: str, said: str, buttons: list[str], seconds: int | None
+    pages: Pages, status: str, said: str, buttons: list[str], seconds: int
 ) -> None:
     page = pages.shows(f"runs/{pages.add(status)}", said)
     assert re.findall("<button[^>]*>([^<]*)", page) == buttons
     found = re.search(r'data-refresh="(\d+)"', page)
-    assert (int(found[1]) if found else None) == seconds
+    assert found
+    assert int(found[1]) == seconds
 
 
 @pytest.mark.parametrize(
@@ -217,7 +224,11 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
             {"snoozes": 2, "error_type": "Snooze", "last_error": "the shop is closed"},
             "<dd>2 times: the shop is closed</dd>",
         ),
-        ("queued", {"run_at": NOW + timedelta(hours=23, minutes=30)}, "<p>It is due in 23 h.</p>"),
+        (
+            "queued",
+            {"run_at": NOW + timedelta(hours=23, minutes=30)},
+            "It waits for its time: in 23 h.",
+        ),
     ],
 )
 def test_a_run_tells_what_is_special_about_it(
@@ -239,6 +250,35 @@ def failed(pages: Pages) -> int:
     said = "hello <b>\x1b[31m"
     pages.insert(JobOutput(run_id=run_id, attempt=1, worker="w:1:x", output=said))
     return run_id
+
+
+def test_a_dead_run_shows_its_life_and_what_differs_from_the_last_success(
+    pages: Pages, failed: int
+) -> None:
+    good = pages.add("succeeded", payload={"user": 2, "api_token": "0ther"})
+    assert good > failed
+    dead = pages.add("dead", attempts=1, payload={"user": 1, "api_token": "s3cr3t"})
+    started = NOW - timedelta(seconds=30)
+    pages.insert(JobFailure(
+        run_id=dead, attempt=1, worker="w", error_type="E", error="no", started_at=started,
+        failed_at=started + timedelta(seconds=15),
+    ))  # fmt: skip
+    page = pages.shows(
+        f"runs/{dead}", "waited 30 s, attempt 1 failed after 15 s", "1 other run",
+        "<del>-  &#34;user&#34;: 2,</del>", "<ins>+  &#34;user&#34;: 1,</ins>",
+        hides=["0ther", "s3cr3t"],
+    )  # fmt: skip
+    boxes = re.findall(r'<rect x="([\d.]+)" [^>]* width="([\d.]+)"', page)
+    assert [tuple(map(float, box)) for box in boxes] == [(0, 666.67), (666.67, 333.33)]
+    for path in ("", "?format=json"):
+        pages.hide_payloads()
+        assert '"user"' not in html.unescape(pages.get(f"/jobs/runs/{dead}{path}").text)
+
+
+def test_a_long_payload_is_folded(pages: Pages) -> None:
+    pages.shows(f"runs/{pages.add(payload={'ids': [1, 2]})}", hides=["<details>"])
+    folded = "<summary>Payload, 103 lines</summary>"
+    pages.shows(f"runs/{pages.add(payload={'ids': list(range(99))})}", folded)
 
 
 def test_a_run_shows_its_attempts_with_stacks_and_outputs(pages: Pages, failed: int) -> None:
@@ -279,3 +319,41 @@ def test_an_error_that_is_no_text_spoils_no_list(pages: Pages, state: State) -> 
         connection.execute(text("UPDATE job_runs SET last_error = x'ff0061'"))
     for path in ("", "runs", "runs?status=dead", "runs?format=json", f"runs/{run_id}"):
         pages.text(path)
+
+
+def test_question_shows_the_first_runs_and_the_split_by_error(pages: Pages) -> None:
+    ids = [pages.add("dead", error_type="KeyError" if n == 0 else "ValueError") for n in range(12)]
+    asked = pages.shows(
+        "runs/bulk?do=retry&status=dead", "11 of remind, ValueError", "1 of remind, KeyError",
+        "The first 10", f"#{ids[-1]}<", f"#{ids[2]}<", "Back, change nothing",
+        hides=[f"#{ids[1]}<", 'name="picked"'],
+    )  # fmt: skip
+    assert "of the first" not in asked
+    assert pages.data("runs/bulk?do=retry&status=dead")["preview"]["looked_at"] == 12
+
+
+def test_picked_runs_are_changed_and_no_others(pages: Pages) -> None:
+    first, second, third = (pages.add("dead") for _ in range(3))
+    done = pages.add("queued")
+    listed = pages.shows("runs?status=dead", f'name="id" value="{first}" form="picked"')
+    assert 'id="picked"' in listed
+    query = f"do=retry&status=dead&picked=1&id={first}&id={second}&id={done}"
+    asked = pages.shows(f"runs/bulk?{query}", "Retry 2 runs?", "1 other picked run", "Each of them")
+    fields = re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', asked)
+    assert [value for name, value in fields if name == "id"] == [str(second), str(first)]
+    answer = pages.client.post(
+        "/jobs/runs/bulk/act",
+        data={"do": "retry", "status": "dead", "picked": "1", "id": [first, second]},
+        headers=OWN,
+    )
+    assert pages.said(answer) == "2 runs are queued again."
+    assert [pages.status(each) for each in (first, second, third)] == ["queued", "queued", "dead"]
+
+
+def test_nothing_picked_is_not_all(pages: Pages) -> None:
+    dead = pages.add("dead")
+    answer = pages.get("/jobs/runs/bulk?do=retry&status=dead&picked=1")
+    assert pages.said(answer) == "No run is picked."
+    pages.post("/jobs/runs/bulk/act", do="retry", status="dead", picked="1")
+    assert pages.status(dead) == "dead"
+    assert pages.get("/jobs/runs/bulk?do=retry&picked=1&id=x").status_code == 400

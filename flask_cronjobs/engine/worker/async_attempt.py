@@ -41,7 +41,7 @@ def failure(context: RunnerContext, run: AsyncRun, error: BaseException) -> Outc
     """Return the outcome of an attempt that *error* ended."""
     if isinstance(error, asyncio.CancelledError):
         error = run.error or error
-    return context.outcome(run.claim, error, time.monotonic() - run.since)
+    return context.outcome(run.run.claim, error, time.monotonic() - run.since)
 
 
 async def _call(context: RunnerContext, run: AsyncRun, handler: Callable[..., Any]) -> JSON:

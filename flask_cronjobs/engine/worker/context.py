@@ -18,7 +18,7 @@ from flask import Flask
 from ...db.connection import Bookkeeping
 from ...errors import AtomicCommit, DatabaseTrouble, PayloadError
 from ...jobs import orders
-from ...jobs.runs.current import CurrentRun, Output, running
+from ...jobs.runs.current import AttemptSteps, CurrentRun, Output, running
 from ...jobs.state import State
 from ...log import log_run, logger
 from ...registry.handler import Handler
@@ -46,6 +46,7 @@ class RunnerContext:
     :ivar pings: tells monitors of the runs of definitions, if there are any.
     :ivar precedence: lets the keeper go first.
     :ivar interrupted: the exception by which the user interrupted a run.
+    :ivar to_stop: returns whether a run is to be given back at the end of its step.
     :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
     :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
         needed.
@@ -60,6 +61,7 @@ class RunnerContext:
     keyboard: bool
     pings: Pings | None = None
     precedence: Precedence = field(default_factory=Precedence)
+    to_stop: Callable[[], bool] = lambda: False
     interrupted: BaseException | None = None
     abandoned: bool = False
 
@@ -79,6 +81,7 @@ class RunnerContext:
         """
         state = self.state
         run = CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
+        run.steps = AttemptSteps(self.to_stop, self.interrupter.within)
         if handler.keeps_output:
             run.output = Output()
         return run

@@ -15,6 +15,8 @@ from ...jobs.runs.exchange import Claims
 from ...jobs.state import State
 from ...types import Outcome
 from .options import WorkOptions
+from .outcomes import released
+from .rates import RateLimits
 
 #: How often a busy worker looks, in seconds.
 TURNS_EVERY = 0.05
@@ -33,26 +35,27 @@ class Turns:
         self._books = books
         self._due_at = 0.0
 
-    def give(self) -> None:
-        """Give the turn to the next run of each strict order.
+    def give(self) -> bool:
+        """Give the turn to the next run of each strict order; return whether that changed anything.
 
         :raises DatabaseTrouble: it is not known for which.
         """
         failpoints.reach("before-turns")
-        orders.give(self._books)
+        changed = orders.give(self._books)
         self.pend = False
         self._due_at = time.monotonic() + TURNS_EVERY
+        return changed
 
-    def give_before_claim(self, idle: bool) -> None:
-        """Give the turns before a claim, if it is time.
+    def give_before_claim(self, idle: bool) -> bool:
+        """Give the turns before a claim, if it is time; return whether that changed anything.
 
         An app without strict orders never looks, and a busy worker looks seldom. One that is idle
         looks each time, so that it finds what has just come.
 
         :raises DatabaseTrouble: as of `give`.
         """
-        if self.pend or (self.ordered and (idle or time.monotonic() >= self._due_at)):
-            self.give()
+        is_time = self.pend or (self.ordered and (idle or time.monotonic() >= self._due_at))
+        return self.give() if is_time else False
 
     def note_ended(self, outcomes: Iterable[Outcome]) -> None:
         """Note that *outcomes* are recorded: behind one in a strict order another may come."""
@@ -72,6 +75,7 @@ class Exchanger:
 
     :ivar exhausted: whether the last exchange found that nothing more can be claimed.
     :ivar turns: gives the turns of strict orders before claims.
+    :ivar rates: opens the slots of rate limits before claims, and takes them after.
     """
 
     def __init__(self, claims: Claims, state: State, options: WorkOptions) -> None:
@@ -89,6 +93,9 @@ class Exchanger:
         self._worker = options.worker
         self._after = ""
         self.turns: Turns = Turns(claims.books, state.registry.ordered, options.front.turns_pend)
+        own = state.registry.rates if options.rates is None else options.rates
+        # A run that was handed to an executor took its slot when it was handed on.
+        self.rates: RateLimits = RateLimits(claims.books, {} if options.handed else own)
         self._got_less = False
         self._unconfirmed_token: str | None = None
         self._in_trouble = False
@@ -129,11 +136,14 @@ class Exchanger:
         try:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
+            if wanted > 0:
+                self.rates.open_slots(self._request, idle=not left)
             looks = look_first and wanted > 0 and self._got_less and not left
             is_empty = looks and self._front_is_empty()
             request: ClaimRequest | None = None
             if wanted > 0 and not is_empty:
-                self.turns.give_before_claim(idle=not left)
+                if self.turns.give_before_claim(idle=not left):
+                    self.rates.open_slots(self._request, idle=True)
                 request = self._request._replace(
                     limit=wanted,
                     token=f"{self._worker}:{secrets.token_hex(6)}",
@@ -146,6 +156,7 @@ class Exchanger:
             self.exhausted = self.exhausted or is_empty
             late = self._recorded_late(left, exchange)
             self.turns.note_ended(left)
+            self.rates.give_back([each for each in left if each.id in exchange.recorded])
         except DatabaseTrouble:
             self._in_trouble = True
             self._unconfirmed_outcomes |= {outcome.identity for outcome in outcomes}
@@ -156,6 +167,11 @@ class Exchanger:
     def first(self) -> tuple[str, bool] | None:
         """Return what `Claims.first` does, for the tasks and queues of this worker."""
         return self._claims.first(self._request)
+
+    def open_slots(self) -> float:
+        """Let runs be claimed whose rates have free slots; return when the next slot comes."""
+        self.rates.open_slots(self._request, idle=True)
+        return self.rates.next_at
 
     def may_come_back(self) -> bool:
         """Return whether another worker may give back a run that it has just claimed.
@@ -202,7 +218,11 @@ class Exchanger:
             self._unconfirmed_token = request.token
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
         unwritten = [outcome for outcome in outcomes if not outcome.finalized]
+        self.rates.hold_back(unwritten)
         exchange = self._claims.exchange(unwritten, request, repeat=False)
+        too_early = self.rates.spend(exchange.claims)
+        if too_early:
+            self._claims.exchange([released(claim) for claim in too_early], None)
         self._unconfirmed_token = None
         # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
         # the keys: only a claim without either that finds nothing is final.
@@ -211,6 +231,9 @@ class Exchanger:
             self._got_less = len(exchange.claims) < request.limit
             keys = [claim.concurrency_key for claim in exchange.claims if claim.concurrency_key]
             self._after = keys[-1] if keys else ""
+        if too_early:
+            kept = tuple(claim for claim in exchange.claims if claim not in too_early)
+            exchange = exchange._replace(claims=kept)
         return exchange._replace(recorded=exchange.recorded | written)
 
     def _confirm(self, outcomes: Sequence[Outcome]) -> Exchange:

@@ -169,6 +169,27 @@ class HandlerInterrupter:
             self._pending = False
             self._raise_due(self._armed)
 
+    @contextmanager
+    def within(self, seconds: float) -> Generator[None]:
+        """Interrupt the handler after so many seconds of this block, unless its timeout is earlier.
+
+        For its first thread; there is no such limit side by side with others.
+        """
+        before = self._deadline, self._timeout
+        if self._receiver is not None or threading.get_ident() != self._thread:
+            yield
+            return
+        self._limit(min(before, (time.monotonic() + seconds, seconds)))
+        try:
+            yield
+        finally:
+            self._limit(before)
+
+    def _limit(self, limit: tuple[float, float]) -> None:
+        self._deadline, self._timeout = limit
+        if self.enabled and self._armed is not None:
+            self._set_timer(self._due(self._armed), time.monotonic())
+
     def raise_in_handler(self, error: BaseException, frame: FrameType | None) -> None:
         """Raise *error* in the handler at work, if one is: now, or as soon as it may be.
 

@@ -113,6 +113,11 @@ class Keeper(threading.Thread):
         """Whether `stop` was called."""
         return self._monitor.stop_at is not None
 
+    def gives_back(self) -> bool:
+        """Return whether runs are to be given back at the end of their step. For any thread."""
+        over = not self._options.resident and time.monotonic() >= self._options.until
+        return over or self.stopping or self._runner.context.abandoned
+
     def stop(self) -> None:
         """Claim nothing more. May be called from any thread, and from a signal handler."""
         self._monitor.stop_at = self._monitor.stop_at or time.monotonic()
@@ -156,7 +161,8 @@ class Keeper(threading.Thread):
             return False
         if self._closed():
             return True
-        if not self._pace.exhausted or self._options.resident:
+        comes = self._exchanger.rates.next_at < self._options.until
+        if not self._pace.exhausted or self._options.resident or comes:
             return False
         before = self._others_ahead
         try:
@@ -206,7 +212,7 @@ class Keeper(threading.Thread):
             return self._pace.settles_for
         if self._held_runs.held or self._announcer.behind:
             return min(self._monitor.pause(), POLL)
-        return self._pace.between_looks
+        return self._pace.next_look
 
     def _wanted(self) -> Wanted:
         """Return what to claim now."""
@@ -249,6 +255,7 @@ class Keeper(threading.Thread):
             self._endure(trouble)
             return
         self._trouble.over("The database")
+        self._pace.slot_at = self._exchanger.rates.next_at
         if wanted.limit > 0:
             self._has_asked = True
             self._admission.received(wanted, exchange.claims)

@@ -136,7 +136,7 @@ class RunMonitor:
         for working in self._runner.at_work:
             reason = self._reason(working, now, blocking)
             if reason is not None and self._may_kill and self._interrupter.enabled:
-                return failure(self._state, working.claim, reason, now - working.since)
+                return failure(self._state, working.run.claim, reason, now - working.since)
             if reason is not None:
                 self._warn(working)
         return None

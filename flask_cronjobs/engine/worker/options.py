@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ...jobs.humanize import plural, print_age
 from ...jobs.runs.exchange import Front
+from ...registry.rate import Rate
 from ...signals import News, unheard
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class WorkOptions(NamedTuple):
     :ivar hands_on: whether the worker hands the runs of those on to their executors.
     :ivar front: what a look at the queue has found before.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
+    :ivar rates: the tasks that have a rate, with it; None: as the code says.
     :ivar books: the keeper's connection, which stays open if all went well; None: a new one.
     """
 
@@ -117,4 +119,5 @@ class WorkOptions(NamedTuple):
     hands_on: bool = False
     front: Front = Front(may_find=True)
     lease: float | None = None
+    rates: Mapping[str, Rate] | None = None
     books: KeeperConnection | None = None

@@ -16,6 +16,7 @@ from ...errors import (
     RetryLater,
     ShuttingDown,
     Snooze,
+    Suspended,
     TimedOut,
     WorkerLost,
 )
@@ -53,7 +54,7 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
     outcome = _outcome(
         attempt, "failed", error=error_text(error), error_type=type_name(error), seconds=seconds
     )
-    if isinstance(error, ShuttingDown):
+    if isinstance(error, (ShuttingDown, Suspended)):
         return outcome._replace(kind="released")
     if isinstance(error, (Discard, Cancelled)):
         return outcome._replace(kind="cancelled")
@@ -61,6 +62,8 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
     if isinstance(asked, Snooze):
         return outcome._replace(kind="snoozed", delay=asked.delay, until=asked.until)
     delay = asked.delay if asked is not None else _delay(state, attempt, error)
+    if asked is not None and asked.rate and _has_rate(state, attempt):
+        outcome = outcome._replace(holds_rate=True, delay=asked.delay)
     outcome = _with_exception(outcome, error)
     if delay is None or attempt.attempt >= attempt.max_attempts:
         return outcome._replace(kind="dead")
@@ -76,6 +79,7 @@ def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:
     return Outcome(
         *(claim.id, claim.token, kind, claim.attempt, claim.job_type),
         definition_id=claim.definition_id,
+        label=claim.label,
         **details,
     )
 
@@ -87,7 +91,7 @@ def _asked(error: BaseException) -> RetryLater | Snooze | None:
     """
     try:
         if isinstance(error, RetryLater):
-            return RetryLater(error.delay)
+            return RetryLater(error.delay, rate=bool(getattr(error, "rate", False)))
         if isinstance(error, Snooze):
             return Snooze(getattr(error, "until", None) or error.delay)
     except Exception as trouble:
@@ -98,6 +102,18 @@ def _asked(error: BaseException) -> RetryLater | Snooze | None:
             error_text(trouble),
         )
     return None
+
+
+def _has_rate(state: State, attempt: Claim) -> bool:
+    """Return whether the task has a rate, so that its key can be held back."""
+    if attempt.job_type in state.registry.rates:
+        return True
+    logger.error(
+        "task %s: RetryLater(rate=True) was raised, but the task has no rate, so only its run "
+        "waits. Declare it with rate=…, or leave rate=True out.",
+        attempt.job_type,
+    )
+    return False
 
 
 def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
@@ -134,8 +150,9 @@ def _delay(state: State, attempt: Claim, error: BaseException) -> float | None:
         # No exception of the handler's, so the policy is not asked whether to retry it.
         plain = policy if isinstance(policy, Retry) else Retry()
         policy = replace(plain, on=BaseException, not_on=())
+    number = max(1, attempt.attempt - attempt.forgiven)
     try:
-        return policy.delay(attempt.attempt, error)
+        return policy.delay(number, error)
     except Exception:
         logger.exception("task %s: its retry policy raised; the default is used", attempt.job_type)
-        return Retry().delay(attempt.attempt, error)
+        return Retry().delay(number, error)

@@ -93,6 +93,7 @@ class Pace:
     """When to look for runs. It belongs to the keeper's thread.
 
     :param asks_server: whether each look is the work of a server.
+    :ivar slot_at: when the next slot of a rate comes, by `time.monotonic`: then it looks again.
     """
 
     def __init__(self, listener: Listener, asks_server: bool) -> None:
@@ -102,6 +103,7 @@ class Pace:
         self._woken_at = float("-inf")
         self._got_runs_at = time.monotonic()
         self._settled_at = 0.0
+        self.slot_at: float = float("inf")
 
     @property
     def exhausted(self) -> bool:
@@ -112,7 +114,9 @@ class Pace:
     def rests(self) -> bool:
         """Whether it is too soon to look again after such a claim."""
         since = self._nothing_since
-        return since is not None and time.monotonic() < since + self.between_looks
+        return since is not None and time.monotonic() < min(
+            since + self._between_looks, self.slot_at
+        )
 
     @property
     def settles_for(self) -> float:
@@ -120,8 +124,12 @@ class Pace:
         return max(0.0, self._settled_at - time.monotonic())
 
     @property
-    def between_looks(self) -> float:
-        """For how many seconds to wait between two looks while there is no work."""
+    def next_look(self) -> float:
+        """For how many seconds to wait while there is no work."""
+        return min(self._between_looks, max(0.0, self.slot_at - time.monotonic()))
+
+    @property
+    def _between_looks(self) -> float:
         if not self._listener.listening:
             if not self._asks_server:
                 return POLL

@@ -127,17 +127,19 @@ class Runner:
         if not self.context.may_begin(claim):
             return released(claim)
         started = time.monotonic()
+        run: CurrentRun | None = None
         try:
             self.context.begin(claim)
             handler = self._prepared(claim.job_type)
-            result, warning = self._enter(handler, claim, started)
+            run = self.context.current_run(claim, handler, self._request_write)
+            result, warning = self._enter(handler, run, started)
         except BaseException as error:
-            return self.context.outcome(claim, error, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            return self.context.outcome(run.claim if run else claim, error, seconds)
         return success(claim, result, warning, started, finalized=handler.atomic)
 
-    def _enter(self, handler: Prepared, claim: Claim, started: float) -> tuple[JSON, str | None]:
-        run = self.context.current_run(claim, handler, self._request_write)
-        self.working = Working(claim, run, handler.timeout, started)
+    def _enter(self, handler: Prepared, run: CurrentRun, started: float) -> tuple[JSON, str | None]:
+        self.working = Working(run.claim, run, handler.timeout, started)
         leave = enter_run(run)
         try:
             # After `working` is set: the keeper sets one and looks at the other.

@@ -53,6 +53,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         )
         runner = Runner(context, side_by_side_tasks(state))
         keeper = Keeper(runner, options, held_runs, listener)
+        context.to_stop = keeper.gives_back
         with (
             noting(state, lambda: runner.at_work),
             handling_signals(runner, keeper, interrupter, handle_signals),

@@ -214,11 +214,14 @@ def _cancel(books: Bookkeeping, runs: Rows) -> list[Outcome]:
     """
     cancel = f"""
         UPDATE job_runs SET {assigned(ended("'cancelled'", d.now, ":reason", f"'{STOPPED}'"))}
-        WHERE {d.any_of("id", free)} RETURNING id, job_type, attempts
+        WHERE {d.any_of("id", free)} RETURNING id, job_type, attempts, label
     """
     given = {"ids": d.many([row.id for row in runs]), "reason": REASON}
     rows = books.rows(text(cancel), given) if runs else ()
     return [
-        Outcome(row.id, "", "cancelled", row.attempts, row.job_type, REASON, STOPPED)
+        Outcome(
+            *(row.id, "", "cancelled", row.attempts, row.job_type, REASON, STOPPED),
+            label=row.label,
+        )
         for row in rows
     ]

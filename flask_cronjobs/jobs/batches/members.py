@@ -16,6 +16,8 @@ from ...types import TERMINAL, BatchCounts
 #: What executes a statement with parameters, and returns its rows.
 Execute: TypeAlias = Callable[[TextClause, dict[str, Any]], Iterable[Any]]
 _NUMBERS = ("total", *TERMINAL)
+#: How many batches inside of others are looked at, to say how far those are.
+MOST_INSIDE = 1000
 
 
 def _has(status: str) -> str:
@@ -93,6 +95,37 @@ def live_members(execute: Execute, d: Dialect, batches: Sequence[Any]) -> dict[i
     unfinished = [row.id for row in batches if row.finished_at is None]
     nothing = {row.id: Counter[str]() for row in batches}
     return nothing | members_of(execute, d, unfinished)
+
+
+def inside_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Counter[str]]:
+    """Return how many members the batches inside of *ids* have, at any depth, by status.
+
+    Of the first `MOST_INSIDE` of these.
+    """
+    wanted = list(ids)
+    rows: dict[int, Any] = {}
+    level = wanted
+    # Level by level, each by its index: PostgreSQL may join by reading all batches instead.
+    while level and len(rows) < MOST_INSIDE:
+        parameters = {"ids": d.many(level), "most": MOST_INSIDE - len(rows)}
+        new = {row.id: row for row in execute(_next_inside(d), parameters) if row.id not in rows}
+        rows |= new
+        level = list(new)
+    members = live_members(execute, d, list(rows.values()))
+    below = {each: Counter[str]() for each in (*wanted, *rows)}
+    # Who opens a batch inside another one opens it later.
+    for row in sorted(rows.values(), key=lambda row: row.id, reverse=True):
+        numbers = {name: getattr(row, name) or 0 for name in TERMINAL}
+        lost = pruned_of(d, row) or {} if row.finished_at is None else numbers
+        below[row.parent_id] += members[row.id] + Counter(lost) + below[row.id]
+    return {each: below[each] for each in wanted}
+
+
+def _next_inside(d: Dialect) -> TextClause:
+    return text(f"""
+        SELECT id, parent_id, finished_at, pruned, {", ".join(TERMINAL)} FROM job_batches
+        WHERE {d.among("parent_id")} ORDER BY parent_id, finished_at LIMIT :most
+    """)
 
 
 def counts_of(d: Dialect, batch: Any, members: Counter[str]) -> BatchCounts:

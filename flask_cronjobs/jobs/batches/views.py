@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -13,9 +13,9 @@ from sqlalchemy import ColumnElement, Row, select, text
 from ...db.dialect import Dialect
 from ...models.conditions import OPEN_BATCH
 from ...types import TERMINAL, BatchCounts
-from ..humanize import Fact, known
+from ..humanize import Fact, duration, known, plural
 from ..reader import BATCHES, Page, Source, cut_page, readable, reading, record
-from .members import counts_of, live_members
+from .members import counts_of, inside_of, live_members, pruned_of
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 
@@ -28,6 +28,8 @@ class BatchView:
     :ivar counts: its members by how they ended, counted from their rows.
     :ivar waiting: the runs that wait, also for a retry.
     :ivar inside: the batches inside it that have not ended.
+    :ivar whole: its members and those of the batches inside it, at any depth, by status; a batch
+        that has not ended is ``open``. Once it has finished, its members alone.
     """
 
     id: int
@@ -43,6 +45,7 @@ class BatchView:
     waiting: int
     running: int
     inside: int
+    whole: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def state(self) -> BatchState:
@@ -56,20 +59,55 @@ class BatchView:
 
     @property
     def fraction(self) -> float:
-        """Which part of its members have ended, from 0 to 1."""
-        if not self.counts.total:
-            return float(self.counts.finished)
-        return self.counts.ended / self.counts.total
+        """Which part has ended of its members, and of those of batches inside, from 0 to 1."""
+        total = self.whole.total()
+        return self.ended / total if total else float(self.counts.finished)
+
+    @property
+    def ended(self) -> int:
+        """How many members have ended, with those of batches inside."""
+        return sum(self.whole[name] for name in TERMINAL)
+
+    @property
+    def segments(self) -> list[tuple[str, float, float]]:
+        """The parts of its bar: what each is of, where it begins, and its width, from 0 to 1."""
+        total, begins, found = self.whole.total(), 0.0, list[tuple[str, float, float]]()
+        for name in (*TERMINAL, "running"):
+            if width := self.whole[name] / (total or 1):
+                found.append((name, begins, width))
+                begins += width
+        return found
+
+    def seconds_left(self, now: datetime) -> float | None:
+        """Return how long it takes at the pace so far; None if it can be filled, or none ended."""
+        if self.state != "running" or not self.ended:
+            return None
+        since = max(0.0, (now - self.opened_at).total_seconds())
+        return since * (1 - self.fraction) / self.fraction
+
+    @property
+    def stop(self) -> str | None:
+        """What a death did to it, if that stops it."""
+        if self.on_dead != "stop" or not self.counts.dead:
+            return None
+        if self.finished_at is None:
+            return "A member died, so what waits is cancelled."
+        cancelled = plural(self.counts.cancelled, "other")
+        return f"A member died, so it was stopped: {cancelled} ended cancelled."
 
 
-def facts_of(batch: BatchView) -> list[Fact]:
+def facts_of(batch: BatchView, now: datetime) -> list[Fact]:
     """Return what the page of *batch* and the command ``batches KEY`` say of it, in this order."""
     then = f"{batch.then_task}, run {batch.then_run_id}" if batch.then_run_id else batch.then_task
     run = ("run", {"run_id": batch.then_run_id}) if batch.then_run_id else None
+    left, whole = batch.seconds_left(now), batch.whole.total()
+    with_inside = f"{batch.ended:,} of {whole:,} ended" if whole > batch.counts.total else None
     others = {"continue": "the others go on", "stop": "what waits is cancelled"}
     return known(
         *_members_of(batch),
         Fact("batches inside", batch.inside or None),
+        Fact("with those inside", with_inside),
+        Fact("left", None if left is None else f"about {duration(left)}, at the pace so far"),
         Fact("inside of", batch.parent, link=("batch", {"key": batch.parent})),
         Fact("then", then, link=run),
         Fact("when one dies", others.get(batch.on_dead, batch.on_dead)),
@@ -120,14 +158,27 @@ def _found(
         statement = select(*columns, parent.label("parent")).where(*conditions)
         rows = reader.rows(statement.order_by(BATCHES.c.id.desc()).limit(limit))
         members = live_members(reader.connection.execute, reader.dialect, rows)
-        return tuple(_view(reader.dialect, row, members[row.id]) for row in rows)
+        unfinished = [row.id for row in rows if row.finished_at is None]
+        inside = inside_of(reader.connection.execute, reader.dialect, unfinished)
+        return tuple(
+            _view(reader.dialect, row, members[row.id], inside.get(row.id)) for row in rows
+        )
 
 
-def _view(d: Dialect, row: Row[Any], members: Counter[str]) -> BatchView:
+def _view(
+    d: Dialect, row: Row[Any], members: Counter[str], inside: Counter[str] | None
+) -> BatchView:
+    """Return a batch; *inside* is None if it has finished."""
+    counts = counts_of(d, row, members)
+    if inside is None:
+        whole = +Counter[str]({name: getattr(counts, name) for name in TERMINAL})
+    else:
+        whole = members + Counter(pruned_of(d, row) or {}) + inside
     return record(
         BatchView,
         row,
-        counts=counts_of(d, row, members),
+        counts=counts,
+        whole=whole,
         waiting=members["queued"] + members["failed"],
         running=members["running"],
         inside=members["open"],

@@ -6,18 +6,20 @@ import json
 import logging
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...db.connection import Bookkeeping
 from ...db.errors import waiting_for_lock
 from ...errors import KeyConflict, NotFound, TaskError, UnknownTask
-from ...log import DEFAULT_ACTOR, log_action, log_run
+from ...log import DEFAULT_ACTOR, log_run
 from ...registry.handler import run_columns, stored_payload
 from ...registry.options import EnqueueOptions
 from ...registry.registry import DefinitionSpec
 from ...text import did_you_mean, one_line
 from ..columns import RUN_COLUMNS
-from ..runs.changes import insert_run
+from ..operations.rows import Act, perform
+from ..runs.changes import queue_new
 from ..runs.payloads import with_hidden_values
 from ..state import State
 from ..ticks import TickHistory
@@ -104,7 +106,7 @@ def queue_run(
             values = run_columns(task, state.settings, given, options)
         if values is None:
             raise _no_name(state, name) if tasks else no_definition(state, name)
-        run_id, holder = insert_run(books, values)
+        run_id, holder = queue_new(books, values, Act("ran now", one_line(name), actor))
     if holder not in (None, values["job_type"]):
         raise KeyConflict(
             f"The idempotency key {values['idempotency_key']!r} is held by run {run_id} of the "
@@ -154,6 +156,7 @@ def _definition_run(
         whole = with_hidden_values(state, payload, spec.payload)
         stored = stored_payload(task, state.settings, task.payload_from(whole))
         values |= {"payload": stored.text, "concurrency_key": stored.concurrency_key}
+        values |= {"label": stored.label, "rate_key": stored.rate_key}
         values["concurrency_limit"] = task.concurrency_limit
     if spec.overlap == "skip":
         # As for its slots: no two runs of the definition are at work at once.
@@ -202,18 +205,25 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
             _refuse_code(state, row, spec.name)
             if row is None:
                 first = first_slot(spec, definitions.now(books))
-                if definitions.declare(books, [(spec, first)], "database"):
-                    log_action("added", f"definition {spec.name}", actor)
+                declare = partial(definitions.declare, specs=[(spec, first)], origin="database")
+                if perform(books, Act("added", f"definition {spec.name}", actor), declare):
                     return True
             elif row.due and record_due(state, books, row):
                 continue
             else:
                 row = record_pause(state, books, row)
-                if definitions.change(books, row, spec, first_slot(spec, row.now)):
-                    if row.spec != spec:
-                        log_action("changed", f"definition {spec.name}", actor)
+                if _change(books, row, spec, actor):
                     return False
             wait()
+
+
+def _change(books: Bookkeeping, row: DefinitionRow, spec: DefinitionSpec, actor: str) -> bool:
+    """Change *row* to *spec*, and note it, unless they are the same."""
+    first = first_slot(spec, row.now)
+    change = partial(definitions.change, definition=row, spec=spec, first=first)
+    if row.spec == spec:
+        return change(books)
+    return perform(books, Act("changed", f"definition {spec.name}", actor), change)
 
 
 def _refuse_code(state: State, row: DefinitionRow | None, name: str) -> None:
@@ -246,7 +256,7 @@ def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bo
                 )
             if row is None:
                 return False
-            if definitions.remove(books, row):
-                log_action("removed", f"definition {name}", actor)
+            act = Act("removed", f"definition {name}", actor)
+            if perform(books, act, partial(definitions.remove, definition=row)):
                 return True
             wait()

@@ -18,9 +18,12 @@ from ...schedule.cron_text import in_words
 from ...text import cut, redacted
 from ...types import JSON
 from ..humanize import duration, plural
-from ..reader import DEFINITIONS, RUNS, Query, Source, readable, reading, record
-from ..runs.list import RunFilter, RunRow, page_ids, rows_of
+from ..marks import Mark, latest_marks
+from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
+from ..runs.filters import RunFilter
+from ..runs.list import RunRow, page_ids, rows_of
 from ..state import State
+from ..trends import Day, Slowdown, read_days, slowdown
 from .views import DefinitionView, definition_views, next_slots, whole_rows
 
 #: How many of the latest runs the statistics look at, and how many of them are shown.
@@ -41,6 +44,9 @@ class DefinitionDetail:
     :ivar task: what this app's code says about its task; None if it does not declare it.
     :ivar runs: its last 50 runs, newest first.
     :ivar statistics: of its last 200 runs.
+    :ivar days: the numbers of its task, by day.
+    :ivar slower: since when its task has been slower.
+    :ivar marks: those within *days*, newest first.
     :ivar now: the database's now.
     """
 
@@ -56,6 +62,9 @@ class DefinitionDetail:
     task: TaskCode | None
     runs: tuple[RunRow, ...]
     statistics: Statistics
+    days: tuple[Day, ...]
+    slower: Slowdown | None
+    marks: tuple[Mark, ...]
     now: datetime
 
 
@@ -67,6 +76,7 @@ class TaskDetail:
     :ivar definitions: its definitions by name, at most 50.
     :ivar runs: its last 50 runs among the newest 50,000 of all tasks, newest first.
     :ivar statistics: of its last 200 among them.
+    :ivar days: its numbers by day; *slower* and *marks* as of a definition.
     :ivar partial: whether there are older runs, which were not searched.
     :ivar now: the database's now.
     """
@@ -76,6 +86,9 @@ class TaskDetail:
     definitions: tuple[DefinitionView, ...]
     runs: tuple[RunRow, ...]
     statistics: Statistics
+    days: tuple[Day, ...]
+    slower: Slowdown | None
+    marks: tuple[Mark, ...]
     partial: bool
     now: datetime
 
@@ -101,6 +114,9 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
             task=task_code(reader.state, row.job_type),
             runs=tuple(found[:SHOWN]),
             statistics=statistics(found),
+            days=(days := read_days(reader, row.job_type)),
+            slower=slowdown(days),
+            marks=_marks(reader, days),
             now=reader.now,
         )
 
@@ -110,7 +126,7 @@ def find_task(source: Source, name: str) -> TaskDetail | None:
     with reading(source) as reader:
         statement = whole_rows(reader).where(DEFINITIONS.c.job_type == name)
         rows = reader.rows(statement.order_by(DEFINITIONS.c.name).limit(DEFINITIONS_OF_A_TASK))
-        latest, floor = page_ids(reader, RunFilter(task=name), None, LOOKED_AT)
+        latest, floor, _ = page_ids(reader, RunFilter(task=name), None, LOOKED_AT)
         declared = task_code(reader.state, name)
         if declared is None and not rows and not latest:
             return None
@@ -121,9 +137,16 @@ def find_task(source: Source, name: str) -> TaskDetail | None:
             definitions=definition_views(reader, rows),
             runs=tuple(found[:SHOWN]),
             statistics=statistics(found),
+            days=(days := read_days(reader, name)),
+            slower=slowdown(days),
+            marks=_marks(reader, days),
             partial=floor is not None,
             now=reader.now,
         )
+
+
+def _marks(reader: Reader, days: Sequence[Day]) -> tuple[Mark, ...]:
+    return latest_marks(reader, since=days[0].start) if days else ()
 
 
 def _last_runs(definition_id: int) -> Query:

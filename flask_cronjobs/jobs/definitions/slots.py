@@ -15,7 +15,7 @@ from ...db.dialect import Dialect
 from ...models.conditions import LIVE, SCHEDULED
 from ...schedule.catchup import Slot, SlotPlan
 from ...types import LateSlot, RecordedSlot, stored_time, time_or_none
-from ..columns import RUN_COLUMNS, insert_into_runs
+from ..columns import RUN_COLUMNS, insert_into_runs, rate_mark
 
 #: How many late slots of each kind are found at a time.
 CHUNK = 100
@@ -88,8 +88,11 @@ def _unrecorded(d: Dialect) -> str:
 
 
 def _waiting(d: Dialect) -> str:
-    # Most definitions have one run that waits, or none. What is paused waits on purpose.
-    late = f"status = 'queued' AND attempts = 0 AND scheduled_for <= {d.later(':since')}"
+    # Most definitions have one run that waits, or none. A pause or a rate keeps it on purpose.
+    late = (
+        "status = 'queued' AND attempts = 0 AND rate_mark IS NULL"
+        f" AND scheduled_for <= {d.later(':since')}"
+    )
     return f"""
     WITH waiting AS MATERIALIZED (
         SELECT id, definition_id, scheduled_for, job_type, queue FROM job_runs
@@ -163,6 +166,7 @@ def insert_of_slots(d: Dialect) -> str:
         "status": f"CASE WHEN {skipped} THEN 'skipped' ELSE 'queued' END",
         "finished_at": f"CASE WHEN {skipped} THEN {d.now} END",
         "order_mark": f"CASE WHEN d.on_dead IS NOT NULL AND NOT {skipped} THEN 'new' END",
+        "rate_mark": f"CASE WHEN NOT {skipped} THEN {rate_mark('d.rate_key')} END",
         **{
             name: f"CASE WHEN s.skipped > 0 THEN {given} WHEN {overlapping} THEN {by_overlap} END"
             for name, given, by_overlap in (

@@ -228,19 +228,20 @@ def _cells(reader: Reader, ids: Sequence[int]) -> dict[int, list[Cell]]:
     cells: dict[int, list[Cell]] = defaultdict(list)
     if not ids:
         return cells
-    for row in reader.rows(_last_runs(reader, ids)):
+    for row in reader.rows(last_runs(reader, ids, CELLS)):
         took = seconds_taken(row.status, row.started_at, row.finished_at)
         cells[row.definition_id].insert(0, record(Cell, row, took=took))
     return cells
 
 
-def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
+def last_runs(reader: Reader, ids: Sequence[int], number: int) -> Query:
+    """Return a SELECT of the latest *number* runs of each definition, newest first."""
     latest = RUNS.alias("latest")
     last = (
         select(*(latest.c[name] for name in _OF_A_RUN))
         .where(latest.c.definition_id == DEFINITIONS.c.id)
         .order_by(latest.c.scheduled_for.desc())
-        .limit(CELLS)
+        .limit(number)
     )
     some = DEFINITIONS.c.id.in_(ids)
     if reader.dialect.arrays:

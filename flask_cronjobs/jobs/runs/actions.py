@@ -17,10 +17,12 @@ from ..batches import rows as store_batches
 from ..batches.ending import end_batches, family, telling
 from ..batches.views import BatchView, find_batch
 from ..humanize import plural
+from ..operations.rows import Act, Operation, perform
 from ..reader import Count
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
-from .list import RunFilter, matching_count, matching_ids
+from .filters import RunFilter
+from .list import MOST_MATCHING, matching_count, matching_ids
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -95,7 +97,8 @@ class Action:
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
         with state.bookkeeping() as books:
-            changes = self._change(state, Operator(books), [run_id], actor)
+            noted = Operation(Act(self.done, f"run {run_id}", actor, run_id))
+            changes = self._change(state, Operator(books, noted), [run_id], actor)
             if not changes:
                 raise self._refusal(books, run_id)
         return changes[0]
@@ -107,20 +110,24 @@ class Action:
         actor: str = DEFAULT_ACTOR,
         progress: Progress | None = None,
         most: int | None = None,
+        found_by: RunFilter | None = None,
     ) -> BulkResult:
         """Change all runs of *which*, in chunks; log how many, even if an error stops it.
 
         :param progress: called after each chunk with the number of its runs.
         :param most: change at most this many.
+        :param found_by: the filter that has found *which*, if that are ids.
         :raises StateConflict: the filter's status does not allow it.
         """
         ids = self.ids(state, which) if isinstance(which, RunFilter) else which
         some = ids[:most]
-        log_action(self.doing, _described(which, some), actor)
+        target = _described(found_by or which, some)
+        log_action(self.doing, target, actor)
         changed = asked = 0
         try:
             with state.bookkeeping() as books:
-                operator = Operator(books)
+                noted = Operation.begin(books, Act(self.done, target, actor), len(some))
+                operator = Operator(books, noted)
                 for start in range(0, len(some), CHUNK):
                     chunk = some[start : start + CHUNK]
                     changes = self._change(state, operator, chunk, actor)
@@ -128,17 +135,18 @@ class Action:
                     asked += sum(change.status == "running" for change in changes)
                     if progress is not None:
                         progress(len(chunk))
+                noted.end(books)
         finally:
             log_action(self.done, plural(changed, "run"), actor)
         left, beyond = len(some) - changed, len(ids) - len(some)
         return BulkResult(changed, left, asked, beyond, self.result)
 
-    def ids(self, state: State, which: RunFilter) -> list[int]:
-        """Return the ids of the runs of *which* that can be changed.
+    def ids(self, state: State, which: RunFilter, limit: int = MOST_MATCHING) -> list[int]:
+        """Return the ids of the runs of *which* that can be changed, up to *limit*.
 
         :raises StateConflict: the filter's status does not allow it.
         """
-        return matching_ids(state, which, self._allowed(which))
+        return matching_ids(state, which, self._allowed(which), limit)
 
     def count(self, state: State, which: RunFilter, most: int) -> Count:
         """Return how many runs of *which* can be changed, counted up to *most*.
@@ -193,7 +201,7 @@ class Action:
             if change.status == "cancelled":
                 outcome = Outcome(
                     change.run_id, "", "cancelled", change.attempts, change.task,
-                    error=reason, error_type="Cancelled",
+                    error=reason, error_type="Cancelled", label=change.label,
                 )  # fmt: skip
                 signals.send(signals.run_cancelled, state.app, outcome=outcome)
         return changes
@@ -230,6 +238,17 @@ RETRY = Action(
     },
     change=lambda operator, ids, _: operator.retry(ids),
 )
+
+
+def retrying(spread: float) -> Action:
+    """Return `RETRY`, which lets the runs be due within *spread* seconds, evenly by their ids."""
+
+    def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
+        return operator.retry(ids, spread=spread)
+
+    return replace(RETRY, change=change) if spread else RETRY
+
+
 CANCEL = Action(
     name="cancel",
     doing="cancelling",
@@ -288,12 +307,12 @@ def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
     if found.closed_at is not None:
         return False
     with state.bookkeeping() as books:
-        if not store_batches.close(books, found.id):
+        act = Act("closed", f"batch {key}", actor)
+        if not perform(books, act, lambda inner: store_batches.close(inner, found.id)):
             raise StateConflict(
                 f"The batch {key!r} is being filled by a transaction that has not ended. Wait "
                 "until it has, then try again."
             )
-        log_action("closed", f"batch {key}", actor)
         end_batches(books, telling(state), [found.id])
     return True
 
@@ -312,7 +331,7 @@ def cancel_batch(
     with state.bookkeeping() as books:
         keys = family(books, _batch(state, key).id).values()
     ids = [run for each in keys for run in CANCEL.ids(state, RunFilter(batch=each))]
-    return CANCEL.many(state, ids, actor, most=most)
+    return CANCEL.many(state, ids, actor, most=most, found_by=RunFilter(batch=key))
 
 
 def retry_batch(

@@ -158,7 +158,7 @@ def _seen(d: Dialect, name: str, rows: str, limit: str) -> str:
     """
     return f"""
     {name}_seen AS MATERIALIZED (
-        SELECT CASE WHEN {_claimable(d)} THEN 1 END AS claimable FROM job_runs WHERE {rows}
+        SELECT CASE WHEN {claimable(d)} THEN 1 END AS claimable FROM job_runs WHERE {rows}
         ORDER BY {_ORDER} LIMIT {limit} + {FRONT}
     ),
     {name}_is_near AS MATERIALIZED (
@@ -176,7 +176,7 @@ def _near(d: Dialect, name: str, rows: str, limit: str, columns: str) -> str:
     else:
         condition, limit = "", f"CASE WHEN {near} THEN {limit} ELSE 0 END"
     return f"""
-    SELECT id, {columns} FROM job_runs WHERE {rows} AND {_claimable(d)} {condition}
+    SELECT id, {columns} FROM job_runs WHERE {rows} AND {claimable(d)} {condition}
     ORDER BY {_ORDER} LIMIT {limit}
     """
 
@@ -226,13 +226,13 @@ def _groups(d: Dialect, name: str, rows: str) -> str:
     {queue}(job_type, queue) AS (
         SELECT task, {first("queue", _UP, "job_type = task")}
         FROM {d.each("tasks", "task")}
-        WHERE {_unpaused("task", "task")} AND NOT (SELECT yes FROM {name}_is_near)
+        WHERE {unpaused("task", "task")} AND NOT (SELECT yes FROM {name}_is_near)
         UNION ALL
         SELECT job_type, {first("queue", _UP, next_queue)} FROM {queue} WHERE queue IS NOT NULL
     ),
     {group}(job_type, queue, priority) AS (
         SELECT job_type, queue, {first("priority", _DOWN, in_queue.format(queue))}
-        FROM {queue} WHERE queue IS NOT NULL AND {_of_queues(d)}
+        FROM {queue} WHERE queue IS NOT NULL AND {of_queues(d)}
         UNION ALL
         SELECT job_type, queue, {first("priority", _DOWN, next_priority)}
         FROM {group} WHERE priority IS NOT NULL
@@ -240,25 +240,25 @@ def _groups(d: Dialect, name: str, rows: str) -> str:
     """
 
 
-def _claimable(d: Dialect) -> str:
+def claimable(d: Dialect) -> str:
     """Return the conditions of every claim beside those of its partial index."""
     return (
         f"run_at <= {d.clock} AND attempts < max_attempts"
-        f" AND {d.one_of('job_type', 'tasks')} AND {_unpaused('job_type', 'task')}"
-        f" AND {_of_queues(d)}"
+        f" AND {d.one_of('job_type', 'tasks')} AND {unpaused('job_type', 'task')}"
+        f" AND {of_queues(d)}"
     )
 
 
-def _of_queues(d: Dialect) -> str:
+def of_queues(d: Dialect) -> str:
     """Return the condition that the queue is not paused, and is one of ``:queues``.
 
     With ``:but_queues`` that it is none of them.
     """
     wanted = f"(({d.one_of('queue', 'queues')}) <> :but_queues)"
-    return f"{wanted} AND {_unpaused('queue', 'queue')}"
+    return f"{wanted} AND {unpaused('queue', 'queue')}"
 
 
-def _unpaused(name: str, kind: PauseKind) -> str:
+def unpaused(name: str, kind: PauseKind) -> str:
     """Return the condition that the task or queue *name* (SQL) is not paused."""
     return f"{name} NOT IN (SELECT name FROM job_pauses WHERE kind = '{kind}')"
 
@@ -285,7 +285,7 @@ def _head(d: Dialect, key: str, column: str) -> str:
     """
     return f"""
     (SELECT {column} FROM job_runs
-     WHERE {KEYED} AND concurrency_key >= {key} AND concurrency_key <= {key} AND {_claimable(d)}
+     WHERE {KEYED} AND concurrency_key >= {key} AND concurrency_key <= {key} AND {claimable(d)}
      ORDER BY concurrency_key, {_ORDER} LIMIT 1)
     """
 

@@ -13,28 +13,34 @@ from sqlalchemy import Connection, Row, text
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...db.errors import LOCK_WAIT
+from ...db.together import together
 from ...models.conditions import HANDED, HOLDS_KEY, sql_list
 from ...types import Status
 from ..batches.members import halted, hold_batches, recount, reopen
-from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter
+from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter, rate_mark
+from ..operations.rows import Act, Operation, note
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
 DISCARDABLE: tuple[Status, ...] = ("dead",)
 
 
+#: SQL for a part of ``spread`` seconds, by the id. The modulus is prime, so that ids in regular
+#: steps are spread, too.
+_SPREAD = "CAST(:spread AS double precision) * (job_runs.id % 601) / 600.0"
 #: What is done to batches whose runs were changed; for each, whether it was `halted` before.
 Touch: TypeAlias = Callable[[Connection, Dialect, Mapping[int, bool]], None]
 
 
 class Change(NamedTuple):
-    """A run that was changed, its status, the number of its attempts, and its batch."""
+    """A run that was changed, its status, the number of its attempts, its batch and label."""
 
     run_id: int
     task: str
     status: Status
     attempts: int = 0
     batch_id: int | None = None
+    label: str | None = None
 
 
 class Operator:
@@ -43,10 +49,12 @@ class Operator:
     Rows that another transaction has locked on PostgreSQL are waited for, but not for long.
 
     :param books: a bookkeeping connection.
+    :param operation: notes what is changed.
     """
 
-    def __init__(self, books: Bookkeeping) -> None:
+    def __init__(self, books: Bookkeeping, operation: Operation | None = None) -> None:
         self.books = books
+        self.operation = operation
         self._until = time.monotonic() + LOCK_WAIT
 
     def retry(
@@ -54,6 +62,7 @@ class Operator:
         ids: Sequence[int],
         columns: Mapping[str, Any] | None = None,
         again: int | None = None,
+        spread: float = 0.0,
     ) -> list[Change]:
         """Queue those of *ids* that are dead, cancelled or failed, due now.
 
@@ -63,19 +72,23 @@ class Operator:
 
         :param columns: what else to change, of `NEW_RUN`.
         :param again: the batch whose ``then`` is to be enqueued once more when it ends.
+        :param spread: let them be due within so many seconds, evenly by their ids.
         """
-        d, given = self.books.dialect, columns or {}
+        d, given = self.books.dialect, dict(columns or {})
         values = {
             "status": "'queued'",
-            "run_at": d.now,
+            "run_at": d.later(_SPREAD) if spread else d.now,
             "finished_at": "NULL",
             "cancel_requested_at": "NULL",
             "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts"
             " ELSE attempts + 1 END",
             "order_mark": "CASE WHEN on_dead IS NOT NULL THEN 'new' END",
+            "rate_mark": rate_mark(parameter(d, "rate_key") if "rate_key" in given else "rate_key"),
             "updated_at": d.now,
             **{name: parameter(d, name) for name in given},
         }
+        if spread:
+            given["spread"] = spread
         later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
         taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
         which = f"{_in(RETRIABLE)} AND NOT ({_wants_key('job_runs')} AND {taken})"
@@ -122,15 +135,16 @@ class Operator:
         changes: list[Change] = []
         left: Sequence[int] = ids
         found = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {which}"
+        noted = ", operation_id = :operation" if self.operation else ""
         # By the list, too: so PostgreSQL looks the rows up, also to compare them with the free.
         statement = f"""
-            UPDATE job_runs SET {assigned(values)}
+            UPDATE job_runs SET {assigned(values)} {noted}
             WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
                 AND {d.any_of("id", f"{found} {d.skip_locked}")}
-            RETURNING id, job_type, status, attempts, batch_id
+            RETURNING id, job_type, status, attempts, batch_id, label
         """
         while True:
-            work = partial(_changed, d, statement, given, left, batches)
+            work = partial(_changed, d, statement, given, left, batches, self.operation)
             changes += self.books.transaction(work)
             if len(changes) == len(ids):
                 return changes
@@ -148,14 +162,20 @@ def _changed(
     given: Mapping[str, Any],
     ids: Sequence[int],
     batches: Touch | None,
+    operation: Operation | None,
     connection: Connection,
-) -> list[Change]:
+) -> Sequence[Change]:
     """Execute *statement*; if it touches *batches*, not for runs of those that another holds."""
     held = hold_batches(connection, d, ids) if batches else {}
     busy = d.many([batch for batch, around in held.items() if not around])
     before = halted(connection, d, {each for around in held.values() for each in around})
-    rows = connection.execute(text(statement), {**given, "ids": d.many(ids), "busy": busy}).all()
-    changes = [Change(*tuple(row)) for row in rows]
+    values = {**given, "ids": d.many(ids), "busy": busy}
+
+    def change(noted: int | None) -> list[Change]:
+        rows = connection.execute(text(statement), {**values, "operation": noted}).all()
+        return [Change(*tuple(row)) for row in rows]
+
+    changes = operation.changing(connection, d, change) if operation else change(None)
     touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
     if batches and touched:
         batches(connection, d, {each: each in before for each in touched})
@@ -185,7 +205,7 @@ def find_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
         SELECT id, job_type, status, CAST(payload AS text) AS payload, queue, priority,
             (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id)
                 AS definition_id,
-            concurrency_key, concurrency_limit, on_dead
+            concurrency_key, concurrency_limit, on_dead, rate_key
         FROM job_runs WHERE id = :id
     """
     rows = books.rows(text(statement), {"id": run_id})
@@ -212,6 +232,24 @@ def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str 
         if found := books.rows(text(holder), {"key": values["idempotency_key"]}):
             return found[0].id, found[0].job_type
     return rows[0].id, None
+
+
+def queue_new(books: Bookkeeping, values: Mapping[str, Any], act: Act) -> tuple[int, str | None]:
+    """Insert a run as `insert_run` does; if it is new, note *act* in the same transaction."""
+
+    def both(inner: Bookkeeping) -> tuple[int, str | None]:
+        run_id, holder = insert_run(inner, values)
+        if holder is None:
+            inner.transaction(partial(_note_new, d=inner.dialect, act=act, run_id=run_id))
+        return run_id, holder
+
+    return together(books, both)
+
+
+def _note_new(connection: Connection, d: Dialect, act: Act, run_id: int) -> None:
+    noted = note(connection, d, act._replace(run_id=run_id), asked=1, done=1)
+    statement = text("UPDATE job_runs SET operation_id = :operation WHERE id = :id")
+    connection.execute(statement, {"operation": noted, "id": run_id})
 
 
 def prepare_run(books: Bookkeeping, run_id: int, **values: object) -> None:

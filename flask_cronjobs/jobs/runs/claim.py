@@ -102,7 +102,7 @@ class Exchange(NamedTuple):
 CLAIMED = (
     *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
     *("idempotency_key", "definition_id", "concurrency_key", "error_type", "snoozes"),
-    "batch_id",
+    *("batch_id", "forgiven", "label"),
     *("rank", "run_at"),
 )
 NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED[1:])

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
@@ -22,6 +22,7 @@ from ...types import JSON, BatchCounts, Claim
 
 if TYPE_CHECKING:
     from ...db.connection import Bookkeeping
+    from ..steps import StepRow
 
 
 #: Progress is written at most this often, in seconds, and once more when the handler ends.
@@ -71,6 +72,28 @@ class Output:
         return "".join(tuple(self._pieces))
 
 
+class AttemptSteps:
+    """What an attempt knows of its run's durable steps.
+
+    :ivar rows: the steps that were there before, by name; None until the first is asked for.
+    :ivar lines: where the handler has come to each step, by name.
+    :ivar at_work: the step whose work goes on.
+    :ivar to_stop: returns whether the run is to be given back at the end of a step.
+    :ivar limited: makes a context in which a plain handler is interrupted after so many seconds.
+    """
+
+    def __init__(
+        self,
+        to_stop: Callable[[], bool] = lambda: False,
+        limited: Callable[[float], AbstractContextManager[None]] = lambda seconds: nullcontext(),
+    ) -> None:
+        self.rows: dict[str, StepRow] | None = None
+        self.lines: dict[str, str] = {}
+        self.at_work: str | None = None
+        self.to_stop = to_stop
+        self.limited = limited
+
+
 class CurrentRun:
     """The run that a handler works on.
 
@@ -80,6 +103,7 @@ class CurrentRun:
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
     :param default_timezone: the time zone of runs that no definition made.
+    :ivar steps: what is known of its durable steps.
     :ivar output: holds what the handler prints and logs, if that is kept.
     :raises PayloadError: the run's row cannot be read.
     """
@@ -102,6 +126,7 @@ class CurrentRun:
         except ValueError as error:
             raise PayloadError(str(error)) from None
         self.books = books
+        self.steps: AttemptSteps = AttemptSteps()
         self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
@@ -176,7 +201,7 @@ class CurrentRun:
         """How the batch ended whose ``then`` this run is; None for every other run."""
         from ..batches.rows import ended_for
 
-        with self._books_here() as books:
+        with self.books_here() as books:
             return ended_for(books, self.id)
 
     @cached_property
@@ -187,7 +212,7 @@ class CurrentRun:
             return None, self._default_timezone
         from ..definitions.rows import name_and_timezone
 
-        with self._books_here() as books:
+        with self.books_here() as books:
             found = name_and_timezone(books, id_)
         if found is None:
             logger.warning(
@@ -199,7 +224,7 @@ class CurrentRun:
         return found or (None, self._default_timezone)
 
     @contextmanager
-    def _books_here(self) -> Generator[Bookkeeping]:
+    def books_here(self) -> Generator[Bookkeeping]:
         """Yield a connection for this thread: `books` is for the first one only."""
         from ...db.connection import Bookkeeping
 

@@ -13,11 +13,14 @@ from sqlalchemy import Row, select
 from ...text import redacted
 from ...types import JSON, without_secret
 from ..eligibility import PauseView, list_pauses, stopping
-from ..humanize import Fact, duration, known, plural, since
-from ..orders import before_it
+from ..humanize import Fact, Link, duration, known, plural, since
+from ..operations.views import OperationView, operations_on
 from ..outcomes import FAILURES_KEPT
 from ..reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
+from ..step_views import StepView, steps_of
+from .family import Family, family_facts, family_of
 from .list import RunRow, run_row, with_definition
+from .waits import Wait, position, waits_of
 
 #: How many outputs a view has: each may have 64 kB.
 OUTPUTS_SHOWN = 10
@@ -60,9 +63,13 @@ class RunView:
     :ivar now: the database's now.
     :ivar batch: the key of its batch.
     :ivar on_dead: in a strict order, what those behind it do if it ends dead.
-    :ivar waits_for: in a strict order, the run that must end before this one begins.
-    :ivar stopped: that run is dead: somebody must retry or discard it.
+    :ivar waits: why it has not begun, the first reason first.
     :ivar pauses: the pauses of its task and its queue, if it waits.
+    :ivar steps: its durable steps, the latest 50, in order.
+    :ivar forgiven: how many attempts do not count, since a step ended in one of them.
+    :ivar position: if it waits for nothing but a worker, how many runs come before it.
+    :ivar family: the runs before and after it, and those that died like it.
+    :ivar operations: who changed it, the latest first: see `operations_on`.
     """
 
     row: RunRow
@@ -81,9 +88,23 @@ class RunView:
     now: datetime
     batch: str | None = None
     on_dead: str | None = None
-    waits_for: int | None = None
-    stopped: bool = False
+    waits: tuple[Wait, ...] = ()
     pauses: tuple[PauseView, ...] = ()
+    steps: tuple[StepView, ...] = ()
+    forgiven: int = 0
+    position: str | None = None
+    operations: tuple[OperationView, ...] = ()
+    family: Family | None = None
+
+    @property
+    def waits_for(self) -> int | None:
+        """The run for which it waits."""
+        return next((wait.run_id for wait in self.waits if wait.run_id is not None), None)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether that run is dead and stops its key: somebody must retry or discard it."""
+        return any(wait.kind == "stopped" for wait in self.waits)
 
 
 def find_run(source: Source, run_id: int) -> RunView | None:
@@ -109,13 +130,15 @@ def facts_of(run: RunView) -> list[Fact]:
     row, now = run.row, run.now
     waits = row.status in ("queued", "failed")
     back, behind = since(row.locked_until, now), "stop" if run.on_dead == "stop" else "go on"
+    order = "strict" if run.on_dead else None
     latest = f"in attempt {row.attempts}" if row.attempts > 1 else None
     is_over = row.locked_until is not None and row.locked_until <= now
     return known(
+        Fact("label", row.label),
         Fact("definition", row.definition, link=("definition", {"name": row.definition})),
         Fact("queue", row.queue),
         Fact("priority", row.priority or None),
-        Fact("attempts", f"{row.attempts} of {row.max_attempts}"),
+        Fact("attempts", f"{row.attempts} of {row.max_attempts}", _uncounted(run)),
         Fact("scheduled for", row.scheduled_for),
         Fact("due", row.run_at if waits else None, row.run_at),
         Fact("last started", row.started_at, row.started_at),
@@ -133,10 +156,20 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("batch", run.batch, link=("batch", {"key": run.batch})),
         Fact("idempotency key", run.idempotency_key),
         Fact("concurrency key", run.concurrency_key, f"at most {run.concurrency_limit} at once"),
-        Fact("order", _order(run), f"if a run ends dead, those behind it {behind}", ("order", {})),
+        Fact("order", order, f"if a run ends dead, those behind it {behind}", ("order", {})),
+        *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
+        Fact("before it", run.position),
         Fact("reason", _reason(run)),
-        *(Fact("paused", _paused(pause, now)) for pause in run.pauses),
+        *(family_facts(run.family, row) if run.family else ()),
+        *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
     )
+
+
+def _uncounted(run: RunView) -> str | None:
+    if not 0 < run.forgiven <= run.row.attempts:
+        return None
+    first = "does" if run.forgiven == 1 else f"{run.forgiven} do"
+    return f"the first {first} not count, since steps ended"
 
 
 def _waited_and_took(row: RunRow) -> str | None:
@@ -151,11 +184,8 @@ def _progress(run: RunView) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _order(run: RunView) -> str | None:
-    if run.on_dead is None:
-        return None
-    stops = ", which is dead and stops its key" if run.stopped else ""
-    return "strict" if run.waits_for is None else f"strict, waits for run {run.waits_for}{stops}"
+def _run_link(wait: Wait) -> Link | None:
+    return None if wait.run_id is None else ("run", {"run_id": wait.run_id})
 
 
 def _snoozed(run: RunView) -> str | None:
@@ -172,11 +202,6 @@ def _reason(run: RunView) -> str | None:
     return None if run.row.error_type == "Snooze" and run.snoozes else run.last_error
 
 
-def _paused(pause: PauseView, now: datetime) -> str:
-    by = f" by {pause.paused_by}" if pause.paused_by else ""
-    return f"the {pause.kind} {pause.name}, {since(pause.paused_at, now)}{by}"
-
-
 def _outputs(reader: Reader, run_id: int) -> dict[int, str]:
     """Return the latest outputs of a run, by attempt."""
     c = OUTPUTS.c
@@ -189,16 +214,21 @@ def _view(
 ) -> RunView:
     names = reader.state.settings.redact
     waits = row.status in ("queued", "failed")
-    first = before_it(reader, row.id) if waits and row.on_dead is not None else None
+    shown_row = run_row(row, row.label)
+    found = waits_of(reader, [shown_row]).get(row.id, ())
+    for_worker = any(wait.kind == "worker" for wait in found)
     shown: dict[str, Any] = {
-        "row": run_row(row),
+        "row": shown_row,
         "payload": redacted(row.payload, names),
         "result": redacted(row.result, names),
         "attempts": _attempts(row, failures, outputs),
         "now": reader.now,
-        "waits_for": None if first is None else first.id,
-        "stopped": first is not None and first.status == "dead",
+        "steps": steps_of(reader, row.id),
+        "waits": found,
+        "position": position(reader, shown_row) if for_worker else None,
+        "operations": operations_on(reader, row.id),
         "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
+        "family": family_of(reader, row),
     }
     return record(RunView, row, **shown)
 
@@ -242,7 +272,8 @@ _OWN = re.compile(
         (?: cli | db | engine | executors | jobs | models | registry | schedule | testing
             | web ) [/\\]
         | (?: __init__ | batch | config | errors | extension | failpoints | gunicorn
-            | log | once | operator_api | signals | task | text | types ) \.py )"""
+            | log | once | operator_api | signals | step_api | steps | task | text
+            | types ) \.py )"""
 )
 
 

@@ -153,12 +153,14 @@ def _rows(
 
 def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun) -> NewRow:
     if not isinstance(given, NewRun):
-        text, concurrency_key, key = stored_payload(task, settings, task.payload_from(given))
-        return NewRow(text, None, None, None, key, concurrency_key)
+        text, concurrency_key, key, *made = stored_payload(task, settings, task.payload_from(given))
+        return NewRow(text, None, None, None, key, concurrency_key, *made)
     own = given.options()
-    text, concurrency_key, key = stored_payload(task, settings, task.payload_from(given.payload))
+    text, concurrency_key, key, *made = stored_payload(
+        task, settings, task.payload_from(given.payload)
+    )
     key = own.idempotency_key or key
-    return NewRow(text, own.priority, own.run_at, own.delay, key, concurrency_key)
+    return NewRow(text, own.priority, own.run_at, own.delay, key, concurrency_key, *made)
 
 
 def _check_key(options: EnqueueOptions, key: str | None) -> None:

@@ -1,81 +1,29 @@
-"""What runs can be listed by: filters, orders, and a search that does not find what is hidden."""
+"""What runs can be found by: one list of filters, for commands, pages and SQL."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, and_, func, literal, or_, select, true, union
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    false,
+    func,
+    not_,
+    or_,
+    select,
+    text,
+    true,
+)
 
-from ...text import redacted
+from ...models.conditions import RUNNABLE
 from ...types import Status
-from ..reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, is_one_of, readable
-
-MAX_ID = 2**63 - 1
-#: How long a page's search of payloads may take, and one for an action on all, in seconds.
-SEARCH_FOR, SEARCH_ALL_FOR = 1.0, 10.0
-#: How many payloads are read together at first, and twice as many where that took less seconds.
-_CHUNK, _QUICK = 50, 0.05
-
-
-def named(search: str) -> Query:
-    """Return a SELECT of the ids of the runs whose id or idempotency key is *search*."""
-    by_key = select(RUNS.c.id).where(RUNS.c.idempotency_key == search)
-    number = search.strip().removeprefix("#")
-    if number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID:
-        return union(select(RUNS.c.id).where(RUNS.c.id == int(number)), by_key)
-    return by_key
-
-
-def reads_payloads(reader: Reader) -> bool:
-    """Return whether a search looks into payloads."""
-    return reader.state.settings.show_payload
-
-
-def showing(
-    reader: Reader, search: str, rows: Sequence[Row[Any]], most: int, seconds: float
-) -> tuple[list[Row[Any]], int]:
-    """Return the first *most* of *rows* that show *search*, and at how many of them it looked.
-
-    No condition of the database looks for it: who measures how long a search takes would learn
-    what the pages hide. All payloads are read, and *search* is looked for in what is shown of them.
-
-    :param seconds: how long it may take.
-    """
-    until = time.monotonic() + seconds
-    found: list[Row[Any]] = []
-    start, size = 0, _CHUNK
-    while start < len(rows):
-        some, began = rows[start : start + size], time.monotonic()
-        stored = _stored(reader, [row.id for row in some])
-        for number, row in enumerate(some, start):
-            if len(found) >= most or (number and time.monotonic() >= until):
-                return found, number
-            if row.id in stored and _shows(reader, stored[row.id], search):
-                found.append(row)
-        start += size
-        if time.monotonic() - began < _QUICK:
-            size *= 2
-    return found, len(rows)
-
-
-def _stored(reader: Reader, ids: Sequence[int]) -> dict[int, Row[Any]]:
-    columns = RUNS.c.id, RUNS.c.job_type, readable(reader, RUNS.c.payload)
-    wanted = select(*columns).where(is_one_of(reader, RUNS.c.id, ids))
-    return {row.id: row for row in reader.rows(wanted)}
-
-
-def _shows(reader: Reader, row: Row[Any], search: str) -> bool:
-    payload = redacted(row.payload, reader.state.settings.redact)
-    shown = json.dumps([row.job_type, payload], ensure_ascii=False).lower()
-    return any(
-        text.lower() in shown for text in (search, json.dumps(search, ensure_ascii=False)[1:-1])
-    )
-
+from ..eligibility import not_paused
+from ..reader import BATCHES, DEFINITIONS, RUNS, Reader
+from .search import searches_payloads, wanted
 
 Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]
 
@@ -93,7 +41,7 @@ class Filter(NamedTuple):
     """
 
     field: str
-    kind: Literal["status", "name", "key", "text", "type", "age", "flag"]
+    kind: Literal["status", "name", "key", "text", "type", "age", "time", "flag", "wait", "id"]
     condition: Condition
     help: str | None = None
     label: str = ""
@@ -124,6 +72,10 @@ def _is_of_type(_: Reader, name: str) -> ColumnElement[bool]:
     return func.coalesce(RUNS.c.error_type, "") == name
 
 
+def _is_alike(_: Reader, name: str) -> ColumnElement[bool]:
+    return func.coalesce(RUNS.c.fingerprint, "") == name
+
+
 def _is_newer(reader: Reader, age: float) -> ColumnElement[bool]:
     return reader.now - timedelta(seconds=age) <= _MOMENT
 
@@ -136,19 +88,50 @@ def _is_stale(reader: Reader, _: bool) -> ColumnElement[bool]:
     return RUNS.c.locked_until <= reader.now
 
 
+def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
+    tasks = reader.state.registry.tasks
+    conditions: dict[str, ColumnElement[bool]] = {
+        "turn": RUNS.c.order_mark.is_not(None),
+        "paused": not_(and_(true(), *not_paused(reader))),
+        "undeclared": RUNS.c.job_type.not_in(list(tasks)) if tasks else false(),
+        "later": RUNS.c.run_at > reader.now,
+        "rate": RUNS.c.rate_mark.is_not(None),
+    }
+    return and_(text(RUNNABLE), conditions[why])
+
+
 def _is_overdue(*_: object) -> ColumnElement[bool]:
     return true()  # Its statements have the condition: see `overdue`.
 
 
-def _is_searched(reader: Reader, part: str) -> ColumnElement[bool]:
-    """Return the condition for a task's name; where payloads are read, `showing` looks for it."""
-    return true() if reads_payloads(reader) else RUNS.c.job_type.icontains(part, autoescape=True)
+def _is_since(_: Reader, moment: datetime) -> ColumnElement[bool]:
+    return moment <= _MOMENT
 
 
+def _is_until(_: Reader, moment: datetime) -> ColumnElement[bool]:
+    return moment >= _MOMENT
+
+
+def _is_searched(reader: Reader, search: str) -> ColumnElement[bool]:
+    """Return the condition for names and labels; where payloads are read, `showing` looks there."""
+    if searches_payloads(reader, search):
+        return true()
+    asked = wanted(search)
+    in_label = RUNS.c.label.icontains(asked.value, autoescape=True)
+    if asked.field == "label":
+        return in_label
+    return or_(*(c.icontains(search, autoescape=True) for c in (RUNS.c.job_type, RUNS.c.label)))
+
+
+#: What the filter can find of the reasons of `waits`.
+WAITS: tuple[str, ...] = ("turn", "paused", "undeclared", "later", "rate")
 _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
 _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
+_ALIKE = "Only runs whose error is of this group: see errors."
+_TOUCHED = "Only runs that this operation was the last to change."
 _IN_ERROR = "Only with TEXT in the error's type or message."
+_SEARCHED = "An id, a key, part of a name, label or payload; label:TEXT, FIELD:VALUE."
 #: In the order of the options of commands, and of the fields of the page.
 FILTERS = (
     Filter("status", "status", _equals("status"), "Only runs of this status."),
@@ -161,58 +144,59 @@ FILTERS = (
     Filter("batch", "key", _OF_BATCH, "Only runs of this batch.", is_rare=True),
     Filter("overdue", "flag", _is_overdue, "Only runs that have waited too long.", is_rare=True),
     Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
+    Filter("waits", "wait", _waits, "Only runs that wait for this.", "waits:", is_rare=True),
     Filter("error_type", "type", _is_of_type, label="error", is_rare=True),
-    Filter("search", "text", _is_searched, parameter="q"),
+    Filter("fingerprint", "type", _is_alike, _ALIKE, "errors of group", is_rare=True),
+    Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
+    Filter("since", "time", _is_since, "Ended (or due) at TIME or later.", is_rare=True),
+    Filter("until", "time", _is_until, "Ended (or due) at TIME or before.", is_rare=True),
+    Filter("search", "text", _is_searched, _SEARCHED, parameter="q"),
 )
 
 
-#: The columns by which runs are listed.
-Columns: TypeAlias = Any
-
-
-class Sorting(NamedTuple):
-    """An order of runs.
-
-    :ivar column: by which column; among equal ones, by id.
-    """
-
-    column: str
-    descending: bool
-
-    def clauses(self, c: Columns) -> tuple[ColumnElement[Any], ...]:
-        """Return what to order by, for the columns *c*."""
-        columns = (c[self.column],) if self.column == "id" else (c[self.column], c.id)
-        return tuple(each.desc() if self.descending else each.asc() for each in columns)
-
-    def beyond(self, c: Columns, cursor: Any) -> ColumnElement[bool]:
-        """Return the condition for what comes after *cursor*, or a row with its fields."""
-        further: ColumnElement[bool] = c.id < cursor.id if self.descending else c.id > cursor.id
-        if self.column == "id" or cursor.moment is None:
-            return further
-        column, moment = c[self.column], literal(cursor.moment, c[self.column].type)
-        if self.descending:
-            return and_(column <= moment, or_(column < moment, further))
-        return and_(column >= moment, or_(column > moment, further))
-
-
-NEWEST = Sorting("id", True)
-LATEST_DEATH = Sorting("finished_at", True)
-DUE_FIRST = Sorting("run_at", False)
-
-
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """The last run of a page.
+class RunFilter:
+    """Which runs to find; None means any.
 
-    :ivar moment: the time by which it was listed; None: by its id alone.
+    :ivar error: a part of the error's type or message; case does not matter.
+    :ivar error_type: exactly the error's type; empty: runs without one.
+    :ivar definition: the name of the runs' definition.
+    :ivar older_than: at least so many seconds since the run ended, or was due if it has not ended.
+    :ivar newer_than: at most so many seconds since then.
+    :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
+    :ivar stale: only running runs whose lease ran out.
+    :ivar since: it ended, or was due if it has not ended, then or later.
+    :ivar until: likewise, then or before.
+    :ivar search: exactly the id or idempotency key, or a part of the task's name, of the label or
+        of the payload, if pages may show that; ``label:TEXT`` and ``FIELD:VALUE`` look there alone.
+        Case does not matter.
+    :ivar batch: the key of the runs' batch.
+    :ivar waits: only runs that wait for this, one of `WAITS`.
+    :ivar fingerprint: only runs whose latest error is of this group; empty: of none.
+    :ivar operation: only runs that the operation of this id was the last to change.
     """
 
-    id: int
-    moment: datetime | None = None
+    status: Status | None = None
+    task: str | None = None
+    queue: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    definition: str | None = None
+    older_than: float | None = None
+    newer_than: float | None = None
+    overdue: bool = False
+    stale: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
+    search: str | None = None
+    batch: str | None = None
+    waits: str | None = None
+    fingerprint: str | None = None
+    operation: int | None = None
 
-
-def sorting_of(status: Status | None, overdue: bool) -> Sorting:
-    """Return the order for runs of *status*: the dead by their death, waiting ones as due."""
-    if status == "dead":
-        return LATEST_DEATH
-    return DUE_FIRST if overdue or status in ("queued", "failed") else NEWEST
+    def given(self) -> Iterator[tuple[Filter, Any]]:
+        """Yield the filters that narrow it, each with its value."""
+        for each in FILTERS:
+            value = getattr(self, each.field)
+            if value is not None and value is not False:
+                yield each, value

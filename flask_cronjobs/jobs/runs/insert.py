@@ -32,7 +32,7 @@ from ...errors import StateConflict
 from ...models import JobRun
 from ...models.conditions import HOLDS_KEY
 from ...types import Replace, stored_time
-from ..columns import NEW_RUN, due_sql, insert_into_runs, parameter
+from ..columns import NEW_RUN, due_sql, insert_into_runs, parameter, rate_mark
 
 #: The columns that enqueue gives.
 GIVEN = tuple(name for name in NEW_RUN if name != "definition_id")
@@ -41,7 +41,7 @@ ON_CONFLICT = f"ON CONFLICT (idempotency_key) WHERE {HOLDS_KEY} DO NOTHING"
 REPLACEABLE = f"{HOLDS_KEY} AND started_at IS NULL AND finished_at IS NULL"
 #: What `EnqueueOptions.replace` may mean: columns to set.
 _REPLACED = {
-    "payload": ("payload", "concurrency_key", "concurrency_limit"),
+    "payload": ("payload", "concurrency_key", "concurrency_limit", "rate_key", "label"),
     "run_at": ("run_at",),
 }
 
@@ -158,6 +158,8 @@ def _replace_one(d: Dialect, replace: Replace) -> str:
     given = {name: parameter(d, name) for name in names} | {"updated_at": d.now}
     if "run_at" in given:
         given["run_at"] = due_sql(d)
+    if "rate_key" in given:
+        given["rate_mark"] = rate_mark(given["rate_key"])
     keeps_order = ""
     if "concurrency_key" in given:
         keeps_order = f"AND (on_dead IS NULL OR concurrency_key = {given['concurrency_key']})"
@@ -190,6 +192,7 @@ def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], ro
     own = {name: values[name] for name in GIVEN}
     own["payload"] = json.loads(values["payload"])
     own["order_mark"] = None if values["on_dead"] is None else "new"
+    own["rate_mark"] = None if values["rate_key"] is None else "waits"
     times = {"scheduled_for": due, "run_at": due, "created_at": made, "updated_at": made}
     return _with_values(session, {**_fresh(), **own, **times, "id": row.id})
 
@@ -231,4 +234,4 @@ def _select_run(*which: ColumnElement[bool] | TextClause) -> Select[Any]:
 def _fresh() -> dict[str, Any]:
     """Return the columns that are the same in every new run."""
     empty = dict.fromkeys(column.key for column in class_mapper(JobRun).columns)
-    return {**empty, "status": "queued", "attempts": 0, "snoozes": 0}
+    return {**empty, "status": "queued", "attempts": 0, "snoozes": 0, "forgiven": 0}

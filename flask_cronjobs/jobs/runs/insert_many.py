@@ -27,15 +27,16 @@ from .insert import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
 
 #: How many rows one statement carries.
 CHUNK = 1000
-_KEYS = ("idempotency_key", "concurrency_key")
-_SHARED = tuple(name for name in GIVEN if name not in ("payload", *_KEYS))
+#: What a task makes of a payload.
+_MADE = ("idempotency_key", "concurrency_key", "rate_key", "label")
+_SHARED = tuple(name for name in GIVEN if name not in ("payload", *_MADE))
 _OWN = {
     "id": "bigint",
     "payload": NEW_RUN["payload"],
     "priority": NEW_RUN["priority"],
     "run_at": "timestamptz",
     "delay": "double precision",
-    **dict.fromkeys(_KEYS, "text"),
+    **dict.fromkeys(_MADE, "text"),
 }
 
 
@@ -52,6 +53,8 @@ class NewRow(NamedTuple):
     delay: float | None = None
     idempotency_key: str | None = None
     concurrency_key: str | None = None
+    rate_key: str | None = None
+    label: str | None = None
 
 
 class Holder(NamedTuple):
@@ -232,7 +235,7 @@ def _insert_many(d: Dialect, columns: tuple[str, ...]) -> str:
     values = {name: parameter(d, name) for name in _SHARED}
     if "priority" in own:
         values["priority"] = f"COALESCE(priority, {values['priority']})"
-    values |= {name: name for name in ("id", "payload", *_KEYS) if name in own}
+    values |= {name: name for name in ("id", "payload", *_MADE) if name in own}
     source = f"""
         FROM {d.table("rows", place="integer", **own)} AS r WHERE true ORDER BY place
         {ON_CONFLICT if "idempotency_key" in own else ""}

@@ -115,6 +115,8 @@ def look_for_expired(books: Bookkeeping, limit: int = 200) -> Expiry:
             max_attempts=most_attempts(row.max_attempts, row.attempts),
             stored_slot=None,
             definition_id=row.definition_id,
+            forgiven=row.forgiven,
+            label=row.label,
         )
         for row in rows
         if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
@@ -133,7 +135,11 @@ def give_up_exhausted(books: Bookkeeping, limit: int) -> list[Outcome]:
     """
     rows = books.rows(_give_up_exhausted(books.dialect), {"limit": limit})
     return [
-        Outcome(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type)
+        Outcome(
+            *(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type),
+            definition_id=row.definition_id,
+            label=row.label,
+        )
         for row in rows
     ]
 
@@ -193,9 +199,9 @@ def expired(d: Dialect) -> TextClause:
     """
     of_batch = """
         id, CAST(NULL AS text), CAST(NULL AS text), CAST(NULL AS integer), CAST(NULL AS integer),
-        CAST(NULL AS bigint)
+        CAST(NULL AS bigint), CAST(NULL AS integer), CAST(NULL AS text)
     """
-    columns = "id, locked_by, job_type, attempts, max_attempts, definition_id"
+    columns = "id, locked_by, job_type, attempts, max_attempts, definition_id, forgiven, label"
     return text(f"""
     SELECT * FROM (
         SELECT {columns} FROM job_runs
@@ -220,5 +226,5 @@ def _give_up_exhausted(d: Dialect) -> TextClause:
     return text(f"""
     UPDATE job_runs SET {assigned(ended("'dead'", d.now, error, error_type))}
     WHERE {d.any_of("id", spent)}
-    RETURNING id, job_type, attempts, last_error, error_type
+    RETURNING id, job_type, attempts, last_error, error_type, definition_id, label
     """)

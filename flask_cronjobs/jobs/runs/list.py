@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, func, not_, null, select, text, union_all
 
@@ -15,72 +15,39 @@ from ...models.conditions import (
     IN_BATCH,
     KEYED,
     KEYED_GROUPS,
+    OPERATED,
     ORDERED,
+    RATE_WAITS,
     RUNNING,
     SET_ASIDE,
     UNKEYED,
     UNKEYED_GROUPS,
 )
-from ...types import STATUSES, Status, handed_to, without_secret
-from ..eligibility import PauseView, list_pauses, stopping
+from ...types import Status, handed_to, without_secret
 from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
 from ..waiting import first_due, overdue
-from .filters import (
-    DUE_FIRST,
-    FILTERS,
-    LATEST_DEATH,
-    NEWEST,
+from .filters import RunFilter
+from .labels import label_of, payload_columns
+from .search import (
     SEARCH_ALL_FOR,
     SEARCH_FOR,
-    Cursor,
-    Filter,
-    Sorting,
+    Hit,
+    is_exact,
     named,
-    reads_payloads,
+    searches_payloads,
     showing,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """Which runs to find; None means any.
-
-    :ivar error: a part of the error's type or message; case does not matter.
-    :ivar error_type: exactly the error's type; empty: runs without one.
-    :ivar definition: the name of the runs' definition.
-    :ivar older_than: at least so many seconds since the run ended, or was due if it has not ended.
-    :ivar newer_than: at most so many seconds since then.
-    :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
-    :ivar stale: only running runs whose lease ran out.
-    :ivar search: exactly the id or idempotency key, or a part of the task's name or of the payload,
-        if pages may show that; case does not matter.
-    :ivar batch: the key of the runs' batch.
-    """
-
-    status: Status | None = None
-    task: str | None = None
-    queue: str | None = None
-    error: str | None = None
-    error_type: str | None = None
-    definition: str | None = None
-    older_than: float | None = None
-    newer_than: float | None = None
-    overdue: bool = False
-    stale: bool = False
-    search: str | None = None
-    batch: str | None = None
-
-    def given(self) -> Iterator[tuple[Filter, Any]]:
-        """Yield the filters that narrow it, each with its value."""
-        for each in FILTERS:
-            value = getattr(self, each.field)
-            if value is not None and value is not False:
-                yield each, value
+from .sorting import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Sorting
+from .waits import Wait, waits_of
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in a list: without payload and stack, its error cut to one line."""
+    """A run in a list: without payload and stack, its error cut to one line.
+
+    :ivar label: what or whom it is for; in a list, without one, the head of the payload if pages
+        may show that.
+    """
 
     id: int
     definition: str | None
@@ -100,6 +67,7 @@ class RunRow:
     error_type: str | None
     last_error: str | None
     progress: float | None
+    label: str | None
 
     @property
     def waited(self) -> float | None:
@@ -141,11 +109,13 @@ class RunPage(Page[RunRow]):
 
     :ivar searched_to: of a search that stopped before the page was full, when the last run was
         created at which it looked.
-    :ivar pauses: the tasks and queues that are paused.
+    :ivar waits: of each run that has not begun why it waits, the first reason first.
+    :ivar hits: of a search in payloads, where each run shows what is searched.
     """
 
     searched_to: datetime | None
-    pauses: tuple[PauseView, ...] = ()
+    waits: Mapping[int, tuple[Wait, ...]] = field(default_factory=dict[int, tuple[Wait, ...]])
+    hits: Mapping[int, Hit] = field(default_factory=dict[int, Hit])
 
     @property
     def partial(self) -> bool:
@@ -157,11 +127,6 @@ class RunPage(Page[RunRow]):
         """Return the id in the next page's cursor."""
         return None if self.next is None else self.next.id
 
-    def is_paused(self, row: RunRow) -> bool:
-        """Return whether *row* waits until its task or queue is resumed: then it is not late."""
-        waits = row.status in ("queued", "failed")
-        return waits and bool(stopping(self.pauses, row.task, row.queue))
-
 
 #: How many rows a page reads where no index narrows the search, or where it searches payloads.
 WINDOW = 50_000
@@ -169,7 +134,7 @@ WINDOW = 50_000
 ERROR_SHOWN = 300
 _LONGEST_PAGE = 500
 #: How many runs a bulk action finds.
-_MOST_MATCHING = 1_000_000
+MOST_MATCHING = 1_000_000
 #: Of the waiting runs in their order, most match these.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 
@@ -180,26 +145,31 @@ def list_runs(
     before: int | Cursor | None = None,
     limit: int = 50,
     order: Sorting = NEWEST,
+    statuses: Sequence[Status] = (),
 ) -> RunPage:
     """Return the runs that match *which*, newest id first.
 
     :param before: what comes after it: the ``next`` of the page before, or an id.
     :param limit: how many runs; at most 500.
     :param order: another order, as `sorting_of` gives for the filter's status.
+    :param statuses: only runs of these, where one is not enough.
     """
     which = which or RunFilter()
     limit = max(1, min(limit, _LONGEST_PAGE))
     cursor = Cursor(before) if isinstance(before, int) else before
     with reading(source) as reader:
-        by_name = _named(reader, which)
-        found, floor = page_ids(reader, which, cursor, limit, order, by_name)
+        by_name = _named(reader, which, statuses)
+        found, floor, hits = page_ids(reader, which, cursor, limit, order, by_name, statuses)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
+        if which.search is not None:
+            rows.sort(key=lambda row: not (row.id in first or is_exact(row, which.search, hits)))
         is_full = len(found) > limit
         last = found[limit - 1] if is_full else floor
         searched_to = None if is_full or floor is None else _created(reader, floor.id)
         following = None if last is None else Cursor(last.id, last.moment)
-        return RunPage(tuple(rows), following, reader.now, searched_to, list_pauses(reader))
+        waits = waits_of(reader, rows)
+        return RunPage(tuple(rows), following, reader.now, searched_to, waits, hits)
 
 
 def _created(reader: Reader, run_id: int) -> datetime | None:
@@ -217,7 +187,7 @@ def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) ->
 
 
 def matching_ids(
-    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = _MOST_MATCHING
+    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = MOST_MATCHING
 ) -> list[int]:
     """Return the ids of all runs that match *which*, newest first, for bulk actions.
 
@@ -225,14 +195,14 @@ def matching_ids(
     :raises StateConflict: it searches payloads, and that takes too long.
     """
     with reading(source) as reader:
-        hides = which.search is not None and reads_payloads(reader)
-        wide = _is_wide(which) and "succeeded" in (statuses or STATUSES)
-        most = _MOST_MATCHING if hides else limit
+        hides = which.search is not None and searches_payloads(reader, which.search)
+        wide = _is_wide(which, statuses)
+        most = MOST_MATCHING if hides else limit
         found = _first(_statements(reader, which, statuses), most, NEWEST, fenced=not wide)
         rows = reader.rows(found)
         if which.search is not None and hides:
             among = rows
-            rows, looked = showing(reader, which.search, among, limit, SEARCH_ALL_FOR)
+            rows, looked, _ = showing(reader, which.search, among, limit, SEARCH_ALL_FOR)
             if looked < len(among) and len(rows) < limit:
                 raise StateConflict(
                     f"The search of payloads has looked at {looked} of {len(among)} runs in "
@@ -262,8 +232,11 @@ def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = (
     if which.overdue:
         return [part.where(*conditions) for part in overdue(reader)]
     wanted = ("running",) if which.stale else statuses or (which.status,)
+    if which.waits is not None and wanted == (None,):
+        wanted = ("queued",)
     # Each once: queued and failed runs are in the same indexes.
     parts = dict.fromkeys(part for status in wanted for part in _parts(status, which))
+    parts = {"": None} if "" in parts else parts  # All rows, so also those of the others.
     columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
     return [columns.where(*map(text, filter(None, [part])), *conditions) for part in parts]
 
@@ -272,11 +245,13 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     """Return the exact conditions of the partial indexes that hold runs of *status*."""
     if which.batch is not None and status != "running":  # A batch has its own index.
         return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
+    if which.operation is not None:
+        return (OPERATED,)
     if status in ("queued", "failed"):
         in_order = f"{ORDERED} AND order_mark IS NOT NULL"
         if which.task is not None:
-            return UNKEYED_GROUPS, KEYED_GROUPS, in_order
-        return UNKEYED, KEYED, in_order
+            return UNKEYED_GROUPS, KEYED_GROUPS, in_order, RATE_WAITS
+        return UNKEYED, KEYED, in_order, RATE_WAITS
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 
@@ -288,6 +263,19 @@ def _conditions(
     return [*found, RUNS.c.status.in_(statuses)] if statuses else found
 
 
+class Found(NamedTuple):
+    """The runs of a page.
+
+    :ivar rows: their ids and times, each with the fields of a `Cursor`.
+    :ivar floor: the last row of a search that was cut short.
+    :ivar hits: where the rows show what is searched, by their ids.
+    """
+
+    rows: Sequence[Any]
+    floor: Any
+    hits: Mapping[int, Hit] = {}
+
+
 def page_ids(
     reader: Reader,
     which: RunFilter,
@@ -295,16 +283,15 @@ def page_ids(
     limit: int,
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
-) -> tuple[Sequence[Any], Any]:
-    """Return up to *limit* plus one ids and times, and the last row of a search that was cut short.
-
-    Each of these rows has the fields of a `Cursor`.
+    statuses: Sequence[Status] = (),
+) -> Found:
+    """Return up to *limit* plus one ids and times.
 
     Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
     """
-    found, searched = _statements(reader, which), which.search
-    hides = searched is not None and reads_payloads(reader)
-    wide = _is_wide(which)
+    found, searched = _statements(reader, which, statuses), which.search
+    hides = searched is not None and searches_payloads(reader, searched)
+    wide = _is_wide(which, statuses)
     floor = _floor(reader, cursor, order) if wide and which != RunFilter() else None
     # The index of the dead has their order: so they need no fence.
     fenced = not wide and (order != LATEST_DEATH or which.batch is not None)
@@ -318,18 +305,21 @@ def page_ids(
         found = list(first_due(reader, found, limit + 1))
     rows = reader.rows(_first(found, WINDOW if hides else limit + 1, order, fenced))
     if searched is None or not hides:
-        return rows, floor
-    shown, looked = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
+        return Found(rows, floor)
+    shown, looked, hits = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
     if looked < len(rows) or (floor is None and looked >= WINDOW):
         floor = rows[looked - 1]
-    return shown, floor
+    return Found(shown, floor, hits)
 
 
-def _is_wide(which: RunFilter) -> bool:
+def _is_wide(which: RunFilter, statuses: Sequence[Status] = ()) -> bool:
     """Return whether a search reads the primary key, also rows that do not match."""
-    if which.overdue or which.stale or which.definition is not None or which.batch is not None:
+    indexed = which.definition, which.batch, which.operation
+    if which.overdue or which.stale or any(each is not None for each in indexed):
         return False
-    return which.status in (None, "succeeded")
+    if statuses:
+        return "succeeded" in statuses
+    return which.status == "succeeded" or (which.status is None and which.waits is None)
 
 
 def _floor(reader: Reader, cursor: Cursor | None, order: Sorting) -> Any:
@@ -371,8 +361,10 @@ def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
     statement = with_definition(
         *(column for column in RUNS.c if column.name in shown),
         func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("last_error"),
+        *payload_columns(reader),
     )
-    rows = {row.id: run_row(row) for row in reader.rows(statement.where(RUNS.c.id.in_(ids)))}
+    found = reader.rows(statement.where(RUNS.c.id.in_(ids)))
+    rows = {row.id: run_row(row, label_of(reader, row)) for row in found}
     return [rows[each] for each in ids if each in rows]
 
 
@@ -388,10 +380,10 @@ def seconds_taken(
     return max(0.0, (finished - started).total_seconds())
 
 
-def run_row(row: Row[Any]) -> RunRow:
+def run_row(row: Row[Any], label: str | None) -> RunRow:
     """Return the `RunRow` of a database row."""
     holder, error = without_secret(row.locked_by), first_line(row.last_error)
-    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error)
+    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error, label=label)
 
 
 def first_line(error: str | bytes | None) -> str | None:

@@ -20,9 +20,10 @@ from ...log import DEFAULT_ACTOR, log_run
 from ...registry.handler import Handler, policy_columns, stored_payload
 from ...text import HIDDEN, did_you_mean, redacted
 from ...types import JSON
+from ..operations.rows import Act
 from ..state import State
 from .actions import RETRY, no_run
-from .changes import Change, Operator, find_run, insert_run
+from .changes import Change, Operator, find_run, queue_new
 
 
 def retry_with(
@@ -77,7 +78,7 @@ def run_again(
             "priority": run.priority,
             "definition_id": run.definition_id,
         }
-        new_id, _ = insert_run(books, values)
+        new_id, _ = queue_new(books, values, Act("ran again", f"run {run_id}", actor))
     log_run(
         logging.INFO, "ran again", task=run.job_type, run_id=new_id, attempt=0,
         why=f"as run {run_id}", actor=actor,
@@ -150,6 +151,8 @@ def _payload_columns(state: State, run: Row[Any], payload: Mapping[str, object])
         "payload": stored.text,
         "concurrency_key": key,
         "concurrency_limit": limit if key else None,
+        "rate_key": stored.rate_key,
+        "label": stored.label,
     }
 
 

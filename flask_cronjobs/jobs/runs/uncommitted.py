@@ -62,6 +62,15 @@ def uncommitted_runs() -> str:
     return _listed([what for _, what in g.get(_UNCOMMITTED, [])])
 
 
+def uncommitted(db: Database) -> str | None:
+    """Return what this context has not committed: enqueued runs, and other work; None if nothing.
+
+    Outside a run, statements that were sent past the session's objects are not known.
+    """
+    runs, work = uncommitted_runs(), left_in(db)
+    return " and ".join(filter(None, (runs and f"enqueued runs ({runs})", work))) or None
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
 

@@ -1,4 +1,7 @@
-"""FAULTS: `atomic=True`: the handler's work in the database and the run's success in one commit."""
+"""FAULTS: `atomic=True`: the handler's work in the database and the run's success in one commit.
+
+So is the work of a step with its row.
+"""
 
 from __future__ import annotations
 
@@ -132,6 +135,30 @@ def test_lost_lease_rolls_the_work_back(
     report = tick()
     assert (report.succeeded, report.lost) == (0, 1)
     assert labels(db) == []
+    assert (the_run(db).status, the_run(db).locked_by) == ("running", "other:1:token")
+
+
+def test_so_is_the_work_of_a_step(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
+) -> None:
+    def work(holder: str = "locked_by") -> None:
+        count(db)
+        with db.engine.begin() as other:
+            # As a heartbeat does, and as who has taken the run over.
+            other.execute(text(f"UPDATE job_runs SET locked_by = {holder}"))
+        write(db, f"attempt {current_run.attempt}")
+        if current_run.attempt == 1:
+            raise RuntimeError("after the work")
+
+    def book() -> None:
+        count(db)
+        jobs.step("first", work)
+        jobs.step("last", work, "'other:1:token'")
+
+    enqueue(book, retry=AGAIN)
+    report = tick()
+    assert (report.failed, report.succeeded, report.lost) == (1, 0, 1)
+    assert labels(db) == ["attempt 2"]
     assert (the_run(db).status, the_run(db).locked_by) == ("running", "other:1:token")
 
 

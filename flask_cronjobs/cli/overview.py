@@ -9,15 +9,29 @@ from flask.cli import with_appcontext
 
 from ..jobs.definitions.views import Cell, DefinitionView
 from ..jobs.health import headline_of, tone_of
-from ..jobs.humanize import duration, late, plural, seconds_since
+from ..jobs.humanize import capitalized, duration, late, plural, seconds_since
 from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
 from ..text import one_line
-from . import batches, crontab, definitions, maintenance, runs, ticks
+from . import (
+    agenda,
+    batches,
+    crontab,
+    definitions,
+    errors,
+    follow,
+    maintenance,
+    marks,
+    operations,
+    queues,
+    run_list,
+    runs,
+    ticks,
+)
 from .definitions import no_definitions
 from .group import JobsGroup, examples
 from .lists import repeat, watch_option
-from .output import as_called, command, heading, print_json, since, table
+from .output import as_called, command, heading, paragraph, print_json, since, table
 from .params import json_option
 from .terminal import paint
 
@@ -68,7 +82,11 @@ def _overview(as_json: bool) -> None:
         _print(seen)
 
 
-for _module in (runs, batches, definitions, ticks, maintenance, crontab):
+_MODULES = (
+    *(run_list, runs, follow, batches, definitions, agenda),
+    *(queues, ticks, marks, errors, maintenance, operations, crontab),
+)
+for _module in _MODULES:
     for _command in _module.group.commands.values():
         admin.add_command(_command)
 
@@ -80,25 +98,26 @@ def _print(seen: Overview) -> None:
     _print_definitions(seen)
     _print_dead(seen)
     _print_orphans(seen)
-    if seen.doubts:
-        heading(f"{seen.doubts.of('effect')} in doubt: {command('effects')}")
-    if stops := seen.figures.stops:
-        heading(
-            f"Strict order is stopped by {stops.of('dead run')}: {command('turns', '--stopped')}"
-        )
 
 
 def _print_verdict(seen: Overview) -> None:
-    """Print the verdict in the color that the page has."""
-    verdict, figures = seen.verdict, seen.figures
-    word = verdict.word
-    if word == "ok" and tone_of(verdict, figures) == "warn":
-        click.echo(f"{paint('warn', 'WARN')}  {one_line(headline_of(verdict, figures))}")
+    """Print the verdict in the color that the page has, and what needs a person."""
+    verdict, figures, several = seen.verdict, seen.figures, len(seen.needs) > 1
+    tone = tone_of(verdict, figures)
+    word = "warn" if tone == "warn" else verdict.word
+    said = verdict.sentence
+    if several or tone == "warn":
+        said = headline_of(verdict, figures)
+    click.echo(f"{paint(word, word.upper())}  {one_line(said)}")
+    if said != verdict.sentence:
         click.echo(one_line(verdict.sentence))
-        return
-    click.echo(f"{paint(word, word.upper())}  {one_line(verdict.sentence)}")
-    if verdict.todo:
-        click.echo(as_called(one_line(verdict.todo)))
+    for need in seen.needs:
+        if several:
+            started = f" ({since(verdict.now, need.since)})" if need.since else ""
+            level = paint(need.level, f"{need.level:<8}")
+            paragraph(level, " " * 8, f"{capitalized(need.what)}{started}")
+        if need.todo:
+            paragraph(" " * 8 + "-> ", " " * 11, as_called(need.todo))
 
 
 def _print_figures(seen: Overview) -> None:

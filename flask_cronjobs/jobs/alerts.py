@@ -1,0 +1,106 @@
+"""Which things that need a person began and ended, and which of that a webhook was told.
+
+All ticks of all hosts look at the same rows: who sets ``told_at`` tells it, and nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from sqlalchemy import text
+
+from ..db.connection import Bookkeeping
+from ..db.dialect import Dialect
+from .health import Finding, findings_of, read_verdict_and_figures
+from .humanize import capitalized
+from .state import State
+
+#: How long something must not have been seen until it has ended, in seconds: what comes and goes
+#: is told once.
+PATIENCE = 300.0
+
+
+class Change(NamedTuple):
+    """Something that has begun to need a person, or ended.
+
+    :ivar name: the name of the check, and what it is about.
+    :ivar what: what was found, as a sentence.
+    :ivar todo: what to do about it.
+    """
+
+    id: int
+    name: str
+    what: str
+    todo: str
+    has_ended: bool
+
+
+def found(state: State) -> list[Finding]:
+    """Return what needs a person now."""
+    return list(findings_of(*read_verdict_and_figures(state)))
+
+
+def take(books: Bookkeeping, findings: Iterable[Finding]) -> list[Change]:
+    """Note what needs a person now; return what began or ended, for the caller to tell.
+
+    If it cannot be told, call `give_back`; if it was told, `forget`.
+    """
+    d = books.dialect
+    seen = {_name(each): (capitalized(each.what), each.todo) for each in findings}
+    rows = [{"name": name, "what": what, "todo": todo} for name, (what, todo) in seen.items()]
+    if rows:
+        books.rows(text(_see(d)), {"seen": json.dumps(rows)})
+    gone = {"before": -PATIENCE}
+    for statement in (_FORGET_UNTOLD, _END):
+        books.rows(text(statement.format(before=d.later(":before"), now=d.now)), gone)
+    taken = books.rows(text(_TAKE.format(now=d.now)))
+    return [
+        Change(row.id, row.name, row.what, row.todo, row.ended_at is not None)
+        for row in sorted(taken, key=lambda row: row.id)
+    ]
+
+
+def give_back(books: Bookkeeping, changes: Iterable[Change]) -> None:
+    """Let the next tick tell *changes*."""
+    _of_ids(books, "UPDATE job_alerts SET told_at = NULL WHERE", changes)
+
+
+def forget(books: Bookkeeping, changes: Iterable[Change]) -> None:
+    """Forget those of *changes* that have ended."""
+    _of_ids(books, "DELETE FROM job_alerts WHERE ended_at IS NOT NULL AND", changes)
+
+
+def _of_ids(books: Bookkeeping, statement: str, changes: Iterable[Change]) -> None:
+    for change in changes:
+        books.rows(text(f"{statement} id = :id"), {"id": change.id})
+
+
+def _name(finding: Finding) -> str:
+    """Return what tells *finding* from others, though its words change: its check and its page."""
+    values: dict[str, Any] = dict(finding.link[1]) if finding.link else {}
+    return " ".join([finding.id, *(f"{name}={value}" for name, value in values.items())])
+
+
+def _see(d: Dialect) -> str:
+    seen = d.table("seen", name="text", what="text", todo="text")
+    return f"""
+    INSERT INTO job_alerts (name, what, todo, begun_at, seen_at)
+    SELECT name, what, todo, {d.now}, {d.now} FROM {seen} AS s WHERE true
+    ON CONFLICT (name) WHERE ended_at IS NULL
+    DO UPDATE SET seen_at = excluded.seen_at, what = excluded.what
+    """
+
+
+_FORGET_UNTOLD = """
+    DELETE FROM job_alerts WHERE ended_at IS NULL AND told_at IS NULL AND seen_at < {before}
+"""
+_END = """
+    UPDATE job_alerts SET ended_at = {now}, told_at = NULL
+    WHERE ended_at IS NULL AND told_at IS NOT NULL AND seen_at < {before}
+"""
+_TAKE = """
+    UPDATE job_alerts SET told_at = {now} WHERE told_at IS NULL
+    RETURNING id, name, what, todo, ended_at
+"""

@@ -1,0 +1,280 @@
+"""Groups of failed attempts: which errors there are, since when, how often, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import Integer, Row, func, literal_column, select, text, union_all
+
+from ...models.conditions import DEAD
+from ...text import one_line
+from ..marks import latest_marks
+from ..reader import (
+    CAP,
+    ERROR_GROUPS,
+    FAILURES,
+    RUNS,
+    Count,
+    Query,
+    Reader,
+    Source,
+    reading,
+    values_of,
+)
+from ..runs.list import ERROR_SHOWN, first_line
+from .fingerprints import pattern_of
+
+#: How many days the bars of a group stand for.
+DAYS = 14
+#: Of more groups than these, others than those of the latest failures may be left out.
+MOST_GROUPS = 1_000
+#: How many of the latest failures are looked at for groups, and of the latest dead runs.
+LOOKED_AT = 10_000
+#: How many labels a group shows, and of how many of its latest failures.
+_LABELS, _FOR_LABELS = 3, 20
+GroupState: TypeAlias = Literal["open", "resolved", "muted"]
+STATES: tuple[GroupState, ...] = ("open", "resolved", "muted")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Failed attempts of one task with one type of error and one message, but for what varies.
+
+    :ivar pattern: the message, with ``…`` for what varies.
+    :ivar message: the first line of the latest one.
+    :ivar run_id: the run of the latest one.
+    :ivar first: when the first that is kept failed.
+    :ivar last: when the latest failed.
+    :ivar count: of the failed attempts that are kept, capped.
+    :ivar dead: of runs that are dead because of it, capped.
+    :ivar days: attempts in each of the last 14 times 24 hours, the oldest first; of a capped group,
+        only its latest 1,000.
+    :ivar came_back: it was resolved, and has been seen again since.
+    :ivar changed_by: who resolved or muted it last.
+    :ivar labels: of the runs of its latest 20 attempts, three at most.
+    :ivar new_since: the mark, such as a deploy, that was the last before it was seen first, in the
+        last 14 days or, if that is less, for as long as succeeded runs are kept.
+    """
+
+    fingerprint: str
+    task: str
+    error_type: str
+    pattern: str
+    message: str
+    run_id: int
+    first: datetime
+    last: datetime
+    count: Count
+    dead: Count
+    days: tuple[int, ...]
+    state: GroupState
+    came_back: bool
+    changed_at: datetime | None
+    changed_by: str | None
+    muted_until: datetime | None
+    labels: tuple[str, ...] = ()
+    new_since: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorList:
+    """Groups of errors, that which was seen last first.
+
+    :ivar total: how many there are in that state; capped if not all were looked at.
+    :ivar numbers: how many there are in each state.
+    """
+
+    rows: tuple[ErrorGroup, ...]
+    total: Count
+    numbers: dict[str, Count]
+    now: datetime
+
+    @property
+    def shown(self) -> str:
+        """Say how many are shown: ``50 of 71 groups``."""
+        if len(self.rows) == self.total.value and not self.total.capped:
+            return self.total.of("group")
+        return f"{len(self.rows):,} of {self.total.of('group')}"
+
+
+def list_errors(source: Source, state: GroupState = "open", limit: int = 50) -> ErrorList:
+    """Return the groups of errors in *state*.
+
+    1. Go from fingerprint to fingerprint in their index, and look when each was seen first and
+       last. 2. Read what operators have decided. 3. Count only what is shown, up to a cap.
+
+    :param limit: at most 200.
+    """
+    limit = max(1, min(limit, 200))
+    with reading(source) as reader:
+        seen, capped = _seen(reader)
+        decided = _decided(reader, [row.fingerprint for row in seen])
+        by_state: dict[str, list[Row[Any]]] = {each: [] for each in STATES}
+        for row in seen:
+            by_state[_state(row, decided.get(row.fingerprint), reader.now)].append(row)
+        numbers = {name: Count(len(rows), capped) for name, rows in by_state.items()}
+        groups = _groups(reader, by_state[state][:limit], decided, state)
+        return ErrorList(groups, numbers[state], numbers, reader.now)
+
+
+def _seen(reader: Reader) -> tuple[list[Row[Any]], bool]:
+    """Return fingerprints with when they were seen, the latest first; and if there are more."""
+    steps = [row.fingerprint for row in reader.rows(_steps())]
+    capped = len(steps) > MOST_GROUPS
+    if capped:
+        steps += [row.fingerprint for row in reader.rows(_latest())]
+    each = values_of(reader, list(dict.fromkeys(steps)))
+    own = FAILURES.c.fingerprint == each.c.value
+    first, last = (
+        select(moment(FAILURES.c.failed_at)).where(own).correlate(each).scalar_subquery()
+        for moment in (func.min, func.max)
+    )
+    found = select(each.c.value.label("fingerprint"), first.label("first"), last.label("last"))
+    rows = [row for row in reader.rows(found) if row.last is not None]
+    return sorted(rows, key=lambda row: (row.last, row.fingerprint), reverse=True), capped
+
+
+def _steps() -> Query:
+    """Return a SELECT that goes from one fingerprint to the next, and reads one row of each."""
+    name = FAILURES.c.fingerprint
+    steps = select(func.min(name).label("fingerprint")).cte("steps", recursive=True)
+    further = select(func.min(name)).where(name > steps.c.fingerprint).scalar_subquery()
+    steps = steps.union_all(select(further).where(steps.c.fingerprint.is_not(None)))
+    found = select(steps.c.fingerprint).where(steps.c.fingerprint.is_not(None))
+    return found.limit(MOST_GROUPS + 1)
+
+
+def _latest() -> Query:
+    """Return a SELECT of the fingerprints of the latest failures."""
+    latest = select(FAILURES.c.fingerprint).order_by(FAILURES.c.id.desc()).limit(LOOKED_AT)
+    some = latest.subquery()
+    found = select(some.c.fingerprint).where(some.c.fingerprint.is_not(None)).distinct()
+    return found.limit(MOST_GROUPS)
+
+
+def _decided(reader: Reader, fingerprints: Sequence[str]) -> dict[str, Row[Any]]:
+    each = values_of(reader, fingerprints)
+    wanted = select(ERROR_GROUPS).where(ERROR_GROUPS.c.fingerprint.in_(select(each.c.value)))
+    return {row.fingerprint: row for row in reader.rows(wanted)}
+
+
+def _state(seen: Row[Any], decided: Row[Any] | None, now: datetime) -> GroupState:
+    if decided is None:
+        return "open"
+    if decided.muted_until is not None and decided.muted_until > now:
+        return "muted"
+    is_over = decided.resolved_at is not None and seen.last <= decided.resolved_at
+    return "resolved" if is_over else "open"
+
+
+def _groups(
+    reader: Reader, seen: Sequence[Row[Any]], decided: Mapping[str, Row[Any]], state: GroupState
+) -> tuple[ErrorGroup, ...]:
+    """Return the groups of *seen* with what is counted of them."""
+    if not seen:
+        return ()
+    names = [row.fingerprint for row in seen]
+    latest, days, dead = _samples(reader, names), _by_day(reader, names), _dead(reader)
+    labels = _labels(reader, names)
+    # What was seen before that may be pruned.
+    kept = min(DAYS * 86400.0, reader.state.settings.retention)
+    marks = latest_marks(reader, since=reader.now - timedelta(seconds=kept))
+    return tuple(
+        replace(
+            _group(row, latest[row.fingerprint], days[row.fingerprint], decided, state, dead),
+            labels=tuple(labels[row.fingerprint]),
+            new_since=next((each.name for each in marks if each.at <= row.first), None),
+        )
+        for row in seen
+        if row.fingerprint in latest
+    )
+
+
+def _group(
+    seen: Row[Any],
+    sample: Row[Any],
+    days: Mapping[int, int],
+    decided: Mapping[str, Row[Any]],
+    state: GroupState,
+    dead: Mapping[str, Count],
+) -> ErrorGroup:
+    known, number = decided.get(seen.fingerprint), sum(days.values())
+    resolved = known is not None and known.resolved_at is not None
+    return ErrorGroup(
+        fingerprint=seen.fingerprint,
+        task=sample.task,
+        error_type=sample.error_type,
+        pattern=pattern_of(sample.error),
+        message=first_line(sample.error) or "",
+        run_id=sample.run_id,
+        first=seen.first,
+        last=seen.last,
+        count=Count(min(number, CAP), number > CAP),
+        dead=dead.get(seen.fingerprint, Count(0)),
+        days=tuple(days.get(day, 0) for day in reversed(range(DAYS))),
+        state=state,
+        came_back=resolved and state == "open",
+        changed_at=None if known is None else known.changed_at,
+        changed_by=None if known is None else known.changed_by,
+        muted_until=known.muted_until if known is not None and state == "muted" else None,
+    )
+
+
+def _samples(reader: Reader, fingerprints: Sequence[str]) -> dict[str, Row[Any]]:
+    """Return the latest failure of each."""
+    each, c = values_of(reader, fingerprints), FAILURES.c
+    latest = select(c.id).where(c.fingerprint == each.c.value).correlate(each)
+    first = latest.order_by(c.failed_at.desc()).limit(1).scalar_subquery()
+    found = reader.rows(select(first).select_from(each))
+    columns = c.fingerprint, c.run_id, c.error_type, RUNS.c.job_type.label("task")
+    error = func.substr(c.error, 1, ERROR_SHOWN).label("error")
+    wanted = select(*columns, error).join_from(FAILURES, RUNS, RUNS.c.id == c.run_id)
+    rows = reader.rows(wanted.where(c.id.in_([row[0] for row in found])))
+    return {row.fingerprint: row for row in rows}
+
+
+def _labels(reader: Reader, fingerprints: Sequence[str]) -> dict[str, list[str]]:
+    """Return some labels of the runs of the latest failures of each."""
+    c = FAILURES.c
+    latest = select(c.fingerprint, c.run_id).order_by(c.failed_at.desc()).limit(_FOR_LABELS)
+    parts = [latest.where(c.fingerprint == each).subquery() for each in fingerprints]
+    some: Any = union_all(*(select(part) for part in parts)).subquery()
+    wanted = select(some.c.fingerprint, RUNS.c.label).join(some, some.c.run_id == RUNS.c.id)
+    found: dict[str, list[str]] = {each: [] for each in fingerprints}
+    for row in reader.rows(wanted.where(RUNS.c.label.is_not(None)).distinct()):
+        if len(found[row.fingerprint]) < _LABELS:
+            found[row.fingerprint].append(one_line(str(row.label)))
+    return found
+
+
+def _by_day(reader: Reader, fingerprints: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Return how many of the latest 1,001 failures of each were so many whole days ago."""
+    c = FAILURES.c
+    at = literal_column(reader.dialect.epoch("job_failures.failed_at"), Integer)
+    day = ((int(reader.now.timestamp()) - at) // 86400).label("day")
+    latest = select(c.fingerprint, day).order_by(c.failed_at.desc()).limit(CAP + 1)
+    parts = [latest.where(c.fingerprint == each).subquery() for each in fingerprints]
+    some: Any = union_all(*(select(part) for part in parts)).subquery()
+    counted = select(*some.c, func.count().label("number")).group_by(*some.c)
+    found: dict[str, dict[int, int]] = {each: {} for each in fingerprints}
+    for row in reader.rows(counted):
+        found[row.fingerprint][int(row.day)] = row.number
+    return found
+
+
+def _dead(reader: Reader) -> dict[str, Count]:
+    """Return how many of the latest dead runs have each fingerprint."""
+    newest = (
+        select(RUNS.c.fingerprint)
+        .where(text(DEAD))
+        .order_by(RUNS.c.finished_at.desc())
+        .limit(LOOKED_AT)
+        .subquery()
+    )
+    counted = select(newest.c.fingerprint, func.count().label("number"))
+    rows = reader.rows(counted.group_by(newest.c.fingerprint))
+    full = sum(row.number for row in rows) >= LOOKED_AT
+    return {row.fingerprint: Count(row.number, full) for row in rows if row.fingerprint}

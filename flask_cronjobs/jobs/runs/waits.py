@@ -1,0 +1,256 @@
+"""Why each run that has not begun waits: one list of reasons, for lists, pages and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from sqlalchemy import Row, and_, func, or_, select, text
+
+from ...models.conditions import KEYED, ORDERED, UNKEYED
+from ...registry.rate import Rate
+from ..eligibility import PauseView, list_pauses, stopping
+from ..humanize import duration, late, seconds_since, since
+from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
+from ..workers import is_unserved
+from .throughput import ends
+
+if TYPE_CHECKING:
+    from .list import RunRow
+
+Kind: TypeAlias = Literal[
+    "turn",
+    "stopped",
+    "paused",
+    "undeclared",
+    "unserved",
+    "rate",
+    "share",
+    "executor",
+    "later",
+    "signal",
+    "sleep",
+    "worker",
+]
+
+
+class Wait(NamedTuple):
+    """One reason why a run has not begun.
+
+    :ivar short: the reason for people, in a few words.
+    :ivar what: the same as the end of "It waits".
+    :ivar run_id: the run for which it waits.
+    """
+
+    kind: Kind
+    short: str
+    what: str
+    run_id: int | None = None
+
+
+class _Waiting(NamedTuple):
+    """A run that waits, with what the rows say of its key.
+
+    :ivar holder: one of the runs that have the shares of its key, if all are taken.
+    :ivar before: in a strict order, the run that must end first.
+    :ivar slot_at: if it waits for its rate, when the next slot of its key comes.
+    :ivar step: the durable step at which it waits, behind its kind: ``wait approved``.
+    """
+
+    reader: Reader
+    row: RunRow
+    pauses: Sequence[PauseView]
+    tasks: Iterable[str]
+    executors: Iterable[str]
+    holder: Row[Any] | None = None
+    before: Row[Any] | None = None
+    step: str | None = None
+    slot_at: datetime | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The database's now."""
+        return self.reader.now
+
+
+def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ...]]:
+    """Return of each of *rows* that has not begun why it waits, the first reason first."""
+    waiting = [row for row in rows if row.status in ("queued", "failed")]
+    if not waiting:
+        return {}
+    keys = {row.id: row for row in reader.rows(_of_keys([row.id for row in waiting]))}
+    named = {each for row in keys.values() for each in (row.holder, row.before) if each}
+    c = RUNS.c
+    others = select(c.id, c.status, c.started_at).where(c.id.in_(named))
+    known = {row.id: row for row in reader.rows(others)} if named else {}
+    state, pauses = reader.state, list_pauses(reader)
+    tasks, executors = state.registry.tasks, state.settings.executors
+    return {
+        row.id: _reasons(
+            _Waiting(
+                *(reader, row, pauses, tasks, executors),
+                holder=known.get(keys[row.id].holder),
+                before=known.get(keys[row.id].before),
+                step=keys[row.id].step,
+                slot_at=_slot_at(keys[row.id]),
+            )
+        )
+        for row in waiting
+        if row.id in keys
+    }
+
+
+def _of_keys(ids: Sequence[int]) -> Any:
+    """Return the SELECT of runs, each with who has the shares of its key, and who comes before it.
+
+    In ranges, so that PostgreSQL goes along the index of a key.
+    """
+    c = RUNS.c
+    columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.on_dead
+    own = select(*columns, c.rate_key, c.rate_mark).where(c.id.in_(ids)).subquery()
+    rate = and_(RATES.c.key == own.c.rate_key, own.c.rate_mark.is_not(None))
+    has_share = (c.concurrency_key == own.c.key, c.concurrency_share.is_not(None))
+    taken = select(func.count()).where(*has_share).scalar_subquery()
+    first = select(c.id).where(*has_share).order_by(c.concurrency_share).limit(1)
+    in_key = (c.concurrency_key >= own.c.key, c.concurrency_key <= own.c.key, c.id < own.c.id)
+    earlier = select(c.id).where(text(ORDERED), own.c.on_dead.is_not(None), *in_key)
+    before = earlier.order_by(c.concurrency_key, c.id).limit(1)
+    s = STEPS.c
+    waits = (s.run_id == own.c.id, s.due_at.is_not(None), s.finished_at.is_(None))
+    step = select(s.kind + " " + s.name).where(*waits).limit(1)
+    return select(
+        own.c.id,
+        *(RATES.c.tat, RATES.c.period, RATES.c.burst),
+        step.scalar_subquery().label("step"),
+        first.where(taken >= own.c.most).scalar_subquery().label("holder"),
+        before.scalar_subquery().label("before"),
+    ).select_from(own.outerjoin(RATES, rate))
+
+
+def _slot_at(row: Row[Any]) -> datetime | None:
+    """Return when the next slot comes of the rate for which a run waits, by the row of its key."""
+    if row.tat is None:
+        return None
+    return Rate(timedelta(seconds=row.period), row.burst).opens(row.tat)
+
+
+def _reasons(waiting: _Waiting) -> tuple[Wait, ...]:
+    found = [wait for reason in REASONS for wait in reason(waiting)]
+    return tuple(found or [Wait("worker", _due(waiting), f"for a worker: {_due(waiting)}")])
+
+
+def _due(waiting: _Waiting) -> str:
+    return late(seconds_since(waiting.row.run_at, waiting.now))
+
+
+def _in_order(waiting: _Waiting) -> Iterable[Wait]:
+    before = waiting.before
+    if before is not None and before.status == "dead":
+        what = f"for run {before.id}, which is dead and stops its key: retry or discard that run"
+        yield Wait("stopped", f"stopped by run {before.id}", what, before.id)
+    elif before is not None:
+        what = f"for run {before.id}, which comes before it in the order of its key"
+        yield Wait("turn", f"behind run {before.id}", what, before.id)
+
+
+def _paused(waiting: _Waiting) -> Iterable[Wait]:
+    row = waiting.row
+    for pause in stopping(waiting.pauses, row.task, row.queue):
+        by, when = pause.paused_by or "somebody", since(pause.paused_at, waiting.now)
+        what = f"until the {pause.kind} {pause.name} is resumed: {by} paused it {when}"
+        yield Wait("paused", "paused", what)
+
+
+def _undeclared(waiting: _Waiting) -> Iterable[Wait]:
+    if waiting.tasks and waiting.row.task not in waiting.tasks:
+        what = "for code that declares its task: this app's does not"
+        yield Wait("undeclared", "task not declared", what)
+
+
+def _unserved(waiting: _Waiting) -> Iterable[Wait]:
+    row = waiting.row
+    if row.queue in waiting.executors or row.run_at > waiting.now:
+        return
+    if is_unserved(waiting.reader, row.queue):
+        what = f"for a worker that serves the queue {row.queue}: of those that tick, none does"
+        yield Wait("unserved", "no worker serves its queue", what)
+
+
+def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
+    slot_at = waiting.slot_at
+    if slot_at is not None and waiting.row.run_at <= waiting.now < slot_at:
+        what = f"for its rate, next at {slot_at:%H:%M:%S} UTC"
+        yield Wait("rate", what, what)
+
+
+def _without_share(waiting: _Waiting) -> Iterable[Wait]:
+    holder = waiting.holder
+    if holder is not None and waiting.before is None:
+        began = since(holder.started_at, waiting.now)
+        what = f"for a share of its concurrency key: run {holder.id} has one, begun {began}"
+        yield Wait("share", f"key busy: run {holder.id}", what, holder.id)
+
+
+def _for_executor(waiting: _Waiting) -> Iterable[Wait]:
+    if waiting.row.queue in waiting.executors and waiting.row.run_at <= waiting.now:
+        yield Wait("executor", _due(waiting), "to be handed to the executor of its queue")
+
+
+def _not_due(waiting: _Waiting) -> Iterable[Wait]:
+    if seconds_since(waiting.row.run_at, waiting.now) > -1:
+        return
+    due = _due(waiting)
+    kind, _, name = (waiting.step or "").partition(" ")
+    if kind == "wait":
+        yield Wait("signal", f"for {name}", f"for the signal {name}: it times out {due}")
+    elif kind == "sleep":
+        yield Wait("sleep", f"sleeps, {due}", f"for the end of the sleep {name}: {due}")
+    else:
+        yield Wait("later", due, f"for its time: {due}")
+
+
+#: The first is the one that lists show. A new one is a function here.
+REASONS: tuple[Callable[[_Waiting], Iterable[Wait]], ...] = (
+    _in_order,
+    _paused,
+    _undeclared,
+    _unserved,
+    _at_its_rate,
+    _without_share,
+    _for_executor,
+    _not_due,
+)
+
+
+def in_front(reader: Reader, row: RunRow) -> tuple[Count, float | None]:
+    """Return how many due runs come before *row*, and in about how many seconds they will be done.
+
+    The seconds are None if no run has ended in the last minutes. Of the front of the queue, no more
+    than `CAP` runs are read.
+    """
+    c, parts = RUNS.c, list[Any]()
+    for condition in (UNKEYED, KEYED):
+        front = select(c.priority, c.run_at, c.id).where(text(condition))
+        parts.append(front.order_by(c.priority.desc(), c.run_at, c.id).limit(CAP).subquery())
+    numbers = [select(func.count()).where(_comes_first(part.c, row, reader)) for part in parts]
+    found = select(*(number.scalar_subquery() for number in numbers))
+    before = sum(reader.rows(found)[0])
+    lately = ends(reader)
+    seconds = before / lately.total * lately.seconds if lately.total else None
+    return Count(before, before >= CAP), seconds
+
+
+def _comes_first(c: Any, row: RunRow, reader: Reader) -> Any:
+    earlier = or_(c.run_at < row.run_at, and_(c.run_at == row.run_at, c.id < row.id))
+    first = or_(c.priority > row.priority, and_(c.priority == row.priority, earlier))
+    return and_(c.run_at <= reader.now, first)
+
+
+def position(reader: Reader, row: RunRow) -> str:
+    """Return how many runs come before *row* and about how long that takes, for people."""
+    number, seconds = in_front(reader, row)
+    if not number.value:
+        return "it is the next one"
+    about = "" if seconds is None else f", about {duration(seconds)}"
+    return f"{number.of('run')} before it{about}"

@@ -1,0 +1,233 @@
+"""The hosts that tick: when each was seen, which queues it serves, what runs there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from sqlalchemy import Row, String, case, cast, func, select, text
+
+from ..models.conditions import RUNNING
+from .humanize import duration, seconds_since
+from .reader import CAP, RUNS, TICKS, Count, Page, Reader, Source, read_once, reading
+
+#: ``here``: seen as lately as can be expected; ``ended``: its resident workers were stopped;
+#: ``silent``: it had ticked for long, and stopped; ``gone``: it had ticked a few times.
+HostState: TypeAlias = Literal["here", "ended", "silent", "gone"]
+
+#: How many ticks are looked at, the newest first.
+_LOOKED_AT = 10_000
+#: How long a host may be silent, at least. One that ticks seldom may be so for three of its gaps.
+PATIENCE = timedelta(minutes=10)
+#: Of a host that had fewer ticks, or within less time, nobody expects more: the hosts of cloud
+#: functions have another name for each tick.
+LEAST_TICKS = 10
+LEAST_SPAN = timedelta(minutes=30)
+#: How long after its last row has ended a resident worker counts as stopped: it begins the next
+#: one at once.
+_ENDED_AFTER = timedelta(seconds=10)
+#: How many runs of a host are named.
+_RUNS_SHOWN = 5
+
+
+class RunAtWork(NamedTuple):
+    """A run that a worker of the host has."""
+
+    id: int
+    task: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """A host that ticked within the last day.
+
+    :ivar by: ``cron``, ``resident`` or both: whether processes came and went, or stayed.
+    :ivar queues: those that it serves; None: all.
+    :ivar version: of Flask-CronJobs.
+    :ivar ticks: how many there were.
+    :ivar running: how many runs its workers have.
+    :ivar runs: the first of them.
+    """
+
+    host: str
+    state: HostState
+    seen_at: datetime
+    by: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    version: str | None
+    ticks: int
+    running: Count
+    runs: tuple[RunAtWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Hosts that ticked for long and stopped, while others go on.
+
+    :ivar hosts: their names, first the one that has been silent longest.
+    :ivar since: when that one was seen last.
+    """
+
+    hosts: tuple[str, ...]
+    seconds: float
+    since: datetime
+
+    def __str__(self) -> str:
+        first, *others = self.hosts
+        long = duration(self.seconds)
+        if others:
+            return f"{len(self.hosts)} hosts are silent, {first} for {long}"
+        return f"the host {first} has been silent for {long}"
+
+
+def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:
+    """Return the hosts that ticked within the last day: silent ones, those here, then the others.
+
+    :param limit: how many at most. What is left out is not said: they are those that are gone.
+    """
+    order = "silent", "here", "ended", "gone"
+    with reading(source) as reader:
+        at_work, capped = _at_work(reader)
+        found = [
+            _view(reader, host, groups, at_work.get(host, []), capped)
+            for host, groups in _by_host(reader).items()
+        ]
+        found.sort(key=lambda each: (order.index(each.state), each.host))
+        return Page(found[:limit], None, reader.now)
+
+
+@read_once
+def find_silence(reader: Reader) -> Silence | None:
+    """Return which hosts are silent; None if there are none, or if all are."""
+    by_host = _by_host(reader)
+    states = {host: _state(reader, groups) for host, groups in by_host.items()}
+    seen = {host: _seen(by_host[host]) for host in states if states[host] == "silent"}
+    if not seen or "here" not in states.values():
+        return None
+    hosts = sorted(seen, key=lambda host: (seen[host], host))
+    since = seen[hosts[0]]
+    return Silence(tuple(hosts), seconds_since(since, reader.now), since)
+
+
+def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
+    """Return the hosts that serve *queue*."""
+    serving = (host for host, queues in _serving(reader) if queues is None or queue in queues)
+    return tuple(sorted(set(serving)))
+
+
+def is_unserved(reader: Reader, queue: str) -> bool:
+    """Return whether there are hosts, and none of them serves *queue*."""
+    return bool(_serving(reader)) and not hosts_of(reader, queue)
+
+
+@read_once
+def _serving(reader: Reader) -> list[tuple[str, tuple[str, ...] | None]]:
+    """Return each host that is here with the queues that it serves; it may be there repeatedly."""
+    return [
+        (host, _queues([group]))
+        for host, groups in _by_host(reader).items()
+        for group in groups
+        if _is_here(reader, group)
+    ]
+
+
+@read_once
+def _by_host(reader: Reader) -> dict[str, list[Row[Any]]]:
+    """Return by host the groups of its ticks that are alike, the one that was seen last first."""
+    found: dict[str, list[Row[Any]]] = {}
+    for row in sorted(reader.rows(_grouped(reader)), key=lambda row: row.seen, reverse=True):
+        found.setdefault(row.host, []).append(row)
+    return found
+
+
+def _grouped(reader: Reader) -> Any:
+    c = TICKS.c
+    queues = cast(c.queues, String).label("queues")
+    columns = c.id, c.host, c.resident, queues, c.started_at, c.seen_at, c.finished_at
+    recent = select(*columns).where(c.started_at > reader.now - timedelta(days=1))
+    n = recent.order_by(c.started_at.desc()).limit(_LOOKED_AT).subquery().c
+    alike = n.host, n.resident, n.queues
+    groups = (
+        select(
+            *alike,
+            func.count().label("ticks"),
+            func.min(n.started_at).label("first"),
+            func.max(n.started_at).label("last"),
+            func.max(n.seen_at).label("seen"),
+            func.max(n.id).label("latest"),
+            func.max(case((n.finished_at.is_(None), n.id))).label("open"),
+        )
+        .group_by(*alike)
+        .subquery()
+    )
+    return select(groups, c.version).join(TICKS, c.id == groups.c.latest)
+
+
+def _has_ended(reader: Reader, group: Row[Any]) -> bool:
+    """Return whether resident workers were stopped: one that dies leaves its row unfinished."""
+    finished = group.open != group.latest
+    return bool(group.resident) and finished and group.seen < reader.now - _ENDED_AFTER
+
+
+def _is_here(reader: Reader, group: Row[Any]) -> bool:
+    usual = (group.last - group.first) / max(group.ticks - 1, 1)
+    is_late = group.seen < reader.now - max(PATIENCE, 3 * usual)
+    return not is_late and not _has_ended(reader, group)
+
+
+def _state(reader: Reader, groups: Sequence[Row[Any]]) -> HostState:
+    if any(_is_here(reader, group) for group in groups):
+        return "here"
+    if _has_ended(reader, groups[0]):
+        return "ended"
+    span = max(group.last for group in groups) - min(group.first for group in groups)
+    is_regular = sum(group.ticks for group in groups) >= LEAST_TICKS and span >= LEAST_SPAN
+    return "silent" if is_regular else "gone"
+
+
+def _seen(groups: Sequence[Row[Any]]) -> datetime:
+    seen: datetime = groups[0].seen
+    return seen
+
+
+def _queues(groups: Sequence[Row[Any]]) -> tuple[str, ...] | None:
+    if any(group.queues is None for group in groups):
+        return None
+    return tuple(sorted({name for group in groups for name in json.loads(group.queues)}))
+
+
+def _view(
+    reader: Reader,
+    host: str,
+    groups: Sequence[Row[Any]],
+    runs: Sequence[RunAtWork],
+    capped: bool,
+) -> HostView:
+    now = [group for group in groups if _is_here(reader, group)] or groups[:1]
+    return HostView(
+        host=host,
+        state=_state(reader, groups),
+        seen_at=_seen(groups),
+        by=tuple(sorted({"resident" if group.resident else "cron" for group in now})),
+        queues=_queues(now),
+        version=now[0].version,
+        ticks=sum(group.ticks for group in groups),
+        running=Count(len(runs), capped),
+        runs=tuple(runs[:_RUNS_SHOWN]),
+    )
+
+
+def _at_work(reader: Reader) -> tuple[dict[str, list[RunAtWork]], bool]:
+    """Return by host what its workers have, of `CAP` runs; and whether there are more."""
+    c = RUNS.c
+    running = select(c.id, c.job_type, c.locked_by, c.started_at).where(text(RUNNING))
+    rows = reader.rows(running.order_by(c.locked_until).limit(CAP + 1))
+    found: dict[str, list[RunAtWork]] = {}
+    for row in rows[:CAP]:
+        host = str(row.locked_by).rsplit(":", 2)[0]
+        found.setdefault(host, []).append(RunAtWork(row.id, row.job_type, row.started_at))
+    return found, len(rows) > CAP

@@ -1,0 +1,107 @@
+"""A webhook is told what begins to need a person, and what ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, update
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.state import State
+from flask_cronjobs.models import JobAlert, JobRun
+
+from ..monitor import Monitor
+from ..rows import Rows, ago
+
+pytestmark = pytest.mark.usefixtures("context")
+DEAD = "tests: 1 run ended dead in the last 24 h"
+
+
+@pytest.fixture
+def told(jobs: CronJobs, state: State, monitor: Monitor) -> Any:
+    """Run a tick, and return the lines that the webhook was told."""
+    object.__setattr__(state.settings, "alert_url", f"{monitor.url}hook?secret")
+
+    def tick() -> list[str]:
+        monitor.bodies.clear()
+        jobs.tick()
+        lines = [line for body in monitor.bodies for line in json.loads(body)["text"].split("\n")]
+        return [line.partition(". ")[0] for line in lines]
+
+    return tick
+
+
+def _unseen(db: SQLAlchemy) -> None:
+    """Let all alerts have been seen long ago."""
+    db.session.execute(update(JobAlert).values(seen_at=ago(360)))
+    db.session.commit()
+
+
+def _set(db: SQLAlchemy, run_id: int, status: str) -> None:
+    db.session.execute(update(JobRun).where(JobRun.id == run_id).values(status=status))
+    db.session.commit()
+
+
+def test_what_begins_is_told_once_and_what_ends_when_it_stays_away(
+    jobs: CronJobs, db: SQLAlchemy, rows: Rows, told: Any
+) -> None:
+    assert told() == []
+    run_id = rows.run("dead", finished_at=ago(60))
+    assert told() == [DEAD]
+    assert told() == []
+    _set(db, run_id, "cancelled")
+    assert told() == []  # It may come back soon.
+    _set(db, run_id, "dead")
+    assert told() == []
+    _set(db, run_id, "cancelled")
+    _unseen(db)
+    assert told() == ["tests: over: 1 run ended dead in the last 24 h"]
+    assert told() == []
+    assert db.session.scalars(select(JobAlert)).all() == []
+
+
+def test_each_thing_is_told_apart_though_its_words_change(
+    jobs: CronJobs, rows: Rows, told: Any
+) -> None:
+    rows.run("dead", finished_at=ago(60))
+    assert told() == [DEAD]
+    rows.run("dead", finished_at=ago(60))
+    jobs.pause(queue="mail")
+    jobs.pause(queue="sms")
+    assert told() == [
+        "tests: The queue mail is paused by Python",
+        "tests: The queue sms is paused by Python",
+    ]
+
+
+def test_a_webhook_that_fails_is_told_by_the_next_tick(
+    rows: Rows, monitor: Monitor, told: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows.run("dead", finished_at=ago(60))
+    monitor.status = 500
+    assert told() == [DEAD]
+    assert "secret" not in caplog.text
+    monitor.status = 200
+    assert told() == [DEAD]
+    assert told() == []
+
+
+def test_what_ended_before_it_was_told_is_never_told(
+    db: SQLAlchemy, rows: Rows, monitor: Monitor, told: Any
+) -> None:
+    run_id = rows.run("dead", finished_at=ago(60))
+    monitor.status = 500
+    told()
+    _set(db, run_id, "cancelled")
+    _unseen(db)
+    monitor.status = 200
+    assert told() == []
+
+
+def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, rows: Rows) -> None:
+    rows.run("dead", finished_at=ago(60))
+    jobs.tick()
+    assert db.session.scalars(select(JobAlert)).all() == []

@@ -1,0 +1,93 @@
+"""How far a batch is, with what is inside of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from flask_cronjobs.jobs.batches.views import BatchView, facts_of, find_batch, list_batches
+from flask_cronjobs.jobs.state import State
+from flask_cronjobs.models import JobBatch
+from tests.rows import Rows, ago
+
+
+@pytest.fixture
+def nested(state: State, rows: Rows, db: Any) -> int:
+    """The id of a batch with two runs, which has one with four, which has one that has finished."""
+    with state.app.app_context():
+        made = [JobBatch(key=key) for key in ("outer", "inner", "innermost")]
+        db.session.add_all(made)
+        db.session.flush()
+        outer, inner = made[0].id, made[1].id
+        made[1].parent_id, made[2].parent_id = outer, inner
+        made[2].closed_at = made[2].finished_at = ago(5)
+        made[2].total, made[2].succeeded, made[2].dead = 10, 7, 3
+        made[1].pruned = {"succeeded": 2}
+        db.session.commit()
+    for status, batch in (("succeeded", outer), ("queued", outer), ("running", inner)):
+        rows.run(status, batch_id=batch)
+    rows.run("dead", batch_id=inner)
+    return outer
+
+
+def found(state: State, key: int | str) -> BatchView:
+    batch = find_batch(state, key)
+    assert batch is not None
+    return batch
+
+
+def test_outer_batch_counts_what_is_inside_by_its_weight(state: State, nested: int) -> None:
+    outer = found(state, nested)
+    assert (outer.counts.total, outer.inside) == (3, 1)
+    # Its own two and the inner batch; the four of that and the innermost, which died; the ten.
+    assert outer.whole == {"succeeded": 10, "dead": 5, "running": 1, "queued": 1, "open": 1}
+    assert outer.ended == 15
+    assert outer.fraction == pytest.approx(15 / 18)
+    assert [name for name, _, _ in outer.segments] == ["succeeded", "dead", "running"]
+    _, begins, width = outer.segments[-1]
+    assert [begins, width] == pytest.approx([15 / 18, 1 / 18])
+    inner, innermost = found(state, "inner"), found(state, "innermost")
+    assert inner.whole == {"succeeded": 9, "dead": 5, "running": 1}
+    assert (innermost.whole, innermost.fraction) == ({"succeeded": 7, "dead": 3}, 1.0)
+    listed = list_batches(state).rows
+    assert [each.whole for each in listed] == [innermost.whole, inner.whole, outer.whole]
+    assert "15 of 18 ended" in [fact.value for fact in facts_of(outer, ago(0))]
+
+
+def test_time_left_goes_by_the_pace_so_far(state: State, nested: int) -> None:
+    outer = found(state, nested)
+    assert outer.seconds_left(outer.opened_at + timedelta(seconds=50)) is None  # It is open.
+    with state.engine.begin() as connection:
+        connection.execute(text("UPDATE job_batches SET closed_at = opened_at"))
+    outer = found(state, nested)
+    assert outer.seconds_left(outer.opened_at + timedelta(seconds=50)) == pytest.approx(10)
+    left = [f.value for f in facts_of(outer, outer.opened_at + timedelta(seconds=50))]
+    assert "about 10 s, at the pace so far" in left
+
+
+@pytest.mark.parametrize(
+    ("on_dead", "ended", "said"),
+    [
+        ("continue", {}, None),
+        ("stop", {}, "A member died, so what waits is cancelled."),
+        (
+            "stop",
+            {"total": 4, "dead": 1, "cancelled": 3},
+            "A member died, so it was stopped: 3 others ended cancelled.",
+        ),
+        ("stop", {"total": 1, "succeeded": 1}, None),
+    ],
+)
+def test_stopped_batch_says_so(
+    state: State, rows: Rows, db: Any, on_dead: str, ended: dict[str, int], said: str | None
+) -> None:
+    with state.app.app_context():
+        batch = JobBatch(key="b", on_dead=on_dead, **ended)
+        batch.closed_at = batch.finished_at = ago(5) if ended else None
+        db.session.add(batch)
+        db.session.commit()
+        rows.run("dead", batch_id=batch.id)
+    assert found(state, "b").stop == said

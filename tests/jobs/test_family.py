@@ -1,0 +1,108 @@
+"""The relatives of a run, and the page of what a text names."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.finding import find_place
+from flask_cronjobs.jobs.runs import family
+from flask_cronjobs.jobs.runs.detail import facts_of, find_run
+from flask_cronjobs.jobs.runs.family import Family
+from flask_cronjobs.jobs.state import State
+
+from ..rows import Rows
+
+
+def _family(state: State, run_id: int) -> Family:
+    view = find_run(state, run_id)
+    assert view is not None
+    assert view.family is not None
+    return view.family
+
+
+def _ids(found: Family) -> tuple[int | None, ...]:
+    near = (found.earlier, found.later, found.succeeded)
+    return tuple(None if each is None else each.id for each in near)
+
+
+def test_relatives_of_a_slot_are_those_of_its_definition_by_time(state: State, rows: Rows) -> None:
+    report = rows.definition("report")
+    own = {"definition_id": report, "job_type": "report"}
+    last = rows.run("dead", age=10, **own)
+    good = rows.run("succeeded", age=40, payload={"week": 3, "token": "x"}, **own)
+    bad = rows.run("dead", age=30, **own)
+    rows.run("succeeded", age=35, job_type="report")
+    this = rows.run("dead", age=20, **own)
+    found = _family(state, this)
+    assert _ids(found) == (bad, last, good)
+    assert found.succeeded_payload == {"week": 3, "token": "***"}
+    assert _ids(_family(state, good)) == (None, bad, None)
+
+
+def test_relatives_of_an_enqueued_run_are_those_of_its_task(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = rows.run("succeeded")
+    rows.run("succeeded", job_type="other")
+    this = rows.run("dead")
+    rows.run("succeeded", job_type="other")
+    later = rows.run()
+    assert _ids(_family(state, this)) == (good, later, good)
+    monkeypatch.setattr(family, "OF_ALL", 1)
+    assert _ids(_family(state, this)) == (None, None, None)
+
+
+def test_dead_runs_that_died_alike_are_counted_up_to_a_cap(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(run_id: int) -> str | None:
+        view = find_run(state, run_id)
+        assert view is not None
+        return next((str(each.value) for each in facts_of(view) if "died" in each.label), None)
+
+    this = rows.run("dead", error_type="OSError")
+    assert said(this) is None
+    for kind in ("OSError", "OSError", "KeyError", None):
+        rows.run("dead", error_type=kind)
+    rows.run("dead", error_type="OSError", job_type="other")
+    assert said(this) == "2 other runs"
+    assert said(rows.run("dead")) == "1 other run"
+    assert said(rows.run("queued")) is None
+    monkeypatch.setattr(family, "OF_DEAD", 7)
+    assert said(this) == "2+ other runs"
+
+
+def test_dead_runs_of_one_group_of_errors_are_alike(state: State, rows: Rows) -> None:
+    this = rows.run("dead", error_type="OSError", fingerprint="a")
+    for group in ("a", "b", None):
+        rows.run("dead", error_type="OSError", fingerprint=group)
+    view = find_run(state, this)
+    assert view is not None
+    (fact,) = [each for each in facts_of(view) if "died" in each.label]
+    assert (fact.text, fact.link) == (
+        "1 other run",
+        ("runs", {"status": "dead", "fingerprint": "a"}),
+    )
+
+
+def test_a_text_names_a_page(state: State, rows: Rows, jobs: CronJobs) -> None:
+    jobs.task(name="send", queue="mail")(lambda: None)
+    rows.definition("nightly")
+    run_id = rows.run(idempotency_key="invoice:7")
+    with state.engine.begin() as connection:
+        connection.execute(text("INSERT INTO job_batches (key) VALUES ('reports')"))
+    for name, endpoint, values in (
+        (f" #{run_id} ", "run", {"run_id": run_id}),
+        ("invoice:7", "run", {"run_id": run_id}),
+        ("reports", "batch", {"key": "reports"}),
+        ("nightly", "definition", {"name": "nightly"}),
+        ("send", "task", {"name": "send"}),
+        ("mail", "runs", {"queue": "mail"}),
+        ("4711", "runs", {"q": "4711"}),
+        ("customer", "runs", {"q": "customer"}),
+    ):
+        assert find_place(state, name) == (endpoint, values)
+    both = rows.run(idempotency_key=str(run_id))
+    assert find_place(state, str(run_id)) == ("runs", {"q": str(run_id)}), both

@@ -1,0 +1,187 @@
+"""What an operator does is a row, in the transaction that does it, and says what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+
+from flask_cronjobs import CronJobs, TablesMissing
+from flask_cronjobs.errors import StateConflict
+from flask_cronjobs.jobs.definitions.actions import add_definition, remove_definition, run_now
+from flask_cronjobs.jobs.effects import effect_done, effect_redo
+from flask_cronjobs.jobs.marks import add_mark, remove_mark
+from flask_cronjobs.jobs.operations.rows import KEPT
+from flask_cronjobs.jobs.operations.views import OperationView, list_operations, operations_on
+from flask_cronjobs.jobs.pauses import Target, pause, resume
+from flask_cronjobs.jobs.pruning import prune, prune_all
+from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
+from flask_cronjobs.jobs.runs.detail import facts_of, find_run
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs, matching_ids
+from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
+from flask_cronjobs.jobs.state import State
+from flask_cronjobs.models import JobOperation
+from flask_cronjobs.registry.registry import DefinitionSpec
+from tests.rows import Rows, ago
+
+
+def operations(state: State) -> list[OperationView]:
+    """All, the first one first."""
+    return [*reversed(list_operations(state, limit=100).rows)]
+
+
+def sql(state: State, statement: str) -> None:
+    with state.engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def test_each_act_is_a_row(state: State, rows: Rows, jobs: CronJobs) -> None:
+    jobs.task(name="send")(lambda **_: None)
+    rows.definition("a", job_type="send")
+    rows.effect("e", state="in_doubt")
+    rows.effect("f", state="in_doubt")
+    dead = rows.run("dead", payload={"secret": "hush"})
+    RETRY.one(state, dead, "ada")
+    CANCEL.one(state, dead, "ada")
+    retry_with(state, dead, {"x": 1}, "ada")
+    again = run_again(state, dead, actor="ada")
+    new = run_now(state, "a", actor="ada")
+    DISCARD.many(state, [rows.run("dead"), rows.run("dead")], "ada")
+    RETRY.many(state, RunFilter(status="dead", task="send"), "ada")
+    for target in (Target("definition", "a"), Target("queue", "mail")):
+        pause(state, target, "ada")
+        resume(state, target, "ada")
+    effect_done(state, "e", "ada")
+    effect_redo(state, "f", "ada")
+    daily = DefinitionSpec("own", "send", "@daily", "UTC", {})
+    add_definition(state, daily, "ada")
+    add_definition(state, daily, "ada")
+    add_definition(state, daily._replace(schedule="@hourly"), "ada")
+    remove_definition(state, "own", "ada")
+    remove_mark(state, add_mark(state, "v1", actor="ada").id, "ada")
+    prune_all(state, actor="ada")
+    found = operations(state)
+    assert {each.actor for each in found} == {"ada"}
+    assert all(each.finished_at is not None and not each.stopped for each in found)
+    assert [(each.what, each.target, each.run_id, each.done) for each in found] == [
+        ("retried", f"run {dead}", dead, 1),
+        ("cancelled", f"run {dead}", dead, 1),
+        ("retried with another payload", f"run {dead}", dead, 1),
+        ("ran again", f"run {dead}", again, 1),
+        ("ran now", "a", new, 1),
+        ("discarded", "2 runs", None, 2),
+        ("retried", "0 runs of status='dead', task='send'", None, 0),
+        ("paused", "definition a", None, None),
+        ("resumed", "definition a", None, None),
+        ("paused", "queue mail", None, None),
+        ("resumed", "queue mail", None, None),
+        ("marked as done", "effect e", None, None),
+        ("marked to be done again", "effect f", None, None),
+        ("added", "definition own", None, None),
+        ("changed", "definition own", None, None),
+        ("removed", "definition own", None, None),
+        ("unmarked", "v1", None, None),
+        ("pruned", "0 runs", None, None),
+    ]
+    assert rows.get(new).operation_id == found[4].id
+
+
+def test_what_changes_nothing_is_no_row(state: State, rows: Rows, jobs: CronJobs) -> None:
+    jobs.task(name="send")(lambda: None)
+    done = rows.run("succeeded")
+    with pytest.raises(StateConflict):
+        RETRY.one(state, done)
+    resume(state, Target("queue", "mail"))
+    assert operations(state) == []
+
+
+ACTS: dict[str, Callable[[State, int], object]] = {
+    "retry": lambda state, run_id: RETRY.one(state, run_id),
+    "retry many": lambda state, run_id: RETRY.many(state, [run_id]),
+    "pause": lambda state, _: pause(state, Target("queue", "mail")),
+    "run again": lambda state, run_id: run_again(state, run_id),
+}
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_what_cannot_be_noted_is_not_done(
+    state: State, rows: Rows, jobs: CronJobs, name: str
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    dead = rows.run("dead")
+    sql(state, "DROP TABLE job_operations")
+    with pytest.raises(TablesMissing):
+        ACTS[name](state, dead)
+    assert [run.status for run in list_runs(state).rows] == ["dead"]
+    with state.engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM job_pauses")).scalar() == 0
+
+
+def test_bulk_action_that_was_stopped_says_how_far_it_came(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
+    ids = [rows.run("dead") for _ in range(5)]
+    seen: list[str] = []
+
+    def stop(_: int) -> None:
+        seen.extend(each.progress for each in operations(state))
+        if len(seen) == 2:
+            raise SystemExit(1)
+
+    with pytest.raises(SystemExit):
+        RETRY.many(state, ids, "ada", stop)
+    assert seen == ["2 of 5, at work", "4 of 5, at work"]
+    sql(state, f"UPDATE job_operations SET seen_at = '{ago(61):%Y-%m-%d %H:%M:%S.%f%z}'")
+    (found,) = operations(state)
+    assert found.progress == "4 of 5, stopped"
+    assert len(matching_ids(state, RunFilter(operation=found.id))) == 4
+
+
+def test_operation_says_what_became_of_its_runs(state: State, rows: Rows) -> None:
+    """Of those that no later one has touched."""
+    ids = [rows.run("dead") for _ in range(6)]
+    RETRY.many(state, ids, "ada")
+    CANCEL.one(state, ids[0], "bob")
+    sql(state, f"DELETE FROM job_runs WHERE id = {ids[1]}")
+    ended = "UPDATE job_runs SET status = '{}', finished_at = run_at WHERE id = {}"
+    for status, run_id in zip(("succeeded", "succeeded", "dead"), ids[2:5], strict=True):
+        sql(state, ended.format(status, run_id))
+    many, one = operations(state)
+    assert many.outcome == "2 succeeded, 1 dead, 1 queued, 2 changed since, or pruned"
+    assert one.outcome == "1 cancelled"
+
+
+def test_outcome_is_counted_up_to_a_cap(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.jobs.operations.views.CAP", 2)
+    RETRY.many(state, [rows.run("dead") for _ in range(3)], "ada")
+    (found,) = operations(state)
+    assert found.outcome == "2 queued of the first 2 runs"
+
+
+def test_run_says_who_touched_it(state: State, rows: Rows) -> None:
+    """By each operation on it alone, and the latest on many."""
+    first, second = rows.run("dead"), rows.run("queued")
+    RETRY.one(state, first, "ada")
+    CANCEL.many(state, [first, second], "bob")
+    assert [(each.actor, each.what) for each in operations_on(state, first)] == [
+        ("bob", "cancelled"), ("ada", "retried"),
+    ]  # fmt: skip
+    assert [each.actor for each in operations_on(state, second)] == ["bob"]
+    assert operations_on(state, rows.run("dead")) == ()
+    view = find_run(state, second)
+    assert view is not None
+    assert [fact.value for fact in facts_of(view) if fact.label == "cancelled"] == ["by bob"]
+
+
+def test_operations_are_kept_for_a_year(state: State, rows: Rows) -> None:
+    for age, actor in ((KEPT + 60, "old"), (KEPT - 60, "young")):
+        made = {"what": "paused", "target": "queue mail", "actor": actor}
+        rows._insert(JobOperation, {**made, "started_at": ago(age)})
+    with state.bookkeeping() as books:
+        list(prune(books, state.settings))
+    assert [each.actor for each in operations(state)] == ["young"]

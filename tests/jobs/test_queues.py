@@ -1,0 +1,112 @@
+"""Queues: what waits in each, how fast it comes and goes, and who serves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs import queues as queues_module
+from flask_cronjobs.jobs.queues import QueueView, list_queues
+from flask_cronjobs.jobs.reader import reading
+from flask_cronjobs.jobs.runs import throughput
+from flask_cronjobs.jobs.state import State
+from flask_cronjobs.models import JobRun
+from tests.rows import Rows, ago, now
+
+
+def queues(state: State) -> dict[str, QueueView]:
+    return {each.name: each for each in list_queues(state).rows}
+
+
+def seconds(view: QueueView) -> int | None:
+    return None if view.oldest is None else round((now() - view.oldest).total_seconds())
+
+
+def test_a_queue_counts_what_waits_and_says_since_when(
+    rows: Rows, state: State, jobs: CronJobs
+) -> None:
+    jobs.task(name="idle", queue="idle")(lambda: None)
+    key: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
+    rows.run(age=60, priority=3)
+    rows.run(age=90, job_type="other", **key)
+    rows.run("failed", age=-600)
+    rows.run(age=-600, queue="later")
+    rows.run("running", age=60, queue="busy")
+    found = queues(state)
+    assert list(found) == ["default", "idle", "later"]
+    assert (found["default"].waiting.value, found["default"].due.value) == (3, 2)
+    assert seconds(found["default"]) in (90, 91, 92)
+    assert (found["later"].waiting.value, found["later"].due.value) == (1, 0)
+    assert seconds(found["later"]) is None
+    assert not found["idle"].waiting
+
+
+def test_counting_stops(rows: Rows, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues_module, "_COUNTED", 1)
+    rows.run(age=60)
+    rows.run(age=60, job_type="of the same queue")
+    rows.run(age=60, queue="mail")
+    assert [str(each.waiting) for each in list_queues(state).rows] == ["1+", "0+"]
+
+
+def test_a_queue_says_how_fast_runs_come_and_end(rows: Rows, state: State) -> None:
+    for number in range(20):
+        rows.run("succeeded", age=60, run_at=ago(62 + number), started_at=ago(62))
+    rows.run("dead", age=60, run_at=ago(99), started_at=ago(99))
+    rows.run("cancelled", age=60, queue="mail", started_at=None)
+    rows.run("succeeded", age=700, queue="old")
+    with state.engine.begin() as connection:
+        connection.execute(update(JobRun).where(JobRun.id < 6).values(created_at=ago(700)))
+    found = queues(state)
+    assert list(found) == ["default", "mail"]
+    assert (found["default"].arrivals, found["default"].ends) == (1.6, 2.1)
+    assert found["default"].waited == pytest.approx(18, abs=0.5)
+    assert (found["mail"].ends, found["mail"].waited) == (0.1, None)
+
+
+def test_of_many_runs_only_the_newest_are_looked_at(
+    rows: Rows, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throughput, "MOST", 3)
+    for age in (10, 20, 30, 40):
+        rows.run("succeeded", age=age, queue="mail")
+    with reading(state) as reader:
+        flow = throughput.ends(reader)
+    assert flow.total == 3
+    assert flow.seconds == pytest.approx(30, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "service"),
+    [
+        ([], "nobody"),
+        ([{"host": "web-1"}, {"host": "web-2", "queues": ["mail"]}], "web-1, web-2"),
+        ([{"host": "web-2", "queues": ["slow"]}], "nobody"),
+        ([{"host": f"web-{number}"} for number in range(5)], "web-0, web-1, web-2 and 2 more"),
+    ],
+)
+def test_a_queue_says_who_serves_it(
+    rows: Rows, state: State, jobs: CronJobs, values: list[dict[str, Any]], service: str
+) -> None:
+    jobs.task(name="it", queue="mail")(lambda: None)
+    for each in values:
+        rows.tick(age=5, **each)
+    assert queues(state)["mail"].service(now()) == service
+
+
+def test_a_paused_queue_says_by_whom(rows: Rows, state: State, jobs: CronJobs) -> None:
+    rows.tick(age=5)
+    with state.app.app_context():
+        jobs.pause(queue="mail")
+    assert queues(state)["mail"].service(now()).startswith("paused by Python ")
+
+
+def test_an_executor_serves_its_queue(rows: Rows, state: State) -> None:
+    rows.tick(age=5)
+    rows.run(age=5, queue="reports")
+    object.__setattr__(state.settings, "executors", {"reports": "celery"})
+    view = queues(state)["reports"]
+    assert (view.service(now()), view.hosts) == ("celery", ())

@@ -1,0 +1,199 @@
+"""Rate limits: runs wait for slots, and a claim takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+
+from flask_cronjobs.jobs import orders, rates
+from flask_cronjobs.jobs.rates import Slot
+from flask_cronjobs.jobs.runs.changes import Operator
+from flask_cronjobs.models import JobRate
+from flask_cronjobs.registry.rate import Rate
+from flask_cronjobs.types import Claim, OutcomeKind
+from tests.kit import Kit, in_threads
+from tests.marks import on_postgresql
+from tests.rows import ago
+
+#: A hundred a minute.
+HUNDRED = Rate(timedelta(seconds=0.6))
+
+
+def refuse_too_early(times: Sequence[datetime], period: float, burst: int = 1) -> None:
+    """Fail if any window has more of *times*, in order, than its length allows, and *burst*."""
+    for (i, first), (j, last) in combinations(enumerate(times), 2):
+        least = timedelta(seconds=period) * (j - i + 1 - burst)
+        assert last - first >= least, f"{j - i + 1} attempts in {last - first}"
+
+
+def waiting(kit: Kit, key: str = "key", number: int = 1, **values: Any) -> list[int]:
+    """So many due runs that wait for their rate."""
+    return kit.runs(number, rate_key=key, rate_mark="waits", **values)
+
+
+def opened(kit: Kit, rate: Rate = HUNDRED, **request: Any) -> rates.Slots:
+    return rates.open_slots(kit.books, {"task": rate}, kit.request(**request))
+
+
+def spent(kit: Kit, claims: Sequence[Claim], rate: Rate = HUNDRED) -> list[Slot | None]:
+    return [*rates.spend(kit.books, {"task": rate}, claims).values()]
+
+
+def tat(kit: Kit) -> datetime:
+    with kit.engine.connect() as connection:
+        return connection.execute(select(JobRate.tat)).scalar_one()
+
+
+def taken(kit: Kit, ahead: float, key: str = "key") -> None:
+    """Let the key's next slot come in *ahead* seconds."""
+    kit.sql(
+        "INSERT INTO job_rates (key, tat, period, burst) VALUES (:key, :tat, 0.6, 1)",
+        key=key,
+        tat=ago(seconds=-ahead),
+    )
+
+
+def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
+    first, second = waiting(kit, number=2)
+    assert kit.claim_ids() == []
+    assert opened(kit) == (1, None)
+    assert opened(kit) == (0, None), "one is ready already"
+    claims = kit.claim()
+    assert [claim.id for claim in claims] == [first]
+    (slot,) = spent(kit, claims)
+    assert slot is not None
+    assert slot.after - slot.before == HUNDRED.period
+    found = opened(kit)
+    assert found.opened == 0
+    assert 0 < (found.wait or 0) <= 0.6
+    assert kit.claim_ids() == []
+    assert kit.row(second).rate_mark == "waits"
+
+
+@pytest.mark.parametrize("number", [3, 30])
+def test_claim_takes_no_more_slots_than_there_are(kit: Kit, number: int) -> None:
+    kit.runs(number, rate_key="key")
+    claims = kit.claim()
+    assert len(claims) == number
+    rate = HUNDRED._replace(burst=10)
+    slots = spent(kit, claims, rate)
+    assert [slot is not None for slot in slots] == [place < 10 for place in range(number)]
+
+
+def test_key_gives_slots_back_that_nobody_has_passed(kit: Kit) -> None:
+    kit.runs(3, rate_key="key")
+    rate = HUNDRED._replace(burst=3)
+    first, second, third = spent(kit, kit.claim(), rate)
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    rates.give_back(kit.books, [first])
+    assert tat(kit) == third.after, "others have passed it"
+    rates.give_back(kit.books, [second, third])
+    assert tat(kit) == first.after
+
+
+def test_first_due_runs_of_each_key_come_first(kit: Kit) -> None:
+    low, high = waiting(kit)[0], waiting(kit, priority=1)[0]
+    waiting(kit, priority=9, run_at=ago(seconds=-60))
+    old = waiting(kit, "other", run_at=ago(hours=1))[0]
+    waiting(kit, "other")
+    taken(kit, 5, "held")
+    waiting(kit, "held")
+    found = opened(kit)
+    assert found.opened == 2
+    assert 4 < (found.wait or 0) <= 5
+    assert kit.claim_ids() == [high, old]
+    assert kit.row(low).rate_mark == "waits"
+
+
+def test_runs_that_this_worker_cannot_take_do_not_keep_others(kit: Kit) -> None:
+    busy: dict[str, Any] = {"concurrency_key": "busy", "concurrency_limit": 1}
+    kit.run(**busy)
+    kit.claim_one()
+    waiting(kit, job_type="other", priority=9)
+    waiting(kit, queue="far", priority=9)
+    waiting(kit, queue="paused", priority=9)
+    kit.sql("INSERT INTO job_pauses (kind, name) VALUES ('queue', 'paused')")
+    waiting(kit, number=3, priority=5, **busy)
+    (mine,) = waiting(kit)
+    for _ in range(2):
+        opened(kit, elsewhere=frozenset({"far"}))
+    assert kit.claim_ids(elsewhere=frozenset({"far"})) == [mine]
+
+
+def test_run_of_a_strict_order_waits_for_its_turn_first(kit: Kit) -> None:
+    strict: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "skip"}
+    first, _ = waiting(kit, number=2, order_mark="new", **strict)
+    assert opened(kit).opened == 0
+    orders.give(kit.books)
+    assert opened(kit).opened == 1
+    assert kit.claim_ids() == [first]
+
+
+@pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
+def test_run_waits_again_for_its_next_attempt(kit: Kit, kind: OutcomeKind) -> None:
+    run = kit.run(rate_key="key")
+    kit.finish(kit.claim_one(), kind)
+    assert kit.row(run).rate_mark == "waits"
+    Operator(kit.books).cancel([run], "why")
+    assert kit.row(run).rate_mark is None
+    Operator(kit.books).retry([run])
+    assert kit.row(run).rate_mark == "waits"
+
+
+def test_key_is_held_back_for_all(kit: Kit) -> None:
+    run = kit.run(rate_key="key")
+    rate = HUNDRED._replace(burst=5)
+    kit.claim_one()
+    for seconds in (30, 10):
+        rates.hold_back(kit.books, run, rate, seconds)
+        waiting(kit, number=2)
+        found = opened(kit, rate)
+        assert found.opened == 0
+        assert 29 < (found.wait or 0) <= 30
+
+
+@on_postgresql
+def test_locked_key_has_no_slot_and_holds_nobody_up(kit: Kit) -> None:
+    taken(kit, -60)
+    kit.runs(1, rate_key="key")
+    claims = kit.claim()
+    with kit.engine.begin() as connection:
+        connection.execute(text("SELECT 1 FROM job_rates FOR UPDATE"))
+        assert spent(kit, claims) == [None]
+    assert None not in spent(kit, claims)
+
+
+def test_two_claims_at_once_never_take_the_same_slot(kit: Kit) -> None:
+    rate = HUNDRED._replace(burst=7)
+    kit.runs(40, rate_key="key")
+    claims = [kit.claim(limit=10) for _ in range(4)]
+    others = [kit.another() for _ in claims]
+    found: list[Slot | None] = []
+
+    def work(other: Kit, some: Sequence[Claim]) -> None:
+        found.extend(spent(other, some, rate))
+
+    in_threads(*(partial(work, *each) for each in zip(others, claims, strict=True)))
+    slots = [slot.after for slot in found if slot is not None]
+    assert 0 < len(slots) <= 7
+    assert len(slots) == len(set(slots))
+    for other in others:
+        other.close()
+
+
+def test_mend_frees_runs_without_a_rate_and_forgets_idle_keys(kit: Kit) -> None:
+    (old,), (kept,) = waiting(kit), waiting(kit, job_type="rated")
+    taken(kit, -90_000, "idle")
+    taken(kit, -80_000, "used")
+    rates.mend(kit.books, ["task", "rated"], ["rated"])
+    assert (kit.row(old).rate_key, kit.row(old).rate_mark) == (None, None)
+    assert kit.row(kept).rate_mark == "waits"
+    assert [row.key for row in kit.sql("SELECT key FROM job_rates")] == ["used"]

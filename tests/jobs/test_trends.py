@@ -1,0 +1,100 @@
+"""Numbers by day, and which tasks have become slower."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, insert
+
+from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
+from flask_cronjobs.jobs.reader import reading
+from flask_cronjobs.jobs.state import State
+from flask_cronjobs.jobs.trends import DAYS, read_days, read_last_hour, slow_tasks, slowdown
+from flask_cronjobs.models import JobHour
+from tests.rows import Rows, now
+
+#: Buckets of about one, two and four seconds.
+ONE, TWO, FOUR = "40", "44", "48"
+
+
+def today() -> datetime:
+    return now().astimezone(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def add_hour(state: State, days: int, bucket: str, number: int = 30, task: str = "send") -> None:
+    seconds = {ONE: 1.0, TWO: 2.0, FOUR: 4.0}[bucket] * number
+    row: dict[str, Any] = {
+        "hour": today() - timedelta(days=days), "job_type": task, "ended": number, "dead": 1,
+        "took": {bucket: number}, "took_seconds": seconds, "waited": {"0": number},
+        "waited_seconds": 0,
+    }  # fmt: skip
+    engine: Engine = state.engine
+    with engine.begin() as connection:
+        connection.execute(insert(JobHour).values(row))
+
+
+def test_days_begin_with_the_first_on_which_a_run_ended(state: State) -> None:
+    add_hour(state, 2, ONE)
+    add_hour(state, 0, FOUR, task="other")
+    add_hour(state, DAYS, ONE)
+    first, between, last = read_days(state, "send")
+    assert (first.start, first.ended, first.dead) == (today() - timedelta(days=2), 30, 1)
+    assert first.p50 == first.p95 == pytest.approx(1.024, rel=0.1)
+    assert first.waited == 0
+    assert (between.ended, between.p50, last.ended) == (0, None, 0)
+    assert read_days(state, "none") == ()
+
+
+@pytest.mark.parametrize(
+    ("buckets", "factor"),
+    [
+        ([ONE, ONE, FOUR, FOUR], 4.0),
+        ([ONE, ONE, ONE, ONE], None),
+        ([ONE, ONE, FOUR, ONE], None),
+        ([FOUR, FOUR, ONE, ONE], None),
+    ],
+)
+def test_task_is_slower_if_each_day_since_then_was(
+    state: State, buckets: list[str], factor: float | None
+) -> None:
+    for age, bucket in enumerate(reversed(buckets)):
+        add_hour(state, age, bucket)
+    found = slowdown(read_days(state, "send"))
+    assert (found and found.factor) == (factor and pytest.approx(factor, rel=0.05))
+    if found is not None:
+        since = today() - timedelta(days=1)
+        assert str(found) == f"4.0 times slower since {since:%a} {since.day} {since:%b}"
+
+
+def test_few_runs_tell_nothing(state: State) -> None:
+    add_hour(state, 3, ONE, 19)
+    add_hour(state, 0, FOUR)
+    assert slowdown(read_days(state, "send")) is None
+
+
+def test_definition_of_a_task_that_became_slower_needs_a_person(state: State, rows: Rows) -> None:
+    rows.definition("daily", job_type="send")
+    rows.definition("other", job_type="other")
+    with reading(state) as reader:
+        assert slow_tasks(reader) == {}
+    for task, bucket in (("send", FOUR), ("other", ONE)):
+        add_hour(state, 4, ONE, task=task)
+        add_hour(state, 0, bucket, task=task)
+    found = {row.name: row.needs for row in list_definitions(state).rows}
+    assert found["daily"][-1] == "slower"
+    assert "slower" not in found["other"]
+    slower = list_definitions(state, DefinitionFilter(state="slower")).rows
+    assert [row.name for row in slower] == ["daily"]
+
+
+def test_last_hour_is_by_task(state: State) -> None:
+    assert read_last_hour(state) == ()
+    add_hour(state, 1, ONE)
+    add_hour(state, 0, FOUR, 10)
+    add_hour(state, 0, TWO, 20, task="other")
+    add_hour(state, 0, TWO, 30, task="")
+    other, send = read_last_hour(state)
+    assert (other.task, other.took, other.took_seconds) == ("other", {44: 20}, 40.0)
+    assert (send.task, send.took.total(), send.waited) == ("send", 10, {0: 10})

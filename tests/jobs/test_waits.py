@@ -1,0 +1,177 @@
+"""Why each run that has not begun waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.reader import reading
+from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs
+from flask_cronjobs.jobs.runs.waits import in_front
+from flask_cronjobs.jobs.state import State
+from flask_cronjobs.models import JobRate
+
+from ..rows import Rows, ago
+
+KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
+STRICT: dict[str, Any] = {**KEY, "on_dead": "stop"}
+
+
+@pytest.fixture(autouse=True)
+def send(jobs: CronJobs) -> None:
+    """The task of all rows that name no other."""
+    jobs.task(name="send")(lambda: None)
+
+
+def _holder(rows: Rows) -> int:
+    return rows.run("running", **KEY, concurrency_share=1)
+
+
+def _nothing(rows: Rows) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("other", "values", "kinds"),
+    [
+        (_nothing, {}, ["worker"]),
+        (_nothing, {"age": -600}, ["later"]),
+        (_nothing, {"job_type": "gone"}, ["undeclared"]),
+        (_nothing, {"job_type": "gone", "age": -600}, ["undeclared", "later"]),
+        (_holder, KEY, ["share"]),
+        (_holder, {**KEY, "concurrency_limit": 2}, ["worker"]),
+        (_holder, {**KEY, "concurrency_key": "l"}, ["worker"]),
+        (lambda rows: rows.run(**STRICT), {**STRICT, "order_mark": "waits"}, ["turn"]),
+        (lambda rows: rows.run("dead", **STRICT), {**STRICT, "order_mark": "waits"}, ["stopped"]),
+        (lambda rows: rows.run("succeeded", **STRICT), STRICT, ["worker"]),
+        (lambda rows: rows.run(**STRICT, job_type="gone"), {}, ["worker"]),
+    ],
+)
+def test_a_run_waits_for(
+    rows: Rows,
+    state: State,
+    other: Callable[[Rows], int | None],
+    values: dict[str, Any],
+    kinds: list[str],
+) -> None:
+    first = other(rows)
+    run_id = rows.run(**{"age": 60, "job_type": "send", **values})
+    seen = find_run(state, run_id)
+    assert seen is not None
+    assert [wait.kind for wait in seen.waits] == kinds
+    assert list_runs(state).waits[run_id] == seen.waits
+    named = first if kinds[0] in ("share", "turn", "stopped") else None
+    assert (seen.waits_for, seen.stopped) == (named, kinds == ["stopped"])
+    assert (seen.position is None) == (kinds != ["worker"])
+
+
+@pytest.mark.parametrize(
+    ("queues", "age", "kinds"),
+    [
+        ([["mail"], ["slow"]], {}, ["unserved"]),
+        ([["mail"], ["slow"]], {"queue": "slow"}, ["worker"]),
+        ([["mail"], ["slow"]], {"age": -600}, ["later"]),
+        ([["mail"], None], {}, ["worker"]),
+        ([], {}, ["worker"]),
+    ],
+)
+def test_a_run_waits_for_a_worker_that_serves_its_queue(
+    rows: Rows, state: State, queues: list[list[str]], age: dict[str, Any], kinds: list[str]
+) -> None:
+    for each in queues:
+        rows.tick(age=60, queues=each)
+    rows.tick(age=3600)  # So long ago that it is gone.
+    run_id = rows.run(**{"age": 60, "job_type": "send", **age})
+    assert [wait.kind for wait in list_runs(state).waits[run_id]] == kinds
+
+
+def test_what_has_begun_waits_for_nothing(rows: Rows, state: State) -> None:
+    for status in ("running", "succeeded", "dead", "cancelled", "skipped"):
+        rows.run(status, job_type="send")
+    assert list_runs(state).waits == {}
+
+
+def test_a_pause_comes_before_what_the_clock_says(rows: Rows, state: State, jobs: CronJobs) -> None:
+    run_id = rows.run(age=-600, job_type="send")
+    with state.app.app_context():
+        jobs.pause(task="send")
+    waits = list_runs(state).waits[run_id]
+    assert [wait.kind for wait in waits] == ["paused", "later"]
+    assert waits[0].short == "paused"
+    assert waits[0].what.startswith("until the task send is resumed: Python paused it ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "waits", "short"),
+    [("wait", "signal", "for it"), ("sleep", "sleep", "sleeps, in 9 min"), ("each", "later", "in")],
+)
+def test_a_run_waits_at_its_step(
+    rows: Rows, state: State, kind: str, waits: str, short: str
+) -> None:
+    run_id = rows.run(age=-599, job_type="send")
+    due = {} if kind == "each" else {"due_at": ago(-599)}
+    rows.step(run_id, "first", "sleep", due_at=ago(9))
+    rows.step(run_id, "it", kind, finished_at=None, **due)
+    (wait,) = list_runs(state).waits[run_id]
+    assert wait.kind == waits
+    assert wait.short.startswith(short)
+    other = rows.run(age=60, job_type="send")  # Its time is over.
+    rows.step(other, "it", kind, finished_at=None, **due)
+    assert [each.kind for each in list_runs(state).waits[other]] == ["worker"]
+
+
+def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:
+    rate: dict[str, Any] = {"job_type": "send", "rate_key": "mail", "rate_mark": "waits"}
+    run_id, later = rows.run(age=60, **rate), rows.run(age=-60, **rate)
+    assert [wait.kind for wait in list_runs(state).waits[run_id]] == ["worker"]
+    slot_at = ago(-30)
+    tat = slot_at + timedelta(seconds=6)
+    rows._insert(JobRate, {"key": "mail", "tat": tat, "period": 2.0, "burst": 4})
+    waits = list_runs(state).waits
+    (wait,) = waits[run_id]
+    assert wait.what == f"for its rate, next at {slot_at:%H:%M:%S} UTC"
+    assert [wait.kind for wait in waits[later]] == ["later"]
+    assert [row.id for row in list_runs(state, RunFilter(waits="rate")).rows] == [later, run_id]
+    assert list_runs(state, RunFilter(overdue=True)).rows == ()
+
+
+def test_runs_in_front_are_those_that_a_claim_takes_first(rows: Rows, state: State) -> None:
+    due: dict[str, Any] = {"age": 60, "job_type": "send"}
+    rows.run(**due, priority=1)
+    rows.run(**{**due, "age": 90})
+    rows.run(**due, **KEY)
+    own = rows.run(**due)
+    rows.run(**due)  # After it, by its id.
+    rows.run(**{**due, "age": -60}, priority=9)  # Not due.
+    rows.run(**due, priority=-1)
+    rows.run("succeeded", **due)
+    seen = find_run(state, own)
+    assert seen is not None
+    with reading(state) as reader:
+        number, seconds = in_front(reader, seen.row)
+    assert (number.value, number.capped, seconds) == (3, False, 1800.0)
+    assert seen.position == "3 runs before it, about 30 min"
+
+
+@pytest.mark.parametrize(
+    ("why", "found"), [("later", 0), ("undeclared", 1), ("paused", 2), ("turn", 3)]
+)
+def test_runs_are_found_by_what_they_wait_for(
+    rows: Rows, state: State, jobs: CronJobs, why: str, found: int
+) -> None:
+    with state.app.app_context():
+        jobs.pause(queue="mail")
+    runs = [
+        rows.run(age=-600, job_type="send"),
+        rows.run(age=60, job_type="gone"),
+        rows.run(age=60, job_type="send", queue="mail"),
+        rows.run(age=60, job_type="send", **STRICT, order_mark="waits"),
+    ]
+    rows.run("running", job_type="gone", queue="mail")
+    assert [row.id for row in list_runs(state, RunFilter(waits=why)).rows] == [runs[found]]

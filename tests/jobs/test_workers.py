@@ -1,0 +1,109 @@
+"""Hosts by their ticks: who is here, who is silent, what is at work there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flask_cronjobs import CronJobs, __version__
+from flask_cronjobs.jobs.health import findings_of, read_verdict_and_figures
+from flask_cronjobs.jobs.humanize import duration
+from flask_cronjobs.jobs.reader import reading
+from flask_cronjobs.jobs.state import State
+from flask_cronjobs.jobs.workers import HostView, hosts_of, list_hosts
+from tests.rows import Rows
+
+MINUTE = 60.0
+
+
+def ticks(rows: Rows, host: str, first: int, last: int, every: int = 5, **values: Any) -> None:
+    """Ticks of *host* from *first* to *last*, in minutes before now."""
+    for minutes in range(first, last - 1, -every):
+        rows.tick(age=minutes * MINUTE, host=host, **values)
+
+
+def hosts(state: State) -> dict[str, HostView]:
+    return {each.host: each for each in list_hosts(state).rows}
+
+
+def silent(state: State) -> list[str]:
+    found = findings_of(*read_verdict_and_figures(state))
+    return [each.what for each in found if each.id == "silent-host"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "every", "values", "becomes"),
+    [
+        (120, 70, 5, {}, "silent"),
+        (120, 10, 10, {}, "here"),  # Three times its usual gap have not passed.
+        (1270, 190, 60, {}, "silent"),
+        (1240, 160, 60, {}, "here"),
+        (110, 70, 5, {}, "gone"),  # Nine ticks.
+        (99, 70, 3, {}, "gone"),  # Not for long enough.
+        (120, 9, 3, {}, "here"),
+        (120, 70, 5, {"resident": True}, "ended"),
+        (120, 70, 5, {"resident": True, "finished_at": None}, "silent"),
+    ],
+)
+def test_a_host_is(
+    rows: Rows, state: State, first: int, last: int, every: int, values: Any, becomes: str
+) -> None:
+    rows.tick(age=1, host="web-1")
+    ticks(rows, "web-2", first, last, every, **values)
+    assert hosts(state)["web-2"].state == becomes
+    assert silent(state) == (
+        [f"the host web-2 has been silent for {duration(last * MINUTE)}"] * (becomes == "silent")
+    )
+
+
+def test_a_tick_notes_its_queues_and_version(state: State, jobs: CronJobs) -> None:
+    with state.app.app_context():
+        jobs.tick(queues=["slow", "mail"])
+    (host,) = list_hosts(state).rows
+    assert (host.queues, host.version, host.by) == (("mail", "slow"), __version__, ("cron",))
+
+
+def test_silence_is_named_once_and_only_while_others_tick(rows: Rows, state: State) -> None:
+    ticks(rows, "web-2", 120, 70)
+    ticks(rows, "web-3", 120, 60)
+    assert silent(state) == [], "ticks have stopped: the verdict says so"
+    rows.tick(age=1, host="web-1")
+    assert silent(state) == ["2 hosts are silent, web-2 for 1 h 10 min"]
+    assert list(hosts(state)) == ["web-2", "web-3", "web-1"]
+    rows.tick(age=1, host="web-2", queues=["mail"])
+    rows.tick(age=1, host="web-3")
+    assert silent(state) == []
+
+
+def test_a_host_that_is_gone_for_a_day_is_forgotten(rows: Rows, state: State) -> None:
+    rows.tick(age=1, host="web-1")
+    ticks(rows, "web-2", 1700, 1450)
+    assert (list(hosts(state)), silent(state)) == (["web-1"], [])
+
+
+def test_a_new_name_at_each_tick_is_no_silence(rows: Rows, state: State) -> None:
+    for number in range(40):
+        rows.tick(age=number * 5 * MINUTE, host=f"lambda-{number}")
+    assert silent(state) == []
+    assert hosts(state)["lambda-30"].state == "gone"
+
+
+def test_a_host_says_how_it_ticks_and_what_it_does(rows: Rows, state: State) -> None:
+    ticks(rows, "web-1", 200, 40, 10, version="0.9", queues=["old"])
+    rows.tick(age=120, version="0.9", queues=["slow", "mail"])
+    rows.tick(age=2, version="0.10", queues=["mail"], resident=True, finished_at=None)
+    first = rows.run("running", age=60)
+    rows.run("running", age=60, locked_by="web-2:7:token")
+    (host,) = list_hosts(state).rows
+    assert (host.by, host.queues, host.version) == (
+        ("cron", "resident"),
+        ("mail", "slow"),
+        "0.10",
+    )
+    assert (host.running.value, [run.id for run in host.runs]) == (1, [first])
+    with reading(state) as reader:
+        served = {name: hosts_of(reader, name) for name in ("mail", "slow", "old", "default")}
+    assert served == {"mail": ("web-1",), "slow": ("web-1",), "old": (), "default": ()}
+    rows.tick(age=0)
+    assert hosts(state)["web-1"].queues is None

@@ -1,0 +1,97 @@
+"""Every history of two workers and one rate key: claims, slots, begins, releases and deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+import pytest
+
+from flask_cronjobs.registry.rate import Rate
+from tests.jobs.test_rates import refuse_too_early
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+SECOND = timedelta(seconds=1)
+#: How long a history goes on.
+LAST = START + 3 * SECOND
+#: How many attempts begin in it at most.
+MOST = 4
+
+
+class Held(NamedTuple):
+    """A run that a worker has claimed *at* a time, and the ``tat`` that its slot has left."""
+
+    at: datetime
+    after: datetime | None = None
+
+
+class World(NamedTuple):
+    """What the row of the key says, what the workers hold, and when attempts began, in order."""
+
+    now: datetime = START
+    tat: datetime | None = None
+    workers: tuple[Held | None, ...] = (None, None)
+    begun: tuple[datetime, ...] = ()
+
+    def with_worker(self, number: int, held: Held | None) -> World:
+        """The world in which a worker holds that."""
+        others = list(self.workers)
+        others[number] = held
+        return self._replace(workers=tuple(others))
+
+
+def steps(world: World, rate: Rate, looks: bool) -> Iterator[World]:
+    """All that may happen next.
+
+    :param looks: whether a slot is given back only if nobody has taken a later one.
+    """
+    if world.now < LAST:
+        yield world._replace(now=world.now + SECOND / 2)
+    for number, held in enumerate(world.workers):
+        if held is None:
+            yield world.with_worker(number, Held(world.now))
+            continue
+        # It is killed, or its lease ends: its slot is lost, if it had one.
+        gone = world.with_worker(number, None)
+        yield gone
+        if held.after is None:
+            after = rate.slot(world.tat, held.at)
+            if after is not None:
+                yield world.with_worker(number, held._replace(after=after))._replace(tat=after)
+            continue
+        if not looks or world.tat == held.after:
+            yield gone._replace(tat=held.after - rate.period)
+        if len(world.begun) < MOST:
+            yield gone._replace(begun=tuple(sorted((*world.begun, held.at))))
+
+
+def histories(rate: Rate, looks: bool) -> Iterator[World]:
+    """Every world that can come about."""
+    seen, left = {World()}, [World()]
+    while left:
+        world = left.pop()
+        yield world
+        for following in steps(world, rate, looks):
+            if following not in seen:
+                seen.add(following)
+                left.append(following)
+
+
+def refuse_all_too_early(burst: int, looks: bool) -> int:
+    """Go through all histories; how many had as many attempts as there may be."""
+    number = 0
+    for world in histories(Rate(SECOND, burst), looks):
+        refuse_too_early(world.begun, 1, burst)
+        number += len(world.begun) == MOST
+    return number
+
+
+@pytest.mark.parametrize("burst", [1, 2])
+def test_no_history_begins_an_attempt_too_early(burst: int) -> None:
+    assert refuse_all_too_early(burst, looks=True) > 0
+
+
+def test_slot_that_is_given_back_unseen_lets_one_begin_too_early() -> None:
+    with pytest.raises(AssertionError, match="2 attempts in"):
+        refuse_all_too_early(1, looks=False)

@@ -1,0 +1,91 @@
+"""Rates, and when they let attempts begin."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flask_cronjobs import CronJobs, TaskError
+from flask_cronjobs.registry.rate import Rate, read_rate
+from tests.jobs.test_rates import refuse_too_early
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("100/minute", 0.6), ("5/s", 0.2), ("1000/hour", 3.6), ("20/10s", 0.5), ("1/day", 86400)],
+)
+def test_rate_is_read(text: str, seconds: float) -> None:
+    assert read_rate(text) == Rate(timedelta(seconds=seconds), 1)
+
+
+def test_odd_rate_is_never_exceeded() -> None:
+    assert read_rate("7/s").period * 7 > timedelta(seconds=1)
+
+
+@given(
+    burst=st.integers(1, 5),
+    steps=st.lists(
+        st.tuples(st.integers(0, 1500), st.sampled_from(["take", "give back", "hold", "late"])),
+        max_size=60,
+    ),
+)
+def test_no_window_has_more_than_its_rate_and_the_burst(
+    burst: int, steps: list[tuple[int, str]]
+) -> None:
+    """Whatever is given back or held meanwhile, and if a claim is late to take its slot."""
+    rate = Rate(timedelta(milliseconds=600), burst)
+    tat: datetime | None = None
+    now, begun, last = START, list[datetime](), None
+    for milliseconds, what in steps:
+        now += timedelta(milliseconds=milliseconds)
+        at = now - timedelta(milliseconds=700) if what == "late" else now
+        if what == "hold":
+            end = now + timedelta(seconds=1)
+            tat = rate.held_until(end) if tat is None else max(tat, rate.held_until(end))
+            assert rate.slot(tat, end - timedelta(microseconds=1)) is None
+        elif what == "give back" and last is not None and tat == last + rate.period:
+            tat, last = last, None
+            begun.pop()
+        elif (after := rate.slot(tat, at)) is not None:
+            assert rate.free(tat, at) > 0
+            tat, last = after, after - rate.period
+            begun.append(at)
+        else:
+            assert tat is not None
+            assert rate.free(tat, at) == 0
+            assert rate.slot(tat, rate.opens(tat)) is not None
+    refuse_too_early(sorted(begun), 0.6, burst)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rate": "fast"}, "rate is 'fast'. Give a number and a time, such as '100/minute'"),
+        ({"rate": 5}, "rate is 5. Give a number and a time"),
+        ({"rate": "0/s"}, "rate is '0/s'"),
+        ({"rate": "5/s", "burst": 0}, "burst is 0"),
+        ({"burst": 2}, "burst has no effect without rate"),
+        ({"rate_key": "mail"}, "rate_key has no effect without rate"),
+        ({"rate": "5/s", "rate_key": "{nobody}"}, "nobody"),
+    ],
+)
+def test_wrong_rate_is_refused(jobs: CronJobs, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError, match=message.replace("(", r"\(")):
+        jobs.task(name="it", **options)(lambda: None)
+
+
+@pytest.mark.parametrize("rate", ["5/s", "6/s"])
+def test_tasks_share_a_rate_key_only_with_one_rate(jobs: CronJobs, rate: str) -> None:
+    jobs.task(name="one", rate="5/s", rate_key="mail")(lambda: None)
+    other = jobs.task(name="two", rate=rate, rate_key="mail")
+    if rate == "5/s":
+        other(lambda: None)
+        return
+    with pytest.raises(TaskError, match="share the rate_key 'mail', so they need the same rate"):
+        other(lambda: None)

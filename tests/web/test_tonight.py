@@ -1,0 +1,64 @@
+"""The page of tonight, and what numbers by day and marks look like on pages."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from sqlalchemy import update
+
+from flask_cronjobs.jobs.marks import add_mark
+from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.models import JobHour, JobRun
+from flask_cronjobs.web.format import ACROSS, across, height
+
+from .conftest import NOW, Pages
+
+
+def test_tonight_shows_a_lane_for_each_definition(pages: Pages) -> None:
+    pages.shows("tonight", "No definition is scheduled")
+    id_ = pages.define("report<b>", schedule="0 * * * *", next_run_at=NOW)
+    run = pages.add("succeeded", definition_id=id_)
+    soon = datetime.now(timezone.utc) + timedelta(minutes=5)
+    with pages.app.app_context():
+        late = datetime.now(timezone.utc) - timedelta(hours=1)
+        values = {"started_at": late, "finished_at": late, "scheduled_for": late}
+        pages.db.session.execute(update(JobRun).values(values))
+        pages.db.session.commit()
+    pages.add("queued", job_type="mail", run_at=soon)
+    lane = "report&lt;b&gt;", "1 ran", "and 11 more", f"/runs/{run}", 'class="good"'
+    pages.shows("tonight", *lane, "1 run of", hides=["report<b>"])
+
+
+def test_days_of_a_task_and_marks_are_on_its_pages(pages: Pages) -> None:
+    pages.define("report", job_type="break_down")
+    pages.ticked(5)
+    today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+    with pages.app.app_context():
+        for age, bucket in ((2, "40"), (1, "48"), (0, "48")):
+            pages.db.session.add(
+                JobHour(hour=today - timedelta(days=age), job_type="break_down", ended=30, dead=1,
+                        took={bucket: 30}, took_seconds=30, waited={}, waited_seconds=0)
+            )  # fmt: skip
+        pages.db.session.commit()
+        add_mark(state_of(), "v<812>")
+    for path in ("definition?name=report", "task?name=break_down"):
+        pages.shows(path, "4.0 times slower since", "v&lt;812&gt;", "Half within", hides=["v<812>"])
+    pages.shows("", "v&lt;812&gt;")
+
+
+def test_cell_is_as_high_as_its_run_was_long(pages: Pages) -> None:
+    class Took:
+        def __init__(self, took: float | None) -> None:
+            self.took = took
+
+    runs: list[Any] = [Took(0.1), Took(6.0), Took(8.0), Took(None)]
+    assert [height(run.took, runs) for run in runs] == [" t1", " t3", "", ""]
+    assert height(0.1, runs[:1]) == ""
+
+
+def test_moment_is_inside_its_lane() -> None:
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    end = start + timedelta(hours=24)
+    hours = [across(start + timedelta(hours=each), start, end) for each in (-1, 0, 6, 24, 30)]
+    assert hours == [0, 0, ACROSS / 4, ACROSS, ACROSS]
