@@ -21,6 +21,7 @@ from flask_cronjobs import (
 from flask_cronjobs.jobs.batches.views import BatchView, find_batch
 from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs.actions import (
+    DISCARD,
     RETRY,
     cancel_batch,
     close_batch,
@@ -101,6 +102,18 @@ def test_retry_of_the_dead_runs_with_then_again(shop: Shop) -> None:
     shop.jobs.tick()
     assert shop.thens() == 2
     assert [counts.dead for counts in shop.told] == [2, 0]
+
+
+def test_counts_of_an_ended_batch_follow_a_discard(shop: Shop) -> None:
+    with shop.jobs.batch("outer"):
+        _, dead = shop.fill(1, bad=1, key="inner")
+    shop.db.session.commit()
+    shop.jobs.tick()
+    assert (shop.counts("inner"), shop.counts("outer")[2]) == ((2, 1, 1, 0), 1)
+    DISCARD.one(shop.state, dead)
+    assert shop.counts("inner") == (2, 1, 0, 1)
+    assert shop.counts("outer")[2] == 0  # The inner batch is not dead any more.
+    assert shop.thens() == 1
 
 
 def test_cancel_the_rest(shop: Shop) -> None:
