@@ -17,6 +17,7 @@ from flask_cronjobs.jobs.runs.detail import without_own_frames
 from flask_cronjobs.jobs.runs.filters import Cursor
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobFailure, JobOutput
+from flask_cronjobs.web.life import differences
 from flask_cronjobs.web.params import cursor, cursor_text
 
 from .conftest import NOW, OWN, Pages
@@ -357,3 +358,10 @@ def test_nothing_picked_is_not_all(pages: Pages) -> None:
     pages.post("/jobs/runs/bulk/act", do="retry", status="dead", picked="1")
     assert pages.status(dead) == "dead"
     assert pages.get("/jobs/runs/bulk?do=retry&picked=1&id=x").status_code == 400
+
+
+def test_no_text_in_a_payload_hides_a_line_that_differs() -> None:
+    # U+2028 stays as it is in JSON, and ends a line.
+    before, after = "x\u2028-- paid\u2028@@ 1", "x\u2028++ unpaid\u2028@@ 2"
+    assert differences(before, after) == ["--- paid", '-@@ 1"', "+++ unpaid", '+@@ 2"']
+    assert differences(before, before) == []
