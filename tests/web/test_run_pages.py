@@ -365,3 +365,15 @@ def test_no_text_in_a_payload_hides_a_line_that_differs() -> None:
     before, after = "x\u2028-- paid\u2028@@ 1", "x\u2028++ unpaid\u2028@@ 2"
     assert differences(before, after) == ["--- paid", '-@@ 1"', "+++ unpaid", '+@@ 2"']
     assert differences(before, before) == []
+
+
+@pytest.mark.parametrize("typed", ["password:s3cr3t", "password=s3cr3t", "x: token=s3cr3t"])
+def test_operations_do_not_tell_others_a_secret_that_was_searched(
+    pages: Pages, typed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    pages.post("/jobs/runs/bulk/act", do="retry", status="dead", q=typed, error=f"a {typed}")
+    pages.shows("operations", "status=", "search=", "***", hides=["s3cr3t"])
+    assert "s3cr3t" not in str(pages.data("operations")) + caplog.text
+    pages.post("/jobs/runs/bulk/act", do="retry", q="customer_id:4711")
+    assert "customer_id:4711" in pages.data("operations")["operations"][0]["target"]
