@@ -355,8 +355,9 @@ def test_nothing_picked_is_not_all(pages: Pages) -> None:
     dead = pages.add("dead")
     answer = pages.get("/jobs/runs/bulk?do=retry&status=dead&picked=1")
     assert pages.said(answer) == "No run is picked."
-    pages.post("/jobs/runs/bulk/act", do="retry", status="dead", picked="1")
-    assert pages.status(dead) == "dead"
+    acted = pages.post("/jobs/runs/bulk/act", do="retry", status="dead", picked="1")
+    assert pages.said(acted) == "No run is picked."
+    assert (pages.status(dead), pages.data("operations")["operations"]) == ("dead", [])
     assert pages.get("/jobs/runs/bulk?do=retry&picked=1&id=x").status_code == 400
 
 
@@ -377,3 +378,17 @@ def test_operations_do_not_tell_others_a_secret_that_was_searched(
     assert "s3cr3t" not in str(pages.data("operations")) + caplog.text
     pages.post("/jobs/runs/bulk/act", do="retry", q="customer_id:4711")
     assert "customer_id:4711" in pages.data("operations")["operations"][0]["target"]
+
+
+def test_each_picked_run_counts_once_and_none_is_left_out_in_silence(pages: Pages) -> None:
+    last = [pages.add("dead") for _ in range(3)][-1]
+
+    def pick(*ids: int) -> str:
+        data: dict[str, Any] = {"do": "retry", "picked": "1", "id": list(ids)}
+        return pages.said(pages.client.post("/jobs/runs/bulk/act", data=data, headers=OWN))
+
+    assert pick(*[1] * 10_050) == "1 run is queued again."
+    assert pick(*range(1000, 1200), last) == "1 run is queued again. 200 had changed meanwhile."
+    assert pick(*range(2000, 12_001)).endswith(
+        "10,000 had changed meanwhile. 1 more is left; do the same again for the next ones."
+    )
