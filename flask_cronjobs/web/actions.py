@@ -311,8 +311,9 @@ def bulk() -> ResponseReturnValue:
             ids = of_status(state_of(), picked, action.allowed)
             count = Count(len(ids))
         else:
-            count = action.count(state_of(), which, MOST)
-            ids = action.ids(state_of(), which, CAP)
+            # Once, since a search of payloads may take seconds.
+            found = action.ids(state_of(), which, MOST + 1)
+            count, ids = Count(min(len(found), MOST), len(found) > MOST), found[:CAP]
     except StateConflict as error:
         return _back(which, f"Nothing was changed. {error}", "bad")
     statuses = action.allowed if picked else action.statuses(which)

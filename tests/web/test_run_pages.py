@@ -392,3 +392,18 @@ def test_each_picked_run_counts_once_and_none_is_left_out_in_silence(pages: Page
     assert pick(*range(2000, 12_001)).endswith(
         "10,000 had changed meanwhile. 1 more is left; do the same again for the next ones."
     )
+
+
+def test_the_question_searches_payloads_once(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages.add("dead", payload={"word": "needle"})
+    searches, usual = list[str](), run_list.showing
+
+    def counted(*given: Any) -> Any:
+        searches.append(given[1])
+        return usual(*given)
+
+    monkeypatch.setattr(run_list, "showing", counted)
+    pages.shows("runs/bulk?do=retry&q=needle", "Retry 1 run?")
+    assert searches == ["needle"]
