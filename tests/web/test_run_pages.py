@@ -394,9 +394,7 @@ def test_each_picked_run_counts_once_and_none_is_left_out_in_silence(pages: Page
     )
 
 
-def test_the_question_searches_payloads_once(
-    pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_question_searches_payloads_once(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
     pages.add("dead", payload={"word": "needle"})
     searches, usual = list[str](), run_list.showing
 
