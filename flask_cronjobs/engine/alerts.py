@@ -14,6 +14,7 @@ from ..db.connection import Bookkeeping
 from ..errors import CronJobsError
 from ..jobs.state import State
 from ..log import logger
+from ..text import one_line
 from .pings import ping
 
 if TYPE_CHECKING:
@@ -50,4 +51,10 @@ def message(app: str, changes: Sequence[Change]) -> dict[str, str]:
         else f"{app}: {change.what}{f'. {change.todo}' if change.todo else ''}"
         for change in changes
     ]
-    return {"text": "\n".join(lines)}
+    return {"text": "\n".join(_plain(line) for line in lines)}
+
+
+def _plain(line: str) -> str:
+    """Return *line* so that no name in it is a link, a mention or a second line there."""
+    escaped = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return one_line(escaped)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from sqlalchemy import Connection, select, text
 
@@ -71,10 +72,21 @@ def steps_of(reader: Reader, run_id: int) -> tuple[StepView, ...]:
     return tuple(
         record(
             StepView, row,
-            result=redacted(row.result, names), worker=without_secret(row.worker),
+            result=_shown(row.name, row.result, names), worker=without_secret(row.worker),
         )
         for row in reversed(reader.rows(latest.limit(SHOWN)))
     )  # fmt: skip
+
+
+def _shown(name: str, result: JSON, names: Sequence[str]) -> JSON:
+    """Return *result* redacted; also by the name of its step, as by a key beside which it stands.
+
+    None stays, since it says that a wait has timed out.
+    """
+    if result is None:
+        return None
+    whole = cast("dict[str, JSON]", redacted({name: result}, names))
+    return whole[name]
 
 
 class SentBack(NamedTuple):

@@ -50,7 +50,7 @@ from ..log import logger
 from ..text import one_line
 from ..types import JSON
 from .format import Tone
-from .params import MAX_PAGE, BadQuery, filter_args, needed, row_id, run_filter, text
+from .params import BadQuery, filter_args, needed, row_id, run_filter, text
 from .render import Message, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
@@ -298,18 +298,22 @@ def run_or_404(run_id: int) -> RunView:
 BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
 
 
+_NONE_PICKED = "No run is picked."
+
+
 def bulk() -> ResponseReturnValue:
     """Ask whether to change the picked runs, or all of the URL's filter; say which those are."""
     action, which, picked = _asked(request.args)
     if picked == []:
-        return _back(which, "No run is picked.", "bad")
+        return _back(which, _NONE_PICKED, "bad")
     try:
         if picked is not None:
             ids = of_status(state_of(), picked, action.allowed)
             count = Count(len(ids))
         else:
-            count = action.count(state_of(), which, MOST)
-            ids = action.ids(state_of(), which, CAP)
+            # Once, since a search of payloads may take seconds.
+            found = action.ids(state_of(), which, MOST + 1)
+            count, ids = Count(min(len(found), MOST), len(found) > MOST), found[:CAP]
     except StateConflict as error:
         return _back(which, f"Nothing was changed. {error}", "bad")
     statuses = action.allowed if picked else action.statuses(which)
@@ -332,6 +336,8 @@ def bulk() -> ResponseReturnValue:
 def bulk_act() -> ResponseReturnValue:
     """Change the picked runs, or all of the form's filter, up to `MOST`."""
     action, which, picked = _asked(request.form)
+    if picked == []:
+        return _back(which, _NONE_PICKED, "bad")
     try:
         result = action.many(state_of(), which if picked is None else picked, actor(), most=MOST)
     except StateConflict as error:
@@ -344,7 +350,7 @@ def _asked(args: MultiDict[str, str]) -> tuple[Action, RunFilter, list[int] | No
 
     :raises BadQuery: one of them is wrong.
     """
-    given = [row_id({"id": each}, "id") for each in args.getlist("id")[:MAX_PAGE]]
+    given = dict.fromkeys(row_id({"id": each}, "id") for each in args.getlist("id"))
     picked = [each for each in given if each is not None]
     return _action(args), run_filter(args), picked if "picked" in args else None
 

@@ -90,6 +90,7 @@ def differences(before: JSON, after: JSON) -> list[str]:
     lines = difflib.unified_diff(
         pretty(before).splitlines(), pretty(after).splitlines(), lineterm="", n=0
     )
-    changed = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+    # The first two are the head. What is in a payload begins with + or - here, also if it is "--".
+    changed = [line for line in list(lines)[2:] if not line.startswith("@@")]
     left_out = len(changed) - _LONGEST_DIFF
     return [*changed[:_LONGEST_DIFF], *([f"… {left_out} more lines"] if left_out > 0 else [])]

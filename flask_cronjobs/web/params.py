@@ -259,5 +259,10 @@ def _url(zone: str) -> str:
     path, _, added = here.partition("?")
     # The app's url_defaults may add to the query.
     pairs = dict.fromkeys([*parse_qsl(added), *request.args.items(multi=True)])
-    others = [pair for pair in pairs if pair[0] != "zone"]
+    others = [pair for pair in pairs if pair[0] != "zone" and all(map(is_short, pair))]
     return f"{path}?{urlencode([*others, ('zone', zone)])}"
+
+
+def is_short(value: str) -> bool:
+    """Return whether a page may repeat *value*, of a parameter that it has not read."""
+    return len(value) <= MAX_TEXT

@@ -38,7 +38,7 @@ from ..text import printable, shortened
 from . import format
 from .format import Tone
 from .guard import MACHINES, NAME, RIGHTS, is_reader, may
-from .params import keep_zone, other_zones, page_zone
+from .params import is_short, keep_zone, other_zones, page_zone
 
 #: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
@@ -200,7 +200,8 @@ _KEPT = ("name", "search", "state", "sort", "page")
 
 def here() -> str:
     """Return the page and what its URL keeps, for the field ``back`` of forms."""
-    kept = {name: request.args[name] for name in _KEPT if name in request.args}
+    given = {name: request.args.get(name, "") for name in _KEPT}
+    kept = {name: value for name, value in given.items() if value and is_short(value)}
     endpoint = (request.endpoint or "").rpartition(".")[2]
     return f"{endpoint}?{urlencode(kept)}"
 

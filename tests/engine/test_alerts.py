@@ -10,6 +10,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.engine.alerts import message
+from flask_cronjobs.jobs.alerts import Change
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobAlert, JobRun
 
@@ -105,3 +107,11 @@ def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, ro
     rows.run("dead", finished_at=ago(60))
     jobs.tick()
     assert db.session.scalars(select(JobAlert)).all() == []
+
+
+def test_a_name_is_no_link_no_mention_and_no_second_line() -> None:
+    what = "The batch <!channel> <https://e.vil|R&D>\nshop: over: all"
+    said = message("shop", [Change(1, "x", what, "", has_ended=False)])
+    assert said["text"] == (
+        "shop: The batch &lt;!channel&gt; &lt;https://e.vil|R&amp;D&gt; shop: over: all"
+    )

@@ -130,3 +130,13 @@ def test_the_templates_leave_escaping_alone() -> None:
         assert path.suffix == ".html"
         for word in ("|safe", "| safe", "Markup", "autoescape", "|tojson"):
             assert word not in path.read_text()
+
+
+def test_pages_do_not_repeat_long_parameters(pages: Pages, hostile: list[int]) -> None:
+    long = "A" * 2000
+    for path in ("", "definitions", "queues", "errors", "operations", "tonight", "order"):
+        usual = len(pages.text(path))
+        for name in ("name", "search", "state", "page", "back", "other", long):
+            answer = pages.get(f"/jobs/{path}?{name}={long}")
+            assert answer.status_code in (200, 400)
+            assert len(answer.text) < usual + 1000, (path, name)

@@ -17,6 +17,7 @@ from flask_cronjobs.jobs.runs.detail import without_own_frames
 from flask_cronjobs.jobs.runs.sorting import Cursor
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobFailure, JobOutput
+from flask_cronjobs.web.life import differences
 from flask_cronjobs.web.params import cursor, cursor_text
 
 from .conftest import NOW, OWN, Pages
@@ -354,6 +355,53 @@ def test_nothing_picked_is_not_all(pages: Pages) -> None:
     dead = pages.add("dead")
     answer = pages.get("/jobs/runs/bulk?do=retry&status=dead&picked=1")
     assert pages.said(answer) == "No run is picked."
-    pages.post("/jobs/runs/bulk/act", do="retry", status="dead", picked="1")
-    assert pages.status(dead) == "dead"
+    acted = pages.post("/jobs/runs/bulk/act", do="retry", status="dead", picked="1")
+    assert pages.said(acted) == "No run is picked."
+    assert (pages.status(dead), pages.data("operations")["operations"]) == ("dead", [])
     assert pages.get("/jobs/runs/bulk?do=retry&picked=1&id=x").status_code == 400
+
+
+def test_no_text_in_a_payload_hides_a_line_that_differs() -> None:
+    # U+2028 stays as it is in JSON, and ends a line.
+    before, after = "x\u2028-- paid\u2028@@ 1", "x\u2028++ unpaid\u2028@@ 2"
+    assert differences(before, after) == ["--- paid", '-@@ 1"', "+++ unpaid", '+@@ 2"']
+    assert differences(before, before) == []
+
+
+@pytest.mark.parametrize("typed", ["password:s3cr3t", "password=s3cr3t", "x: token=s3cr3t"])
+def test_operations_do_not_tell_others_a_secret_that_was_searched(
+    pages: Pages, typed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    pages.post("/jobs/runs/bulk/act", do="retry", status="dead", q=typed, error=f"a {typed}")
+    pages.shows("operations", "status=", "search=", "***", hides=["s3cr3t"])
+    assert "s3cr3t" not in str(pages.data("operations")) + caplog.text
+    pages.post("/jobs/runs/bulk/act", do="retry", q="customer_id:4711")
+    assert "customer_id:4711" in pages.data("operations")["operations"][0]["target"]
+
+
+def test_each_picked_run_counts_once_and_none_is_left_out_in_silence(pages: Pages) -> None:
+    last = [pages.add("dead") for _ in range(3)][-1]
+
+    def pick(*ids: int) -> str:
+        data: dict[str, Any] = {"do": "retry", "picked": "1", "id": list(ids)}
+        return pages.said(pages.client.post("/jobs/runs/bulk/act", data=data, headers=OWN))
+
+    assert pick(*[1] * 10_050) == "1 run is queued again."
+    assert pick(*range(1000, 1200), last) == "1 run is queued again. 200 had changed meanwhile."
+    assert pick(*range(2000, 12_001)).endswith(
+        "10,000 had changed meanwhile. 1 more is left; do the same again for the next ones."
+    )
+
+
+def test_the_question_searches_payloads_once(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages.add("dead", payload={"word": "needle"})
+    searches, usual = list[str](), run_list.showing
+
+    def counted(*given: Any) -> Any:
+        searches.append(given[1])
+        return usual(*given)
+
+    monkeypatch.setattr(run_list, "showing", counted)
+    pages.shows("runs/bulk?do=retry&q=needle", "Retry 1 run?")
+    assert searches == ["needle"]

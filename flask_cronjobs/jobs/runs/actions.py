@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from ... import signals
 from ...db.connection import Bookkeeping
 from ...db.errors import still_locked
 from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
-from ...text import one_line
-from ...types import STATUSES, TERMINAL, Outcome, Status
+from ...text import HIDDEN, one_line, redacted, strip_credentials
+from ...types import JSON, STATUSES, TERMINAL, Outcome, Status
 from ..batches import rows as store_batches
 from ..batches.ending import end_batches, family, telling
 from ..batches.views import BatchView, find_batch
@@ -23,6 +24,7 @@ from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
 from .filters import RunFilter
 from .list import MOST_MATCHING, matching_count, matching_ids
+from .search import wanted
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -121,7 +123,7 @@ class Action:
         """
         ids = self.ids(state, which) if isinstance(which, RunFilter) else which
         some = ids[:most]
-        target = _described(found_by or which, some)
+        target = _described(state, found_by or which, some)
         log_action(self.doing, target, actor)
         changed = asked = 0
         try:
@@ -288,12 +290,24 @@ def no_run(run_id: int) -> NotFound:
     )
 
 
-def _described(which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
-    """Describe *ids*: how many they are, and which filter found them."""
+def _described(state: State, which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
+    """Describe *ids*: how many they are, and which filter found them.
+
+    Others read that, so it is without what somebody searched for and the pages would hide.
+    """
     if not isinstance(which, RunFilter):
         return plural(len(ids), "run")
-    by = ", ".join(f"{each.field}={value!r}" for each, value in which.given())
+    asked = None if which.search is None else wanted(which.search)
+    if asked is not None and asked.field is not None:
+        typed = {asked.field: asked.value}
+        if redacted(cast("JSON", typed), state.settings.redact) != typed:
+            which = replace(which, search=f"{asked.field}:{HIDDEN}")
+    by = ", ".join(f"{each.field}={_safe(value)!r}" for each, value in which.given())
     return f"{plural(len(ids), 'run')} of {by or 'all'}"
+
+
+def _safe(value: object) -> object:
+    return strip_credentials(value) if isinstance(value, str) else value
 
 
 def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
