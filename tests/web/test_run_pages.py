@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 import flask_cronjobs
 from flask_cronjobs.jobs.runs import list as run_list
+from flask_cronjobs.jobs.runs import search
 from flask_cronjobs.jobs.runs.detail import without_own_frames
 from flask_cronjobs.jobs.runs.sorting import Cursor
 from flask_cronjobs.jobs.state import State
@@ -396,7 +397,7 @@ def test_each_picked_run_counts_once_and_none_is_left_out_in_silence(pages: Page
 
 def test_the_question_searches_payloads_once(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
     pages.add("dead", payload={"word": "needle"})
-    searches, usual = list[str](), run_list.showing
+    searches, usual = list[str](), search.showing
 
     def counted(*given: Any) -> Any:
         searches.append(given[1])

@@ -239,14 +239,17 @@ def in_front(reader: Reader, row: RunRow) -> tuple[Count, float | None]:
         ).where(text(condition))
         parts.append(front.order_by(c.priority.desc(), c.run_at, c.id).limit(CAP).subquery())
     counted = (
-        select(func.count().label("read"), func.count(case((_goes_first(part.c, row, reader), 1))))
+        select(
+            func.count().label("read"),
+            func.count(case((_goes_first(part.c, row, reader), 1))).label("first"),
+        )
         for part in parts
     )
     rows = [reader.rows(each)[0] for each in counted]
-    before = sum(number for _, number in rows)
+    before = sum(each.first for each in rows)
     lately = ends(reader)
     seconds = before / lately.total * lately.seconds if lately.total else None
-    return Count(before, any(read >= CAP for read, _ in rows)), seconds
+    return Count(before, any(each.read >= CAP for each in rows)), seconds
 
 
 def _goes_first(c: Any, row: RunRow, reader: Reader) -> Any:
