@@ -55,7 +55,7 @@ def test_demo_on_celery_comes_to_the_same(tmp_path: Path) -> None:
         timeout=280,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert "6 mails, 0 of them twice." in done.stdout
+    assert "9 mails, 0 of them twice." in done.stdout
     assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", done.stdout)
     assert done.stdout.count("Celery's worker has executed what the tick handed on.") >= 4
     assert "send_invoice_reminders" in done.stdout
