@@ -81,10 +81,13 @@ class RunnerContext:
         """
         state = self.state
         run = CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
-        run.steps = AttemptSteps(self.to_stop, self.interrupter.within)
+        run.new_steps = self._new_steps
         if handler.keeps_output:
             run.output = Output()
         return run
+
+    def _new_steps(self) -> AttemptSteps:
+        return AttemptSteps(self.to_stop, self.interrupter.within)
 
     def note_end(self, run: CurrentRun) -> None:
         """Let the keeper write how far *run*'s handler came, and what it said.

@@ -156,7 +156,7 @@ class Exchanger:
             self.exhausted = self.exhausted or is_empty
             late = self._recorded_late(left, exchange)
             self.turns.note_ended(left)
-            self.rates.give_back([each for each in left if each.id in exchange.recorded])
+            self.rates.give_back(left, exchange.recorded)
         except DatabaseTrouble:
             self._in_trouble = True
             self._unconfirmed_outcomes |= {outcome.identity for outcome in outcomes}

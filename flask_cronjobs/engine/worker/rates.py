@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ... import failpoints
 from ...db.connection import Bookkeeping
@@ -54,6 +54,8 @@ class RateLimits:
 
         :raises DatabaseTrouble: none of them may begin.
         """
+        if not self._by_task:  # Most apps: they pay nothing for each run.
+            return []
         limited = [claim for claim in claims if claim.job_type in self._by_task]
         if not limited:
             return []
@@ -71,16 +73,20 @@ class RateLimits:
 
         :raises DatabaseTrouble: perhaps they are not.
         """
-        for outcome in outcomes:
+        for outcome in outcomes if self._by_task else ():
             rate = self._by_task.get(outcome.job_type)
             if outcome.holds_rate and rate is not None:
                 rates.hold_back(self._books, outcome.id, rate, outcome.delay)
 
-    def give_back(self, outcomes: Sequence[Outcome]) -> None:
-        """Give the slots back of those of *outcomes*, all recorded, that have not begun.
+    def give_back(self, outcomes: Sequence[Outcome], recorded: Collection[int]) -> None:
+        """Give the slots back of those of *outcomes* that are *recorded* and have not begun.
 
+        :param recorded: ids of runs.
         :raises DatabaseTrouble: perhaps they stay taken.
         """
+        if not self._slots:
+            return
+        outcomes = [outcome for outcome in outcomes if outcome.id in recorded]
         slots = [(outcome, self._slots.pop(outcome.identity, None)) for outcome in outcomes]
         unused = [slot for outcome, slot in slots if slot is not None and not outcome.begun]
         if unused:

@@ -103,7 +103,7 @@ class CurrentRun:
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
     :param default_timezone: the time zone of runs that no definition made.
-    :ivar steps: what is known of its durable steps.
+    :ivar new_steps: makes what `steps` is, where a handler first asks for it.
     :ivar output: holds what the handler prints and logs, if that is kept.
     :raises PayloadError: the run's row cannot be read.
     """
@@ -126,7 +126,7 @@ class CurrentRun:
         except ValueError as error:
             raise PayloadError(str(error)) from None
         self.books = books
-        self.steps: AttemptSteps = AttemptSteps()
+        self.new_steps: Callable[[], AttemptSteps] = AttemptSteps
         self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
@@ -135,6 +135,11 @@ class CurrentRun:
         # The last progress, which the handler's thread sets, and the one that the keeper's wrote.
         self._reported: Progress | None = None
         self._written: Progress | None = None
+
+    @cached_property
+    def steps(self) -> AttemptSteps:
+        """What is known of its durable steps."""
+        return self.new_steps()
 
     @property
     def id(self) -> int:
