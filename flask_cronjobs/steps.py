@@ -86,7 +86,7 @@ def step(
         if seconds is None:
             value = call()
         else:
-            with this.run.steps.limited(seconds):
+            with this.run.known_steps().limited(seconds):
                 value = call()
         this.result = this.kept(value)
     return this.result
@@ -308,7 +308,7 @@ class _Step:
     @contextmanager
     def _transaction(self) -> Generator[Any]:
         """Give the session a transaction for this step; roll back if the block raises."""
-        known, session = self.run.steps, self._session
+        known, session = self.run.known_steps(), self._session
         if known.at_work is not None:
             raise SetupError(
                 f"{self} is called while the step {known.at_work!r} is at work. Steps stand one "
@@ -374,7 +374,7 @@ class _Step:
         """
         if held.cancelled:
             raise Cancelled("cancelled by an operator while it ran")
-        if held.paused or self.run.steps.to_stop():
+        if held.paused or self.run.known_steps().to_stop():
             why = "its task or queue is paused" if held.paused else "its worker is to end"
             raise Suspended(f"{why}, so it was given back at the end of a step")
 
@@ -382,7 +382,7 @@ class _Step:
         return SetupError(f"{self} has the name of a signal, or of a step that has ended since.")
 
     def _known_rows(self) -> dict[str, StepRow]:
-        known = self.run.steps
+        known = self.run.known_steps()
         if known.rows is None:
             with self.run.books_here() as books:
                 known.rows = steps.read(books, self.run.id)
@@ -393,13 +393,13 @@ class _Step:
         while frame and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
             frame = frame.f_back
         line = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "?"
-        before = self.run.steps.lines.get(self.name)
+        before = self.run.known_steps().lines.get(self.name)
         if before is not None:
             raise SetupError(
                 f"The step {self.name!r} is there twice in this attempt: {before}, and {line}. "
                 "Give each its own name; in a loop, one with the id in it."
             )
-        self.run.steps.lines[self.name] = line
+        self.run.known_steps().lines[self.name] = line
 
 
 def _run_of(state: State, this: _Step) -> CurrentRun:

@@ -224,7 +224,7 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
         (
             "queued",
             {"snoozes": 2, "error_type": "Snooze", "last_error": "the shop is closed"},
-            "<dd>2 times:<wbr> the shop is closed</dd>",
+            "<dd>2 times: the shop is closed</dd>",
         ),
         (
             "queued",

@@ -103,7 +103,7 @@ class CurrentRun:
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
     :param default_timezone: the time zone of runs that no definition made.
-    :ivar new_steps: makes what `steps` is, where a handler first asks for it.
+    :ivar new_steps: makes what `known_steps` returns, where a handler first asks for it.
     :ivar output: holds what the handler prints and logs, if that is kept.
     :raises PayloadError: the run's row cannot be read.
     """
@@ -127,6 +127,7 @@ class CurrentRun:
             raise PayloadError(str(error)) from None
         self.books = books
         self.new_steps: Callable[[], AttemptSteps] = AttemptSteps
+        self._known_steps: AttemptSteps | None = None
         self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
@@ -136,10 +137,11 @@ class CurrentRun:
         self._reported: Progress | None = None
         self._written: Progress | None = None
 
-    @cached_property
-    def steps(self) -> AttemptSteps:
-        """What is known of its durable steps."""
-        return self.new_steps()
+    def known_steps(self) -> AttemptSteps:
+        """Return what is known of its durable steps."""
+        if self._known_steps is None:
+            self._known_steps = self.new_steps()
+        return self._known_steps
 
     @property
     def id(self) -> int:
