@@ -103,7 +103,7 @@ class CurrentRun:
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
     :param default_timezone: the time zone of runs that no definition made.
-    :ivar new_steps: makes what `known_steps` returns, where a handler first asks for it.
+    :ivar new_steps: makes what is known of its durable steps, where a handler first asks for that.
     :ivar output: holds what the handler prints and logs, if that is kept.
     :raises PayloadError: the run's row cannot be read.
     """
