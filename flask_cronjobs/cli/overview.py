@@ -102,7 +102,7 @@ def _print(seen: Overview) -> None:
 
 def _print_verdict(seen: Overview) -> None:
     """Print the verdict in the color that the page has, and what needs a person."""
-    verdict, figures, several = seen.verdict, seen.figures, len(seen.needs) > 1
+    verdict, figures, several = seen.verdict, seen.figures, len(seen.findings) > 1
     tone = tone_of(verdict, figures)
     word = "warn" if tone == "warn" else verdict.word
     said = verdict.sentence
@@ -111,13 +111,13 @@ def _print_verdict(seen: Overview) -> None:
     click.echo(f"{paint(word, word.upper())}  {one_line(said)}")
     if said != verdict.sentence:
         click.echo(one_line(verdict.sentence))
-    for need in seen.needs:
+    for found in seen.findings:
         if several:
-            started = f" ({since(verdict.now, need.since)})" if need.since else ""
-            level = paint(need.level, f"{need.level:<8}")
-            paragraph(level, " " * 8, f"{capitalized(need.what)}{started}")
-        if need.todo:
-            paragraph(" " * 8 + "-> ", " " * 11, as_called(need.todo))
+            started = f" ({since(verdict.now, found.since)})" if found.since else ""
+            level = paint(found.level, f"{found.level:<8}")
+            paragraph(level, " " * 8, f"{capitalized(found.what)}{started}")
+        if found.todo:
+            paragraph(" " * 8 + "-> ", " " * 11, as_called(found.todo))
 
 
 def _print_figures(seen: Overview) -> None:

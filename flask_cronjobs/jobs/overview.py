@@ -62,7 +62,7 @@ class Orphan:
 class Overview:
     """What the first page shows.
 
-    :ivar needs: what needs a person, the most urgent first.
+    :ivar findings: what needs a person, the most urgent first.
     """
 
     verdict: Verdict
@@ -73,7 +73,7 @@ class Overview:
     activity: tuple[Bucket, ...]
     marks: tuple[Mark, ...]
     doubts: Count
-    needs: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
 
 
 def read_overview(source: Source) -> Overview:
@@ -89,7 +89,7 @@ def read_overview(source: Source) -> Overview:
             activity=(activity := read_activity(reader)),
             marks=latest_marks(reader, since=activity[0].start),
             doubts=figures.doubts,
-            needs=tuple(findings_of(verdict, figures)),
+            findings=tuple(findings_of(verdict, figures)),
         )
 
 

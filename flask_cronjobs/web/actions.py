@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeAlias, cast
 
 from flask import abort, request
 from flask.typing import ResponseReturnValue
-from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
 from ..errors import (
@@ -22,7 +21,6 @@ from ..errors import (
     DatabaseTrouble,
     NotFound,
     PayloadError,
-    StateConflict,
     TablesMissing,
 )
 from ..jobs import effects
@@ -30,27 +28,23 @@ from ..jobs.definitions.actions import queue_run, remove
 from ..jobs.definitions.detail import read_arguments
 from ..jobs.errors import actions as groups
 from ..jobs.pauses import Target, pause, resume
-from ..jobs.reader import CAP, Count
 from ..jobs.runs import payloads
 from ..jobs.runs.actions import (
     CANCEL,
     DISCARD,
     RETRY,
-    Action,
     cancel_batch,
     close_batch,
     retry_batch,
 )
 from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.filters import RunFilter
-from ..jobs.runs.preview import of_status, preview
 from ..jobs.state import State, state_of
 from ..jobs.step_views import go_on_from
 from ..log import logger
 from ..text import one_line
 from ..types import JSON
-from .format import Tone
-from .params import BadQuery, filter_args, needed, row_id, run_filter, text
+from .params import needed, text
 from .render import Message, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
@@ -293,78 +287,6 @@ def run_or_404(run_id: int) -> RunView:
     if found is None:
         abort(404, f"There is no run {run_id}. It may have been pruned.")
     return found
-
-
-BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
-
-
-_NONE_PICKED = "No run is picked."
-
-
-def bulk() -> ResponseReturnValue:
-    """Ask whether to change the picked runs, or all of the URL's filter; say which those are."""
-    action, which, picked = _asked(request.args)
-    if picked == []:
-        return _back(which, _NONE_PICKED, "bad")
-    try:
-        if picked is not None:
-            ids = of_status(state_of(), picked, action.allowed)
-            count = Count(len(ids))
-        else:
-            # Once, since a search of payloads may take seconds.
-            found = action.ids(state_of(), which, MOST + 1)
-            count, ids = Count(min(len(found), MOST), len(found) > MOST), found[:CAP]
-    except StateConflict as error:
-        return _back(which, f"Nothing was changed. {error}", "bad")
-    statuses = action.allowed if picked else action.statuses(which)
-    shown = preview(state_of(), ids)
-    return reader_page(
-        "bulk",
-        "warn",
-        action=action,
-        statuses=statuses,
-        count=count,
-        which=which,
-        picked=picked,
-        ids=ids,
-        preview=shown,
-        args=filter_args(which),
-        data={"do": action.name, "statuses": statuses, "count": count, "preview": shown},
-    )
-
-
-def bulk_act() -> ResponseReturnValue:
-    """Change the picked runs, or all of the form's filter, up to `MOST`."""
-    action, which, picked = _asked(request.form)
-    if picked == []:
-        return _back(which, _NONE_PICKED, "bad")
-    try:
-        result = action.many(state_of(), which if picked is None else picked, actor(), most=MOST)
-    except StateConflict as error:
-        return _back(which, f"Nothing was changed. {error}", "bad")
-    return _back(which, result.sentence(), "good")
-
-
-def _asked(args: MultiDict[str, str]) -> tuple[Action, RunFilter, list[int] | None]:
-    """Return what to do, the filter of the list, and the ids that were picked there; None: all.
-
-    :raises BadQuery: one of them is wrong.
-    """
-    given = dict.fromkeys(row_id({"id": each}, "id") for each in args.getlist("id"))
-    picked = [each for each in given if each is not None]
-    return _action(args), run_filter(args), picked if "picked" in args else None
-
-
-def _back(which: RunFilter, message: str, tone: Tone) -> ResponseReturnValue:
-    args: dict[str, Any] = {**filter_args(which)}
-    return back("runs", Message(tone, message), **args)
-
-
-def _action(args: Mapping[str, str]) -> Action:
-    action = BULK.get(needed(args, "do"))
-    if action is None:
-        raise BadQuery(f"do must be one of {', '.join(BULK)}.")
-    return action
 
 
 # The forms for arguments: run something now, or a run again with another payload.

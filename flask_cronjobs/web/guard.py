@@ -58,7 +58,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/runs/<int:run_id>", "run", "views", "read"),
     Route("/runs/<int:run_id>/edit", "edit", "actions", "form"),
     Route("/run", "prepare", "actions", "form"),
-    Route("/runs/bulk", "bulk", "actions", "read"),
+    Route("/runs/bulk", "bulk", "bulk", "read"),
     Route("/definitions", "definitions", "views", "read"),
     Route("/definition", "definition", "views", "read"),
     Route("/task", "task", "views", "read"),
@@ -77,7 +77,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "/runs/<int:run_id>/<any(retry, cancel, discard, again):act>", "run_act", "actions", "act"
     ),
-    Route("/runs/bulk/act", "bulk_act", "actions", "act"),
+    Route("/runs/bulk/act", "bulk_act", "bulk", "act"),
     Route("/definitions/<any(run, pause, resume, remove):act>", "definition_act", "actions", "act"),
     Route("/<any(pause, resume):act>", "work_act", "actions", "act"),
     Route("/dead/retry", "dead_retry", "actions", "act"),

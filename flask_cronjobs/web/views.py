@@ -33,7 +33,8 @@ from ..jobs.runs.sorting import DUE_FIRST, LATEST_DEATH, NEWEST, sorting_of
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.workers import list_hosts
-from .actions import BULK, run_or_404
+from .actions import run_or_404
+from .bulk import BULK
 from .format import ACROSS, Tone, bars_of, chart, day_chart
 from .format import tone_of as tone_of_status
 from .life import differences, life_of

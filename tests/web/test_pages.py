@@ -77,9 +77,9 @@ def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages, rows: 
     ]
     assert 'value="task:break_down"' in page
     assert "/jobs/runs/bulk?do=retry&amp;status=dead&amp;newer=24h" in page
-    needs = pages.data("")["needs"]
-    assert [each["id"] for each in needs] == ["overdue", "dead", "effects-in-doubt", "paused"]
-    assert all(each["since"] for each in needs)
+    found = pages.data("")["findings"]
+    assert [each["id"] for each in found] == ["overdue", "dead", "effects-in-doubt", "paused"]
+    assert all(each["since"] for each in found)
 
 
 def test_the_empty_page_teaches(pages: Pages) -> None:
