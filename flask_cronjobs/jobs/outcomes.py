@@ -35,6 +35,7 @@ OUTCOME_COLUMNS = {
 _STOPPED = f"""
     (given.kind NOT IN {sql_list(TERMINAL)} AND job_runs.cancel_requested_at IS NOT NULL)
 """
+_OF_SUCCESS = {name: OUTCOME_COLUMNS[name] for name in ("id", "token", "result")}
 _RETURNED = f"given.kind IN {sql_list(RETURNED_KINDS)}"
 _FAILED = f"kind IN {sql_list(FAILED_KINDS)}"
 
@@ -158,10 +159,17 @@ def _failures_of_recorded(d: Dialect) -> str:
     """
 
 
-@lru_cache(maxsize=2)
-def record(d: Dialect, columns: str) -> TextClause:
-    """Return SQLite's UPDATE that records outcomes, and returns *columns*."""
-    return text(f"WITH {held(d, _outcomes(d))} {_update_by_kind(d)} RETURNING {columns}")
+@lru_cache(maxsize=4)
+def record(d: Dialect, columns: str, plain: bool) -> TextClause:
+    """Return SQLite's UPDATE that records outcomes, and returns *columns*.
+
+    :param plain: whether all are plain successes, of which it reads and writes less.
+    """
+    if plain:
+        given, update = d.table("outcomes", **_OF_SUCCESS), _update(_values_of_success(d), d)
+    else:
+        given, update = _outcomes(d), _update_by_kind(d)
+    return text(f"WITH {held(d, given)} {update} RETURNING {columns}")
 
 
 @lru_cache(maxsize=2)

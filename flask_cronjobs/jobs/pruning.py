@@ -69,12 +69,14 @@ BATCHES = Kind(
     AND (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NULL
     AND (SELECT p.id FROM job_batches p WHERE p.id = one.parent_id) IS NULL""",
 )
+#: Those that grow with the work. Each tick asks how far behind they are.
+GROWING = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
 HOURS = Kind("job_hours", "hour IS NOT NULL", "hour", "retention_statistics")
 MARKS = Kind("job_marks", "marked_at IS NOT NULL", "marked_at", "retention_statistics")
 # For longer than the runs that they changed: who did what is asked late.
 OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
 ERROR_GROUPS = Kind("job_error_groups", "1 = 1", "changed_at", "operations")
-KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES, HOURS, MARKS, OPERATIONS, ERROR_GROUPS)
+KINDS = (*GROWING, HOURS, MARKS, OPERATIONS, ERROR_GROUPS)
 
 
 def past(d: Dialect, kind: Kind) -> str:
@@ -108,9 +110,9 @@ def locked_runs(d: Dialect, kind: Kind) -> str:
 
 @lru_cache
 def _behind(d: Dialect) -> str:
-    """Return the query for the time, and when the oldest row of each kind ended that may go."""
+    """Return the query for the time, and when the oldest row of each growing kind ended."""
     oldest_of = (
-        f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in KINDS
+        f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in GROWING
     )
     return f"SELECT {d.now}, {', '.join(oldest_of)}"
 
@@ -171,13 +173,14 @@ def prunable(books: Bookkeeping, kept: Settings) -> int:
 
 
 def behind(rows: Callable[[Executable], Rows], d: Dialect, kept: Settings) -> float:
-    """Return for how many seconds the oldest row has been past its retention.
+    """Return for how many seconds the oldest row has been past its retention, of those that grow.
 
     :param rows: executes a statement, and returns its rows.
     """
     given = _given(d, kept)
-    (found,) = rows(text(_behind(d)).bindparams(**given))
-    ages: list[float] = [given[kind.age] for kind in KINDS]
+    names = {kind.age for kind in GROWING} | {"place", "chunk"}
+    (found,) = rows(text(_behind(d)).bindparams(**{name: given[name] for name in names}))
+    ages: list[float] = [given[kind.age] for kind in GROWING]
     past = (_seconds(found[0], found[n]) - age for n, age in enumerate(ages, start=1))
     return max(0.0, *past)
 

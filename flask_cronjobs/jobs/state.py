@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, current_app, has_app_context
@@ -63,7 +62,7 @@ class State:
     :ivar given: the ``CRONJOBS_`` values of ``app.config`` that *settings* were read from.
     :ivar settings_check: ready until they have been compared with ``app.config`` once.
     :ivar known_rows: names of declared definitions that were seen in the table.
-    :ivar slow_tasks: the last hour in numbers that was looked at, and which tasks were slower.
+    :ivar slow_tasks: which tasks have become slower, by when that was looked at.
     :ivar pid: the process that made it; one that it forks must not use its connections.
     """
 
@@ -76,7 +75,7 @@ class State:
     waking: Throttle = field(default_factory=Throttle)
     started: float = field(default_factory=time.monotonic)
     known_rows: set[str] = field(default_factory=set[str])
-    slow_tasks: dict[datetime, Any] = field(default_factory=dict[datetime, Any])
+    slow_tasks: dict[float, Any] = field(default_factory=dict[float, Any])
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])
     settings_check: Throttle = field(default_factory=Throttle)
     pid: int = field(default_factory=os.getpid)

@@ -23,6 +23,7 @@ _EACH_DAY = 1.5
 SAMPLES = 20
 #: By how much the mean of the last two days exceeds that of the twelve before, for a closer look.
 _LOOK_AT = 1.5
+_LOOK_EVERY = 300.0
 #: At most so many tasks are looked at.
 _TASKS = 50
 
@@ -111,18 +112,17 @@ def slowdown(days: Sequence[Day]) -> Slowdown | None:
 def slow_tasks(reader: Reader) -> Mapping[str, Slowdown]:
     """Return the tasks that have become slower within days, at most fifty.
 
-    A process looks once for each hour that was written.
+    A process looks once in five minutes: the hours that this reads are an hour apart.
     """
-    last = reader.value(select(func.max(HOURS.c.hour)))
-    if not isinstance(last, datetime):
-        return {}
-    found: dict[str, Slowdown] | None = reader.state.slow_tasks.get(last)
+    period = reader.now.timestamp() // _LOOK_EVERY
+    found: dict[str, Slowdown] | None = reader.state.slow_tasks.get(period)
     if found is None:
-        names = [row.job_type for row in reader.rows(_suspects(last))]
-        looked = ((name, slowdown(read_days(reader, name))) for name in names)
+        last = reader.value(select(func.max(HOURS.c.hour)))
+        suspects = reader.rows(_suspects(last)) if isinstance(last, datetime) else ()
+        looked = ((row.job_type, slowdown(read_days(reader, row.job_type))) for row in suspects)
         found = {name: slower for name, slower in looked if slower is not None}
         reader.state.slow_tasks.clear()
-        reader.state.slow_tasks[last] = found
+        reader.state.slow_tasks[period] = found
     return found
 
 

@@ -35,14 +35,20 @@ def success(
     claim: Claim, result: JSON, warning: str | None, started: float, finalized: bool = False
 ) -> Outcome:
     """Return the outcome of an attempt that began at *started* and has succeeded now."""
-    return _outcome(
-        claim,
+    # Written out, since each run comes here: by keywords through `_outcome` takes twice as long.
+    return Outcome(
+        claim.id,
+        claim.token,
         "succeeded",
+        claim.attempt,
+        claim.job_type,
         error=warning,
         error_type=None if warning is None else UNCOMMITTED,
         result=result,
         seconds=time.monotonic() - started,
         finalized=finalized,
+        definition_id=claim.definition_id,
+        label=claim.label,
     )
 
 

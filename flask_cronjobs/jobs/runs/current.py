@@ -109,6 +109,12 @@ class CurrentRun:
     """
 
     output: Output | None = None
+    # As defaults of the class, which cost a run nothing: hardly any has steps or reports progress.
+    _known_steps: AttemptSteps | None = None
+    _requested_at = -math.inf
+    # The last progress, which the handler's thread sets, and the one that the keeper's wrote.
+    _reported: Progress | None = None
+    _written: Progress | None = None
 
     def __init__(
         self,
@@ -127,15 +133,10 @@ class CurrentRun:
             raise PayloadError(str(error)) from None
         self.books = books
         self.new_steps: Callable[[], AttemptSteps] = AttemptSteps
-        self._known_steps: AttemptSteps | None = None
         self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
-        self._requested_at = -math.inf
         self._default_timezone = default_timezone
-        # The last progress, which the handler's thread sets, and the one that the keeper's wrote.
-        self._reported: Progress | None = None
-        self._written: Progress | None = None
 
     def known_steps(self) -> AttemptSteps:
         """Return what is known of its durable steps."""

@@ -187,7 +187,8 @@ def _record_then_claim(
 ) -> Rows:
     """Do on SQLite what `record_and_claim` does on PostgreSQL; return the same rows."""
     parameters = outcome_parameters(d, outcomes)
-    rows = list(connection.execute(record(d, _RECORDED), parameters).all())
+    plain = all(map(is_plain, outcomes))
+    rows = list(connection.execute(record(d, _RECORDED, plain), parameters).all())
     if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
         written = json.dumps([row.id for row in rows])
         connection.execute(failures(d), {**parameters, "recorded": written})
