@@ -371,7 +371,7 @@ FROM job_runs WHERE status = 'dead'
 """
 _RETRIED = """
 INSERT INTO job_failures (run_id, attempt, worker, error_type, error, failed_at, fingerprint)
-SELECT i + 60000, 1, 'host:1:abc', 'OSError', 'no answer from host-' || (i % 5000) || ' in time',
+SELECT i + 1, 1, 'host:1:abc', 'OSError', 'no answer from host-' || (i % 5000) || ' in time',
     AGO(1000000.0 - 10.0 * i), 'group' || (i % 5000) FROM NUMBERS
 """
 _OPERATIONS = """

@@ -82,6 +82,15 @@ class Reader:
         """The database's now, read once, so that a page shows one moment."""
         return stored_time(self.value(text(f"SELECT {self.dialect.now}")))
 
+    @property
+    def _in_order(self) -> str:
+        """A further column: from now on PostgreSQL reads the latest few rows by their index.
+
+        Of a definition with more runs than most, it would read and sort all.
+        """
+        off = ", set_config('enable_bitmapscan', 'off', true)"
+        return off if self.dialect.name == "postgresql" else ""
+
     def value(self, statement: Executable) -> object:
         """Return the value of a statement with one row and one column."""
         return self.rows(statement)[0][0]
