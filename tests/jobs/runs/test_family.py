@@ -11,8 +11,7 @@ from flask_cronjobs.jobs.runs import family
 from flask_cronjobs.jobs.runs.detail import facts_of, find_run
 from flask_cronjobs.jobs.runs.family import Family
 from flask_cronjobs.jobs.state import State
-
-from ..rows import Rows
+from tests.rows import Rows
 
 
 def _family(state: State, run_id: int) -> Family:
