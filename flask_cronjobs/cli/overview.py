@@ -22,7 +22,6 @@ from . import (
     follow,
     maintenance,
     marks,
-    operations,
     queues,
     run_list,
     runs,
@@ -84,7 +83,7 @@ def _overview(as_json: bool) -> None:
 
 _MODULES = (
     *(run_list, runs, follow, batches, definitions, agenda),
-    *(queues, ticks, marks, errors, maintenance, operations, crontab),
+    *(queues, ticks, marks, errors, maintenance, crontab),
 )
 for _module in _MODULES:
     for _command in _module.group.commands.values():

@@ -12,7 +12,7 @@ from ..errors import NotFound
 from ..log import DEFAULT_ACTOR, log_action
 from ..text import one_line
 from ..types import stored_time
-from .operations.rows import Act, perform
+from .operations import Act, perform
 from .state import State
 
 if TYPE_CHECKING:

@@ -15,13 +15,12 @@ from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
 from ..jobs.effects import list_effects
-from ..jobs.errors.views import STATES as ERROR_STATES
-from ..jobs.errors.views import list_errors
-from ..jobs.finding import find_place
+from ..jobs.error_groups import STATES as ERROR_STATES
+from ..jobs.error_groups import list_errors
 from ..jobs.health import headline_of, tone_of
-from ..jobs.operations.views import list_operations
+from ..jobs.operations import list_operations
 from ..jobs.orders import list_key_orders
-from ..jobs.overview import read_overview
+from ..jobs.overview import find_place, read_overview
 from ..jobs.pauses import queues as declared_queues
 from ..jobs.queues import list_queues
 from ..jobs.reader import Page, reading

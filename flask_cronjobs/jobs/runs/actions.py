@@ -18,7 +18,7 @@ from ..batches import rows as store_batches
 from ..batches.ending import end_batches, family, telling
 from ..batches.views import BatchView, find_batch
 from ..humanize import plural
-from ..operations.rows import Act, Operation, perform
+from ..operations import Act, Operation, perform
 from ..reader import Count
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.finding import find_place
+from flask_cronjobs.jobs.overview import find_place
 from flask_cronjobs.jobs.runs import family
 from flask_cronjobs.jobs.runs.detail import facts_of, find_run
 from flask_cronjobs.jobs.runs.family import Family
