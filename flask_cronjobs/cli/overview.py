@@ -21,11 +21,10 @@ from . import (
     errors,
     follow,
     maintenance,
-    marks,
     queues,
     run_list,
     runs,
-    ticks,
+    trends,
 )
 from .definitions import no_definitions
 from .group import JobsGroup, examples
@@ -83,7 +82,7 @@ def _overview(as_json: bool) -> None:
 
 _MODULES = (
     *(run_list, runs, follow, batches, definitions, agenda),
-    *(queues, ticks, marks, errors, maintenance, crontab),
+    *(queues, trends, errors, maintenance, crontab),
 )
 for _module in _MODULES:
     for _command in _module.group.commands.values():

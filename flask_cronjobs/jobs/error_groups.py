@@ -14,7 +14,7 @@ from ..log import DEFAULT_ACTOR
 from ..models.conditions import DEAD
 from ..text import one_line
 from .fingerprints import pattern_of
-from .marks import latest_marks
+from .history import latest_marks
 from .operations import Act, perform
 from .reader import (
     CAP,

@@ -12,8 +12,8 @@ from sqlalchemy import case, func, literal, select, text
 from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
+from .history import Mark, latest_marks
 from .humanize import Link
-from .marks import Mark, latest_marks
 from .pauses import queues
 from .reader import (
     BATCHES,

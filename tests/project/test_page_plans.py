@@ -17,7 +17,7 @@ from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definit
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.error_groups import list_errors
 from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.marks import list_marks
+from flask_cronjobs.jobs.history import list_marks
 from flask_cronjobs.jobs.operations import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import find_place, read_overview
