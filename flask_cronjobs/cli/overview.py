@@ -19,7 +19,6 @@ from . import (
     crontab,
     definitions,
     errors,
-    follow,
     maintenance,
     marks,
     operations,
@@ -83,7 +82,7 @@ def _overview(as_json: bool) -> None:
 
 
 _MODULES = (
-    *(run_list, runs, follow, batches, definitions, agenda),
+    *(run_list, runs, batches, definitions, agenda),
     *(queues, ticks, marks, errors, maintenance, operations, crontab),
 )
 for _module in _MODULES:
