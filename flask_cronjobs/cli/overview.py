@@ -20,12 +20,11 @@ from . import (
     definitions,
     errors,
     maintenance,
-    marks,
     operations,
     queues,
     run_list,
     runs,
-    ticks,
+    trends,
 )
 from .definitions import no_definitions
 from .group import JobsGroup, examples
@@ -83,7 +82,7 @@ def _overview(as_json: bool) -> None:
 
 _MODULES = (
     *(run_list, runs, batches, definitions, agenda),
-    *(queues, ticks, marks, errors, maintenance, operations, crontab),
+    *(queues, trends, errors, maintenance, operations, crontab),
 )
 for _module in _MODULES:
     for _command in _module.group.commands.values():
