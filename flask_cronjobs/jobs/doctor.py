@@ -16,12 +16,12 @@ from ..db.dialect import clock_shift
 from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
+from .attention import CHECK, unrecorded
 from .definitions.views import DefinitionView, bare_definitions
 from .doctor_database import database, executors, schema, versions
 from .eligibility import stalled
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .humanize import capitalized, duration, plural, seconds_since
-from .needs import CHECK, unrecorded
 from .orders import list_key_orders
 from .overview import list_orphans
 from .pruning import seconds_behind

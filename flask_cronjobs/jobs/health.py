@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import ColumnElement, Row, ScalarSelect, func, literal, select, text
 
 from ..models.conditions import DEAD, RUNNING, STOPS
+from .attention import CHECK, Late, Missed, late_definitions, missed_slots
 from .effects import in_doubt
 from .eligibility import PauseView, Stalled, list_pauses, oldest_due, ours, stalled
 from .humanize import Link, ago, duration, plural, seconds_since
-from .needs import CHECK, Late, Missed, late_definitions, missed_slots
 from .reader import (
     CAP,
     RUNS,

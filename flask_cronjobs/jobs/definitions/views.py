@@ -18,7 +18,7 @@ from ...schedule import Schedule
 from ...schedule.cron_text import parse_zone
 from ...text import host_of
 from ...types import Status
-from ..needs import NEEDS, Need, Needs, needs
+from ..attention import NEEDS, Need, Needs, needs
 from ..reader import (
     DEFINITIONS,
     RUNS,

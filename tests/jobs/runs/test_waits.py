@@ -16,8 +16,7 @@ from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.runs.waits import in_front
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRate
-
-from ..rows import Rows, ago
+from tests.rows import Rows, ago
 
 KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
 STRICT: dict[str, Any] = {**KEY, "on_dead": "stop"}

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert_many import Inserted, NewRow, insert_keyed_runs
-from tests.jobs.test_insert_runs import SHARED
+from tests.jobs.runs.test_insert import SHARED
 from tests.kit import Kit, in_threads
 
 pytestmark = pytest.mark.usefixtures("writers")

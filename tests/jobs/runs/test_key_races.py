@@ -17,7 +17,7 @@ from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_keyed_runs
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, OutcomeKind
-from tests.jobs.test_insert_runs import SHARED, values
+from tests.jobs.runs.test_insert import SHARED, values
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
 

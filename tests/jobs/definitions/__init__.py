@@ -1,0 +1,1 @@
+"""Tests of definitions: rows, slots, actions, lists."""
