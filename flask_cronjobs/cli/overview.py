@@ -19,7 +19,6 @@ from . import (
     crontab,
     definitions,
     errors,
-    follow,
     maintenance,
     queues,
     run_list,
@@ -81,7 +80,7 @@ def _overview(as_json: bool) -> None:
 
 
 _MODULES = (
-    *(run_list, runs, follow, batches, definitions, agenda),
+    *(run_list, runs, batches, definitions, agenda),
     *(queues, trends, errors, maintenance, crontab),
 )
 for _module in _MODULES:

@@ -24,9 +24,8 @@ from flask_cronjobs.jobs.overview import find_place, read_overview
 from flask_cronjobs.jobs.queues import list_queues
 from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.filters import RunFilter, sorting_of
 from flask_cronjobs.jobs.runs.list import list_runs
-from flask_cronjobs.jobs.runs.sorting import sorting_of
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.workers import list_hosts
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by
