@@ -82,9 +82,9 @@ def test_few_runs_tell_nothing(state: State) -> None:
 
 
 def test_week_is_compared_with_the_one_before(state: State) -> None:
-    for task, before, since in (("slow", ONE, FOUR), ("fast", TWO, ONE), ("same", ONE, ONE)):
+    for task, before, after in (("slow", ONE, FOUR), ("fast", TWO, ONE), ("same", ONE, ONE)):
         add_hour(state, 9, before, task=task)
-        add_hour(state, 2, since, task=task)
+        add_hour(state, 2, after, task=task)
     add_hour(state, 9, ONE, 19, task="few")
     add_hour(state, 1, FOUR, task="few")
     add_hour(state, 20, ONE, task="long ago")
