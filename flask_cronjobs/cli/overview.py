@@ -21,12 +21,11 @@ from . import (
     errors,
     follow,
     maintenance,
-    marks,
     operations,
     queues,
     run_list,
     runs,
-    ticks,
+    trends,
 )
 from .definitions import no_definitions
 from .group import JobsGroup, examples
@@ -84,7 +83,7 @@ def _overview(as_json: bool) -> None:
 
 _MODULES = (
     *(run_list, runs, follow, batches, definitions, agenda),
-    *(queues, ticks, marks, errors, maintenance, operations, crontab),
+    *(queues, trends, errors, maintenance, operations, crontab),
 )
 for _module in _MODULES:
     for _command in _module.group.commands.values():

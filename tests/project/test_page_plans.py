@@ -18,7 +18,7 @@ from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.errors.views import list_errors
 from flask_cronjobs.jobs.finding import find_place
 from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.marks import list_marks
+from flask_cronjobs.jobs.history import list_marks
 from flask_cronjobs.jobs.operations.views import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
