@@ -19,9 +19,7 @@ from . import (
     crontab,
     definitions,
     errors,
-    follow,
     maintenance,
-    operations,
     queues,
     run_list,
     runs,
@@ -82,8 +80,8 @@ def _overview(as_json: bool) -> None:
 
 
 _MODULES = (
-    *(run_list, runs, follow, batches, definitions, agenda),
-    *(queues, trends, errors, maintenance, operations, crontab),
+    *(run_list, runs, batches, definitions, agenda),
+    *(queues, trends, errors, maintenance, crontab),
 )
 for _module in _MODULES:
     for _command in _module.group.commands.values():

@@ -19,7 +19,7 @@ from ..models.conditions import RUNNING, sql_list
 from ..text import clean
 from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
 from .columns import assigned, ended, rate_mark
-from .errors.fingerprints import fingerprint
+from .fingerprints import fingerprint
 
 #: The columns of an outcome, and their types in PostgreSQL.
 OUTCOME_COLUMNS = {

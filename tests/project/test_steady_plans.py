@@ -15,7 +15,7 @@ from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.definitions.slots import late_slots, mark_late
-from flask_cronjobs.jobs.operations.rows import Act, Operation
+from flask_cronjobs.jobs.operations import Act, Operation
 from flask_cronjobs.jobs.outcomes import write_output
 from flask_cronjobs.jobs.pruning import behind, prune
 from flask_cronjobs.jobs.runs.changes import Operator
