@@ -203,7 +203,7 @@ def test_outcome_recorded_late_is_not_lost(
 def test_run_given_back_has_its_key_again_though_the_answer_was_lost(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = {"unique_while": "waiting", "idempotency_key": "key"}
+    waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
     run_id = Rows(app, db).run("queued", job_type="it", **waiting)
     (claim,) = claims.record_and_claim([], 1, idle=True).claims
     send = record_and_claim._send
