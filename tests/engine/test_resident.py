@@ -264,7 +264,7 @@ def looks(db: SQLAlchemy, context: None) -> list[float]:
 
     @event.listens_for(db.engine, "before_cursor_execute")
     def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        if isinstance(threading.current_thread(), Keeper) and "front" in statement:
+        if isinstance(threading.current_thread(), Keeper) and "first_window" in statement:
             found.append(time.monotonic())
 
     return found
