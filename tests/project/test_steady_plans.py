@@ -28,7 +28,6 @@ from flask_cronjobs.jobs.runs.leases import (
     watch,
 )
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.models.tables import Base
 from flask_cronjobs.registry.rate import Rate
 from flask_cronjobs.types import Claim, LateSlot
 from tests.kit import Kit, outcome, plan, spec
@@ -37,7 +36,7 @@ from tests.plans import Sent, explain, faults, paths, run, sent_by, tables_of
 pytestmark = pytest.mark.slow
 
 DAY = 86400.0
-TABLES = ", ".join(Base.metadata.tables)
+TABLES = ", ".join(JobRun.metadata.tables)
 
 
 def waiting(count: int, columns: str = "", values: str = "") -> str:
@@ -50,7 +49,7 @@ def waiting(count: int, columns: str = "", values: str = "") -> str:
 
 def pretend(rows: float, size: int) -> str:
     """The statement by which each table and index seems to have so many rows, on so many pages."""
-    names = ", ".join(f"'{table}'::regclass" for table in Base.metadata.tables)
+    names = ", ".join(f"'{table}'::regclass" for table in JobRun.metadata.tables)
     return (
         f"UPDATE pg_class SET reltuples = {rows}, relpages = {size} WHERE oid IN ({names})"
         f" OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid IN ({names}))"
