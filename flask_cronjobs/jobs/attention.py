@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
+from .definitions.slots import slots_of
 from .effects import is_in_doubt
 from .humanize import Link, duration, plural, seconds_since
 from .reader import (
@@ -108,22 +109,14 @@ def missed_slots(reader: Reader) -> Missed | None:
     )
     if not rows:
         return None
-    spans = [_span(row.result, row.scheduled_for) for row in rows]
+    spans = [slots_of(row.result, row.scheduled_for) for row in rows]
     return Missed(
-        sum(number for number, _, _ in spans),
-        min(first for _, first, _ in spans),
-        max(last for _, _, last in spans),
+        sum(number for number, _ in spans),
+        min(first for _, first in spans),
+        max(row.scheduled_for for row in rows),
         tuple({row.definition_id: None for row in rows if row.definition_id is not None}),
         tuple(sorted({row.name for row in rows if row.name is not None})),
     )
-
-
-def _span(result: Any, last: datetime) -> tuple[int, datetime, datetime]:
-    """Return how many slots a row stands for, the first and the last; 1 if it was edited."""
-    try:
-        return int(result["skipped"]), datetime.fromisoformat(result["from"]), last
-    except (TypeError, KeyError, ValueError):
-        return 1, last, last
 
 
 def _minute(moment: datetime) -> str:

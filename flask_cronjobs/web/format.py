@@ -19,7 +19,7 @@ from ..jobs.humanize import capitalized, since
 from ..jobs.runs.detail import RunView
 from ..jobs.runs.list import RunRow
 from ..jobs.ticks import Bucket
-from ..jobs.trends import Day
+from ..jobs.trends import Period
 from ..text import cut, printable
 from ..types import JSON, Status
 
@@ -54,8 +54,12 @@ def clock(moment: datetime, zone: str, now: datetime) -> str:
     if near is not None:
         return f"{near} {_hour(local)}"
     year = f" {local.year}" if local.year != today.year else ""
-    day = f"{_DAYS[local.weekday()]} {local.day} {_MONTHS[local.month - 1]}{year}"
-    return f"{day} {_hour(local)}"
+    return f"{day(local)}{year} {_hour(local)}"
+
+
+def day(local: datetime) -> str:
+    """Return the day of *local* in its own zone, as ``Mon 23 Nov``."""
+    return f"{_DAYS[local.weekday()]} {local.day} {_MONTHS[local.month - 1]}"
 
 
 def hour(moment: datetime, zone: str) -> str:
@@ -243,7 +247,7 @@ class Chart(NamedTuple):
 class DayBar(NamedTuple):
     """One day."""
 
-    day: Day
+    day: Period
     x: float
     blocks: list[Block]
 
@@ -262,7 +266,7 @@ class DayChart(NamedTuple):
     bar_width: float = _BAR
 
 
-def day_chart(days: Sequence[Day], marks: Sequence[Mark] = ()) -> DayChart:
+def day_chart(days: Sequence[Period], marks: Sequence[Mark] = ()) -> DayChart:
     """Return the chart of *days*, which are oldest first."""
     peak = max((day.p95 or 0.0 for day in days), default=0.0)
     bars = [
@@ -272,13 +276,13 @@ def day_chart(days: Sequence[Day], marks: Sequence[Mark] = ()) -> DayChart:
     return DayChart(bars, peak, len(bars) * PITCH, _lines(marks, days, 86400))
 
 
-def _day_parts(day: Day) -> tuple[tuple[Tone, float], ...]:
+def _day_parts(day: Period) -> tuple[tuple[Tone, float], ...]:
     half = day.p50 or 0.0
     return ("busy", half), ("idle", (day.p95 or 0.0) - half)
 
 
 def _lines(
-    marks: Sequence[Mark], starts: Sequence[Day] | Sequence[Bucket], seconds: int
+    marks: Sequence[Mark], starts: Sequence[Period] | Sequence[Bucket], seconds: int
 ) -> list[Line]:
     """Return where *marks* are among bars that begin at *starts* and stand for *seconds* each."""
     first = starts[0].start if starts else None
@@ -301,7 +305,13 @@ def across(moment: datetime, start: datetime, end: datetime) -> float:
 
 
 #: The tone of each piece of a lane.
-PIECES: dict[str, Tone] = {"succeeded": "good", "running": "busy", "failed": "warn", "dead": "bad"}
+PIECES: dict[str, Tone] = {
+    "succeeded": "good",
+    "running": "busy",
+    "failed": "warn",
+    "missed": "warn",
+    "dead": "bad",
+}
 
 
 #: Runs shorter than that are not told apart by the heights of their cells, in seconds.

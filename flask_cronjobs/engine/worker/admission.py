@@ -154,7 +154,7 @@ class Admission:
         If only an idle worker can run it, let the runs at work come to their end, and claim nothing
         meanwhile. If they take too long, go on, and try for longer next time.
 
-        :param first: as `Exchanger.first`.
+        :param first: as `WorkerClaims.next_run`.
         """
         now = time.monotonic()
         if not self._is_async or idle or self._drain_ends is not None or now < self._period_ends:

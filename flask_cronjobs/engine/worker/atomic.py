@@ -17,7 +17,7 @@ from ...db.commit_guard import Words, bind_of, guarded, isolated
 from ...errors import AtomicCommit, CronJobsError, LeaseLost
 from ...jobs.outcomes import finalize_in
 from ...jobs.runs.current import CurrentRun
-from ...jobs.runs.exchange import Claims
+from ...jobs.runs.record_and_claim import already_recorded
 from ...jobs.state import State
 from ...log import logger
 from ...registry.payload import kept_result
@@ -73,7 +73,7 @@ def _commit(state: State, session: Session, claim: Claim) -> None:
 def _is_committed(state: State, claim: Claim) -> bool:
     success = Outcome(claim.id, claim.token, "succeeded", claim.attempt, claim.job_type)
     with suppress(CronJobsError), state.bookkeeping() as books:
-        return claim.id in Claims(books).already_recorded([success]).recorded
+        return claim.id in already_recorded(books, [success]).recorded
     return False
 
 

@@ -153,8 +153,8 @@ class Pace:
         got_all = 0 < number < wanted
         self._settled_at = time.monotonic() + SETTLE if got_all else 0.0
 
-    def note_exchange(self, number: int, exhausted: bool) -> None:
-        """Note that an exchange brought *number* runs, and whether nothing more can be claimed."""
+    def note_answer(self, number: int, exhausted: bool) -> None:
+        """Note that an answer brought *number* runs, and whether nothing more can be claimed."""
         now = time.monotonic()
         if number:
             self._got_runs_at = now

@@ -13,8 +13,8 @@ from ...jobs.state import State
 from ...log import logger
 from ...signals import notify
 from ...types import AtWork, RunAtWork
-from ..beside import Precedence, repeating
 from ..pings import Pings
+from ..threads import Precedence, repeating
 from .admission import side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import HeldRuns, Leases, Working

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -187,6 +188,18 @@ def insert_of_slots(d: Dialect) -> str:
     RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
     """
     return insert_into_runs(values, at, d.now, source)
+
+
+def slots_of(result: Any, last: datetime) -> tuple[int, datetime]:
+    """Return how many skipped slots a row stands for, and the first of them, as `_note` wrote.
+
+    :param result: what the row has; one that was edited stands for one slot.
+    :param last: the last of them.
+    """
+    try:
+        return int(result["skipped"]), datetime.fromisoformat(result["from"])
+    except (TypeError, KeyError, ValueError):
+        return 1, last
 
 
 def _recorded(d: Dialect, row: Row[Any]) -> RecordedSlot:
