@@ -19,7 +19,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import crontab
 from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.models.tables import Base
+from flask_cronjobs.models import JobRun
 from tests.rows import Rows
 
 from .conftest import Admin
@@ -168,7 +168,7 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
         "Error: The job tables do not exist. Run: flask jobs admin init (in the database "
     )
     created = json.loads(runner.invoke(args=["jobs", "admin", "init", "--json"]).output)["created"]
-    assert sorted(created) == sorted(Base.metadata.tables)
+    assert sorted(created) == sorted(JobRun.metadata.tables)
     assert runner.invoke(args=["jobs", "admin", "init"]).output == "All tables exist.\n"
 
 
