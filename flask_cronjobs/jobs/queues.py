@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Integer, String, bindparam, column, text
 
@@ -113,7 +114,8 @@ def _counts(reader: Reader, groups: Sequence[Waiting]) -> dict[str, tuple[Count,
     pairs = sorted({(each.queue, each.task) for each in groups})
     given = [{"queue": queue, "task": task} for queue, task in pairs[:_COUNTED]]
     values = {"pairs": json.dumps(given), "most": CAP + 1}
-    columns = column("queue", String), *(column(name, Integer) for name in _NUMBERS)
+    columns: list[Any] = [column("queue", String)]
+    columns += [column(name, Integer) for name in _NUMBERS]
     now = bindparam("now", reader.now, UTCDateTime())
     rows = reader.rows(text(_counted(reader.dialect)).bindparams(now, **values).columns(*columns))
     left = {queue for queue, _ in pairs[_COUNTED:]}
