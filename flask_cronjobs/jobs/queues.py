@@ -111,7 +111,7 @@ def _name_of(executor: object) -> str | None:
 
 def _counts(reader: Reader, groups: Sequence[Waiting]) -> dict[str, tuple[Count, Count]]:
     """Return by queue how many runs wait, and how many of them are due."""
-    pairs = sorted({(each.queue, each.task) for each in groups})
+    pairs = sorted({(each.queue, each.task) for each in groups if each.rate_key is None})
     given = [{"queue": queue, "task": task} for queue, task in pairs[:_COUNTED]]
     values = {"pairs": json.dumps(given), "most": CAP + 1}
     columns: list[Any] = [column("queue", String)]

@@ -215,7 +215,7 @@ class TestTicksThatFail:
             jobs.tick()
         verdict = read_verdict(state_of(app))
         assert (verdict.word, verdict.failing) == ("late", True)
-        assert "failed" in verdict.sentence
+        assert "ticks begin, but fail" in verdict.sentence
         finding = findings(state_of(app))["ticks"]
         assert (finding.level, "by hand" in finding.todo) == ("error", True)
 
@@ -252,7 +252,7 @@ class TestMissed:
         assert figures.missed is not None
         assert figures.missed.slots in (26, 27)
         assert figures.missed.first == first
-        said = f"{figures.missed.slots} slots were missed, from {first:%Y-%m-%d %H:%M} to"
+        said = f"{figures.missed.slots} slots of hourly were missed, from {first:%Y-%m-%d %H:%M} to"
         assert said in headline_of(verdict, figures)
         assert admin().output.startswith("WARN")
         assert said in admin().output
