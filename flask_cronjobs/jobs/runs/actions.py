@@ -1,4 +1,4 @@
-"""Retry, cancel and discard runs: one, many, or those of a batch."""
+"""Retry, cancel and discard runs: one, many, or those of a batch; and what is asked before."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
+
+from sqlalchemy import func, select
 
 from ... import signals
 from ...db.connection import Bookkeeping
@@ -18,12 +20,12 @@ from ..batches import rows as store_batches
 from ..batches.ending import end_batches, family, telling
 from ..batches.views import BatchView, find_batch
 from ..humanize import plural
-from ..operations.rows import Act, Operation, perform
-from ..reader import Count
+from ..operations import Act, Operation, perform
+from ..reader import CAP, RUNS, Count, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
 from .filters import RunFilter
-from .list import MOST_MATCHING, matching_count, matching_ids
+from .list import MOST_MATCHING, RunRow, matching_count, matching_ids, rows_of
 from .search import wanted
 
 #: Called with how many more runs are done, for a progress bar.
@@ -310,6 +312,57 @@ def _safe(value: object) -> object:
     return strip_credentials(value) if isinstance(value, str) else value
 
 
+#: How many runs, and how many errors, are shown.
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Some runs that are to be changed.
+
+    :ivar first: the first ten, in the order in which they were given.
+    :ivar errors: of the first 1,000: the most frequent tasks and types of error, with numbers.
+    :ivar looked_at: of how many runs those are.
+    """
+
+    first: tuple[RunRow, ...]
+    errors: tuple[tuple[str, str | None, int], ...]
+    looked_at: int
+
+    def split(self) -> list[str]:
+        """Return lines such as ``31 of send_mail, TimeoutError``."""
+        return [
+            f"{number:,} of {', '.join(filter(None, (task, error)))}"
+            for task, error, number in self.errors
+        ]
+
+    def heading(self, total: int) -> str:
+        """Say of how many runs `errors` are, if not of all *total*."""
+        if self.looked_at >= total:
+            return "By task and error"
+        return f"By task and error, of the first {plural(self.looked_at, 'run')}"
+
+
+def preview(source: Source, ids: Sequence[int]) -> Preview:
+    """Return what the runs *ids* are."""
+    some = ids[:CAP]
+    with reading(source) as reader:
+        kinds = RUNS.c.job_type, RUNS.c.error_type
+        number = func.count().label("number")
+        found = select(*kinds, number).where(is_one_of(reader, RUNS.c.id, some)).group_by(*kinds)
+        rows = reader.rows(found.order_by(number.desc(), *kinds).limit(SHOWN))
+        errors = tuple((row.job_type, row.error_type, row.number) for row in rows)
+        return Preview(tuple(rows_of(reader, ids[:SHOWN])), errors, len(some))
+
+
+def of_status(source: Source, ids: Sequence[int], statuses: Sequence[Status]) -> list[int]:
+    """Return those of *ids* whose run has one of *statuses*, the newest first."""
+    with reading(source) as reader:
+        found = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
+        wanted = found.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())
+        return [row.id for row in reader.rows(wanted)]
+
+
 def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
     """Close a batch that nobody will fill any more, so that it can end.
 
@@ -342,10 +395,7 @@ def cancel_batch(
     :raises StateConflict: a transaction is filling it.
     """
     close_batch(state, key, actor)
-    with state.bookkeeping() as books:
-        keys = family(books, _batch(state, key).id).values()
-    ids = [run for each in keys for run in CANCEL.ids(state, RunFilter(batch=each))]
-    return CANCEL.many(state, ids, actor, most=most, found_by=RunFilter(batch=key))
+    return _with_inside(CANCEL, state, _batch(state, key), None, actor, most)
 
 
 def retry_batch(
@@ -355,7 +405,9 @@ def retry_batch(
     again: bool = False,
     most: int | None = None,
 ) -> BulkResult:
-    """Queue the dead runs of a batch again: it is open again until they have ended.
+    """Queue the dead runs of a batch again, also those of batches inside it.
+
+    Each of these is open again until they have ended.
 
     :param again: enqueue its ``then`` once more at its end. Otherwise there is no second one.
     :raises NotFound: there is no such batch.
@@ -365,8 +417,23 @@ def retry_batch(
     def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
         return operator.retry(ids, again=found.id if again else None)
 
-    retry = replace(RETRY, change=change)
-    return retry.many(state, RunFilter(batch=key, status="dead"), actor, most=most)
+    return _with_inside(replace(RETRY, change=change), state, found, "dead", actor, most)
+
+
+def _with_inside(
+    action: Action,
+    state: State,
+    batch: BatchView,
+    status: Status | None,
+    actor: str,
+    most: int | None,
+) -> BulkResult:
+    """Change the runs of *batch* with that *status*, and those of batches inside it."""
+    which = RunFilter(batch=batch.key, status=status)
+    with state.bookkeeping() as books:
+        keys = family(books, batch.id, dead=status == "dead").values()
+    ids = [run for each in keys for run in action.ids(state, replace(which, batch=each))]
+    return action.many(state, ids, actor, most=most, found_by=which)
 
 
 def _batch(state: State, key: str) -> BatchView:

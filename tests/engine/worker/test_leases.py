@@ -22,7 +22,7 @@ from flask_cronjobs.engine.worker.held_runs import Leases
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.engine.worker.runner import Runner
-from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, Outcome
@@ -54,17 +54,16 @@ def test_lease_is_counted_from_before_the_claim_was_sent(
     jobs: CronJobs, db: SQLAlchemy, state: State, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     object.__setattr__(state.settings, "lease", 1.0)
-    exchange = Claims.exchange
     calls: list[int] = []
 
-    def slow(self: Claims, *args: Any, **kwargs: Any) -> Any:
-        found = exchange(self, *args, **kwargs)
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        found = record_and_claim(*args, **kwargs)
         if found.claims and not calls:
             calls.append(0)
             time.sleep(1.1)  # The answer comes after the lease has ended.
         return found
 
-    monkeypatch.setattr(Claims, "exchange", slow)
+    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.record_and_claim", slow)
     enqueue(lambda: calls.append(1))
     jobs.tick(budget=5)
     assert calls == [0, 1]
