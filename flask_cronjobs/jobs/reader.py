@@ -100,7 +100,7 @@ class Reader:
         Else it reads and sorts all runs of a definition that has more than most.
         """
         yield literal_column(self.dialect.now).label("database_now")
-        if self.dialect.name == "postgresql":
+        if self.dialect.arrays:
             yield func.set_config(*IN_ORDER).label("in_order")
 
     def value(self, statement: Executable) -> object:
