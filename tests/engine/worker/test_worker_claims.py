@@ -86,23 +86,6 @@ def test_worker_that_is_woken_claims_by_one_statement(
     assert sent == ["WITH"]
 
 
-def test_pause_holds_from_its_commit_on(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, claims: WorkerClaims
-) -> None:
-    rows = Rows(app, db)
-    first, second = rows.run("queued", job_type="it"), rows.run("queued", job_type="it")
-    assert [claim.id for claim in claims.record_and_claim([], 1, idle=True).claims] == [first]
-    jobs.pause(task="it")
-    assert not claims.record_and_claim([], 1, idle=True).claims
-    jobs.resume(task="it")
-    jobs.pause(queue="default")
-    assert not claims.record_and_claim([], 1, idle=True).claims
-    assert claims.next_run() is None
-    jobs.resume(queue="default")
-    assert claims.next_run() == ("it", False)
-    assert [claim.id for claim in claims.record_and_claim([], 1, idle=True).claims] == [second]
-
-
 @on_postgresql
 @pytest.mark.parametrize("workers", [1, 2])
 def test_worker_in_the_ticks_own_process_takes_its_connection(
