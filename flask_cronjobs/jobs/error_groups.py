@@ -192,11 +192,7 @@ def _groups(
     marks = latest_marks(reader, since=reader.now - timedelta(seconds=kept))
     found: list[ErrorGroup] = []
     for row in seen:
-        name, sample, known = (
-            row.fingerprint,
-            latest.get(row.fingerprint),
-            decided.get(row.fingerprint),
-        )
+        name, sample = row.fingerprint, latest.get(row.fingerprint)
         if sample is None:
             continue
         number = sum(days[name].values())
