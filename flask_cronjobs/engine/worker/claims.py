@@ -128,8 +128,8 @@ class WorkerClaims:
 
         1. what the database refuses for now: by `Bookkeeping.call`, in each statement;
         2. outcomes whose rows are locked: by `record_and_claim` in `jobs`, and later by the keeper;
-        3. outcomes whose answer was lost: they are sent again, and what is not recorded then is
-           looked up, since the first statement may have been committed, even while we asked;
+        3. outcomes whose answer was lost: they are looked up, and sent again; those that are still
+           missing are looked up once more, since the server may have committed them meanwhile;
         4. claims whose answer was lost: they are given back, and looked for again while they hold.
 
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
@@ -142,13 +142,14 @@ class WorkerClaims:
         try:
             if self.unheard:
                 self.release_unheard()
+            # Before the claim, which may take a run that was recorded as failed.
+            known = self._recorded_unheard(outcomes)
             request: ClaimRequest | None = None
-            is_empty = False
             if wanted > 0:
                 self.rates.open_slots(self._request, idle=not outcomes)
-                looks = look_first and self._got_less and not outcomes
-                is_empty = looks and self._queue_is_empty()
-            if wanted > 0 and not is_empty:
+                if look_first and self._got_less and not outcomes and self._queue_is_empty():
+                    self.exhausted = True
+                    return Answer()
                 if self.turns.give_before_claim(idle=not outcomes):
                     self.rates.open_slots(self._request, idle=True)
                 request = self._request._replace(
@@ -159,10 +160,8 @@ class WorkerClaims:
                     side_by_side=side_by_side,
                     tasks=self._request.tasks if tasks is None else tasks,
                 )
-            answer = self._send(outcomes, request)
-            self.exhausted = self.exhausted or is_empty
-            if self._unconfirmed:
-                answer = answer.plus(self._recorded_before(outcomes, answer))
+            answer = self._send(outcomes, request).plus(known)
+            answer = answer.plus(self._recorded_late(outcomes, answer))
             self.turns.note_ended(outcomes)
             self.rates.give_back(outcomes, answer.recorded)
         except DatabaseTrouble:
@@ -230,15 +229,20 @@ class WorkerClaims:
             answer = answer._replace(claims=kept)
         return answer._replace(recorded=answer.recorded | written)
 
-    def _recorded_before(self, outcomes: Sequence[Outcome], answer: Answer) -> Answer:
+    def _recorded_unheard(self, outcomes: Sequence[Outcome]) -> Answer:
         """Return which *outcomes* were recorded by a statement whose answer was lost."""
+        if not self._unconfirmed:
+            return Answer()
+        asked = [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
+        return already_recorded(self._books, asked) if asked else Answer()
+
+    def _recorded_late(self, outcomes: Sequence[Outcome], answer: Answer) -> Answer:
+        """Return which were, of those that *answer* lacks; then none is unconfirmed any more."""
+        if not self._unconfirmed:
+            return Answer()
         answered = [outcome for outcome in outcomes if outcome.id not in answer.locked]
-        missing = [
-            outcome
-            for outcome in answered
-            if outcome.id not in answer.recorded and outcome.identity in self._unconfirmed
-        ]
-        found = already_recorded(self._books, missing) if missing else Answer()
+        missing = [outcome for outcome in answered if outcome.id not in answer.recorded]
+        found = self._recorded_unheard(missing)
         self._unconfirmed -= {outcome.identity for outcome in answered}
         return found
 
