@@ -134,7 +134,7 @@ class Chunks:
     def __iter__(self) -> Chunks:
         return self
 
-    def __next__(self) -> list[Any]:
+    def __next__(self) -> Any:
         after = next(self._work)
         try:
             found = self._next_ids(after)
@@ -146,7 +146,7 @@ class Chunks:
     def __aiter__(self) -> Chunks:
         return self
 
-    async def __anext__(self) -> list[Any]:
+    async def __anext__(self) -> Any:
         try:
             after = next(self._work)
             try:
@@ -160,7 +160,7 @@ class Chunks:
 
 
 def _work_of(this: _Step) -> Generator[Any, Iterable[Any]]:
-    """Yield by turns after which id to go on, and the chunk; open a transaction for both."""
+    """Yield by turns the id after which to go on, and a chunk; in one transaction."""
     while not this.finished:
         with this.opened():
             yield this.chunk((yield this.result))
