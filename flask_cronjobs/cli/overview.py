@@ -19,14 +19,12 @@ from . import (
     crontab,
     definitions,
     errors,
-    follow,
     maintenance,
-    marks,
     operations,
     queues,
     run_list,
     runs,
-    ticks,
+    trends,
 )
 from .definitions import no_definitions
 from .group import JobsGroup, examples
@@ -83,8 +81,8 @@ def _overview(as_json: bool) -> None:
 
 
 _MODULES = (
-    *(run_list, runs, follow, batches, definitions, agenda),
-    *(queues, ticks, marks, errors, maintenance, operations, crontab),
+    *(run_list, runs, batches, definitions, agenda),
+    *(queues, trends, errors, maintenance, operations, crontab),
 )
 for _module in _MODULES:
     for _command in _module.group.commands.values():

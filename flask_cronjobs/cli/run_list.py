@@ -1,9 +1,10 @@
-"""The list of runs, newest first or by a search."""
+"""Look at runs: ``list``, ``show``, ``wait``."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,19 +13,32 @@ import click
 from ..jobs.definitions.actions import no_definition
 from ..jobs.definitions.views import definition_names
 from ..jobs.humanize import duration
+from ..jobs.runs.actions import no_run
+from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.list import RunPage, RunRow, list_runs
 from ..jobs.runs.search import SEARCH_ALL_FOR, scope
 from ..jobs.state import State, state_of
-from ..text import printable
-from ..types import Status
+from ..jobs.step_views import StepView
+from ..text import cut, printable
+from ..types import JSON, TERMINAL, Status
 from .group import JobsGroup, examples
 from .lists import listing, print_page
-from .output import as_called, moment, since
-from .params import fields_option, filtered_by_several
+from .output import as_called, command, heading, moment, print_facts, print_json, since
+from .params import Id, age, fields_option, filtered_by_several, json_option
+from .terminal import paint
 
 #: The columns of `show_list` with ``--wide``, beside the others.
 _WIDE = ("QUEUE", "DUE", "TOOK", "WORKER")
+#: How often the run is looked at, in seconds.
+EVERY = 1.0
+#: The exit status for each outcome, and for none in time, as of ``timeout``.
+STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
+NOT_IN_TIME = 124
+#: By how many of its last characters what was printed is found again in a longer output.
+_TAIL = 200
+#: How many characters of a payload or a result are printed; --json prints all.
+_LONGEST_JSON = 20_000
 
 group: JobsGroup = JobsGroup("run list")
 
@@ -120,3 +134,150 @@ def _cells(page: RunPage, row: RunRow, wide: bool) -> Sequence[object]:
 
 def _has_labels(page: RunPage) -> bool:
     return any(row.label is not None for row in page.rows)
+
+
+@group.command("show", epilog=examples("flask jobs admin show 5"))
+@click.argument("run_id", metavar="ID", type=Id())
+@click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
+@click.option("--output", is_flag=True, help="Print the output of its latest attempt alone.")
+@click.option("--follow", "follows", is_flag=True, help="With --output: go on until it has ended.")
+@json_option
+def show(run_id: int, frames: bool, output: bool, follows: bool, as_json: bool) -> None:
+    """Show one run with its payload, attempts, errors and stacks."""
+    if (follows and not output) or (output and as_json):
+        raise click.UsageError("--follow needs --output, which is without --json.")
+    if follows:
+        follow(state_of(), run_id)
+        return
+    view = find_run(state_of(), run_id)
+    if view is None:
+        raise no_run(run_id)
+    if output:
+        kept = view.attempts[0].output if view.attempts else None
+        click.echo(printable(kept or ""), nl=False)
+    elif as_json:
+        print_json(view)
+    else:
+        _print(view, frames)
+
+
+def whose(task: str, label: str | None) -> str:
+    """Return the task of a run, with the run's label if it has one."""
+    return printable(f"{task} ({label})" if label else task)
+
+
+def _print(view: RunView, frames: bool) -> None:
+    row = view.row
+    lost = ", but its worker was lost" if row.is_stale(view.now) else ""
+    if row.handed_to is not None:
+        lost = f", handed to {row.handed_to} {since(view.now, row.started_at)}"
+    click.echo(f"Run {row.id} of {whose(row.task, row.label)}: {paint(row.status)}{lost}")
+    print_facts(facts_of(view), view.now)
+    if view.stopped:
+        first = str(view.waits_for)
+        click.echo(f"To go on: {command('retry', first)}, or: {command('discard', first)}")
+    for pause in view.pauses:
+        resume = command("resume", f"--{pause.kind}", pause.name)
+        click.echo(printable(f"{pause}; to resume it: {resume}"))
+    _print_json("Payload", view.payload)
+    if view.result is not None:
+        _print_json("Result", view.result)
+    if view.steps:
+        heading("Steps")
+    for step in view.steps:
+        _print_step(step)
+    for attempt in view.attempts:
+        _print_attempt(attempt, frames)
+
+
+def _print_json(title: str, value: JSON) -> None:
+    heading(title)
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    click.echo(printable(cut(text, _LONGEST_JSON)))
+
+
+def _print_step(step: StepView) -> None:
+    took = "" if step.seconds is None else f", took {duration(step.seconds)}"
+    where = f", attempt {step.attempt} on {step.worker}" if step.attempt else ""
+    until = f" until {moment(step.due_at)}" if step.finished_at is None and step.due_at else ""
+    ended = f", {moment(step.finished_at)}" if step.finished_at else ""
+    click.echo(printable(f"  {step.name}: {step.state}{until}{ended}{took}{where}"))
+    if step.result is not None:
+        click.echo(printable(f"    {cut(json.dumps(step.result, ensure_ascii=False), 200)}"))
+
+
+def _print_attempt(attempt: Attempt, frames: bool) -> None:
+    took = "" if attempt.seconds is None else f", took {duration(attempt.seconds)}"
+    heading(f"Attempt {attempt.number}: {attempt.outcome}")
+    click.echo(f"  {moment(attempt.started_at)} to {moment(attempt.ended_at)}{took}")
+    if attempt.worker:
+        click.echo(f"  worker {printable(attempt.worker)}")
+    if attempt.error_type or attempt.error:
+        error = ": ".join(part for part in (attempt.error_type, attempt.error) if part)
+        click.echo(f"  {printable(error)}")
+    if attempt.stack:
+        stack = attempt.stack if frames else without_own_frames(attempt.stack)
+        click.echo(printable(stack).rstrip())
+    if attempt.output:
+        heading(f"Output of attempt {attempt.number}")
+        click.echo(printable(attempt.output).rstrip())
+
+
+@group.command(
+    "wait",
+    epilog=examples("flask jobs admin wait 5", "flask jobs admin wait 5 --timeout 10m"),
+)
+@click.argument("run_id", metavar="ID", type=Id())
+@click.option("--timeout", type=age, metavar="AGE", help="Wait no longer than AGE: 10m.")
+def wait(run_id: int, timeout: float | None) -> None:
+    """Wait until a run has ended.
+
+    The exit status says how: 0 succeeded, 1 dead, 3 cancelled, 4 skipped, 124 not in time.
+    """
+    *_, view = looks(state_of(), run_id, timeout)
+    row = view.row
+    label = f" ({row.label})" if row.label else ""
+    error = f": {row.last_error}" if row.last_error and row.status != "succeeded" else ""
+    click.echo(
+        f"Run {run_id} of {printable(row.task + label)}: {paint(row.status)}{printable(error)}"
+    )
+    raise click.exceptions.Exit(STATUS_OF.get(row.status, NOT_IN_TIME))
+
+
+def follow(state: State, run_id: int) -> None:
+    """Print the output of the latest attempt, and what is added, until the run has ended."""
+    printed, attempt = "", 0
+    for view in looks(state, run_id):
+        latest = view.attempts[0] if view.attempts else None
+        if latest is None or latest.output is None:
+            continue
+        if latest.number != attempt:
+            printed, attempt = "", latest.number
+        click.echo(printable(added(printed, latest.output)), nl=False)
+        printed = latest.output
+
+
+def looks(state: State, run_id: int, timeout: float | None = None) -> Iterator[RunView]:
+    """Yield the run, again and again, until it has ended or *timeout* seconds are over.
+
+    :raises NotFound: there is no such run.
+    """
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        view = find_run(state, run_id)
+        if view is None:
+            raise no_run(run_id)
+        yield view
+        left = EVERY if until is None else min(EVERY, until - time.monotonic())
+        if view.row.status in TERMINAL or left <= 0:
+            return
+        time.sleep(left)
+
+
+def added(printed: str, output: str) -> str:
+    """Return what *output*, of which only the end is kept, has after what was *printed*."""
+    if output.startswith(printed):
+        return output[len(printed) :]
+    tail = printed[-_TAIL:]
+    at = output.rfind(tail)
+    return output if at < 0 else output[at + len(tail) :]

@@ -1,8 +1,7 @@
-"""``list``, ``show``, ``retry``, ``cancel``, ``discard``, ``again``, ``run``."""
+"""``retry``, ``cancel``, ``discard``, ``again``, ``run``."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -15,26 +14,19 @@ from ..errors import CronJobsError
 from ..jobs.definitions.actions import queue_run
 from ..jobs.humanize import duration, plural
 from ..jobs.reader import CAP
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run, retrying
-from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, preview, retrying
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.payloads import retry_with, run_again
-from ..jobs.runs.preview import preview
 from ..jobs.state import state_of
-from ..jobs.step_views import StepView, go_on_from
+from ..jobs.step_views import go_on_from
 from ..registry.options import EnqueueOptions
-from ..text import cut, one_line, printable
+from ..text import one_line, printable
 from ..types import JSON
-from .follow import follow
 from .group import JobsGroup, examples
 from .output import (
     as_called,
-    command,
-    heading,
     moment,
-    print_facts,
     print_json,
-    since,
     table,
 )
 from .params import (
@@ -47,40 +39,12 @@ from .params import (
     json_option,
     time_in_zone,
 )
-from .run_list import advice_on
-from .terminal import paint
+from .run_list import advice_on, whose
 
 #: Show a progress bar for this many runs or more.
 _LONG = 500
-#: How many characters of a payload or a result are printed; --json prints all.
-_LONGEST_JSON = 20_000
 
 group: JobsGroup = JobsGroup("runs")
-
-
-@group.command("show", epilog=examples("flask jobs admin show 5"))
-@click.argument("run_id", metavar="ID", type=Id())
-@click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
-@click.option("--output", is_flag=True, help="Print the output of its latest attempt alone.")
-@click.option("--follow", "follows", is_flag=True, help="With --output: go on until it has ended.")
-@json_option
-def show(run_id: int, frames: bool, output: bool, follows: bool, as_json: bool) -> None:
-    """Show one run with its payload, attempts, errors and stacks."""
-    if (follows and not output) or (output and as_json):
-        raise click.UsageError("--follow needs --output, which is without --json.")
-    if follows:
-        follow(state_of(), run_id)
-        return
-    view = find_run(state_of(), run_id)
-    if view is None:
-        raise no_run(run_id)
-    if output:
-        kept = view.attempts[0].output if view.attempts else None
-        click.echo(printable(kept or ""), nl=False)
-    elif as_json:
-        print_json(view)
-    else:
-        _print(view, frames)
 
 
 def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.Command]:
@@ -119,7 +83,7 @@ def retry(
     if payload is not None:
         with _explained():
             change = retry_with(state_of(), ids[0], payload, actor())
-        click.echo(f"Run {ids[0]} of {_whose(change.task, change.label)}: queued again.")
+        click.echo(f"Run {ids[0]} of {whose(change.task, change.label)}: queued again.")
         return
     _act(retrying(spread or 0.0), ids, which, yes)
 
@@ -169,68 +133,6 @@ def _explained() -> Generator[None, None, None]:
         raise click.ClickException(f"{error}. Give the arguments as --payload JSON.") from error
 
 
-def _whose(task: str, label: str | None) -> str:
-    """Return the task of a run, with the run's label if it has one."""
-    return printable(f"{task} ({label})" if label else task)
-
-
-def _print(view: RunView, frames: bool) -> None:
-    row = view.row
-    lost = ", but its worker was lost" if row.is_stale(view.now) else ""
-    if row.handed_to is not None:
-        lost = f", handed to {row.handed_to} {since(view.now, row.started_at)}"
-    click.echo(f"Run {row.id} of {_whose(row.task, row.label)}: {paint(row.status)}{lost}")
-    print_facts(facts_of(view), view.now)
-    if view.stopped:
-        first = str(view.waits_for)
-        click.echo(f"To go on: {command('retry', first)}, or: {command('discard', first)}")
-    for pause in view.pauses:
-        resume = command("resume", f"--{pause.kind}", pause.name)
-        click.echo(printable(f"{pause}; to resume it: {resume}"))
-    _print_json("Payload", view.payload)
-    if view.result is not None:
-        _print_json("Result", view.result)
-    if view.steps:
-        heading("Steps")
-    for step in view.steps:
-        _print_step(step)
-    for attempt in view.attempts:
-        _print_attempt(attempt, frames)
-
-
-def _print_json(title: str, value: JSON) -> None:
-    heading(title)
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    click.echo(printable(cut(text, _LONGEST_JSON)))
-
-
-def _print_step(step: StepView) -> None:
-    took = "" if step.seconds is None else f", took {duration(step.seconds)}"
-    where = f", attempt {step.attempt} on {step.worker}" if step.attempt else ""
-    until = f" until {moment(step.due_at)}" if step.finished_at is None and step.due_at else ""
-    ended = f", {moment(step.finished_at)}" if step.finished_at else ""
-    click.echo(printable(f"  {step.name}: {step.state}{until}{ended}{took}{where}"))
-    if step.result is not None:
-        click.echo(printable(f"    {cut(json.dumps(step.result, ensure_ascii=False), 200)}"))
-
-
-def _print_attempt(attempt: Attempt, frames: bool) -> None:
-    took = "" if attempt.seconds is None else f", took {duration(attempt.seconds)}"
-    heading(f"Attempt {attempt.number}: {attempt.outcome}")
-    click.echo(f"  {moment(attempt.started_at)} to {moment(attempt.ended_at)}{took}")
-    if attempt.worker:
-        click.echo(f"  worker {printable(attempt.worker)}")
-    if attempt.error_type or attempt.error:
-        error = ": ".join(part for part in (attempt.error_type, attempt.error) if part)
-        click.echo(f"  {printable(error)}")
-    if attempt.stack:
-        stack = attempt.stack if frames else without_own_frames(attempt.stack)
-        click.echo(printable(stack).rstrip())
-    if attempt.output:
-        heading(f"Output of attempt {attempt.number}")
-        click.echo(printable(attempt.output).rstrip())
-
-
 def _act(action: Action, ids: Sequence[int], which: RunFilter, confirmed: bool) -> None:
     """Do *action* to the runs of *ids* or of the filter *which*, and print what came of it."""
     if bool(ids) == (which != RunFilter()):
@@ -253,7 +155,7 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
             click.echo(f"Error: {printable(as_called(str(error)))}", err=True)
         else:
             what = "asked its worker to stop" if change.status == "running" else action.result
-            click.echo(f"Run {run_id} of {_whose(change.task, change.label)}: {what}.")
+            click.echo(f"Run {run_id} of {whose(change.task, change.label)}: {what}.")
     if refused:
         raise click.exceptions.Exit(1)
 

@@ -18,7 +18,7 @@ from ..db.connection import Bookkeeping
 from ..db.notify import wake_all
 from ..errors import DatabaseTrouble
 from ..jobs import ticks
-from ..jobs.hours import write_hours
+from ..jobs.history import write_hours
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport

@@ -20,7 +20,7 @@ from ..jobs import orders, pruning, rates, ticks
 from ..jobs.batches.ending import end_batches, telling
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
-from ..jobs.hours import write_hours
+from ..jobs.history import write_hours
 from ..jobs.runs.claim import ClaimRequest
 from ..jobs.runs.exchange import Claims
 from ..jobs.state import State

@@ -11,7 +11,7 @@ from sqlalchemy import case, func, literal, select, text
 from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
-from .marks import Mark, latest_marks
+from .history import Mark, latest_marks
 from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, record, values_of
 from .runs.list import ERROR_SHOWN, first_line
 from .ticks import Bucket, read_activity

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 from sqlalchemy import ColumnElement, case, func, select
 
-from .buckets import counted, percentile
+from .history import counted, percentile
 from .reader import HOURS, Query, Reader, Source, readable, reading, record
 
 #: How many days a page shows.

@@ -14,9 +14,8 @@ from werkzeug.datastructures import MultiDict
 
 from ..errors import StateConflict
 from ..jobs.reader import CAP, Count
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
 from ..jobs.runs.filters import RunFilter
-from ..jobs.runs.preview import of_status, preview
 from ..jobs.state import state_of
 from .actions import MOST, actor
 from .format import Tone

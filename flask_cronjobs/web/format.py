@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup, escape
 
 from ..jobs.definitions.views import Cell
+from ..jobs.history import Mark
 from ..jobs.humanize import capitalized, since
-from ..jobs.marks import Mark
 from ..jobs.runs.detail import RunView
 from ..jobs.runs.list import RunRow
 from ..jobs.ticks import Bucket

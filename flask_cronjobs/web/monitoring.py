@@ -21,8 +21,8 @@ from flask.typing import ResponseReturnValue
 from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
-from ..jobs.buckets import cumulative
 from ..jobs.health import Figures, Verdict, read_verdict, read_verdict_and_figures
+from ..jobs.history import cumulative
 from ..jobs.humanize import seconds_since
 from ..jobs.pruning import seconds_behind
 from ..jobs.reader import Reader, reading

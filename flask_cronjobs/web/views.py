@@ -26,10 +26,9 @@ from ..jobs.pauses import queues as declared_queues
 from ..jobs.queues import list_queues
 from ..jobs.reader import Page, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
-from ..jobs.runs.filters import FILTERS, RunFilter
+from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, RunFilter, sorting_of
 from ..jobs.runs.list import WINDOW, list_runs
 from ..jobs.runs.search import scope, wanted
-from ..jobs.runs.sorting import DUE_FIRST, LATEST_DEATH, NEWEST, sorting_of
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.workers import list_hosts

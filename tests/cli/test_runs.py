@@ -14,7 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli.follow import added
+from flask_cronjobs.cli.run_list import added
 from flask_cronjobs.models import JobOutput, JobRun
 from tests.rows import Rows, ago, now
 
@@ -137,7 +137,7 @@ def test_follow_prints_what_is_added_until_the_run_has_ended(
             db.session.execute(update(JobRun).values(**ended, finished_at=now()))
             db.session.commit()
 
-    monkeypatch.setattr("flask_cronjobs.cli.follow.time.sleep", goes_on)
+    monkeypatch.setattr("flask_cronjobs.cli.run_list.time.sleep", goes_on)
     assert admin.ok("show", run_id, "--output", "--follow") == "one\ntwo\ufffd\n"
     assert admin.ok("show", run_id, "--output") == "one\ntwo\ufffd\n"
     assert "--follow needs --output" in admin.refused("show", run_id, "--follow", code=2)

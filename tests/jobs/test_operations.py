@@ -11,7 +11,7 @@ from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.jobs.definitions.actions import add_definition, remove_definition, run_now
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
-from flask_cronjobs.jobs.marks import add_mark, remove_mark
+from flask_cronjobs.jobs.history import add_mark, remove_mark
 from flask_cronjobs.jobs.operations.rows import KEPT
 from flask_cronjobs.jobs.operations.views import OperationView, list_operations, operations_on
 from flask_cronjobs.jobs.pauses import Target, pause, resume

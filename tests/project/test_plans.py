@@ -18,7 +18,7 @@ from flask_cronjobs.db.dialect import Dialect, dialect_of
 from flask_cronjobs.db.planner import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
 from flask_cronjobs.jobs.definitions.slots import insert_of_slots
-from flask_cronjobs.jobs.hours import ended_in_hour
+from flask_cronjobs.jobs.history import ended_in_hour
 from flask_cronjobs.jobs.outcomes import delete_failures, record, success_arrays
 from flask_cronjobs.jobs.pruning import (
     BATCHES,

@@ -317,6 +317,10 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
 
 LAWFUL: dict[str, Change] = {
     "as it is": lambda history: None,
+    "two of a rate at once": both(
+        lambda h: [vars(line).update(key="rate:1") for line in h.said if line.key == "k"],
+        more("said", *said(8, 1, ("step", 3.5))),
+    ),
     "a handed run begins once": more("handovers", *BEGUN),
     "pruned in time": both(
         *(MARK_IS_PRUNED, pruned(1), pruned(13), batch(0, pruned_at=SLOT + RETENTION))

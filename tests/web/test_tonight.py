@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import update
 
-from flask_cronjobs.jobs.marks import add_mark
+from flask_cronjobs.jobs.history import add_mark
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobHour, JobRun
 from flask_cronjobs.web.format import ACROSS, across, height

@@ -17,8 +17,8 @@ from ...registry.retry import Retry, RetryPolicy
 from ...schedule.cron_text import in_words
 from ...text import cut, redacted
 from ...types import JSON
+from ..history import Mark, latest_marks
 from ..humanize import duration, plural
-from ..marks import Mark, latest_marks
 from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
 from ..runs.filters import RunFilter
 from ..runs.list import RunRow, page_ids, rows_of

@@ -11,7 +11,7 @@ from sqlalchemy import Integer, Row, func, literal_column, select, text, union_a
 
 from ...models.conditions import DEAD
 from ...text import one_line
-from ..marks import latest_marks
+from ..history import latest_marks
 from ..reader import (
     CAP,
     ERROR_GROUPS,

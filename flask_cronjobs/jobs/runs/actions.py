@@ -1,4 +1,4 @@
-"""Retry, cancel and discard runs: one, many, or those of a batch."""
+"""Retry, cancel and discard runs: one, many, or those of a batch; and what is asked before."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
+
+from sqlalchemy import func, select
 
 from ... import signals
 from ...db.connection import Bookkeeping
@@ -19,11 +21,11 @@ from ..batches.ending import end_batches, family, telling
 from ..batches.views import BatchView, find_batch
 from ..humanize import plural
 from ..operations.rows import Act, Operation, perform
-from ..reader import Count
+from ..reader import CAP, RUNS, Count, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
 from .filters import RunFilter
-from .list import MOST_MATCHING, matching_count, matching_ids
+from .list import MOST_MATCHING, RunRow, matching_count, matching_ids, rows_of
 from .search import wanted
 
 #: Called with how many more runs are done, for a progress bar.
@@ -308,6 +310,57 @@ def _described(state: State, which: RunFilter | Sequence[int], ids: Sequence[int
 
 def _safe(value: object) -> object:
     return strip_credentials(value) if isinstance(value, str) else value
+
+
+#: How many runs, and how many errors, are shown.
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Some runs that are to be changed.
+
+    :ivar first: the first ten, in the order in which they were given.
+    :ivar errors: of the first 1,000: the most frequent tasks and types of error, with numbers.
+    :ivar looked_at: of how many runs those are.
+    """
+
+    first: tuple[RunRow, ...]
+    errors: tuple[tuple[str, str | None, int], ...]
+    looked_at: int
+
+    def split(self) -> list[str]:
+        """Return lines such as ``31 of send_mail, TimeoutError``."""
+        return [
+            f"{number:,} of {', '.join(filter(None, (task, error)))}"
+            for task, error, number in self.errors
+        ]
+
+    def heading(self, total: int) -> str:
+        """Say of how many runs `errors` are, if not of all *total*."""
+        if self.looked_at >= total:
+            return "By task and error"
+        return f"By task and error, of the first {plural(self.looked_at, 'run')}"
+
+
+def preview(source: Source, ids: Sequence[int]) -> Preview:
+    """Return what the runs *ids* are."""
+    some = ids[:CAP]
+    with reading(source) as reader:
+        kinds = RUNS.c.job_type, RUNS.c.error_type
+        number = func.count().label("number")
+        found = select(*kinds, number).where(is_one_of(reader, RUNS.c.id, some)).group_by(*kinds)
+        rows = reader.rows(found.order_by(number.desc(), *kinds).limit(SHOWN))
+        errors = tuple((row.job_type, row.error_type, row.number) for row in rows)
+        return Preview(tuple(rows_of(reader, ids[:SHOWN])), errors, len(some))
+
+
+def of_status(source: Source, ids: Sequence[int], statuses: Sequence[Status]) -> list[int]:
+    """Return those of *ids* whose run has one of *statuses*, the newest first."""
+    with reading(source) as reader:
+        found = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
+        wanted = found.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())
+        return [row.id for row in reader.rows(wanted)]
 
 
 def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:

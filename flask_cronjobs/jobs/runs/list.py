@@ -26,7 +26,7 @@ from ...models.conditions import (
 from ...types import Status, handed_to, without_secret
 from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
 from ..waiting import first_due, overdue
-from .filters import RunFilter
+from .filters import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, RunFilter, Sorting
 from .labels import label_of, payload_columns
 from .search import (
     SEARCH_ALL_FOR,
@@ -37,7 +37,6 @@ from .search import (
     searches_payloads,
     showing,
 )
-from .sorting import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Sorting
 from .waits import Wait, waits_of
 
 

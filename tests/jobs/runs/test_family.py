@@ -7,9 +7,8 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.finding import find_place
-from flask_cronjobs.jobs.runs import family
-from flask_cronjobs.jobs.runs.detail import facts_of, find_run
-from flask_cronjobs.jobs.runs.family import Family
+from flask_cronjobs.jobs.runs import detail
+from flask_cronjobs.jobs.runs.detail import Family, facts_of, find_run
 from flask_cronjobs.jobs.state import State
 from tests.rows import Rows
 
@@ -49,7 +48,7 @@ def test_relatives_of_an_enqueued_run_are_those_of_its_task(
     rows.run("succeeded", job_type="other")
     later = rows.run()
     assert _ids(_family(state, this)) == (good, later, good)
-    monkeypatch.setattr(family, "OF_ALL", 1)
+    monkeypatch.setattr(detail, "OF_ALL", 1)
     assert _ids(_family(state, this)) == (None, None, None)
 
 
@@ -69,7 +68,7 @@ def test_dead_runs_that_died_alike_are_counted_up_to_a_cap(
     assert said(this) == "2 other runs"
     assert said(rows.run("dead")) == "1 other run"
     assert said(rows.run("queued")) is None
-    monkeypatch.setattr(family, "OF_DEAD", 7)
+    monkeypatch.setattr(detail, "OF_DEAD", 7)
     assert said(this) == "2+ other runs"
 
 

@@ -13,9 +13,8 @@ from sqlalchemy import Engine, event, text
 from flask_cronjobs import StateConflict
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs import search as run_search
-from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.filters import NEWEST, Cursor, RunFilter, Sorting, sorting_of
 from flask_cronjobs.jobs.runs.list import RunPage, list_runs, matching_ids
-from flask_cronjobs.jobs.runs.sorting import NEWEST, Cursor, Sorting, sorting_of
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flask_cronjobs.jobs.runs import preview as module
-from flask_cronjobs.jobs.runs.preview import of_status, preview
+from flask_cronjobs.jobs.runs import actions as module
+from flask_cronjobs.jobs.runs.actions import of_status, preview
 from flask_cronjobs.jobs.state import State
 from tests.rows import Rows
 

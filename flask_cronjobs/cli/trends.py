@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from ..jobs.marks import Mark, add_mark, list_marks, remove_mark
+from ..jobs.history import Mark, add_mark, list_marks, remove_mark
 from ..jobs.state import state_of
 from ..text import one_line
 from .group import JobsGroup, examples
@@ -15,7 +15,7 @@ from .lists import listing, print_page
 from .output import command, moment
 from .params import actor, time_in_zone
 
-group: JobsGroup = JobsGroup("marks")
+group: JobsGroup = JobsGroup("trends")
 
 
 @group.command("mark", epilog=examples("flask jobs admin mark v812"))

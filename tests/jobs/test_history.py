@@ -1,4 +1,4 @@
-"""The numbers of each hour: written once it is over, once only, and kept when runs are pruned."""
+"""The numbers of each hour: written once it is over, once only, and kept; marks of what changed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,28 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.jobs.buckets import BOUNDS, bucket_of, counted, cumulative, percentile
-from flask_cronjobs.jobs.hours import GRACE, HOUR, MOST, write_hours
+from flask_cronjobs.errors import NotFound
+from flask_cronjobs.jobs.history import (
+    BOUNDS,
+    GRACE,
+    HOUR,
+    MOST,
+    add_mark,
+    bucket_of,
+    counted,
+    cumulative,
+    latest_marks,
+    list_marks,
+    percentile,
+    remove_mark,
+    write_hours,
+)
 from flask_cronjobs.jobs.pruning import prune
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.jobs.ticks import begin
 from flask_cronjobs.models import JobHour
 from tests.kit import Kit
+from tests.rows import ago
 
 NINE = datetime(2026, 11, 18, 9, tzinfo=timezone.utc)
 OVER = NINE + HOUR + GRACE
@@ -139,3 +155,18 @@ def test_buckets_of_an_edited_row_are_read_as_far_as_they_tell() -> None:
 def test_cumulative_counts_reach_what_took_as_long_as_a_bound() -> None:
     found = dict(cumulative(Counter({0: 1, 8: 2, 9: 4}), 8))
     assert [found[BOUNDS[at]] for at in (0, 8, 16)] == [1, 3, 7]
+
+
+def test_latest_marks_come_newest_first(state: State) -> None:
+    old = add_mark(state, "v811", ago(days=2), "alice")
+    new = add_mark(state, "v812\nx" + "y" * 200)
+    assert abs(new.at - ago()) < timedelta(minutes=1)
+    assert new.name == "v812 x" + "y" * 94
+    assert latest_marks(state) == (new, old)
+    assert latest_marks(state, since=ago(days=1)) == latest_marks(state, 1) == (new,)
+    assert list(list_marks(state, 1, list_marks(state, 1).next).rows) == [old]
+
+    assert remove_mark(state, old.id) == "v811"
+    assert latest_marks(state) == (new,)
+    with pytest.raises(NotFound):
+        remove_mark(state, old.id)
