@@ -5,8 +5,8 @@ let it begin:
 
 1. `open_slots` takes the mark from the first due runs of each key, as many as it has free slots.
 2. Any worker claims them, as it claims others.
-3. `spend` takes the slots, by the times of the claims, under the lock of the key's row. It alone
-   decides: whoever gets none gives the run back, and it waits with its mark again.
+3. `spend` takes the slots, by the times of the claims, if the key's row is as it has read it. It
+   alone decides: whoever gets none gives the run back, and it waits with its mark again.
 
 So whatever dies in between, no attempt begins without a slot.
 """
@@ -91,7 +91,8 @@ def open_slots(
         for row in groups:
             after = cast("_Place", tuple(row[:4]))
             if row.open and row.job_type in rates:
-                rate, tat, now = rates[row.job_type], time_or_none(row.tat), stored_time(row.now)
+                rate, now = rates[row.job_type], stored_time(row.now)
+                tat = None if rate is None else rate.own(time_or_none(row.tat), row.period)
                 free[after] = _READY if rate is None else rate.free(tat, now)
                 if rate is not None and tat is not None and not free[after]:
                     waits.append((rate.opens(tat) - now).total_seconds())
@@ -119,7 +120,7 @@ def _groups(d: Dialect) -> TextClause:
         FROM hop {d.join_each("r", f"{columns}, run_at", is_next)}
     )
     SELECT {columns}, CASE WHEN {is_open} THEN 1 ELSE 0 END AS open,
-        (SELECT tat FROM job_rates WHERE key = hop.rate_key) AS tat, {d.now} AS now
+        {_OF_KEY.format("hop")}, {d.now} AS now
     FROM hop
     """)
 
@@ -132,6 +133,11 @@ def _first_after(group: str) -> str:
 
 
 _ORDER = f"{', '.join(_GROUP)}, run_at, id"
+#: What the row of a key says. No join, which PostgreSQL would plan in several ways.
+_OF_KEY = ", ".join(
+    f"(SELECT {name} FROM job_rates WHERE key = {{0}}.rate_key) AS {name}"
+    for name in ("tat", "period")
+)
 
 
 def _open(books: Bookkeeping, given: Mapping[str, object], free: Mapping[_Place, int]) -> int:
@@ -227,8 +233,7 @@ def _spend(
     connection: Connection, d: Dialect, rates: Mapping[str, Rate], claims: Sequence[Claim]
 ) -> dict[int, Slot | None]:
     found = f"""
-        SELECT id, rate_key, started_at,
-            (SELECT tat FROM job_rates WHERE key = job_runs.rate_key) AS tat
+        SELECT id, rate_key, started_at, {_OF_KEY.format("job_runs")}
         FROM job_runs WHERE {d.among("id")} AND locked_by = :token AND rate_key IS NOT NULL
     """
     given = {"ids": d.many([claim.id for claim in claims]), "token": claims[0].token}
@@ -236,10 +241,10 @@ def _spend(
     slots, moves = dict[int, Slot | None](), dict[str, Slot]()
     for claim in (each for each in claims if each.id in rows):
         row, rate = rows[claim.id], rates[claim.job_type]
-        before = first = time_or_none(row.tat)
-        if (move := moves.get(row.rate_key)) is not None:
-            first, before = move.before, move.after
-        after = rate.slot(before, stored_time(row.started_at))
+        first = time_or_none(row.tat)
+        move = moves.get(row.rate_key)
+        tat = rate.own(first, row.period) if move is None else move.after
+        after = rate.slot(tat, stored_time(row.started_at))
         slots[claim.id] = None
         if after is not None:
             slots[claim.id] = Slot(row.rate_key, after - rate.period, after, rate)
@@ -254,12 +259,12 @@ def _move(connection: Connection, d: Dialect, moves: Iterable[Slot]) -> set[str]
     table = d.table("moves", key="text", before="timestamptz", **columns)
     given = f"WITH given AS MATERIALIZED {table}"
     still = f"""
-        SELECT r.id FROM job_rates r WHERE {d.any_of("r.key", "SELECT key FROM given")}
+        SELECT r.key FROM job_rates r WHERE {d.any_of("r.key", "SELECT key FROM given")}
             AND tat = (SELECT before FROM given WHERE given.key = r.key) {d.skip_locked_of("r")}
     """
     update = f"""
         {given} UPDATE job_rates SET {", ".join(f"{name} = given.{name}" for name in columns)}
-        FROM given WHERE {d.any_of("job_rates.id", still)}
+        FROM given WHERE {d.any_of("job_rates.key", still)}
             AND job_rates.key = given.key
         RETURNING job_rates.key AS key
     """

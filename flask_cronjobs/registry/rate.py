@@ -28,6 +28,12 @@ class Rate(NamedTuple):
     period: timedelta
     burst: int = 1
 
+    def own(self, tat: datetime | None, period: float | None) -> datetime | None:
+        """Return *tat* as it would be if the last attempt, of that *period*, had had this rate."""
+        if tat is None or period is None:
+            return None
+        return tat + (self.period - timedelta(seconds=period))
+
     def slot(self, tat: datetime | None, at: datetime) -> datetime | None:
         """Return the ``tat`` after an attempt that begins *at*; None if it may not begin then."""
         base = at if tat is None else max(tat, at)

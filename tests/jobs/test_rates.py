@@ -148,10 +148,24 @@ def test_run_waits_again_for_its_next_attempt(kit: Kit, kind: OutcomeKind) -> No
     assert kit.row(run).rate_mark == "waits"
 
 
+@pytest.mark.parametrize(("period", "slots"), [(3600, 0), (0.001, 1)])
+def test_change_of_the_rate_counts_from_the_last_attempt(
+    kit: Kit, period: float, slots: int
+) -> None:
+    """Not from when the old rate would have let the next one begin."""
+    taken(kit, 0.5)
+    kit.sql("UPDATE job_rates SET period = 60")
+    waiting(kit)
+    rate = Rate(timedelta(seconds=period))
+    assert opened(kit, rate).opened == slots
+    kit.runs(1, rate_key="key")
+    assert [slot is not None for slot in spent(kit, kit.claim(limit=1), rate)] == [slots == 1]
+
+
 def test_key_is_held_back_for_all(kit: Kit) -> None:
     run = kit.run(rate_key="key")
     rate = HUNDRED._replace(burst=5)
-    kit.claim_one()
+    spent(kit, [kit.claim_one()], rate)
     for seconds in (30, 10):
         rates.hold_back(kit.books, run, rate, seconds)
         waiting(kit, number=2)
