@@ -287,7 +287,7 @@ def _unlawful(change: Handover, used: set[tuple[int, str]]) -> str | None:
 
 
 def _begins(change: Handover) -> bool:
-    """Whether a worker of an engine traded the token with which a run was handed on."""
+    """Whether a worker of an executor traded the token with which a run was handed on."""
     return (
         change.old_status == change.new_status == "running"
         and handed_to(change.old_token) is not None

@@ -217,7 +217,7 @@ MARK_IS_PRUNED = both(
     again(2.5), put("pruned_effects", "e", 1), lambda h: h.unpruned_effects.add("e")
 )
 HANDED = "handed:celery:host:1:a"
-#: A run is handed on, and a worker of an engine begins it.
+#: A run is handed on, and a worker of an executor begins it.
 BEGUN = (
     Handover(90, "queued", "running", None, HANDED, 0, 1),
     Handover(90, "running", "running", HANDED, "90/1", 1, 1),

@@ -17,8 +17,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import Rule
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.models import JobBatch
-from flask_cronjobs.models.tables import Base
+from flask_cronjobs.models import JobBatch, JobRun
 from flask_cronjobs.web.guard import RIGHTS, ROUTES
 from tests.tables import make_tables
 
@@ -45,7 +44,7 @@ def _contents(app: Flask, db: SQLAlchemy) -> dict[str, list[tuple[Any, ...]]]:
     with app.app_context():
         return {
             table.name: [tuple(row) for row in db.session.execute(select(table))]
-            for table in Base.metadata.sorted_tables
+            for table in JobRun.metadata.sorted_tables
         }
 
 

@@ -18,7 +18,7 @@ from ...models.conditions import HANDED, HOLDS_KEY, sql_list
 from ...types import Status
 from ..batches.members import halted, hold_batches, recount, reopen
 from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter, rate_mark
-from ..operations.rows import Act, Operation, note
+from ..operations import Act, Operation, note
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")

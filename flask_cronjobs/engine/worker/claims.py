@@ -1,4 +1,4 @@
-"""Exchange outcomes for claims, give turns and slots, find out what trouble left unknown."""
+"""What one worker claims and records, and what a broken connection has left unknown."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
 from ...jobs import orders, rates
 from ...jobs.rates import BEFORE_ALL, Slot
-from ...jobs.runs.claim import ClaimRequest, Exchange
-from ...jobs.runs.exchange import Claims
+from ...jobs.runs.claim import Answer, ClaimRequest
+from ...jobs.runs.record_and_claim import (
+    already_recorded,
+    look_at_queue,
+    next_run,
+    record_and_claim,
+    release_token,
+)
 from ...jobs.state import State
 from ...registry.rate import Rate
 from ...types import Claim, Outcome
@@ -149,21 +155,19 @@ class RateLimits:
 LATE_EVERY = 1.0
 
 
-class Exchanger:
-    """One worker's exchanges with the database.
+class WorkerClaims:
+    """The claims of one worker, and their outcomes. It belongs to the keeper's thread.
 
-    When the connection broke in an exchange, nobody knows whether the server had committed it. The
-    next `exchange` finds out before it does anything else: which outcomes stand in their rows, and
-    which runs were claimed under a token that nobody received.
-
-    :ivar exhausted: whether the last exchange found that nothing more can be claimed.
+    :ivar exhausted: whether the last answer said that nothing more can be claimed.
+    :ivar unheard: whether runs may have been claimed without our hearing of it.
     :ivar turns: gives the turns of strict orders before claims.
     :ivar rates: opens the slots of rate limits before claims, and takes them after.
     """
 
-    def __init__(self, claims: Claims, state: State, options: WorkOptions) -> None:
+    def __init__(self, books: Bookkeeping, state: State, options: WorkOptions) -> None:
         self.exhausted: bool = False
-        self._claims = claims
+        self.unheard: bool = False
+        self._books = books
         self._request = ClaimRequest(
             limit=1,
             token="",
@@ -175,29 +179,23 @@ class Exchanger:
         )
         self._worker = options.worker
         self._after = ""
-        self.turns: Turns = Turns(claims.books, state.registry.ordered, options.front.turns_pend)
+        self.turns: Turns = Turns(books, state.registry.ordered, options.queue_look.turns_pend)
         own = state.registry.rates if options.rates is None else options.rates
-        self.rates: RateLimits = RateLimits(claims.books, own, options.handed is not None)
+        self.rates: RateLimits = RateLimits(books, own, options.handed is not None)
         self._got_less = False
-        self._unconfirmed_token: str | None = None
-        self._in_trouble = False
-        self._late: dict[str, float] = {}
-        self._late_at = 0.0
-        self._unconfirmed_outcomes: set[tuple[int, str]] = set()
+        # The tokens of claims whose answers were lost, and until when they may yet be committed.
+        self._unheard: dict[str, float] = {}
+        self._look_at = 0.0
+        self._unconfirmed: set[tuple[int, str]] = set()
 
-    @property
-    def unconfirmed(self) -> bool:
-        """Whether runs may have been claimed without our hearing of it."""
-        return self._unconfirmed_token is not None
-
-    def record(self, outcomes: Sequence[Outcome]) -> Exchange:
+    def record(self, outcomes: Sequence[Outcome]) -> Answer:
         """Record *outcomes*, and claim nothing.
 
-        :raises DatabaseTrouble: as of `exchange`.
+        :raises DatabaseTrouble: as of `record_and_claim`.
         """
-        return self.exchange(outcomes, 0, idle=False)
+        return self.record_and_claim(outcomes, 0, idle=False)
 
-    def exchange(
+    def record_and_claim(
         self,
         outcomes: Sequence[Outcome],
         wanted: int,
@@ -205,8 +203,16 @@ class Exchanger:
         tasks: tuple[str, ...] | None = None,
         side_by_side: bool = False,
         look_first: bool = False,
-    ) -> Exchange:
+    ) -> Answer:
         """Record *outcomes* and claim *wanted* runs.
+
+        Four things are tried again, each for its own reason:
+
+        1. what the database refuses for now: by `Bookkeeping.call`, in each statement;
+        2. outcomes whose rows are locked: by `record_and_claim` in `jobs`, and later by the keeper;
+        3. outcomes whose answer was lost: they are looked up, and sent again; those that are still
+           missing are looked up once more, since the server may have committed them meanwhile;
+        4. claims whose answer was lost: they are given back, and looked for again while they hold.
 
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
         :param tasks: the tasks to claim runs of; None for all.
@@ -216,15 +222,17 @@ class Exchanger:
         :raises DatabaseTrouble: it is not known what was recorded and claimed. Call it again.
         """
         try:
-            confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
-            left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
-            if wanted > 0:
-                self.rates.open_slots(self._request, idle=not left)
-            looks = look_first and wanted > 0 and self._got_less and not left
-            is_empty = looks and self._front_is_empty()
+            if self.unheard:
+                self.release_unheard()
+            # Before the claim, which may take a run that was recorded as failed.
+            known = self._recorded_unheard(outcomes)
             request: ClaimRequest | None = None
-            if wanted > 0 and not is_empty:
-                if self.turns.give_before_claim(idle=not left):
+            if wanted > 0:
+                self.rates.open_slots(self._request, idle=not outcomes)
+                if look_first and self._got_less and not outcomes and self._queue_is_empty():
+                    self.exhausted = True
+                    return Answer()
+                if self.turns.give_before_claim(idle=not outcomes):
                     self.rates.open_slots(self._request, idle=True)
                 request = self._request._replace(
                     limit=wanted,
@@ -234,21 +242,18 @@ class Exchanger:
                     side_by_side=side_by_side,
                     tasks=self._request.tasks if tasks is None else tasks,
                 )
-            exchange = self._exchange(left, request)
-            self.exhausted = self.exhausted or is_empty
-            late = self._recorded_late(left, exchange)
-            self.turns.note_ended(left)
-            self.rates.give_back(left, exchange.recorded)
+            answer = self._send(outcomes, request).plus(known)
+            answer = answer.plus(self._recorded_late(outcomes, answer))
+            self.turns.note_ended(outcomes)
+            self.rates.give_back(outcomes, answer.recorded)
         except DatabaseTrouble:
-            self._in_trouble = True
-            self._unconfirmed_outcomes |= {outcome.identity for outcome in outcomes}
+            self._unconfirmed |= {outcome.identity for outcome in outcomes}
             raise
-        self._in_trouble = False
-        return exchange.plus(confirmed, late)
+        return answer
 
-    def first(self) -> tuple[str, bool] | None:
-        """Return what `Claims.first` does, for the tasks and queues of this worker."""
-        return self._claims.first(self._request)
+    def next_run(self) -> tuple[str, bool] | None:
+        """Return what `jobs.runs` does, for the tasks and queues of this worker."""
+        return next_run(self._books, self._request)
 
     def open_slots(self) -> float:
         """Let runs be claimed whose rates have free slots; return when the next slot comes."""
@@ -260,75 +265,71 @@ class Exchanger:
 
         :raises DatabaseTrouble: the database could not be used.
         """
-        return self._request.handed is None and self._claims.front().ahead
+        return self._request.handed is None and look_at_queue(self._books).just_claimed
 
-    def release_late(self, now: bool = False) -> None:
-        """Release what was claimed after all by an exchange whose connection broke.
+    def release_unheard(self, now: bool = False) -> None:
+        """Release what was claimed by statements whose answers were lost.
 
-        The server may have gone on with it, and have committed it after we gave its claims back.
-        So look again every second, for as long as such a claim would hold.
+        The server may have gone on with one, and commit it after we looked. So look again every
+        second, for as long as such a claim would hold.
 
         :param now: look even if a second has not passed.
+        :raises DatabaseTrouble: it is not known what was claimed.
         """
-        time_now = time.monotonic()
-        self._late = {token: end for token, end in self._late.items() if end > time_now}
-        if self._late and (now or time_now >= self._late_at):
-            self._late_at = time_now + LATE_EVERY
-            for token in self._late:
-                self._claims.release_token(token)
+        moment, hold = time.monotonic(), self._request.lease
+        self._unheard = {
+            token: min(end, moment + hold) for token, end in self._unheard.items() if end > moment
+        }
+        if self._unheard and (now or self.unheard or moment >= self._look_at):
+            self._look_at = moment + LATE_EVERY
+            for token in self._unheard:
+                release_token(self._books, token)
+            self.unheard = False
 
-    def _recorded_late(self, outcomes: Sequence[Outcome], exchange: Exchange) -> Exchange:
-        """Return which *outcomes* were recorded by an exchange whose connection had broken.
-
-        The server may have gone on with it, and have committed it after `_confirm` looked.
-        """
-        if not self._unconfirmed_outcomes:
-            return Exchange()
-        unlocked = [outcome for outcome in outcomes if outcome.id not in exchange.locked]
-        missing = [
-            outcome
-            for outcome in unlocked
-            if outcome.id not in exchange.recorded
-            and outcome.identity in self._unconfirmed_outcomes
-        ]
-        late = self._claims.already_recorded(missing) if missing else Exchange()
-        self._unconfirmed_outcomes -= {outcome.identity for outcome in unlocked}
-        return late
-
-    def _exchange(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Exchange:
+    def _send(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Answer:
         if request is not None:
-            self._unconfirmed_token = request.token
+            self._unheard[request.token] = float("inf")
+            self.unheard = True
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
         unwritten = [outcome for outcome in outcomes if not outcome.finalized]
         self.rates.hold_back(unwritten)
-        exchange = self._claims.exchange(unwritten, request, repeat=False)
-        too_early = self.rates.spend(exchange.claims)
+        answer = record_and_claim(self._books, unwritten, request, repeat=False)
+        too_early = self.rates.spend(answer.claims)
         if too_early:
-            self._claims.exchange([released(claim) for claim in too_early], None)
-        self._unconfirmed_token = None
+            record_and_claim(self._books, [released(claim) for claim in too_early], None)
         # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
         # the keys: only a claim without either that finds nothing is final.
-        self.exhausted = not (request is None or outcomes or exchange.claims or self._after)
+        self.exhausted = not (request is None or outcomes or answer.claims or self._after)
         if request is not None:
-            self._got_less = len(exchange.claims) < request.limit
-            keys = [claim.concurrency_key for claim in exchange.claims if claim.concurrency_key]
+            del self._unheard[request.token]
+            self.unheard = False
+            self._got_less = len(answer.claims) < request.limit
+            keys = [claim.concurrency_key for claim in answer.claims if claim.concurrency_key]
             self._after = keys[-1] if keys else ""
         if too_early:
-            kept = tuple(claim for claim in exchange.claims if claim not in too_early)
-            exchange = exchange._replace(claims=kept)
-        return exchange._replace(recorded=exchange.recorded | written)
+            kept = tuple(claim for claim in answer.claims if claim not in too_early)
+            answer = answer._replace(claims=kept)
+        return answer._replace(recorded=answer.recorded | written)
 
-    def _confirm(self, outcomes: Sequence[Outcome]) -> Exchange:
-        """Give back what was claimed unheard; find which of *outcomes* are recorded."""
-        if self._unconfirmed_token is not None:
-            self._claims.release_token(self._unconfirmed_token)
-            self._late[self._unconfirmed_token] = time.monotonic() + self._request.lease
-            self._late_at = time.monotonic() + LATE_EVERY
-            self._unconfirmed_token = None
-        return self._claims.already_recorded(outcomes) if outcomes else Exchange()
+    def _recorded_unheard(self, outcomes: Sequence[Outcome]) -> Answer:
+        """Return which *outcomes* were recorded by a statement whose answer was lost."""
+        if not self._unconfirmed:
+            return Answer()
+        asked = [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
+        return already_recorded(self._books, asked) if asked else Answer()
 
-    def _front_is_empty(self) -> bool:
+    def _recorded_late(self, outcomes: Sequence[Outcome], answer: Answer) -> Answer:
+        """Return which were, of those that *answer* lacks; then none is unconfirmed any more."""
+        if not self._unconfirmed:
+            return Answer()
+        answered = [outcome for outcome in outcomes if outcome.id not in answer.locked]
+        missing = [outcome for outcome in answered if outcome.id not in answer.recorded]
+        found = self._recorded_unheard(missing)
+        self._unconfirmed -= {outcome.identity for outcome in answered}
+        return found
+
+    def _queue_is_empty(self) -> bool:
         """Return whether a claim would find nothing; note whether turns are to be given."""
-        front = self._claims.front()
-        self.turns.pend |= front.turns_pend
-        return not front.may_find
+        seen = look_at_queue(self._books)
+        self.turns.pend |= seen.turns_pend
+        return not seen.may_find
