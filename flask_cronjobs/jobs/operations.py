@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Row, func, literal, select, text, union_all
 
-from ..db.connection import Bookkeeping
+from ..db.connection import Bookkeeping, together
 from ..db.dialect import Dialect
-from ..db.together import together
 from ..log import log_action
 from ..text import clean, shortened
 from .humanize import plural
