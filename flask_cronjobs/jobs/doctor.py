@@ -137,7 +137,7 @@ def _tasks(reader: Reader) -> Finding:
 
 
 def _orphans(reader: Reader) -> Iterator[Finding]:
-    for orphan in list_orphans(reader):
+    for orphan in list_orphans(reader)[0]:
         yield Finding(
             "orphaned-task",
             "warning",

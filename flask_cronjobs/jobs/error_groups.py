@@ -105,9 +105,7 @@ class ErrorList:
     @property
     def shown(self) -> str:
         """Say how many are shown: ``50 of 71 groups``."""
-        if len(self.rows) == self.total.value and not self.total.capped:
-            return self.total.of("group")
-        return f"{len(self.rows):,} of {self.total.of('group')}"
+        return self.total.shown(len(self.rows), "group")
 
 
 def list_errors(source: Source, state: GroupState = "open", limit: int = 50) -> ErrorList:

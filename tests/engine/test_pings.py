@@ -124,6 +124,17 @@ def test_query_of_the_url_stays_behind_the_path(run: Callable[..., None], monito
     assert paths(monitor) == ["/key/slug/start?create=1", "/key/slug?create=1"]
 
 
+@pytest.mark.parametrize("posts", [True, False], ids=["takes POST", "takes GET alone"])
+def test_label_is_the_body_without_what_is_hidden(
+    run: Callable[..., None], monitor: Monitor, posts: bool
+) -> None:
+    monitor.posts = posts
+    given = {"invoice": 5, "password": "s3cr3t"}
+    run(lambda invoice, password: None, label="invoice {invoice}, {password}", payload=given)
+    assert paths(monitor) == ["/uuid/start", "/uuid"]
+    assert monitor.bodies == 2 * [b"invoice 5, ***"]
+
+
 def test_enqueued_run_and_other_definitions_ping_nothing(
     jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
 ) -> None:

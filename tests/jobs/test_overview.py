@@ -119,7 +119,8 @@ def test_dead_runs_are_grouped_by_task_and_error(state: State, rows: Rows) -> No
     newest = rows.run("dead", age=5, error_type="ValueError", last_error=message)
     rows.run("dead", age=20, error_type="OSError")
     rows.run("dead", age=90, error_type=None)
-    first, second, third = dead_groups(state)
+    (first, second, third), total = dead_groups(state)
+    assert total.value == 3
     assert (first.error_type, first.count, first.sample_id) == ("ValueError", Count(2), newest)
     assert first.message == "no domain"
     assert (second.error_type, second.message) == ("OSError", None)
@@ -135,7 +136,7 @@ def test_orphans_are_waiting_runs_of_unknown_tasks(
     rows.run("failed", job_type="gone", age=100)
     rows.run(job_type="gone", concurrency_key="k", concurrency_limit=1)
     rows.run("succeeded", job_type="gone")
-    (orphan,) = list_orphans(state)
+    ((orphan,), _) = list_orphans(state)
     assert (orphan.task, orphan.count) == ("gone", Count(3))
 
 
