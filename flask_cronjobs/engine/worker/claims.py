@@ -19,7 +19,7 @@ from ...jobs.runs.record_and_claim import (
     record_and_claim,
     release_token,
 )
-from ...jobs.state import State
+from ...jobs.state import State, Throttle
 from ...registry.rate import Rate
 from ...types import Claim, Outcome
 from .options import WorkOptions
@@ -40,7 +40,7 @@ class Turns:
         self.ordered: Collection[str] = ordered
         self.pend: bool = pend
         self._books = books
-        self._due_at = 0.0
+        self._looked = Throttle()
 
     def give(self) -> bool:
         """Give the turn to the next run of each strict order; return whether that changed anything.
@@ -50,7 +50,7 @@ class Turns:
         failpoints.reach("before-turns")
         changed = orders.give(self._books)
         self.pend = False
-        self._due_at = time.monotonic() + LOOK_EVERY
+        self._looked.block_for(LOOK_EVERY)
         return changed
 
     def give_before_claim(self, idle: bool) -> bool:
@@ -61,7 +61,7 @@ class Turns:
 
         :raises DatabaseTrouble: as of `give`.
         """
-        is_time = self.pend or (self.ordered and (idle or time.monotonic() >= self._due_at))
+        is_time = self.pend or (self.ordered and (idle or self._looked.ready()))
         return self.give() if is_time else False
 
     def note_ended(self, outcomes: Iterable[Outcome]) -> None:
@@ -185,7 +185,7 @@ class WorkerClaims:
         self._got_less = False
         # The tokens of claims whose answers were lost, and until when they may yet be committed.
         self._unheard: dict[str, float] = {}
-        self._look_at = 0.0
+        self._looked = Throttle()
         self._unconfirmed: set[tuple[int, str]] = set()
 
     def record(self, outcomes: Sequence[Outcome]) -> Answer:
@@ -280,8 +280,8 @@ class WorkerClaims:
         self._unheard = {
             token: min(end, moment + hold) for token, end in self._unheard.items() if end > moment
         }
-        if self._unheard and (now or self.unheard or moment >= self._look_at):
-            self._look_at = moment + LATE_EVERY
+        if self._unheard and (now or self.unheard or self._looked.ready()):
+            self._looked.block_for(LATE_EVERY)
             for token in self._unheard:
                 release_token(self._books, token)
             self.unheard = False
