@@ -56,6 +56,7 @@ def errors(
     Numbers, hex and what is quoted in messages do not count. LAST 14 DAYS has a bar a day.
     """
     asked: dict[Decision, str | None] = {"resolved": resolved, "muted": muted, "reopened": reopened}
+    given: list[tuple[Decision, str]]
     given = [(what, group) for what, group in asked.items() if group is not None]
     if len(given) > 1:
         raise click.UsageError("Give one of --resolve, --mute and --reopen.")
