@@ -14,7 +14,7 @@ from ..log import DEFAULT_ACTOR
 from ..models.conditions import DEAD
 from ..text import one_line
 from .fingerprints import pattern_of
-from .history import latest_marks
+from .history import list_marks
 from .operations import Act, perform
 from .reader import (
     CAP,
@@ -189,7 +189,7 @@ def _groups(
     labels = _labels(reader, names)
     # What was seen before that may be pruned.
     kept = min(DAYS * 86400.0, reader.state.settings.retention)
-    marks = latest_marks(reader, since=reader.now - timedelta(seconds=kept))
+    marks = list_marks(reader, since=reader.now - timedelta(seconds=kept)).rows
     found: list[ErrorGroup] = []
     for row in seen:
         name, sample = row.fingerprint, latest.get(row.fingerprint)

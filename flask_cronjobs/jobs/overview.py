@@ -12,7 +12,7 @@ from sqlalchemy import case, func, literal, select, text
 from ..models.conditions import DEAD, KEYED_GROUPS, RATE_WAITS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
-from .history import Mark, latest_marks
+from .history import Mark, list_marks
 from .humanize import Link
 from .pauses import queues
 from .reader import (
@@ -91,7 +91,7 @@ class Overview:
     orphans: tuple[Orphan, ...]
     orphan_tasks: Count
     activity: tuple[Bucket, ...]
-    marks: tuple[Mark, ...]
+    marks: Sequence[Mark]
     doubts: Count
     findings: tuple[Finding, ...]
 
@@ -111,7 +111,7 @@ def read_overview(source: Source) -> Overview:
             orphans=orphans,
             orphan_tasks=tasks,
             activity=(activity := read_activity(reader)),
-            marks=latest_marks(reader, since=activity[0].start),
+            marks=list_marks(reader, since=activity[0].start).rows,
             doubts=figures.doubts,
             findings=tuple(findings_of(verdict, figures)),
         )
