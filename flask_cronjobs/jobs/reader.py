@@ -226,6 +226,10 @@ class Count:
         """Return ``1 run``, ``2 runs``, ``1,000+ runs``."""
         return f"{self} {noun}s" if self.capped else plural(self.value, noun)
 
+    def shown(self, shown: int, noun: str) -> str:
+        """Say how many of them are shown: ``50 of 71 groups``."""
+        return self.of(noun) if Count(shown) == self else f"{shown:,} of {self.of(noun)}"
+
     def __bool__(self) -> bool:
         return self.value > 0
 
