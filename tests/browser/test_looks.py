@@ -55,7 +55,8 @@ EVIL = (
 
 @pytest.fixture
 def lively_site(site: Site) -> Site:
-    """A site with a day's rows."""
+    """A site with a day's rows; its code declares one of their tasks, for all buttons."""
+    site.jobs.task(name="send_weekly_report")(lambda user_id, date_from, date_to: None)
     with site.app.app_context():
         assert lively.fill(site.db) == 56
     return site
