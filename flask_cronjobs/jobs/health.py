@@ -322,10 +322,10 @@ def read_verdict(reader: Reader) -> Verdict:
 
 def _last_tick(reader: Reader) -> Row[Any] | None:
     # One from the future began while the database's clock was ahead.
-    works = select(TICKS).where(did_its_work(reader.dialect), TICKS.c.started_at <= reader.now)
+    is_past = TICKS.c.started_at <= literal_column(reader.dialect.now)
+    works = select(TICKS).where(did_its_work(reader.dialect), is_past)
     recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
-    rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
-    return rows[0] if rows else None
+    return reader.row_and_now(select(recent).order_by(recent.c.seen_at.desc()))
 
 
 def _no_ticks(verdict: Verdict, failing: bool) -> Finding:

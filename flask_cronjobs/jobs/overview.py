@@ -36,7 +36,7 @@ from .waiting import waiting_groups
 #: How many dead runs, newest first, `dead_groups` reads.
 DEAD_LOOKED_AT = 10_000
 #: How many definitions the first page shows.
-DEFINITIONS_SHOWN = 25
+DEFINITIONS_SHOWN = 12
 _GROUPS = 50
 _A_DAY = timedelta(days=1)
 _GROUPED = ("job_type", "error_type", "fingerprint")
