@@ -465,7 +465,10 @@ class OrderMachine(StoreMachine):
         else:
             pytest.fail("a run is claimed and given back again and again")
         now = self.books.dialect.now
-        due = f"SELECT id, concurrency_key FROM job_runs WHERE {RUNNABLE} AND run_at <= {now}"
+        due = f"""
+            SELECT id, concurrency_key FROM job_runs
+            WHERE {RUNNABLE} AND run_at <= {now} AND rate_mark IS NULL
+        """
         working = self.sql(f"SELECT concurrency_key FROM job_runs WHERE {RUNNING}")
         keys = {row.concurrency_key for row in working} - {None}
         assert all(
