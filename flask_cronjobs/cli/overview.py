@@ -9,7 +9,7 @@ from flask.cli import with_appcontext
 
 from ..jobs.definitions.views import Cell, DefinitionView
 from ..jobs.health import headline_of, tone_of
-from ..jobs.humanize import capitalized, duration, late, plural, seconds_since
+from ..jobs.humanize import duration, late, plural, seconds_since
 from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
 from ..text import one_line
@@ -106,13 +106,13 @@ def _print_verdict(seen: Overview) -> None:
     if several or tone == "warn":
         said = headline_of(verdict, figures)
     click.echo(f"{paint(word, word.upper())}  {one_line(said)}")
-    if said != verdict.sentence:
-        click.echo(one_line(verdict.sentence))
+    if said != verdict.sentence and verdict.ticks:
+        click.echo(one_line(verdict.ticks))
     for found in seen.findings:
         if several:
             started = f" ({since(verdict.now, found.since)})" if found.since else ""
             level = paint(found.level, f"{found.level:<8}")
-            paragraph(level, " " * 8, f"{capitalized(found.what)}{started}")
+            paragraph(level, " " * 8, f"{found.sentence}{started}")
         if found.todo:
             paragraph(" " * 8 + "-> ", " " * 11, as_called(found.todo))
 

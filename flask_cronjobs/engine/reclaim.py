@@ -65,24 +65,14 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> Reclaimed:
 
 
 def _outcome(state: State, expired: Claim) -> Outcome:
-    if handed_to(expired.token) is not None:
-        return _not_begun(expired)
     # Here, as below: most ticks find nothing to take back, and need none of a worker's modules.
-    from .worker.outcomes import failure
+    from .worker.outcomes import failure, released
 
+    if handed_to(expired.token) is not None:  # It has not begun, and is handed on again.
+        return released(expired)._replace(reclaimed=True)
     # A new one for each: Sentry reports the same exception only once.
     error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
     return failure(state, expired, error, 0.0)._replace(reclaimed=True)
-
-
-def _not_begun(expired: Claim) -> Outcome:
-    """Return the outcome of a run that has not begun in its executor: it is handed on again."""
-    return Outcome(
-        *(expired.id, expired.token, "released", expired.attempt, expired.job_type),
-        reclaimed=True,
-        definition_id=expired.definition_id,
-        label=expired.label,
-    )
 
 
 def _abandoned(state: State, books: Bookkeeping) -> Expiry:

@@ -26,7 +26,7 @@ from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
 from .definitions.slots import slots_of
 from .effects import is_in_doubt
-from .humanize import duration, plural, seconds_since
+from .humanize import Link, duration, plural, seconds_since
 from .reader import (
     DEFINITIONS,
     EFFECTS,
@@ -46,6 +46,8 @@ from .trends import Slowdown, slow_tasks
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
 _LOOKED_AT = 2000
 _SHOWN = ("scheduled_for", "definition_id")
+#: How many definitions a sentence names.
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +58,29 @@ class Missed:
     :ivar first: the first of them.
     :ivar last: the last.
     :ivar definition_ids: the definitions that missed them.
+    :ivar names: the names of those that are still there.
     """
 
     slots: int
     first: datetime
     last: datetime
     definition_ids: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the same for people, such as "3 slots were missed, from … to …"."""
+        """Return the same for people, such as "3 slots of a and b were missed, from … to …"."""
         were = "was" if self.slots == 1 else "were"
         span = f"from {_minute(self.first)} to {_minute(self.last)} UTC"
-        return f"{plural(self.slots, 'slot')} {were} missed, {span}"
+        *others, last = self.names or ("",)
+        if more := len(others) - _NAMED + 1 if len(others) >= _NAMED else 0:
+            others, last = others[: _NAMED - 1], f"{more + 1} more"
+        of = f" of {', '.join(others)} and {last}" if others else f" of {last}" if last else ""
+        return f"{plural(self.slots, 'slot')}{of} {were} missed, {span}"
+
+    @property
+    def link(self) -> Link:
+        """The list of the skipped runs that stand for them."""
+        return "runs", {"status": "skipped", "error_type": "Missed", "newer": "24h"}
 
 
 @read_once
@@ -87,7 +100,9 @@ def missed_slots(reader: Reader) -> Missed | None:
         .subquery()
     )
     rows = reader.rows(
-        select(newest.c.result, *(newest.c[name] for name in _SHOWN)).where(
+        select(newest.c.result, *(newest.c[name] for name in _SHOWN), DEFINITIONS.c.name)
+        .join_from(newest, DEFINITIONS, DEFINITIONS.c.id == newest.c.definition_id, isouter=True)
+        .where(
             newest.c.error_type == "Missed",
             newest.c.finished_at >= reader.now - timedelta(days=1),
         )
@@ -100,6 +115,7 @@ def missed_slots(reader: Reader) -> Missed | None:
         min(first for _, first in spans),
         max(row.scheduled_for for row in rows),
         tuple({row.definition_id: None for row in rows if row.definition_id is not None}),
+        tuple(sorted({row.name for row in rows if row.name is not None})),
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import case, func, literal, select, text
 
-from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
+from ..models.conditions import DEAD, KEYED_GROUPS, RATE_WAITS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .history import Mark, latest_marks
@@ -148,25 +148,36 @@ def list_orphans(source: Source) -> tuple[Orphan, ...]:
     """Return the tasks of waiting runs that this app's code does not declare, the oldest 50."""
     with reading(source) as reader:
         oldest: dict[str, datetime] = {}
+        rate_keys = set[str]()
         for group in waiting_groups(reader):
             if group.task not in reader.state.registry.tasks:
                 oldest[group.task] = min(group.oldest, oldest.get(group.task, group.oldest))
+                rate_keys |= {group.rate_key} if group.rate_key is not None else set()
         tasks = sorted(oldest, key=lambda task: (oldest[task], task))[:_GROUPS]
-        numbers = _waiting_of(reader, tasks)
+        numbers = _waiting_of(reader, tasks, rate_keys)
     return tuple(Orphan(task, numbers[task], oldest[task]) for task in tasks)
 
 
-def _waiting_of(reader: Reader, tasks: Sequence[str]) -> dict[str, Count]:
-    """Return how many runs of each of *tasks* wait."""
+def _waiting_of(
+    reader: Reader, tasks: Sequence[str], rate_keys: Collection[str]
+) -> dict[str, Count]:
+    """Return how many runs of each of *tasks* wait.
+
+    :param rate_keys: those at whose rates some of them wait.
+    """
     if not tasks:
         return {}
     each = values_of(reader, tasks)
     own = RUNS.c.job_type == each.c.value
-    free, keyed = (
-        capped(select(literal(1)).select_from(RUNS).where(text(rows), own).correlate(each))
-        for rows in (UNKEYED_GROUPS, KEYED_GROUPS)
+    at_rate = RUNS.c.rate_key.in_(rate_keys)
+    number = sum(
+        (
+            capped(select(literal(1)).select_from(RUNS).where(own, *rows).correlate(each))
+            for rows in ([text(UNKEYED_GROUPS)], [text(KEYED_GROUPS)], [text(RATE_WAITS), at_rate])
+        ),
+        literal(0),
     )
-    rows = reader.rows(select(each.c.value, (free + keyed).label("number")))
+    rows = reader.rows(select(each.c.value, number.label("number")))
     return {row.value: count_of(row.number) for row in rows}
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Row, case, func, select
 from ..schedule.cron_text import parse_zone
 from .history import Mark, counted, latest_marks, percentile
 from .humanize import duration, plural
-from .reader import HOURS, Query, Reader, Source, readable, reading, record
+from .reader import HOURS, Query, Reader, Source, readable, reading
 
 #: How many days a page shows.
 DAYS = 28
@@ -239,31 +239,13 @@ def _suspects(last: datetime) -> Query:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HourOfTask:
-    """What ended of a task in one hour, as `flask_cronjobs.models.JobHour`."""
-
-    task: str
-    took: Counter[int]
-    took_seconds: float
-    waited: Counter[int]
-    waited_seconds: float
-
-
-def read_last_hour(source: Source) -> tuple[HourOfTask, ...]:
+def read_last_hour(source: Source) -> Sequence[Row[Any]]:
     """Return the last hour that is written, by task: of the 500 of which most runs ended."""
     with reading(source) as reader:
         last = select(func.max(HOURS.c.hour)).scalar_subquery()
-        rows = reader.rows(
-            select(
-                *(HOURS.c[name] for name in ("job_type", "took_seconds", "waited_seconds")),
-                *(readable(reader, HOURS.c[name]) for name in ("took", "waited")),
-            )
-            .where(HOURS.c.hour == last, HOURS.c.job_type != "")
-            .order_by(HOURS.c.ended.desc(), HOURS.c.job_type)
-            .limit(_BUSIEST_HOUR)
-        )
-    return tuple(
-        record(HourOfTask, row, task=row.job_type, took=counted(row.took),
-               waited=counted(row.waited)) for row in rows
-    )  # fmt: skip
+        busiest = select(
+            *(HOURS.c[name] for name in ("job_type", "took_seconds", "waited_seconds")),
+            *(readable(reader, HOURS.c[name]) for name in ("took", "waited")),
+        ).where(HOURS.c.hour == last, HOURS.c.job_type != "")
+        order = HOURS.c.ended.desc(), HOURS.c.job_type
+        return reader.rows(busiest.order_by(*order).limit(_BUSIEST_HOUR))

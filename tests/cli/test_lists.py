@@ -50,7 +50,7 @@ def test_empty_list_says_so(admin: Admin, args: str, none: str) -> None:
         ("batches", "batches", "id", "Older: {} --limit 2 --before 2"),
         ("ticks", "ticks", "id", "Older: {} --limit 2 --before 2"),
         ("definitions", "definitions", "name", "More: {} --limit 2 --after k1"),
-        ("turns --stopped", "keys", "key", "More: {} --stopped --limit 2 --after k1"),
+        ("turns --stopped", "keys", "place", "More: {} --stopped --limit 2 --after 0:k1"),
     ],
 )
 def test_next_page_is_a_command_with_all_that_was_asked(
@@ -242,7 +242,7 @@ def test_each_key_in_strict_order_is_a_line_with_what_it_waits_for(
     assert f"flask jobs admin discard {dead}" in advice
     assert "account:2" not in admin.ok("turns", "--stopped")
     overview = admin.ok()
-    assert "Strict order is stopped by 1 dead run" in overview
+    assert "Strict order is stopped by 1 dead run: 2 runs wait behind" in " ".join(overview.split())
     assert "flask jobs admin turns --stopped" in overview
     shown = admin.ok("show", dead + 1)
     assert f"for run {dead}, which is dead and stops its key" in shown

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -180,6 +181,17 @@ class TestRunThatDoesNotBegin:
         jobs.resume(**paused)
         jobs.tick(queues=["default"])
         assert [late.definition for late in told] == ["nightly"]
+
+    def test_waiting_for_its_rate_it_is_late_only_without_code(
+        self, jobs: CronJobs, rows: Rows, told: list[LateSlot]
+    ) -> None:
+        jobs.task(name="backup", rate="1/day")(lambda: None)
+        for task in ("backup", "gone"):
+            id_ = rows.definition(task, next_run_at=ago(-3600))
+            rate: dict[str, Any] = {"rate_key": task, "rate_mark": "waits"}
+            rows.run(definition_id=id_, job_type=task, scheduled_for=ago(LATE), **rate)
+        jobs.tick(queues=["another"])
+        assert [late.definition for late in told] == ["gone"]
 
     @pytest.mark.parametrize("status", ["failed", "running", "succeeded", "dead", "cancelled"])
     def test_begun_or_ended_it_is_not_late(

@@ -218,7 +218,7 @@ def plan_definitions(kit: Kit) -> None:
     kit.definitions.change(found, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
     kit.definitions.mark_declared([found.id], "app")
     assert not kit.definitions.has_pings()
-    late_slots(kit.books, 600.0)
+    late_slots(kit.books, 600.0, ["send"])
     mark_late(kit.books, LateSlot(found.id, "definition", "task", found.now, 1.0, None))
     assert kit.definitions.ping_urls() == {}
     assert kit.definitions.name_and_timezone(found.id) == ("definition", "Europe/Rome")

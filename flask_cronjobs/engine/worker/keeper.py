@@ -29,14 +29,13 @@ from ...log import Outage, logger
 from ...signals import notify
 from ...types import Outcome
 from ..threads import Precedence
-from .admission import LONG, NOTHING, Admission, Wanted
+from .admission import LONG, NOTHING, POLL, Admission, Listener, Pace, Wanted
 from .announcer import Announcer
 from .claims import WorkerClaims
 from .held_runs import HeldRuns
 from .monitor import RunMonitor
 from .options import WorkOptions
 from .output import OutputWriter
-from .pace import POLL, Listener, Pace
 from .runner import Runner
 
 #: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to

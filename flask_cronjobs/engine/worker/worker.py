@@ -15,14 +15,13 @@ from ...signals import notify
 from ...types import AtWork, RunAtWork
 from ..pings import Pings
 from ..threads import Precedence, repeating
-from .admission import side_by_side_tasks
+from .admission import Listener, side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import HeldRuns, Leases, Working
 from .interrupts import HandlerInterrupter, Watchdog
 from .keeper import Keeper
 from .options import Companion, ResidentWorker, WorkOptions
 from .output import noting
-from .pace import Listener
 from .process_signals import handling_signals
 from .runner import Runner
 

@@ -20,8 +20,8 @@ from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db import connection
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.tick import TickOptions, tick
+from flask_cronjobs.engine.worker import admission
 from flask_cronjobs.engine.worker import keeper as keeper_module
-from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
@@ -300,7 +300,7 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
     def work() -> None:
         time.sleep(0.1)
 
-    monkeypatch.setattr(pace, "SETTLE", 5.0)
+    monkeypatch.setattr(admission, "SETTLE", 5.0)
     # A worker that knows no durations claims a run at a time, so never less than it asked for.
     monkeypatch.setattr(Prefetch, "wanted", lambda self, waiting, *rest: 10 - waiting)
     claimed_all = False

@@ -19,7 +19,9 @@ from flask_cronjobs.db.deadlines import cut
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.options import WorkOptions
+from flask_cronjobs.engine.worker.outcomes import released
 from flask_cronjobs.errors import DatabaseTrouble
+from flask_cronjobs.jobs.runs import record_and_claim
 from flask_cronjobs.jobs.runs.claim import Answer
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import Outcome
@@ -196,3 +198,24 @@ def test_outcome_recorded_late_is_not_lost(
         assert (set(answer.recorded), set(answer.locked)) == (set(), {run_id})
     wait_until(lambda: rows.get(run_id).status == "succeeded")
     assert claims.record_and_claim(outcomes, 0, idle=True).recorded == {run_id}
+
+
+def test_run_given_back_has_its_key_again_though_the_answer_was_lost(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
+    run_id = Rows(app, db).run("queued", job_type="it", **waiting)
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    send = record_and_claim._send
+
+    def lose(*sent: Any) -> Answer:
+        send(*sent)
+        raise DatabaseTrouble("the answer was lost", transient=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record_and_claim, "_send", lose)
+        with pytest.raises(DatabaseTrouble):
+            claims.record([released(claim)])
+    assert claims.record([released(claim)]).recorded == {run_id}
+    run = Rows(app, db).get(run_id)
+    assert (run.status, run.attempts, run.started_at) == ("queued", 0, None)
