@@ -48,7 +48,8 @@ SHAPES = [
 def test_words_that_name_a_secret_hide_it(text: str, kept: str) -> None:
     for word in WORDS:
         assert strip_credentials(text.format(word)) == kept.format(word)
-        for value in ("s3cret", {"a": ["s3cret"]}):
+        values: list[Any] = ["s3cret", {"a": ["s3cret"]}]
+        for value in values:
             assert redacted({word: value}, Settings().redact) == {word: "***"}
         for label in ("name", "Key"):
             pair: Any = {label: word, "value": "s3cret", "a": 1}

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db.connection import Bookkeeping
@@ -26,9 +25,9 @@ from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, Outcome
-from tests.marks import on_postgresql, on_sqlite
+from tests.marks import on_postgresql
 
-from .conftest import AGAIN, Enqueue, found, holders, write
+from .conftest import AGAIN, Enqueue, found, holders
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -162,38 +161,6 @@ def test_frames_of_an_ended_handler_are_free_before_the_next_run(
     finally:
         gc.enable()
     assert alive == [False]
-
-
-@on_sqlite
-@pytest.mark.usefixtures("table")
-def test_interrupted_query_leaves_no_lock_on_sqlite(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
-    writable: list[bool] = []
-    spy = create_engine(db.engine.url, connect_args={"timeout": 0.2})
-    slow_query = text(
-        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 300000)"
-        " SELECT count(*) FROM c"
-    )
-
-    def slow() -> None:
-        write(db, "gone")
-        while True:
-            db.session.execute(slow_query).scalar()
-
-    def probe() -> None:
-        try:
-            with spy.begin() as connection:
-                connection.execute(text("UPDATE work SET label = label"))
-            writable.append(True)
-        except OperationalError:
-            writable.append(False)
-
-    enqueue(slow, timeout=0.2, retry=False, priority=1)
-    enqueue(probe)
-    jobs.tick()
-    spy.dispose()
-    assert writable == [True]
 
 
 @on_postgresql

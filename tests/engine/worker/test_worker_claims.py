@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
@@ -25,6 +25,7 @@ from flask_cronjobs.jobs.runs import record_and_claim
 from flask_cronjobs.jobs.runs.claim import Answer
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import Outcome
+from tests.kit import outcome
 from tests.marks import on_postgresql
 from tests.process.support import wait_until
 from tests.rows import Rows
@@ -84,23 +85,6 @@ def test_worker_that_is_woken_claims_by_one_statement(
     (claim,) = claims.record_and_claim([], 1, idle=True).claims
     assert claim.id == run_id
     assert sent == ["WITH"]
-
-
-def test_pause_holds_from_its_commit_on(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, claims: WorkerClaims
-) -> None:
-    rows = Rows(app, db)
-    first, second = rows.run("queued", job_type="it"), rows.run("queued", job_type="it")
-    assert [claim.id for claim in claims.record_and_claim([], 1, idle=True).claims] == [first]
-    jobs.pause(task="it")
-    assert not claims.record_and_claim([], 1, idle=True).claims
-    jobs.resume(task="it")
-    jobs.pause(queue="default")
-    assert not claims.record_and_claim([], 1, idle=True).claims
-    assert claims.next_run() is None
-    jobs.resume(queue="default")
-    assert claims.next_run() == ("it", False)
-    assert [claim.id for claim in claims.record_and_claim([], 1, idle=True).claims] == [second]
 
 
 @on_postgresql
@@ -200,22 +184,75 @@ def test_outcome_recorded_late_is_not_lost(
     assert claims.record_and_claim(outcomes, 0, idle=True).recorded == {run_id}
 
 
-def test_run_given_back_has_its_key_again_though_the_answer_was_lost(
-    app: Flask, db: SQLAlchemy, claims: WorkerClaims, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
-    run_id = Rows(app, db).run("queued", job_type="it", **waiting)
-    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+@pytest.fixture
+def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """Makes a block in which each statement is committed, and its answer is lost."""
     send = record_and_claim._send
 
     def lose(*sent: Any) -> Answer:
         send(*sent)
         raise DatabaseTrouble("the answer was lost", transient=True)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(record_and_claim, "_send", lose)
-        with pytest.raises(DatabaseTrouble):
-            claims.record([released(claim)])
+    @contextmanager
+    def losing() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(record_and_claim, "_send", lose)
+            with pytest.raises(DatabaseTrouble):
+                yield
+
+    return losing
+
+
+def test_failure_whose_answer_was_lost_is_not_lost_though_its_run_is_claimed_again(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any
+) -> None:
+    run_id = Rows(app, db).run("queued", job_type="it", max_attempts=3)
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    failed = outcome(claim, "failed")
+    with losing():
+        claims.record([failed])
+    answer = claims.record_and_claim([failed], 1, idle=True)
+    assert answer.recorded == {run_id}
+    assert [(each.id, each.attempt) for each in answer.claims] == [(run_id, 2)]
+
+
+def test_run_given_back_has_its_key_again_though_the_answer_was_lost(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any
+) -> None:
+    waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
+    run_id = Rows(app, db).run("queued", job_type="it", **waiting)
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    with losing():
+        claims.record([released(claim)])
     assert claims.record([released(claim)]).recorded == {run_id}
     run = Rows(app, db).get(run_id)
     assert (run.status, run.attempts, run.started_at) == ("queued", 0, None)
+
+
+def test_outcome_that_the_server_commits_after_the_look_is_not_lost(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = Rows(app, db).run("queued", job_type="it")
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    done = outcome(claim, "succeeded")
+    with losing():
+        claims.record([done])
+    look, looks = record_and_claim.already_recorded, iter([True, False])
+
+    def look_too_early(*asked: Any) -> Answer:
+        return Answer() if next(looks) else look(*asked)
+
+    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.already_recorded", look_too_early)
+    assert claims.record([done]).recorded == {run_id}
+
+
+def test_end_of_a_run_in_strict_order_lets_its_worker_look_whose_turn_it_is(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, state: State, books: Bookkeeping
+) -> None:
+    jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
+    jobs.get("ordered").using(commit=True).enqueue()
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    assert not claims.turns.pend
+    claims.record([outcome(claim, "succeeded")])
+    assert claims.turns.pend
