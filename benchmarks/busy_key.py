@@ -25,7 +25,7 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import orders
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
 from tests import postgres
 
 BUSY = 10_000
@@ -66,7 +66,7 @@ def measure(name: str, url: str, rounds: int) -> bool:
         insert(books, rounds * CLAIMED, "NULL")
         alone = median(books, rounds)
         insert(books, BUSY, "'busy'")
-        Claims(books).exchange([], ClaimRequest(1, "the one share", ("t",)))
+        record_and_claim(books, [], ClaimRequest(1, "the one share", ("t",)))
         insert(books, rounds * CLAIMED, "NULL")
         beside = median(books, rounds)
         books.rows(text("DELETE FROM job_runs WHERE concurrency_key IS NOT NULL"))
@@ -147,11 +147,11 @@ def insert(books: Bookkeeping, number: int, key: str) -> None:
 
 def median(books: Bookkeeping, rounds: int) -> float:
     """Return the median seconds of a claim."""
-    claims, times = Claims(books), []
+    times = []
     for number in range(rounds):
         request = ClaimRequest(CLAIMED, f"token {number} {time.time()}", ("t",))
         began = time.perf_counter()
-        claimed = claims.exchange([], request).claims
+        claimed = record_and_claim(books, [], request).claims
         times.append(time.perf_counter() - began)
         assert len(claimed) == CLAIMED
     return statistics.median(times)

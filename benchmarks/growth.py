@@ -39,7 +39,7 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import pruning
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
 from flask_cronjobs.models.columns import VACUUM_OFTEN
 from flask_cronjobs.types import Outcome
 from tests import postgres
@@ -93,7 +93,6 @@ class Database:
             create_tables(engine)
             self.look = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             self.books = Bookkeeping(engine)
-            self.claims = Claims(self.books)
 
     def close(self) -> None:
         """Close all connections."""
@@ -107,11 +106,11 @@ class Database:
         result = self.look.execute(text(statement), parameters)
         return result.scalar() if result.returns_rows else None
 
-    def exchange(self, outcomes: list[Outcome], limit: int) -> list[Outcome]:
+    def record_and_claim(self, outcomes: list[Outcome], limit: int) -> list[Outcome]:
         """Record *outcomes*, claim *limit* runs, and return that they will succeed."""
         token = f"host:1:{next(self._tokens)}"
         request = ClaimRequest(limit=limit, token=token, tasks=(TASK,)) if limit else None
-        claims = self.claims.exchange(outcomes, request).claims
+        claims = record_and_claim(self.books, outcomes, request).claims
         return [Outcome(claim.id, token, "succeeded", 1, TASK) for claim in claims]
 
     def enqueue(self, runs: int) -> None:
@@ -205,12 +204,12 @@ def life(found: Database, runs: int, batch: int) -> dict[str, float]:
     held: list[list[Outcome]] = []
 
     def claim() -> None:
-        held.append(found.exchange([], batch))
+        held.append(found.record_and_claim([], batch))
 
     steps: dict[str, tuple[int, Callable[[], object]]] = {
         "enqueue": (runs // batch, lambda: found.enqueue(batch)),
         "claim": (runs // batch, claim),
-        "outcome": (runs // batch, lambda: found.exchange(held.pop(), 0)),
+        "outcome": (runs // batch, lambda: found.record_and_claim(held.pop(), 0)),
         "prune": (max(runs // pruning.CHUNK, 1), found.prune),
     }
     wal: dict[str, float] = {}
@@ -235,9 +234,9 @@ def vacuum(server: postgres.Server, name: str, ours: bool, history: int, runs: i
             found.enqueue(1000)
             outcomes: list[Outcome] = []
             for _ in range(10):
-                outcomes = found.exchange(outcomes, 100)
+                outcomes = found.record_and_claim(outcomes, 100)
             pages.append(pages_to_the_front(found.look))
-            found.exchange(outcomes, 0)
+            found.record_and_claim(outcomes, 0)
             found.prune()
         after = found.sql("SELECT pg_relation_size('job_runs')")
     print(
@@ -292,7 +291,7 @@ def operations(found: Database) -> dict[str, Callable[[], object]]:
     client = found.app.test_client()
 
     def claim() -> None:
-        outcomes[:] = found.exchange(outcomes, 10)
+        outcomes[:] = found.record_and_claim(outcomes, 10)
 
     def idle_tick() -> None:
         report = found.jobs.tick(queues=["nobody"])

@@ -150,7 +150,7 @@ class HandedRun(NamedTuple):
     Its worker begins it by *id* and *token*: whoever brings the token first.
 
     :ivar id: the run's id.
-    :ivar token: ``handed:ENGINE:DATABASE:host:pid:random``, with the database's fingerprint; a
+    :ivar token: ``handed:EXECUTOR:DATABASE:host:pid:random``, with the database's fingerprint; a
         worker that begins the run trades it for one of its own.
     :ivar task: the task's name.
     :ivar queue: the run's queue.

@@ -20,8 +20,8 @@ from flask_cronjobs.jobs import effects
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions import slots
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
-from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs import record_and_claim
+from flask_cronjobs.jobs.runs.claim import Answer, ClaimRequest
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.registry.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
@@ -49,7 +49,7 @@ class Kit:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.books = Bookkeeping(engine, patience=20)
-        self.claims = Claims(self.books)
+        self.claims = Bound(record_and_claim, self.books)
         self.definitions = Bound(definitions, self.books)
         self.slots = Bound(slots, self.books)
         self.effects = Bound(effects, self.books)
@@ -122,7 +122,8 @@ class Kit:
 
     def claim(self, limit: int = 100, **values: Any) -> tuple[Claim, ...]:
         """Claim what a request of these values asks for."""
-        return self.claims.exchange([], self.request(limit, **values)).claims
+        found: Answer = self.claims.record_and_claim([], self.request(limit, **values))
+        return found.claims
 
     def claim_ids(self, limit: int = 100, **values: Any) -> list[int]:
         """The ids of what `claim` claims."""
@@ -135,7 +136,8 @@ class Kit:
 
     def finish(self, claim: Claim, kind: OutcomeKind = "succeeded", **values: Any) -> bool:
         """Record an outcome; whether its token still held the run."""
-        return claim.id in self.claims.exchange([outcome(claim, kind, **values)], None).recorded
+        made = outcome(claim, kind, **values)
+        return claim.id in self.claims.record_and_claim([made], None).recorded
 
     def expire(self, claim: Claim, seconds: float = 1) -> None:
         """Let the lease of a run have run out *seconds* ago."""

@@ -137,9 +137,9 @@ def _looks(connection: psycopg.Connection) -> _Looks:
 
 @lru_cache(maxsize=1)
 def _names() -> tuple[str, ...]:
-    from flask_cronjobs.models.tables import Base
+    from flask_cronjobs.models import JobRun
 
-    return tuple(table.name for table in reversed(Base.metadata.sorted_tables))
+    return tuple(table.name for table in reversed(JobRun.metadata.sorted_tables))
 
 
 _OTHER_TABLES = """
@@ -176,7 +176,7 @@ _LOOKS = """
 @lru_cache(maxsize=1)
 def _script() -> bytes:
     """Return the statements of ``create_all``, which psycopg sends in one go."""
-    from flask_cronjobs.models.tables import Base
+    from flask_cronjobs.models import JobRun
 
     statements: list[str] = []
 
@@ -184,18 +184,18 @@ def _script() -> bytes:
         statements.append(str(statement.compile(dialect=engine.dialect)))
 
     engine = create_mock_engine("postgresql+psycopg://", note)
-    Base.metadata.create_all(engine, checkfirst=False)
+    JobRun.metadata.create_all(engine, checkfirst=False)
     return ";".join(statements).encode()
 
 
 @lru_cache(maxsize=1)
 def _file_with_tables() -> Path:
-    from flask_cronjobs.models.tables import Base
+    from flask_cronjobs.models import JobRun
 
     folder = tempfile.mkdtemp(prefix="cronjobs-tables-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "tables.sqlite"
     engine = create_engine(f"sqlite:///{path}")
-    Base.metadata.create_all(engine)
+    JobRun.metadata.create_all(engine)
     engine.dispose()
     return path

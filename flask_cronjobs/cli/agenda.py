@@ -4,77 +4,72 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
 
 import click
 
-from ..jobs.agenda import Agenda, read_agenda
+from ..jobs.agenda import Agenda, Piece, read_agenda, span_of
 from ..jobs.eligibility import Due, due, next_due
-from ..jobs.humanize import duration, plural
+from ..jobs.humanize import duration, plural, seconds_since
 from ..jobs.reader import Reader, reading
 from ..jobs.state import State, state_of
-from ..schedule import Schedule
 from ..text import one_line
 from .group import JobsGroup, examples
 from .output import moment, print_json, since, table
-from .params import json_option, time_in_zone
+from .params import json_option
 from .terminal import paint
 
 group: JobsGroup = JobsGroup("agenda")
 
 
 @group.command(
-    "agenda", epilog=examples("flask jobs admin agenda", "flask jobs admin agenda --until 08:00")
+    "agenda",
+    epilog=examples(
+        "flask jobs admin agenda",
+        "flask jobs admin agenda --until 08:00",
+        "flask jobs admin agenda --from 22:00 --until 08:00",
+    ),
 )
-@click.option("--until", metavar="TIME", help="08:00 in CRONJOBS_TIMEZONE, or 2026-11-20T06:00Z.")
+@click.option("--from", "start", metavar="TIME", help="22:00, 2h (ago) or 2026-11-20T22:00.")
+@click.option("--until", "end", metavar="TIME", help="08:00, 24h or 2026-11-20T08:00. [12h]")
 @json_option
-def agenda(until: str | None, as_json: bool) -> None:
+def agenda(start: str | None, end: str | None, as_json: bool) -> None:
     """List what definitions will run, soonest first, and what may collide.
 
-    The next twelve hours, or until TIME, at most a week.
+    The next twelve hours, or until TIME, at most a week; --from lists what ran since then, too.
+    Times without a zone are in CRONJOBS_TIMEZONE.
     """
-    found = read_agenda(state_of(), None if until is None else _time(until))
+    with reading(state_of()) as reader:
+        zone = reader.state.settings.timezone
+        try:
+            span = span_of(reader.now, zone, start, end)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+        found = read_agenda(reader, span)
     if as_json:
         print_json(found)
     else:
-        _print(found)
+        _print(found, past=start is not None)
 
 
-def _time(value: str) -> datetime:
-    """Return a time with its zone, or the next time that clocks show *value*, such as ``08:00``."""
-    hour, colon, minute = value.partition(":")
-    if not (colon and hour.isdigit() and minute.isdigit() and len(value) <= len("08:00")):
-        return time_in_zone(value)
-    if int(hour) > 23 or int(minute) > 59:
-        raise click.BadParameter(f"{value!r} is not a time of day. Write 08:00.")
-    zone = state_of().settings.timezone
-    slot = Schedule(f"{int(minute)} {int(hour)} * * *", zone).next_after(_now())
-    assert slot is not None
-    return slot
-
-
-def _now() -> datetime:
-    return datetime.now().astimezone()
-
-
-def _print(found: Agenda) -> None:
-    rows = sorted(
-        (piece.start, lane.name, piece.number, lane.expected)
+def _print(found: Agenda, past: bool) -> None:
+    shown = [
+        (lane, piece)
         for lane in found.lanes
-        for piece in lane.of("planned", "band")
-    )
+        for piece in lane.pieces
+        if past or piece.kind in ("planned", "band")
+    ]
+    shown.sort(key=lambda each: (each[1].start, each[0].name))
     for change in found.clock_changes:
         by = duration(abs(change.seconds))
         way = "forward" if change.seconds > 0 else "back"
         said = f"The clocks in {change.timezone} change by {by} {way} at {moment(change.at)}."
         click.echo(paint("warn", one_line(said)))
-    if not rows:
+    if not shown:
         click.echo(f"No definition runs until {moment(found.end)}.")
     cells = [
-        (moment(at), name, "" if number == 1 else f"{number:,} times",
-         "" if expected is None else duration(expected)) for at, name, number, expected in rows
-    ]  # fmt: skip
-    table(("AT", "DEFINITION", "SLOTS", "TAKES"), cells, flexible=1)
+        (moment(piece.start), lane.name, *_about(piece, lane.expected)) for lane, piece in shown
+    ]
+    table(("AT", "DEFINITION", "WHAT", "TAKES"), cells, flexible=1)
     for each in found.collisions:
         names = ", ".join(each.names)
         said = f"At {moment(each.at)} {len(each.names)} begin: {names}"
@@ -84,6 +79,17 @@ def _print(found: Agenda) -> None:
         click.echo(one_line(said))
     if found.more:
         click.echo(f"Only the {len(found.lanes)} definitions that run next are listed.")
+
+
+def _about(piece: Piece, expected: float | None) -> tuple[str, str]:
+    """Return what a piece is, and how long it took or will take."""
+    if piece.kind == "older":
+        return f"older runs are not shown, until {moment(piece.end)}", ""
+    if piece.kind in ("planned", "band"):
+        took, what = expected, "planned" if piece.number == 1 else f"{piece.number:,} times"
+    else:
+        took, what = seconds_since(piece.start, piece.end), piece.kind
+    return what, "" if took is None else duration(took)
 
 
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:

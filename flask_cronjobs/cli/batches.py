@@ -19,6 +19,8 @@ from .params import actor
 
 #: How many characters a progress bar has.
 _BAR = 20
+#: What it shows of each status; ``-`` of other ends, ``.`` of what waits.
+_PARTS = {"succeeded": "#", "dead": "x", "running": "~"}
 
 group: JobsGroup = JobsGroup("batches")
 
@@ -74,13 +76,12 @@ def batches(
 
 def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
     found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
-    headers = ("KEY", "STATE", "PROGRESS", "ENDED", "DEAD", "OPENED")
+    headers = ("KEY", "STATE", "PROGRESS", "ENDED", "DEAD", "LEFT", "OPENED")
     none = "No batches." if everything else "No batch is unfinished. See also --all."
 
     def cells(row: BatchView) -> Sequence[object]:
-        counts, opened = row.counts, since(found.now, row.opened_at)
-        ended = f"{counts.ended:,}/{counts.total:,}"
-        return row.key, row.state, bar(row.fraction), ended, counts.dead, opened
+        dead, left, opened = row.whole["dead"], row.left(found.now), since(found.now, row.opened_at)
+        return row.key, row.state, bar(row), row.progress.replace(" of ", "/"), dead, left, opened
 
     print_page("batches", found, as_json, headers, cells, none, flexible=0)
 
@@ -97,10 +98,10 @@ def _show(key: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    counts, whole = found.counts, max(found.whole.total(), found.counts.total)
+    counts, whole = found.counts, found.whole.total()
     inside = ", with those inside" if whole > counts.total else ""
     click.echo(f"Batch {printable(found.key)}: {found.state}")
-    click.echo(f"  {bar(found.fraction)} {found.fraction:.0%} of {plural(whole, 'member')}{inside}")
+    click.echo(f"  {bar(found)} {found.fraction:.0%} of {plural(whole, 'member')}{inside}")
     if found.stop:
         click.echo(f"  {found.stop}")
     print_facts(facts_of(found, now), now)
@@ -108,10 +109,13 @@ def _show(key: str, as_json: bool) -> None:
         click.echo(f"Its dead runs: {command('list', '--batch', key, '--status', 'dead')}")
 
 
-def bar(fraction: float) -> str:
-    """Return a progress bar in plain characters."""
-    done = int(fraction * _BAR)
-    return f"[{'#' * done}{'.' * (_BAR - done)}]"
+def bar(batch: BatchView) -> str:
+    """Return a progress bar in plain characters, in parts as on the page."""
+    parts = ((_PARTS.get(name, "-"), begins + width) for name, begins, width in batch.segments)
+    drawn = ""
+    for sign, end in parts:
+        drawn = drawn.ljust(int(end * _BAR), sign)
+    return f"[{drawn.ljust(_BAR, '.')}]"
 
 
 def _say(result: BulkResult, key: str) -> None:

@@ -7,8 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,75 +24,58 @@ from .params import json_option
 group: JobsGroup = JobsGroup("crontab")
 
 
-@dataclass(frozen=True)
-class Wake:
-    """What cron or systemd needs to start a tick; all paths are absolute.
+def wake_texts(
+    folder: Path, command: Sequence[str], app: str | None, log: Path, grace: float
+) -> dict[str, str]:
+    """Return what starts ticks: a crontab line, a systemd unit and a systemd timer.
 
-    :ivar command: the program and its arguments.
-    :ivar app: the value of FLASK_APP; None if Flask finds the app without it.
-    :ivar grace: seconds that a handler may go on after SIGTERM, and again after it is interrupted.
+    :param command: the program that ticks and its arguments; all paths are absolute.
+    :param app: the value of FLASK_APP; None if Flask finds the app without it.
+    :param grace: seconds that a handler may go on after SIGTERM, and again after it is interrupted.
+    :raises SetupError: a part has a control character.
     """
+    for part in (str(folder), *command, app or "", str(log)):
+        if any(ord(char) < 32 or ord(char) == 127 for char in part):
+            raise SetupError(
+                f"{part!r} has a control character, such as a line break, which no line of a "
+                "crontab can hold. Rename it, or write the line by hand."
+            )
+    variable = f"FLASK_APP={shlex.quote(app)} " if app else ""
+    line = (
+        f"* * * * * cd {shlex.quote(str(folder))} && {variable}{shlex.join(command)} "
+        f">> {shlex.quote(str(log))} 2>&1"
+    )
+    environment = f"Environment={_quoted('FLASK_APP=' + app)}\n" if app else ""
+    start, stop = " ".join(map(_quoted, command)), f"{grace * 2 + 10:.0f}"
+    # cron ends a line at a "%".
+    service = _SERVICE.format(_escaped(str(folder)), environment, start, stop)
+    return {"crontab": line.replace("%", "\\%"), "service": service, "timer": _TIMER}
 
-    folder: Path
-    command: tuple[str, ...]
-    app: str | None
-    log: Path
-    grace: float
 
-    def __post_init__(self) -> None:
-        for part in (str(self.folder), *self.command, self.app or "", str(self.log)):
-            if any(ord(char) < 32 or ord(char) == 127 for char in part):
-                raise SetupError(
-                    f"{part!r} has a control character, such as a line break, which no line of a "
-                    "crontab can hold. Rename it, or write the line by hand."
-                )
+_SERVICE = """\
+[Unit]
+Description=Flask-CronJobs: one tick
 
-    @property
-    def line(self) -> str:
-        """Return the crontab line. A ``%`` is escaped, since cron ends the line there."""
-        app = f"FLASK_APP={shlex.quote(self.app)} " if self.app else ""
-        tick = " ".join(shlex.quote(part) for part in self.command)
-        text = (
-            f"* * * * * cd {shlex.quote(str(self.folder))} && {app}{tick} "
-            f">> {shlex.quote(str(self.log))} 2>&1"
-        )
-        return text.replace("%", "\\%")
+[Service]
+Type=oneshot
+WorkingDirectory={}
+{}ExecStart={}
+# SIGTERM goes to the main process only: it lets the handlers finish.
+KillMode=mixed
+TimeoutStopSec={}
+"""
+#: systemd does not start a oneshot unit again while it is still running.
+_TIMER = """\
+[Unit]
+Description=Flask-CronJobs: a tick each minute
 
-    @property
-    def service(self) -> str:
-        """Return the systemd unit that runs one tick."""
-        app = f"Environment={_quoted('FLASK_APP=' + self.app)}\n" if self.app else ""
-        return (
-            "[Unit]\n"
-            "Description=Flask-CronJobs: one tick\n"
-            "\n"
-            "[Service]\n"
-            "Type=oneshot\n"
-            f"WorkingDirectory={_escaped(str(self.folder))}\n"
-            f"{app}"
-            f"ExecStart={' '.join(_quoted(part) for part in self.command)}\n"
-            "# SIGTERM goes to the main process only: it lets the handlers finish.\n"
-            "KillMode=mixed\n"
-            f"TimeoutStopSec={self.grace * 2 + 10:.0f}\n"
-        )
+[Timer]
+OnCalendar=*-*-* *:*:00
+AccuracySec=1s
 
-    @property
-    def timer(self) -> str:
-        """Return the systemd timer that starts a tick each minute.
-
-        systemd does not start a oneshot unit again while it is still running.
-        """
-        return (
-            "[Unit]\n"
-            "Description=Flask-CronJobs: a tick each minute\n"
-            "\n"
-            "[Timer]\n"
-            "OnCalendar=*-*-* *:*:00\n"
-            "AccuracySec=1s\n"
-            "\n"
-            "[Install]\n"
-            "WantedBy=timers.target\n"
-        )
+[Install]
+WantedBy=timers.target
+"""
 
 
 @group.command(
@@ -114,29 +96,20 @@ def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) ->
     All paths are absolute, so the line works in cron's environment.
     """
     state = state_of()
-    wake = _wake(info, log or _log(state.app), state.settings.shutdown_grace)
+    log, grace = (log or _log(state.app)).absolute(), state.settings.shutdown_grace
+    app = _absolute_app(info.app_import_path) if info.app_import_path else None
+    texts = wake_texts(Path.cwd(), (*_flask(), "jobs", "tick"), app, log, grace)
     if as_json:
-        print_json({"crontab": wake.line, "service": wake.service, "timer": wake.timer})
-    elif systemd:
-        click.echo(f"# /etc/systemd/system/cronjobs.service\n{wake.service}")
-        click.echo(f"# /etc/systemd/system/cronjobs.timer\n{wake.timer}")
+        print_json(texts)
+        return
+    if systemd:
+        click.echo(f"# /etc/systemd/system/cronjobs.service\n{texts['service']}")
+        click.echo(f"# /etc/systemd/system/cronjobs.timer\n{texts['timer']}")
         click.echo("# Then: systemctl daemon-reload && systemctl enable --now cronjobs.timer")
-        _warn_of_environment(state.app.config)
     else:
-        click.echo(wake.line)
-        _warn_of_log(wake.log)
-        _warn_of_environment(state.app.config)
-
-
-def _wake(info: ScriptInfo, log: Path, grace: float) -> Wake:
-    app = info.app_import_path
-    return Wake(
-        folder=Path.cwd(),
-        command=(*_flask(), "jobs", "tick"),
-        app=_absolute_app(app) if app else None,
-        log=log.absolute(),
-        grace=grace,
-    )
+        click.echo(texts["crontab"])
+        _warn_of_log(log)
+    _warn_of_environment(state.app.config)
 
 
 def _log(app: Flask) -> Path:

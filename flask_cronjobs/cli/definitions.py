@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from ..jobs import pauses
+from ..jobs.agenda import NextRun, next_runs
 from ..jobs.definitions.actions import remove as remove_definition
 from ..jobs.definitions.views import DefinitionView, definitions_by_name
-from ..jobs.humanize import duration, plural
+from ..jobs.humanize import duration, late, plural, seconds_since
 from ..jobs.pauses import Target, only, queues
+from ..jobs.reader import Page, reading
 from ..jobs.state import state_of
 from ..text import one_line, printable
 from .group import JobsGroup, examples
-from .lists import listing, print_next
-from .output import command, print_json
+from .lists import listing, print_next, print_page
+from .output import command, moment, print_json
 from .params import actor, complete_definitions, complete_tasks
 from .terminal import paint
 
@@ -26,11 +28,15 @@ group: JobsGroup = JobsGroup("definitions")
 
 @group.command(
     "definitions",
-    epilog=examples("flask jobs admin definitions", "flask jobs admin definitions --after backup"),
+    epilog=examples("flask jobs admin definitions", "flask jobs admin definitions --next"),
 )
+@click.option("--next", "by_time", is_flag=True, help="List the next runs of all, soonest first.")
 @listing(50, most=200, after="NAME")
-def definitions(limit: int, after: str | None, as_json: bool) -> None:
-    """List definitions with their last runs and next slots."""
+def definitions(limit: int, after: str | None, by_time: bool, as_json: bool) -> None:
+    """List definitions with their last runs and next slots; or what runs next."""
+    if by_time:
+        _print_next_runs(limit, after, as_json)
+        return
     page = definitions_by_name(state_of(), after, limit)
     if as_json:
         print_json({"definitions": page.rows, "after": page.next})
@@ -42,6 +48,19 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
     print_next(page)
     if page.next is None:
         _print_unscheduled()
+
+
+def _print_next_runs(limit: int, after: str | None, as_json: bool) -> None:
+    if after is not None:
+        raise click.UsageError("--after goes on with the list by name. Leave out --next.")
+    with reading(state_of()) as reader:
+        page = Page(next_runs(reader, limit), None, reader.now)
+
+    def cells(run: NextRun) -> Sequence[object]:
+        return moment(run.at), late(seconds_since(run.at, page.now)), run.definition, run.task
+
+    none = "No definition is scheduled."
+    print_page("next", page, as_json, ("AT", "", "DEFINITION", "TASK"), cells, none, flexible=2)
 
 
 @group.command("remove", epilog=examples("flask jobs admin remove old_report"))

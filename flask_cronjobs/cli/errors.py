@@ -6,8 +6,17 @@ from collections.abc import Callable
 
 import click
 
-from ..jobs.errors.actions import MUTED_FOR, mute, reopen, resolve
-from ..jobs.errors.views import STATES, ErrorGroup, ErrorList, GroupState, list_errors
+from ..jobs.error_groups import (
+    MUTED_FOR,
+    STATES,
+    ErrorGroup,
+    ErrorList,
+    GroupState,
+    list_errors,
+    mute,
+    reopen,
+    resolve,
+)
 from ..jobs.humanize import duration
 from ..jobs.state import State, state_of
 from .group import JobsGroup, examples

@@ -1,4 +1,4 @@
-"""``effects``, ``prune``, ``init``, ``doctor``."""
+"""``operations``, ``effects``, ``prune``, ``init``, ``doctor``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..jobs.doctor import examine
 from ..jobs.effects import Effect, effect_done, effect_redo, list_effects
 from ..jobs.health import Finding
 from ..jobs.humanize import plural
+from ..jobs.operations import OperationView, list_operations
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of
 from ..text import one_line
@@ -24,6 +25,35 @@ from .runs import progress_bar
 from .terminal import paint
 
 group: JobsGroup = JobsGroup("maintenance")
+
+
+@group.command(
+    "operations",
+    epilog=examples("flask jobs admin operations", "flask jobs admin operations --watch"),
+)
+@listing(20, most=100)
+def operations(limit: int, before: int | None, as_json: bool) -> None:
+    """List what operators did, newest first, and what became of the runs.
+
+    Each retry, cancel, discard, pause, resume, run and edit is kept for a year.
+    """
+    found = list_operations(state_of(), before, limit)
+
+    def cells(row: OperationView) -> Sequence[object]:
+        runs = "" if row.done is None else f"{row.done:,}"
+        became = "; ".join(filter(None, (row.progress, row.outcome)))
+        return (
+            row.id,
+            since(found.now, row.started_at),
+            row.actor,
+            row.what,
+            runs,
+            became,
+            row.target,
+        )
+
+    headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")
+    print_page("operations", found, as_json, headers, cells, "No operation is recorded.")
 
 
 @group.command(

@@ -9,7 +9,7 @@ from flask.cli import with_appcontext
 
 from ..jobs.definitions.views import Cell, DefinitionView
 from ..jobs.health import headline_of, tone_of
-from ..jobs.humanize import capitalized, duration, late, plural, seconds_since
+from ..jobs.humanize import duration, late, plural, seconds_since
 from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
 from ..text import one_line
@@ -20,7 +20,6 @@ from . import (
     definitions,
     errors,
     maintenance,
-    operations,
     queues,
     run_list,
     runs,
@@ -82,7 +81,7 @@ def _overview(as_json: bool) -> None:
 
 _MODULES = (
     *(run_list, runs, batches, definitions, agenda),
-    *(queues, trends, errors, maintenance, operations, crontab),
+    *(queues, trends, errors, maintenance, crontab),
 )
 for _module in _MODULES:
     for _command in _module.group.commands.values():
@@ -107,13 +106,13 @@ def _print_verdict(seen: Overview) -> None:
     if several or tone == "warn":
         said = headline_of(verdict, figures)
     click.echo(f"{paint(word, word.upper())}  {one_line(said)}")
-    if said != verdict.sentence:
-        click.echo(one_line(verdict.sentence))
+    if said != verdict.sentence and verdict.ticks:
+        click.echo(one_line(verdict.ticks))
     for found in seen.findings:
         if several:
             started = f" ({since(verdict.now, found.since)})" if found.since else ""
             level = paint(found.level, f"{found.level:<8}")
-            paragraph(level, " " * 8, f"{capitalized(found.what)}{started}")
+            paragraph(level, " " * 8, f"{found.sentence}{started}")
         if found.todo:
             paragraph(" " * 8 + "-> ", " " * 11, as_called(found.todo))
 

@@ -1,4 +1,4 @@
-"""``mark``, ``marks`` and ``unmark``: what changed at one moment, such as a deploy."""
+"""``trend``: this week against last. ``mark``, ``marks`` and ``unmark``: what changed when."""
 
 from __future__ import annotations
 
@@ -7,15 +7,86 @@ from datetime import datetime
 
 import click
 
-from ..jobs.history import Mark, add_mark, list_marks, remove_mark
+from ..errors import NotFound
+from ..jobs.history import Mark, add_mark, latest_marks, list_marks, remove_mark
+from ..jobs.humanize import duration
+from ..jobs.reader import reading
 from ..jobs.state import state_of
-from ..text import one_line
+from ..jobs.trends import BUSIEST, DAY, WEEK, Period, Trend, read_trend, read_trends
+from ..text import did_you_mean, one_line
 from .group import JobsGroup, examples
 from .lists import listing, print_page
-from .output import command, moment
-from .params import actor, time_in_zone
+from .output import command, moment, print_json, table
+from .params import actor, complete_tasks, json_option, time_in_zone
+from .terminal import paint
 
 group: JobsGroup = JobsGroup("trends")
+
+
+@group.command(
+    "trend", epilog=examples("flask jobs admin trend", "flask jobs admin trend send_invoice")
+)
+@click.argument("task", required=False, shell_complete=complete_tasks)
+@json_option
+def trend(task: str | None, as_json: bool) -> None:
+    """Compare this week with last: how many runs ended, and how long they took.
+
+    All tasks, the slower first; or TASK, day by day. Numbers are of whole hours, within a tenth.
+    """
+    if task is not None:
+        _print_task(task, as_json)
+        return
+    with reading(state_of()) as reader:
+        found = read_trends(reader)
+        marks = latest_marks(reader, since=reader.now - 2 * WEEK)
+    if as_json:
+        print_json({"tasks": found, "marks": marks})
+        return
+    if not found:
+        click.echo("No run has ended within two weeks, as far as whole hours are written.")
+    headers = ("TASK", "RUNS", "DEAD", "MEDIAN", "95 %", "LAST WEEK", "DEAD", "MEDIAN", "95 %", "")
+    cells = [
+        (each.task, *_cells(each.this_week), *_cells(each.last_week), each.compared)
+        for each in found
+    ]
+    table(headers, cells, flexible=0)
+    for mark in marks:
+        click.echo(f"Marked {one_line(mark.name)} at {moment(mark.at)}.")
+    if len(found) == BUSIEST:
+        click.echo(f"These are the {BUSIEST} tasks of which most runs ended.")
+
+
+def _print_task(task: str, as_json: bool) -> None:
+    found = read_trend(state_of(), task)
+    if not found.days:
+        tasks = state_of().registry.tasks
+        hint = "" if task in tasks else did_you_mean(task, tasks)
+        raise NotFound(f"No run of the task {task!r} has ended within four weeks.{hint}")
+    if as_json:
+        print_json(found)
+        return
+    said = one_line(str(found))
+    click.echo(paint("warn", said) if found.slower else said)
+    headers = ("DAY", "RUNS", "DEAD", "MEDIAN", "95 %", "95 % WAITED", "MARKED")
+    cells = [
+        (f"{day.start:%a %Y-%m-%d}", *_cells(day), _seconds(day.waited), _marked(found, day))
+        for day in reversed(found.days)
+    ]
+    table(headers, cells)
+
+
+def _cells(period: Period) -> tuple[str, ...]:
+    counts = (f"{number:,}" for number in (period.ended, period.dead))
+    return *counts, _seconds(period.p50), _seconds(period.p95)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
+
+
+def _marked(found: Trend, day: Period) -> str:
+    end = day.start + DAY
+    return ", ".join(mark.name for mark in reversed(found.marks) if day.start <= mark.at < end)
 
 
 @group.command("mark", epilog=examples("flask jobs admin mark v812"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..models import JobRun
 from ..models.columns import STORAGE, storage_statement
-from ..models.tables import Base
 from .connection import Bookkeeping, leave_transaction, refuse_shared_memory
 from .dialect import dialect_of
 from .errors import explain
@@ -31,12 +31,12 @@ def create_tables(engine: Engine) -> list[str]:
     refuse_shared_memory(engine)
     try:
         before = set(inspect(engine).get_table_names())
-        Base.metadata.create_all(engine)
+        JobRun.metadata.create_all(engine)
         set_wal(engine)
         set_storage(engine)
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
-    return [table.name for table in Base.metadata.sorted_tables if table.name not in before]
+    return [table.name for table in JobRun.metadata.sorted_tables if table.name not in before]
 
 
 def set_storage(engine: Engine) -> list[str]:
@@ -85,7 +85,7 @@ def are_tables_missing(engine: Engine) -> bool:
         names = set(inspect(engine).get_table_names())
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
-    return not names.issuperset(Base.metadata.tables)
+    return not names.issuperset(JobRun.metadata.tables)
 
 
 def set_wal(engine: Engine) -> bool:

@@ -17,14 +17,14 @@ from typing import Literal, TypeAlias
 from .. import failpoints
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
-from ..jobs.runs.exchange import Claims
 from ..jobs.runs.handed import ended_since, fingerprint, in_brokers, refused
+from ..jobs.runs.record_and_claim import look_at_queue
 from ..jobs.state import State, Throttle
 from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
 from ..text import one_line
 from ..types import HANDED, NO_SUCH_TASK, Claim, HandedRun
-from .worker.exchanger import Exchanger
+from .worker.claims import WorkerClaims
 from .worker.options import WorkOptions
 from .worker.outcomes import released
 
@@ -191,16 +191,16 @@ class _Queue:
         self._pace = PACE_LEASES * state.settings.lease
         self._fitting = 0
         self._counted = Throttle()
-        self._claims = Claims(books)
+        self._books = books
         own = options._replace(
             worker=f"{HANDED}{executor.name}:{fingerprint(books)}:{worker_name()}",
             queues=(name,),
             elsewhere=frozenset(),
             lease=LEASES * state.settings.lease,
         )
-        self._exchanger = Exchanger(self._claims, state, own)
+        self._claims = WorkerClaims(books, state, own)
         self._tasks = frozenset(state.registry.tasks)
-        self._refusals = Refusals(self._claims.books, name)
+        self._refusals = Refusals(self._books, name)
         self._empty_looks = 0
         self._away = Outage()
         self._full: tuple[int, int] | None = None
@@ -232,8 +232,8 @@ class _Queue:
             self.say_full()
         if most <= 0:
             return "nothing"
-        comes = self._exchanger.open_slots() < self._until
-        if not self._claims.front().may_find:
+        comes = self._claims.open_slots() < self._until
+        if not look_at_queue(self._books).may_find:
             return "soon" if comes else "nothing"
         try:
             in_broker = self._executor.waiting(self.name)
@@ -242,31 +242,31 @@ class _Queue:
             return "away"
         if self._over():  # The answer came when the worker had ended, perhaps long ago.
             return "nothing"
-        handed = in_brokers(self._claims.books, self.name)
+        handed = in_brokers(self._books, self.name)
         room = self._fits() - max(in_broker, handed)
         if room <= 0:
             self._full = handed, in_broker
             return "soon"
         # Several retries at once, too: each is executed in a process of its own.
         tasks = tuple(self._tasks - self._refusals.held())
-        claims = self._exchanger.exchange(
+        claims = self._claims.record_and_claim(
             [], min(most, room), idle=True, tasks=tasks, side_by_side=True
         ).claims
         if claims:
             self._empty_looks = 0
             send, back = self._refusals.sift(claims)
             if back:
-                self._exchanger.record([released(each) for each in back])
+                self._claims.record([released(each) for each in back])
             return "more" if self._send(send) else "away"
         self._empty_looks += 1
-        waits = bool(self._exchanger.turns.ordered) and self._empty_looks < LOOKS
+        waits = bool(self._claims.turns.ordered) and self._empty_looks < LOOKS
         return "soon" if waits or comes or self._refusals.pending else "nothing"
 
     def _fits(self) -> int:
         """Return how many runs may wait in the broker."""
         if self._counted.ready():
             self._counted.block_for(COUNT_EVERY)
-            ended = ended_since(self._claims.books, self.name, self._pace)
+            ended = ended_since(self._books, self.name, self._pace)
             self._fitting = min(self._limit, FEW + ended)
         return self._fitting
 
@@ -277,7 +277,7 @@ class _Queue:
         try:
             self._executor.send(runs)
         except Exception as error:
-            self._exchanger.record([released(each) for each in claims])
+            self._claims.record([released(each) for each in claims])
             self._say_away(error, len(claims))
             return False
         failpoints.reach("after-send")
@@ -308,7 +308,7 @@ TRUST = 5.0
 class _Probe:
     """The one run of a task that was sent to find out whether the workers have it by now.
 
-    :ivar state: what is known of it, as of `store.handed.refused`.
+    :ivar state: what is known of it, as of `refused` in `jobs.runs.handed`.
     :ivar until: the end of the pause, or of the trust, by `time.monotonic`.
     """
 

@@ -21,7 +21,7 @@ from ..jobs.state import State
 from ..log import logger
 from ..text import host_of
 from ..types import Claim, Outcome
-from .beside import Beside
+from .threads import BackgroundThread
 
 if TYPE_CHECKING:
     from urllib.request import OpenerDirector, Request
@@ -44,7 +44,7 @@ def ping(url: str | None, body: bytes | None = None) -> bool:
         return False
     answers: list[bool] = []
     # In a thread: no timeout of ours covers a name look-up, or a server that answers byte by byte.
-    fetching: Beside[str] = Beside(
+    fetching: BackgroundThread[str] = BackgroundThread(
         "cronjobs-ping", lambda place: answers.append(_fetch(place, body))
     )
     try:
@@ -131,7 +131,7 @@ class Pings:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._lanes = [Beside("cronjobs-pings", self._send, MOST) for _ in range(LANES)]
+        self._lanes = [BackgroundThread("cronjobs-pings", self._send, MOST) for _ in range(LANES)]
         self._reading = threading.Lock()
         self._urls: dict[int, str] = {}
         self._fresh_until = 0.0

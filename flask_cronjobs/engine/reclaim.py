@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..db.connection import Bookkeeping
 from ..errors import DatabaseTrouble, WorkerLost
 from ..jobs.runs import leases
-from ..jobs.runs.claim import Exchange
-from ..jobs.runs.exchange import Claims
+from ..jobs.runs.claim import Answer
 from ..jobs.runs.leases import Expiry, renewal_window
 from ..jobs.state import State
 from ..log import worker_name
@@ -22,7 +21,7 @@ from ..signals import News, announce, notify
 from ..types import Claim, Outcome, handed_to
 
 if TYPE_CHECKING:
-    from .worker.exchanger import Exchanger
+    from .worker.claims import WorkerClaims
 
 #: How many expired leases are taken back at a time.
 CHUNK = 200
@@ -66,24 +65,14 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> Reclaimed:
 
 
 def _outcome(state: State, expired: Claim) -> Outcome:
-    if handed_to(expired.token) is not None:
-        return _not_begun(expired)
     # Here, as below: most ticks find nothing to take back, and need none of a worker's modules.
-    from .worker.outcomes import failure
+    from .worker.outcomes import failure, released
 
+    if handed_to(expired.token) is not None:  # It has not begun, and is handed on again.
+        return released(expired)._replace(reclaimed=True)
     # A new one for each: Sentry reports the same exception only once.
     error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
     return failure(state, expired, error, 0.0)._replace(reclaimed=True)
-
-
-def _not_begun(expired: Claim) -> Outcome:
-    """Return the outcome of a run that has not begun in its executor: it is handed on again."""
-    return Outcome(
-        *(expired.id, expired.token, "released", expired.attempt, expired.job_type),
-        reclaimed=True,
-        definition_id=expired.definition_id,
-        label=expired.label,
-    )
 
 
 def _abandoned(state: State, books: Bookkeeping) -> Expiry:
@@ -116,23 +105,23 @@ def _give_up_exhausted(state: State, books: Bookkeeping, news: News) -> Iterator
 
 def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Record *outcomes*; return those that stand in their rows."""
-    from .worker.exchanger import Exchanger
+    from .worker.claims import WorkerClaims
     from .worker.options import WorkOptions
 
-    exchanger = Exchanger(Claims(books), state, WorkOptions(worker_name()))
+    claims = WorkerClaims(books, state, WorkOptions(worker_name()))
     if books.dialect.one_writer:
         # Without waiting long: leases that were renewed meanwhile must not run out again.
         with books.trying_once():
-            exchange = exchanger.record(outcomes)
+            answer = claims.record(outcomes)
     else:
-        exchange = _exchange_twice(exchanger, outcomes)
-    return [exchange.stored(each) for each in outcomes if each.id in exchange.recorded]
+        answer = _record_twice(claims, outcomes)
+    return [answer.stored(each) for each in outcomes if each.id in answer.recorded]
 
 
-def _exchange_twice(exchanger: Exchanger, outcomes: Sequence[Outcome]) -> Exchange:
+def _record_twice(claims: WorkerClaims, outcomes: Sequence[Outcome]) -> Answer:
     try:
-        return exchanger.record(outcomes)
+        return claims.record(outcomes)
     except DatabaseTrouble as trouble:
         if not trouble.transient:
             raise
-        return exchanger.record(outcomes)
+        return claims.record(outcomes)

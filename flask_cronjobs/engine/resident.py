@@ -23,9 +23,9 @@ from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
 from .alerts import alert
-from .beside import Beside
 from .pings import TIMEOUT, ping, ping_ended
 from .processes import run_workers
+from .threads import BackgroundThread
 from .tick import (
     OpenTick,
     TickOptions,
@@ -257,7 +257,7 @@ class ResidentMinutes(threading.Thread):
                 wake_all(self._books)
 
 
-def _sender(state: State) -> Beside[TickReport | list[Outcome]]:
+def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:
     """Return what sends ``tick_finished`` and pings for each minute and for lost runs.
 
     It does so beside the minutes: neither a monitor that hangs nor a slow receiver holds up one.
@@ -271,4 +271,4 @@ def _sender(state: State) -> Beside[TickReport | list[Outcome]]:
         ping(state.settings.ping_url)
         alert(state)
 
-    return Beside("cronjobs-report-sender", send)
+    return BackgroundThread("cronjobs-report-sender", send)

@@ -22,7 +22,7 @@ from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
 from ..jobs.history import write_hours
 from ..jobs.runs.claim import ClaimRequest
-from ..jobs.runs.exchange import Claims
+from ..jobs.runs.record_and_claim import look_at_queue
 from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
@@ -94,13 +94,13 @@ def tick(state: State, options: TickOptions) -> TickReport:
         budget = state.settings.tick_budget if options.budget is None else options.budget
         until = opened.started + budget
         slot_comes = _slot_comes(state, books, options.queues, until)
-        front = Claims(books).front()
-        if front.may_find or front.ahead or slot_comes:
+        seen = look_at_queue(books)
+        if seen.may_find or seen.just_claimed or slot_comes:
             work_options = worker_options(state, options)._replace(
                 until=until,
                 tick_id=opened.id,
                 pings=has_pings(books),
-                front=front,
+                queue_look=seen,
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))

@@ -31,6 +31,6 @@ def perform(
         not hold the run any more, so that nothing was done.
     :raises DatabaseTrouble: the database could not be used. The run comes back by its lease.
     """
-    from ..engine.handed import perform_handed
+    from ..engine.executor_worker import perform_handed
 
     return perform_handed(state, run_id, token, own_process)

@@ -52,12 +52,12 @@ def init(celery: Celery, app: Flask) -> None:
     # of it, and RabbitMQ closes the channel of a message that is not acknowledged for 30 minutes.
     task: Any = celery.task(name=TASK, shared=False, ignore_result=True, acks_late=False)
     task(cronjobs_perform)
-    worker_process_init.connect(_import_engine, weak=False)
+    worker_process_init.connect(_import_worker, weak=False)
 
 
-def _import_engine(**_: object) -> None:
+def _import_worker(**_: object) -> None:
     """Import what runs need, so that the first one of a process does not wait for it."""
-    import_module("..engine.handed", __package__)
+    import_module("..engine.executor_worker", __package__)
 
 
 def executor_of_app(app: Flask) -> CeleryExecutor:
@@ -89,7 +89,7 @@ class CeleryExecutor(Executor):
     def _send(self, runs: Sequence[HandedRun]) -> None:
         task = self._celery.tasks[TASK]
         with self._celery.producer_or_acquire() as producer:
-            # With Redis, in one exchange. Kombu has this since 5.7.
+            # With Redis, in one request. Kombu has this since 5.7.
             together: Any = getattr(producer, "batch", nullcontext)
             with together():
                 for run in runs:
@@ -105,12 +105,12 @@ class CeleryExecutor(Executor):
         """Return how many messages wait in Celery's *queue*."""
         return self._again_if_broken(lambda: self._count(queue))
 
-    def _again_if_broken(self, exchange: Callable[[], T]) -> T:
-        """Return what *exchange* with the broker returns; try twice: the connection may be old."""
+    def _again_if_broken(self, ask: Callable[[], T]) -> T:
+        """Return what *ask* gets of the broker; try twice: the connection may be old."""
         try:
-            return exchange()
+            return ask()
         except Exception:  # Of the transport's library, whichever that is.
-            return exchange()
+            return ask()
 
     def _count(self, queue: str) -> int:
         with self._celery.connection_or_acquire() as connection:

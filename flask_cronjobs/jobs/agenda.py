@@ -1,28 +1,33 @@
-"""What ran in the last hours and what will run in the next ones, a lane for each definition."""
+"""What ran and what will run between two moments, a lane for each definition; what runs next."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
+from heapq import merge
 from itertools import islice
 from statistics import median
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Row, select, text
 
 from ..errors import ScheduleError
+from ..models.columns import UNREADABLE
 from ..models.conditions import KEYED, SCHEDULED, UNKEYED
+from ..registry.options import is_moment
 from ..schedule import Schedule
 from ..schedule.cron_text import parse_zone
-from .definitions.views import last_runs
-from .reader import DEFINITIONS, RUNS, Count, Reader, Source, reading
+from .definitions.views import HORIZON, last_runs
+from .humanize import parse_age
+from .reader import DEFINITIONS, RUNS, Count, Query, Reader, Source, reading
 from .runs.list import seconds_taken
 from .waiting import first_due
 
-#: How far back and ahead a page shows.
-HOURS = timedelta(hours=12)
+#: How far back and ahead a page shows, unless somebody asks for more or less, and at most.
+HOURS, MOST = timedelta(hours=12), timedelta(days=7)
 #: At most so many definitions, those that run next.
 LANES = 60
 #: Of each, so many of its latest runs.
@@ -35,8 +40,10 @@ DELAYED = 500
 COLLISIONS = 10
 
 #: What a piece of a lane is: a run that ended or runs, a slot that was missed or skipped, a run to
-#: come, or a band of many of them.
-Kind: TypeAlias = Literal["succeeded", "failed", "dead", "running", "missed", "planned", "band"]
+#: come, a band of many of them, or a time whose runs are left out.
+Kind: TypeAlias = Literal[
+    "succeeded", "failed", "dead", "running", "missed", "planned", "band", "older"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,6 @@ class Lane:
 
     :ivar pieces: by time.
     :ivar expected: how many seconds a run takes, by the median of its last runs; None if unknown.
-    :ivar capped: whether older runs of the time that is shown are left out.
     """
 
     name: str
@@ -67,7 +73,6 @@ class Lane:
     timezone: str
     pieces: tuple[Piece, ...]
     expected: float | None
-    capped: bool
 
     def of(self, *kinds: Kind) -> tuple[Piece, ...]:
         """Return the pieces of some kinds."""
@@ -103,7 +108,7 @@ class ClockChange:
 
 @dataclass(frozen=True, slots=True)
 class Agenda:
-    """What ran since *start*, and what will run until *end*.
+    """What ran from *start* on, and what will run until *end*.
 
     :ivar lanes: by when they run next.
     :ivar more: whether there are more definitions.
@@ -121,45 +126,127 @@ class Agenda:
     workers: int
 
 
-def read_agenda(source: Source, until: datetime | None = None) -> Agenda:
-    """Return what ran in the last twelve hours and will run in the next ones.
+class Span(NamedTuple):
+    """From when to when, and the time zone in which that was asked for."""
 
-    :param until: None: in twelve hours. At most a week from now.
+    start: datetime
+    end: datetime
+    zone: str
+
+
+def span_of(now: datetime, zone: str, start: str | None = None, end: str | None = None) -> Span:
+    """Return from when to when an agenda is to be, at most a week back and a week ahead.
+
+    :param zone: the time zone of a text that names none.
+    :param start: ``22:00``: the last one before *end*; ``2h``: so long ago; or a date and time,
+        such as ``2026-11-20T22:00``. None: twelve hours ago.
+    :param end: ``08:00``: the next one; ``24h``: in so long; or a date and time. None: in twelve
+        hours.
+    :raises ValueError: with what is wrong, and what to write.
     """
+    now = now.astimezone(timezone.utc)
+    until, since = _moment(end or "12h", zone), _moment(start or "12h", zone)
+    if isinstance(until, Schedule):
+        until = until.next_after(now) or now
+    until = min(now + until if isinstance(until, timedelta) else until, now + MOST)
+    if isinstance(since, Schedule):
+        (since,) = since.tail(until - timedelta(days=2), until - timedelta(seconds=1), 1)
+    since = max(now - since if isinstance(since, timedelta) else since, now - MOST)
+    if since >= until:
+        raise ValueError(f"{start or 'Twelve hours ago'} is not before {end or 'in twelve hours'}.")
+    return Span(since, until, zone)
+
+
+def _moment(given: str, zone: str) -> datetime | timedelta | Schedule:
+    """Return the moment, the distance from now, or the time of each day that *given* says."""
+    age = parse_age(given)
+    if age is not None:
+        return min(timedelta(seconds=age), MOST)
+    if daily := re.fullmatch("([01]?[0-9]|2[0-3]):([0-5][0-9])", given.strip()):
+        return Schedule(f"{int(daily[2])} {int(daily[1])} * * *", zone)
+    try:
+        moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", given.strip()))
+    except ValueError:
+        moment = None
+    if moment is not None and moment.tzinfo is None:
+        moment = moment.replace(tzinfo=parse_zone(zone))
+    if not is_moment(moment):
+        raise ValueError(f"{given!r} is not a time. Write 08:00, 24h or 2026-11-20T06:00.")
+    return moment.astimezone(timezone.utc)
+
+
+def read_agenda(source: Source, span: Span | None = None) -> Agenda:
+    """Return what ran and what will run from the start of *span* to its end."""
     with reading(source) as reader:
-        now = reader.now.astimezone(timezone.utc)
-        start, end = now - HOURS, min(until or now + HOURS, now + timedelta(days=7))
-        found = _definitions(reader)
-        ran = _ran(reader, [row.id for row in found[:LANES]])
-        lanes = tuple(_lane(row, ran[row.id], start, now, end) for row in found[:LANES])
-        workers = reader.state.settings.workers
+        workers, zone = reader.state.settings.workers, reader.state.settings.timezone
+        start, end, zone = span or span_of(reader.now, zone)
+        found = _definitions(reader, LANES + 1)
+        ran = _ran(reader, [row.id for row in found[:LANES]], end)
+        lanes = tuple(_lane(row, ran[row.id], start, reader.now, end) for row in found[:LANES])
         return Agenda(
             start=start,
             end=end,
-            now=now,
+            now=reader.now,
             lanes=lanes,
             more=len(found) > LANES,
-            delayed=tuple(_delayed(reader, end)),
+            delayed=tuple(_delayed(reader, max(start, reader.now), end)),
             collisions=tuple(_collisions(lanes, workers)),
-            clock_changes=tuple(find_clock_changes(lanes, start, end)),
+            clock_changes=tuple(
+                clock_changes({zone, *(lane.timezone for lane in lanes)}, start, end)
+            ),
             workers=workers,
         )
 
 
-def _definitions(reader: Reader) -> Sequence[Row[Any]]:
+def scheduled_zones(source: Source) -> tuple[str, ...]:
+    """Return the time zones of the definitions that are scheduled, at most two of them."""
+    with reading(source) as reader:
+        zones: Query = select(DEFINITIONS.c.timezone).where(text(SCHEDULED)).distinct().limit(2)
+        return tuple(row.timezone for row in reader.rows(zones))
+
+
+class NextRun(NamedTuple):
+    """A slot to come of a definition; past, if it is due and no tick has recorded it yet."""
+
+    at: datetime
+    definition: str
+    task: str
+
+
+def next_runs(source: Source, limit: int = 50) -> tuple[NextRun, ...]:
+    """Return the next slots of all definitions that are not paused, soonest first."""
+    with reading(source) as reader:
+        # No other definition comes before the first slots of so many.
+        slots = [_slots(row, reader.now) for row in _definitions(reader, limit)]
+        return tuple(islice(merge(*slots), limit))
+
+
+def _slots(row: Row[Any], now: datetime) -> Iterator[NextRun]:
+    try:
+        coming = Schedule(row.schedule, row.timezone).between(now, now + HORIZON)
+    except ScheduleError:
+        return
+    if UNREADABLE != row.next_run_at <= now:
+        yield NextRun(row.next_run_at, row.name, row.job_type)
+    for slot in coming:
+        yield NextRun(slot, row.name, row.job_type)
+
+
+def _definitions(reader: Reader, limit: int) -> Sequence[Row[Any]]:
+    """Return definitions that are scheduled, by when they run next."""
     names = ("id", "name", "job_type", "schedule", "timezone", "next_run_at")
     return reader.rows(
         select(*(DEFINITIONS.c[name] for name in names))
         .where(text(SCHEDULED))
         .order_by(DEFINITIONS.c.next_run_at)
-        .limit(LANES + 1)
+        .limit(limit)
     )
 
 
-def _ran(reader: Reader, ids: Sequence[int]) -> dict[int, list[Row[Any]]]:
-    """Return the latest runs of each definition, newest first."""
+def _ran(reader: Reader, ids: Sequence[int], end: datetime) -> dict[int, list[Row[Any]]]:
+    """Return the latest runs of each definition that were scheduled until *end*, newest first."""
     found: dict[int, list[Row[Any]]] = defaultdict(list)
-    for row in reader.rows(last_runs(reader, ids, RUNS_SHOWN)) if ids else ():
+    for row in reader.rows(last_runs(reader, ids, RUNS_SHOWN, end)) if ids else ():
         found[row.definition_id].append(row)
     return found
 
@@ -175,10 +262,13 @@ def _lane(
     ]
     expected = median(took) if took else None
     past = [piece for run in reversed(ran) if (piece := _piece(run, now)) and piece.end >= start]
-    coming = _coming(row, now, end, timedelta(seconds=expected or 0.0))
-    capped = len(ran) == RUNS_SHOWN and ran[-1].scheduled_for > start
-    pieces = (*past, *coming)
-    return Lane(row.name, row.job_type, row.timezone, pieces, expected, capped)
+    if len(ran) == RUNS_SHOWN and start < (oldest := ran[-1].scheduled_for):
+        past.insert(0, Piece("older", start, oldest))
+    # A slot at the start is one of the span.
+    coming = _coming(
+        row, max(start - timedelta(seconds=1), now), end, timedelta(seconds=expected or 0.0)
+    )
+    return Lane(row.name, row.job_type, row.timezone, (*past, *coming), expected)
 
 
 def _piece(run: Row[Any], now: datetime) -> Piece | None:
@@ -205,10 +295,10 @@ def _coming(row: Row[Any], now: datetime, end: datetime, expected: timedelta) ->
         yield Piece("planned", slot, slot + expected)
 
 
-def _delayed(reader: Reader, end: datetime) -> Iterator[Delayed]:
-    """Yield the runs that wait for a time until *end*, also for a retry, by task."""
+def _delayed(reader: Reader, start: datetime, end: datetime) -> Iterator[Delayed]:
+    """Yield the runs that wait for a time from *start* to *end*, also for a retry, by task."""
     later = select(RUNS.c.job_type, RUNS.c.run_at).where(
-        RUNS.c.run_at > reader.now, RUNS.c.run_at <= end
+        RUNS.c.run_at > start, RUNS.c.run_at <= end
     )
     parts = [later.where(text(which)).limit(DELAYED) for which in (UNKEYED, KEYED)]
     times: dict[str, list[datetime]] = defaultdict(list)
@@ -234,33 +324,18 @@ def _collisions(lanes: Sequence[Lane], workers: int) -> Iterator[Collision]:
         yield Collision(at, tuple(sorted(found)))
 
 
-def find_clock_changes(
-    lanes: Sequence[Lane], start: datetime, end: datetime
-) -> Iterator[ClockChange]:
-    """Yield the changes of clocks in the zones of *lanes*."""
-    for name in sorted({lane.timezone for lane in lanes}):
+def clock_changes(zones: Iterable[str], start: datetime, end: datetime) -> Iterator[ClockChange]:
+    """Yield the changes of the clocks in *zones*: they come at a quarter of an hour."""
+    quarter = timedelta(minutes=15)
+    for name in sorted(zones):
         try:
             zone = parse_zone(name)
         except ScheduleError:  # Nothing is to come in a zone that is not there.
             continue
-        if change := _change(zone, start, end):
-            yield ClockChange(change, name, _offset(zone, end) - _offset(zone, start))
-
-
-def _change(zone: tzinfo, start: datetime, end: datetime) -> datetime | None:
-    """Return the minute at which the clocks of *zone* change; None if they do not."""
-    if _offset(zone, start) == _offset(zone, end):
-        return None
-    before, after = start.replace(second=0, microsecond=0), end
-    while after - before > timedelta(minutes=1):
-        middle = (before + (after - before) / 2).replace(second=0, microsecond=0)
-        if middle == before:
-            break
-        if _offset(zone, middle) == _offset(zone, start):
-            before = middle
-        else:
-            after = middle
-    return after
+        at = start.replace(minute=start.minute // 15 * 15, second=0, microsecond=0)
+        while (at := at + quarter) <= end:
+            if change := _offset(zone, at) - _offset(zone, at - quarter):
+                yield ClockChange(at, name, change)
 
 
 def _offset(zone: tzinfo, moment: datetime) -> int:

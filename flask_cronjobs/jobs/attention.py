@@ -24,8 +24,9 @@ from sqlalchemy import (
 
 from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
+from .definitions.slots import slots_of
 from .effects import is_in_doubt
-from .humanize import duration, plural, seconds_since
+from .humanize import Link, duration, plural, seconds_since
 from .reader import (
     DEFINITIONS,
     EFFECTS,
@@ -45,6 +46,8 @@ from .trends import Slowdown, slow_tasks
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
 _LOOKED_AT = 2000
 _SHOWN = ("scheduled_for", "definition_id")
+#: How many definitions a sentence names.
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +58,29 @@ class Missed:
     :ivar first: the first of them.
     :ivar last: the last.
     :ivar definition_ids: the definitions that missed them.
+    :ivar names: the names of those that are still there.
     """
 
     slots: int
     first: datetime
     last: datetime
     definition_ids: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the same for people, such as "3 slots were missed, from … to …"."""
+        """Return the same for people, such as "3 slots of a and b were missed, from … to …"."""
         were = "was" if self.slots == 1 else "were"
         span = f"from {_minute(self.first)} to {_minute(self.last)} UTC"
-        return f"{plural(self.slots, 'slot')} {were} missed, {span}"
+        *others, last = self.names or ("",)
+        if more := len(others) - _NAMED + 1 if len(others) >= _NAMED else 0:
+            others, last = others[: _NAMED - 1], f"{more + 1} more"
+        of = f" of {', '.join(others)} and {last}" if others else f" of {last}" if last else ""
+        return f"{plural(self.slots, 'slot')}{of} {were} missed, {span}"
+
+    @property
+    def link(self) -> Link:
+        """The list of the skipped runs that stand for them."""
+        return "runs", {"status": "skipped", "error_type": "Missed", "newer": "24h"}
 
 
 @read_once
@@ -86,28 +100,23 @@ def missed_slots(reader: Reader) -> Missed | None:
         .subquery()
     )
     rows = reader.rows(
-        select(newest.c.result, *(newest.c[name] for name in _SHOWN)).where(
+        select(newest.c.result, *(newest.c[name] for name in _SHOWN), DEFINITIONS.c.name)
+        .join_from(newest, DEFINITIONS, DEFINITIONS.c.id == newest.c.definition_id, isouter=True)
+        .where(
             newest.c.error_type == "Missed",
             newest.c.finished_at >= reader.now - timedelta(days=1),
         )
     )
     if not rows:
         return None
-    spans = [_span(row.result, row.scheduled_for) for row in rows]
+    spans = [slots_of(row.result, row.scheduled_for) for row in rows]
     return Missed(
-        sum(number for number, _, _ in spans),
-        min(first for _, first, _ in spans),
-        max(last for _, _, last in spans),
+        sum(number for number, _ in spans),
+        min(first for _, first in spans),
+        max(row.scheduled_for for row in rows),
         tuple({row.definition_id: None for row in rows if row.definition_id is not None}),
+        tuple(sorted({row.name for row in rows if row.name is not None})),
     )
-
-
-def _span(result: Any, last: datetime) -> tuple[int, datetime, datetime]:
-    """Return how many slots a row stands for, the first and the last; 1 if it was edited."""
-    try:
-        return int(result["skipped"]), datetime.fromisoformat(result["from"]), last
-    except (TypeError, KeyError, ValueError):
-        return 1, last, last
 
 
 def _minute(moment: datetime) -> str:

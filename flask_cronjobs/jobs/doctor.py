@@ -121,11 +121,11 @@ def _verdict(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
     found = [each for each in findings_of(verdict, figures) if each.id not in _IN_DETAIL]
     named = {each.id for each in found}
     if "ticks" not in named:
-        yield Finding("ticks", "ok", verdict.sentence.partition(",")[0])
+        yield Finding("ticks", "ok", verdict.ticks)
     if "overdue" not in named:
         yield Finding("overdue", "ok", "no run has waited too long")
     for each in found:
-        yield replace(each, what=capitalized(each.what))
+        yield replace(each, what=each.sentence)
 
 
 def _tasks(reader: Reader) -> Finding:
@@ -279,7 +279,7 @@ def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
             "stopped-keys",
             "warning",
             f"{figures.stops.of('dead run')} stopped the strict order of a key, such as "
-            f"{order.key!r}: what waits there does not run",
+            f"{order.key!r}: {figures.behind.of('run')} behind them cannot run",
             "See `flask jobs admin turns --stopped`. Correct the cause, then retry or discard: "
             f"flask jobs admin retry {order.first.id}",
         )

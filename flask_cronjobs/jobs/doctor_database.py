@@ -16,8 +16,8 @@ from ..db.engines import how_to_create_tables
 from ..db.errors import WRITABLE, name_of
 from ..db.notify import is_pooled
 from ..errors import CronJobsError
+from ..models import JobRun
 from ..models.conditions import KEYED, UNKEYED
-from ..models.tables import Base
 from ..registry.executor import Executor, executor_of
 from ..text import one_line
 from ..types import NO_SUCH_TASK
@@ -47,7 +47,7 @@ def schema(reader: Reader) -> Iterator[Finding]:
     """Check the tables, columns and indexes."""
     inspector = inspect(reader.connection)
     names = set(inspector.get_table_names())
-    tables = Base.metadata.sorted_tables
+    tables = JobRun.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:
         what = f"missing: {', '.join(missing)}. No run can start."

@@ -13,7 +13,7 @@ from ..errors import NotFound, StateConflict
 from ..log import DEFAULT_ACTOR
 from ..models.conditions import OPEN_EFFECT, RUNNING
 from ..types import JSON, without_secret
-from .operations.rows import Act, perform
+from .operations import Act, perform
 from .state import State
 
 if TYPE_CHECKING:

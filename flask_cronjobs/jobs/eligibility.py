@@ -20,12 +20,14 @@ from ..models.conditions import (
     KEYED_GROUPS,
     OPEN_BATCH,
     ORDERED,
+    RATE_WAITS,
     RUNNABLE,
     RUNNING,
     SCHEDULED,
     SNOOZED,
     UNKEYED,
 )
+from ..text import one_line
 from ..types import PauseKind
 from .humanize import Link, ago, duration, seconds_since
 from .reader import BATCHES, DEFINITIONS, PAUSES, RUNS, Query, Reader, Source, read_once, reading
@@ -238,11 +240,13 @@ def stalled(reader: Reader, *kinds: Kind, most: int = 1) -> tuple[Stalled, ...]:
     for reason in REASONS:
         if not kinds or reason.kind in kinds:
             overdue = timedelta(seconds=reader.state.settings.health_overdue)
-            found = reason.waiting(reader, reader.now - (reason.patience or overdue))
-            if found is not None:
+            some = reason.waiting(reader, reader.now - (reason.patience or overdue))
+            if some is not None:
                 named = literal(reason.kind, String).label("kind")
-                parts.append(select(named, found.limit(most).subquery()))
-    rows = reader.rows(union_all(*parts))
+                parts.append(select(named, some.limit(most).subquery()))
+    found = union_all(*parts).subquery()
+    label = select(RUNS.c.label).where(RUNS.c.id == found.c.run).scalar_subquery()
+    rows = reader.rows(select(found, label.label("label")))
     return tuple(
         _stalled(reader, reason, row)
         for reason in REASONS
@@ -254,7 +258,8 @@ def stalled(reader: Reader, *kinds: Kind, most: int = 1) -> tuple[Stalled, ...]:
 def _stalled(reader: Reader, reason: Reason, row: Row[Any]) -> Stalled:
     seconds = max(seconds_since(row.since, reader.now), 0.0)
     values = {
-        "run": row.run,
+        "run": f"{row.run} ({one_line(row.label)})" if row.label else row.run,
+        "id": row.run,
         "name": repr(row.name),
         "quoted": shlex.quote(row.name),
         "other": row.other,
@@ -276,17 +281,19 @@ def _columns(run_id: Any, name: Any, other: Any, since: Any) -> Query:
 
 def _behind(reader: Reader, before: datetime) -> Query | None:
     """Select a run that waits in a strict order behind one whose task no code here declares."""
-    groups = waiting_groups(reader)
-    unknown = sorted({each.task for each in groups if not _is_declared(reader, each.task)})
+    unknown = [each for each in waiting_groups(reader) if not _is_declared(reader, each.task)]
     if not unknown:
         return None
-    head = (
+    at_rate = RUNS.c.rate_key.in_({each.rate_key for each in unknown if each.rate_key is not None})
+    heads = (
         select(RUNS.c.id, RUNS.c.concurrency_key, RUNS.c.job_type, RUNS.c.run_at)
-        .where(text(KEYED_GROUPS), RUNS.c.job_type.in_(unknown), RUNS.c.run_at <= before)
+        .where(*rows, RUNS.c.job_type.in_({each.task for each in unknown}), RUNS.c.run_at <= before)
         .where(RUNS.c.on_dead.is_not(None), *not_paused(reader))
         .limit(_HEADS)
         .subquery()
+        for rows in ([text(KEYED_GROUPS)], [text(RATE_WAITS), at_rate])
     )
+    head: Any = union_all(*(select(each) for each in heads)).subquery()
     waiter = _next_in_order(reader, before, head.c.concurrency_key, head.c.id)
     found = select(waiter.label("waiter"), head).subquery()
     rows = _columns(found.c.waiter, found.c.job_type, found.c.id, found.c.run_at)
@@ -335,7 +342,11 @@ def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Q
 
 def _without_share(reader: Reader, before: datetime) -> Query | None:
     groups = (each for each in _unpaused_groups(reader) if _is_declared(reader, each.task))
-    return _first(each for each in groups if each.oldest <= before and each.due != each.oldest)
+    return _first(
+        each
+        for each in groups
+        if each.oldest <= before and each.due != each.oldest and each.rate_key is None
+    )
 
 
 def _undeclared(reader: Reader, before: datetime) -> Query | None:
@@ -408,7 +419,7 @@ REASONS = (
         False,
         _A_DAY,
         "run {run} of {name} was due {ago} and has been snoozed {number} times",
-        "See what it waits for, or cancel it: flask jobs admin show {run}",
+        "See what it waits for, or cancel it: flask jobs admin show {id}",
         _ITS_RUN,
         _snoozed,
     ),

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, ScalarSelect, func, literal, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Row,
+    ScalarSelect,
+    func,
+    literal,
+    literal_column,
+    select,
+    text,
+)
 
 from ..models.conditions import DEAD, RUNNING, STOPS
 from .attention import CHECK, Late, Missed, late_definitions, missed_slots
 from .effects import in_doubt
 from .eligibility import PauseView, Stalled, list_pauses, oldest_due, ours, stalled
-from .humanize import Link, ago, duration, plural, seconds_since
+from .humanize import Link, ago, capitalized, duration, plural, seconds_since
+from .orders import behind_dead
 from .reader import (
     CAP,
     RUNS,
@@ -64,6 +75,8 @@ class Finding:
     :ivar since: since when it is so, as far as that is known.
     :ivar link: the page that shows it.
     :ivar act: what to do about it there.
+    :ivar title: the same in a few words, if it makes the verdict red.
+    :ivar by: who did it. Only those who may see the pages are told.
     """
 
     id: str
@@ -73,6 +86,14 @@ class Finding:
     since: datetime | None = None
     link: Link | None = None
     act: Act | None = None
+    title: str = ""
+    by: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What was found, and who did it."""
+        what = capitalized(self.what)
+        return f"{what} by {self.by}" if self.by else what
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +113,7 @@ class Verdict:
     :ivar stalled: work that stands still, since what it waits for does not come.
     :ivar failing: whether ticks begin and do not do their work.
     :ivar pauses: the tasks and queues that are paused. Their runs do not count as overdue.
+    :ivar findings: why the status is not ``ok``, the most urgent first.
     """
 
     word: HealthStatus
@@ -108,11 +130,17 @@ class Verdict:
     headline: str = ""
     todo: str = ""
     stalled: tuple[Stalled, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether the status is ``ok``."""
         return self.word == "ok"
+
+    @property
+    def ticks(self) -> str:
+        """When the last tick came: ``Last tick 12 s ago from web-1``; empty if none ever did."""
+        return "" if self.age is None else f"Last tick {ago(self.age)} from {self.host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +155,7 @@ class Figures:
     :ivar missed: slots that were missed in the last 24 hours.
     :ivar doubts: effects in doubt.
     :ivar stops: dead runs behind which a strict order stands still.
+    :ivar behind: runs that wait behind those.
     :ivar handed: runs that wait in the brokers of executors; None if there are no executors.
     :ivar silence: hosts that ticked for long and stopped, while others go on.
     :ivar since: since when there have been such runs or effects, by the name of the figure.
@@ -140,6 +169,7 @@ class Figures:
     missed: Missed | None
     doubts: Count
     stops: Count
+    behind: Count
     handed: Count | None = None
     silence: Silence | None = None
     since: Mapping[str, datetime | None] = field(default_factory=dict[str, "datetime | None"])
@@ -178,22 +208,8 @@ def findings_of(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
 
     What was found is the end of a sentence.
     """
-    yield from _red(verdict, figures)
+    yield from verdict.findings
     yield from _amber(verdict, figures)
-
-
-def _red(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
-    if verdict.word in ("never", "late"):
-        what = f"{verdict.sentence}; nothing runs"
-        yield Finding("ticks", "error", what, verdict.todo, verdict.last_tick_at, ("ticks", {}))
-    if verdict.late is not None:
-        yield _late_finding(verdict, verdict.late)
-    if figures.overdue and verdict.oldest is not None:
-        what = f"{figures.overdue.of('run')} overdue, the oldest for {duration(verdict.oldest)}"
-        todo = "See `flask jobs admin list --overdue`: are there too few --workers?"
-        at = verdict.now - timedelta(seconds=verdict.oldest)
-        yield Finding("overdue", "error", what, todo, at, ("runs", {"overdue": 1}))
-    yield from (_stalled_finding(each) for each in verdict.stalled if each.overdue)
 
 
 def _amber(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
@@ -219,34 +235,33 @@ def _amber(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
             "effects-in-doubt", "warning", what, _DOUBTS, since["doubts"], ("effects", {})
         )
     if figures.stops:
-        what = f"strict order is stopped by {figures.stops.of('dead run')}"
+        dead, behind = figures.stops, figures.behind
+        what = f"strict order is stopped by {dead.of('dead run')}: {behind.of('run')} "
+        what += f"{'waits' if behind.value == 1 else 'wait'} behind"
         link = ("order", {"stopped": 1})
         yield Finding("stopped-keys", "warning", what, _STOPPED, since["stops"], link)
     if figures.missed:
-        link = ("ticks", {})
-        first = figures.missed.first
-        yield Finding("missed-slots", "warning", str(figures.missed), _MISSED, first, link)
+        missed = figures.missed
+        yield Finding("missed-slots", "warning", str(missed), _MISSED, missed.first, missed.link)
     yield from (_stalled_finding(each) for each in verdict.stalled if not each.overdue)
     for pause in verdict.pauses:
         todo = f"To resume it: flask jobs admin resume --{pause.kind} {shlex.quote(pause.name)}"
         link = ("runs", {pause.kind: pause.name})
         act = Act("Resume", ("work_act", {"act": "resume"}), {"what": f"{pause.kind}:{pause.name}"})
-        by = f" by {pause.paused_by}" if pause.paused_by else ""
-        yield Finding("paused", "warning", f"{pause}{by}", todo, pause.paused_at, link, act)
-
-
-def _late_finding(verdict: Verdict, late: Late) -> Finding:
-    at = None if late.seconds is None else verdict.now - timedelta(seconds=late.seconds)
-    link = ("definition", {"name": late.name})
-    return Finding("late-definition", "error", str(late), verdict.todo, at, link)
+        at, by = pause.paused_at, pause.paused_by
+        yield Finding("paused", "warning", str(pause), todo, at, link, act, by=by)
 
 
 def _stalled_finding(stalled: Stalled) -> Finding:
     kind = _STALLED.get(stalled.kind, "stalled")
     level: Level = "error" if stalled.overdue else "warning"
-    return Finding(kind, level, stalled.what, stalled.todo, stalled.since, stalled.link)
+    title = "Work stands still" if stalled.overdue else ""
+    return Finding(
+        kind, level, stalled.what, stalled.todo, stalled.since, stalled.link, title=title
+    )
 
 
+_WAITS = "See `flask jobs admin list --overdue`: are there too few --workers?"
 #: Kinds of work that stands still, of which the doctor says more under these names.
 _STALLED = {"undeclared": "orphaned-task", "batch": "open-batch"}
 _RETRY = (
@@ -262,54 +277,46 @@ _DOUBTS = (
     "what happened, then use --done or --redo."
 )
 _STOPPED = (
-    "What comes after waits. See `flask jobs admin turns --stopped`. Correct the cause, then retry "
-    "or discard the dead run."
+    "See `flask jobs admin turns --stopped`. Correct the cause, then retry or discard the dead run."
 )
 _MISSED = (
-    "See when no tick came, on the page /ticks, and what was skipped: "
-    "flask jobs admin list --status skipped --newer-than 24h"
+    "See which: flask jobs admin list --status skipped --newer-than 24h. And when no tick came: "
+    "flask jobs admin ticks"
 )
-
-
-class _Trouble(NamedTuple):
-    """Why the status is not ``ok``.
-
-    :ivar what: the sentence of the verdict.
-    """
-
-    word: HealthStatus
-    headline: str
-    what: str
-    todo: str = ""
 
 
 @read_once
 def read_verdict(reader: Reader) -> Verdict:
     """Return whether ticks come and runnable work is claimed in time."""
     tick = _last_tick(reader)
-    age = None if tick is None else _age(reader.now, tick.seen_at)
-    oldest = _age(reader.now, oldest_due(reader))
-    is_late = age is None or age > reader.state.settings.health_tick_age
-    failing = is_late and _failing(reader, None if tick is None else tick.seen_at)
-    late, still = late_definitions(reader), stalled(reader)
-    last = "" if tick is None else f"Last tick {ago(age or 0.0)} from {tick.host}"
-    found = _no_ticks(last, failing) if is_late else _overdue(reader, last, oldest, late, still)
-    trouble = next(iter(found), _Trouble("ok", "", last))
-    return Verdict(
-        word=trouble.word,
-        sentence=trouble.what,
+    facts = Verdict(
+        word="ok",
+        sentence="",
         now=reader.now,
-        late=late,
-        failing=failing,
         last_tick_at=None if tick is None else tick.seen_at,
-        age=age,
+        age=None if tick is None else _age(reader.now, tick.seen_at),
         host=None if tick is None else tick.host,
         worker=None if tick is None else tick.worker,
-        oldest=oldest,
+        oldest=_age(reader.now, oldest_due(reader)),
+        late=late_definitions(reader),
         pauses=list_pauses(reader),
-        headline=trouble.headline,
-        todo=trouble.todo,
-        stalled=still,
+        stalled=stalled(reader),
+    )
+    is_late = facts.age is None or facts.age > reader.state.settings.health_tick_age
+    failing = is_late and _failing(reader, facts.last_tick_at)
+    found = [_no_ticks(facts, failing)] if is_late else []
+    found += _overdue(facts, reader.state.settings.health_overdue)
+    if not found:
+        return replace(facts, sentence=facts.ticks)
+    first, joined = found[0], ": " if is_late else ", but "
+    return replace(
+        facts,
+        word="overdue" if not is_late else "late" if facts.ticks else "never",
+        sentence=f"{facts.ticks}{joined}{first.what}" if facts.ticks else capitalized(first.what),
+        headline=first.title,
+        todo=first.todo,
+        failing=failing,
+        findings=tuple(found),
     )
 
 
@@ -321,43 +328,48 @@ def _last_tick(reader: Reader) -> Row[Any] | None:
     return rows[0] if rows else None
 
 
-def _no_ticks(last: str, failing: bool) -> Iterator[_Trouble]:
-    """Yield why ticks do not do their work.
-
-    :param last: when the last one did; empty if none ever has.
-    """
-    if failing:
-        todo = "See what cron mails or logs, and run `flask jobs tick` by hand."
-        if last:
-            what = f"{last}: those since have begun, but failed"
-            yield _Trouble("late", "Ticks fail", what, todo)
-        what = "Ticks begin, but none has done its work yet"
-        yield _Trouble("never", "No tick has done its work yet", what, todo)
+def _no_ticks(verdict: Verdict, failing: bool) -> Finding:
+    """Return why ticks do not do their work."""
+    title, by_hand = "", "run `flask jobs tick` by hand."
     crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
-    if last:
-        todo = f"{crontab}; see its log, and run `flask jobs tick` by hand."
-        yield _Trouble("late", "Ticks have stopped", f"{last}: ticks have stopped", todo)
-    todo = (
-        f"{crontab}. If it is there, its ticks may use another database than this command: "
-        "cron does not know the variables of your shell. See its log."
-    )
-    yield _Trouble("never", "No tick has run yet", "No tick has run yet", todo)
+    if failing:
+        what = "ticks begin, but none has done its work yet"
+        title, todo = "No tick has done its work yet", f"See what cron mails or logs, and {by_hand}"
+        if verdict.ticks:
+            title, what = "Ticks fail", "ticks begin, but fail"
+    elif verdict.ticks:
+        what, todo = "ticks have stopped", f"{crontab}; see its log, and {by_hand}"
+    else:
+        what = "no tick has run yet"
+        todo = (
+            f"{crontab}. If it is there, its ticks may use another database than this command: "
+            "cron does not know the variables of your shell. See its log."
+        )
+    at, link = verdict.last_tick_at, ("ticks", dict[str, object]())
+    return Finding("ticks", "error", what, todo, at, link, title=title or capitalized(what))
 
 
-def _overdue(
-    reader: Reader, last: str, oldest: float | None, late: Late | None, still: tuple[Stalled, ...]
-) -> Iterator[_Trouble]:
-    """Yield what is wrong though ticks come, the most urgent first."""
-    if late is not None:
+def _overdue(verdict: Verdict, overdue: float) -> Iterator[Finding]:
+    """Yield what is wrong though ticks come, the most urgent first.
+
+    :param overdue: after how many seconds a run is.
+    """
+    link: Link
+    if (late := verdict.late) is not None:
         title = f"{plural(late.count.value, 'schedule')} without a tick that runs it"
         todo = f"{CHECK} If no code should declare it any more, pause it."
-        yield _Trouble("overdue", title, f"{last}, but {late}", todo)
-    if oldest is not None and oldest > reader.state.settings.health_overdue:
-        what = f"{last}, but work has been waiting for {duration(oldest)}"
-        yield _Trouble("overdue", "Work is waiting too long", what)
-    for each in still:
-        if each.overdue:
-            yield _Trouble("overdue", "Work stands still", f"{last}, but {each.what}", each.todo)
+        at, link = _before(verdict.now, late.seconds), ("definition", {"name": late.name})
+        yield Finding("late-definition", "error", str(late), todo, at, link, title=title)
+    if verdict.oldest is not None and verdict.oldest > overdue:
+        what = f"work has been waiting for {duration(verdict.oldest)}"
+        at, link = _before(verdict.now, verdict.oldest), ("runs", {"overdue": 1})
+        title = "Work is waiting too long"
+        yield Finding("overdue", "error", what, _WAITS, at, link, title=title)
+    yield from (_stalled_finding(each) for each in verdict.stalled if each.overdue)
+
+
+def _before(now: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else now - timedelta(seconds=seconds)
 
 
 def _age(now: datetime, moment: datetime | None) -> float | None:
@@ -392,9 +404,10 @@ def _figures(reader: Reader, oldest: float | None) -> Figures:
             *(capped(each).label(name) for name, each in counted.items()),
             *(_earliest(counted[name]).label(f"{name}_since") for name in _DATED),
             sum(late, literal(0)).label("overdue"),
+            literal_column(f"({behind_dead(reader.dialect)})", Integer).label("behind"),
         )
     )[0]
-    counts = {name: count_of(getattr(row, name)) for name in (*counted, "overdue")}
+    counts = {name: count_of(getattr(row, name)) for name in (*counted, "overdue", "behind")}
     since = {name: getattr(row, f"{name}_since") for name in _DATED}
     missed, silence = missed_slots(reader), find_silence(reader)
     return Figures(oldest=oldest, missed=missed, silence=silence, since=since, **counts)

@@ -23,7 +23,7 @@ from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import DEAD, DONE
 from ..text import one_line
 from ..types import stored_time
-from .operations.rows import Act, perform
+from .operations import Act, perform
 from .state import State
 
 if TYPE_CHECKING:

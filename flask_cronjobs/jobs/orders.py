@@ -179,15 +179,18 @@ def mend(books: Bookkeeping) -> bool:
 class KeyOrder(NamedTuple):
     """A concurrency key with a strict order.
 
+    :ivar key: as people are shown it.
     :ivar first: the run for which the others wait.
     :ivar waiting: how many those are.
     :ivar pauses: the pauses of the first one's task and queue.
+    :ivar place: its place in the list, from which the next page goes on.
     """
 
     key: str
     first: RunRow
     waiting: Count
     pauses: tuple[PauseView, ...] = ()
+    place: str = ""
 
     @property
     def stopped(self) -> bool:
@@ -211,38 +214,50 @@ class KeyOrder(NamedTuple):
         return f"the first waits for a worker: {due}"
 
 
+#: How many keys are looked at for those that hold up most, and how many of their runs.
+_KEYS, _RUNS = 1_000, 50_000
+
+
 def list_key_orders(
     source: Source, *, stopped: bool = False, after: str = "", limit: int = 50
 ) -> Page[KeyOrder]:
-    """Return the keys with a strict order whose runs have not all ended, by name.
+    """Return the keys with a strict order whose runs have not all ended.
+
+    Those that hold up most runs come first; of more than 1,000 keys, the first by name are looked
+    at.
 
     :param stopped: only those that a dead run stops.
-    :param after: only keys after this one, for paging.
+    :param after: the `KeyOrder.place` of the last key of the page before.
     """
     # Here, since it maps the tables, which a tick does not use.
     from .eligibility import list_pauses, stopping
     from .reader import CAP, count_of, cut_page, reading
+    from .runs.labels import keys_of
     from .runs.list import rows_of
 
     with reading(source) as reader:
-        heads = reader.connection.execute(
-            text(_heads(STOPS if stopped else ORDERED)),
-            {"after": after, "limit": limit + 1, "most": CAP + 2},
-        ).all()
-        firsts = {row.id: row for row in rows_of(reader, [head.first for head in heads])}
-        paused = list_pauses(reader)
-        found = [
+        which = _heads(STOPS if stopped else ORDERED, reader.dialect)
+        limits = {"keys": _KEYS, "runs": _RUNS, "most": CAP + 2}
+        number, _, run = after.partition(":")
+        is_place = number.isdecimal() and run.isdecimal()
+        last = (-int(number), int(run)) if is_place else (-_RUNS, 0)
+        found = reader.connection.execute(text(which), limits)
+        later = [head for head in found if (1 - head.members, head.first) > last][: limit + 1]
+        firsts = {row.id: row for row in rows_of(reader, [head.first for head in later])}
+        shown, paused = keys_of(reader, firsts), list_pauses(reader)
+        keys = [
             KeyOrder(
-                *(head.key, first, count_of(head.members - 1)),
-                stopping(paused, first.task, first.queue),
+                *(shown[head.first].concurrency or "", first, count_of(head.members - 1)),
+                pauses=stopping(paused, first.task, first.queue),
+                place=f"{head.members - 1}:{head.first}",
             )
-            for head in heads
-            if (first := firsts.get(head.first)) is not None
+            for head in later
+            if (first := firsts.get(head.first)) is not None and head.first in shown
         ]
-        return cut_page(found, limit, reader.now, by="key")
+        return cut_page(keys, limit, reader.now, by="place")
 
 
-def _heads(which: str) -> str:
+def _heads(which: str, d: Dialect) -> str:
     """Return the SELECT of keys, the first run of each, and how many runs it has, up to a cap.
 
     It goes from key to key, at one step each.
@@ -251,16 +266,37 @@ def _heads(which: str) -> str:
     """
     later = f"SELECT concurrency_key FROM job_runs WHERE {which} AND concurrency_key > {{}}"
     step = f"({later} ORDER BY concurrency_key LIMIT 1)"
-    this = "concurrency_key >= hop.key AND concurrency_key <= hop.key"
-    of_key = f"FROM job_runs WHERE {ORDERED} AND {this} ORDER BY concurrency_key, id"
     return f"""
     WITH RECURSIVE hop(key, place) AS (
-        SELECT {step.format("CAST(:after AS text)")}, 1
+        SELECT {step.format("''")}, 1
         UNION ALL
         SELECT {step.format("hop.key")}, hop.place + 1 FROM hop
-        WHERE hop.key IS NOT NULL AND hop.place < :limit
-    )
-    SELECT hop.key, (SELECT id {of_key} LIMIT 1) AS first,
-        (SELECT count(*) FROM (SELECT id {of_key} LIMIT :most) AS counted) AS members
-    FROM hop WHERE hop.key IS NOT NULL ORDER BY hop.key
+        WHERE hop.key IS NOT NULL AND hop.place < :keys
+    ),
+    keys AS (SELECT key FROM hop WHERE key IS NOT NULL)
+    SELECT key, min(id) AS first, count(*) AS members
+    FROM (SELECT keys.key, member.id FROM keys {_of_keys(d)} LIMIT :runs) AS counted
+    GROUP BY key ORDER BY members DESC, first
+    """
+
+
+def _of_keys(d: Dialect) -> str:
+    """Return SQL that joins ``keys`` to the runs of each that have a place in its order."""
+    this = "concurrency_key >= keys.key AND concurrency_key <= keys.key"
+    first = f"FROM job_runs WHERE {ORDERED} AND {this} ORDER BY concurrency_key, id LIMIT :most"
+    return d.join_each("member", "concurrency_key, finished_at", first)
+
+
+def behind_dead(d: Dialect) -> str:
+    """Return the SELECT of how many runs wait behind dead ones, counted up to `CAP` plus one."""
+    from .reader import CAP
+
+    dead = f"SELECT concurrency_key AS key FROM job_runs WHERE {STOPS} LIMIT {CAP + 1}"
+    keys = f"(SELECT DISTINCT key FROM ({dead}) AS dead) AS keys"
+    runs = _of_keys(d).replace(":most", str(CAP + 2))
+    waits = "CASE WHEN finished_at IS NULL THEN 1 END"
+    return f"""
+    SELECT count({waits}) FROM (
+        SELECT member.finished_at FROM {keys} {runs} LIMIT {2 * CAP + 3}
+    ) AS counted
     """

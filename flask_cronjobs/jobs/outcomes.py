@@ -19,7 +19,7 @@ from ..models.conditions import RUNNING, sql_list
 from ..text import clean
 from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
 from .columns import assigned, ended, rate_mark
-from .errors.fingerprints import fingerprint
+from .fingerprints import fingerprint
 
 #: The columns of an outcome, and their types in PostgreSQL.
 OUTCOME_COLUMNS = {
@@ -237,7 +237,7 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
     """Write ``succeeded`` in *session*'s transaction, if *claim*'s token still holds the run.
 
     The handler's own writes and its outcome must commit together, so this runs on the app's
-    session. `Claims.exchange` writes all other outcomes, many at a time and with SQL for failures
+    session. `record_and_claim` writes all other outcomes, many at a time and with SQL for failures
     and releases, on the bookkeeping connection.
 
     :returns: whether the run was still held.

@@ -1,19 +1,35 @@
-"""The overview, read over one connection."""
+"""The overview, read over one connection; and the page of what a text names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import case, func, literal, select, text
 
-from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
+from ..models.conditions import DEAD, KEYED_GROUPS, RATE_WAITS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .history import Mark, latest_marks
-from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, record, values_of
+from .humanize import Link
+from .pauses import queues
+from .reader import (
+    BATCHES,
+    DEFINITIONS,
+    RUNS,
+    Count,
+    Reader,
+    Source,
+    capped,
+    count_of,
+    reading,
+    record,
+    values_of,
+)
 from .runs.list import ERROR_SHOWN, first_line
+from .runs.search import named
 from .ticks import Bucket, read_activity
 from .waiting import waiting_groups
 
@@ -132,23 +148,61 @@ def list_orphans(source: Source) -> tuple[Orphan, ...]:
     """Return the tasks of waiting runs that this app's code does not declare, the oldest 50."""
     with reading(source) as reader:
         oldest: dict[str, datetime] = {}
+        rate_keys = set[str]()
         for group in waiting_groups(reader):
             if group.task not in reader.state.registry.tasks:
                 oldest[group.task] = min(group.oldest, oldest.get(group.task, group.oldest))
+                rate_keys |= {group.rate_key} if group.rate_key is not None else set()
         tasks = sorted(oldest, key=lambda task: (oldest[task], task))[:_GROUPS]
-        numbers = _waiting_of(reader, tasks)
+        numbers = _waiting_of(reader, tasks, rate_keys)
     return tuple(Orphan(task, numbers[task], oldest[task]) for task in tasks)
 
 
-def _waiting_of(reader: Reader, tasks: Sequence[str]) -> dict[str, Count]:
-    """Return how many runs of each of *tasks* wait."""
+def _waiting_of(
+    reader: Reader, tasks: Sequence[str], rate_keys: Collection[str]
+) -> dict[str, Count]:
+    """Return how many runs of each of *tasks* wait.
+
+    :param rate_keys: those at whose rates some of them wait.
+    """
     if not tasks:
         return {}
     each = values_of(reader, tasks)
     own = RUNS.c.job_type == each.c.value
-    free, keyed = (
-        capped(select(literal(1)).select_from(RUNS).where(text(rows), own).correlate(each))
-        for rows in (UNKEYED_GROUPS, KEYED_GROUPS)
+    at_rate = RUNS.c.rate_key.in_(rate_keys)
+    number = sum(
+        (
+            capped(select(literal(1)).select_from(RUNS).where(own, *rows).correlate(each))
+            for rows in ([text(UNKEYED_GROUPS)], [text(KEYED_GROUPS)], [text(RATE_WAITS), at_rate])
+        ),
+        literal(0),
     )
-    rows = reader.rows(select(each.c.value, (free + keyed).label("number")))
+    rows = reader.rows(select(each.c.value, number.label("number")))
     return {row.value: count_of(row.number) for row in rows}
+
+
+def find_place(source: Source, name: str) -> Link:
+    """Return the page of what *name* names; else that of the runs in which it is found.
+
+    In this order: the id or a key of a run, the key of a batch, the name of a definition, of a task
+    that the code declares, of a queue.
+    """
+    name = name.strip()
+    with reading(source) as reader:
+        runs = named(reader, name)
+        if runs and (len(runs) == 1 or str(runs[0]) == name.removeprefix("#")):
+            # A number may be meant as a customer's: the page says how to search for that.
+            return "run", {"run_id": runs[0], **({"q": name} if name.isdecimal() else {})}
+        if _has(reader, BATCHES.c.key, name):
+            return "batch", {"key": name}
+        if _has(reader, DEFINITIONS.c.name, name):
+            return "definition", {"name": name}
+        if name in reader.state.registry.tasks:
+            return "task", {"name": name}
+        if name in queues(reader.state):
+            return "runs", {"queue": name}
+    return "runs", {"q": name}
+
+
+def _has(reader: Reader, column: Any, name: str) -> bool:
+    return bool(reader.rows(select(column).where(column == name).limit(1)))

@@ -17,7 +17,7 @@ from ..types import PauseKind
 from .definitions import rows as definitions
 from .definitions.actions import no_definition, record_due
 from .definitions.scheduler import announce_slot, plan_paused
-from .operations.rows import Act, perform
+from .operations import Act, perform
 from .state import State
 
 _LONGEST = 100

@@ -17,7 +17,7 @@ from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time, time_or_none
 from .batches.members import note_pruned
 from .humanize import plural
-from .operations.rows import KEPT, Act, perform
+from .operations import KEPT, Act, perform
 from .state import State
 
 if TYPE_CHECKING:

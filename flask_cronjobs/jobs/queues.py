@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Integer, String, bindparam, case, column, func, select, text
+from sqlalchemy import Integer, String, bindparam, column, text
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
@@ -15,7 +16,7 @@ from ..models.conditions import KEYED_GROUPS, RATE_WAITS, UNKEYED_GROUPS
 from .eligibility import PauseView, list_pauses
 from .humanize import since
 from .pauses import queues as declared_queues
-from .reader import CAP, RUNS, Count, Page, Reader, Source, count_of, reading
+from .reader import CAP, Count, Page, Reader, Source, reading
 from .runs.throughput import arrivals, ends, waited
 from .waiting import Waiting, waiting_groups
 from .workers import hosts_of
@@ -24,6 +25,7 @@ from .workers import hosts_of
 _COUNTED = 100
 #: How many hosts `QueueView.service` names.
 _NAMED = 3
+_NUMBERS = "waiting", "due", "rated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def list_queues(source: Source) -> Page[QueueView]:
     with reading(source) as reader:
         groups = waiting_groups(reader)
         pauses = {each.name: each for each in list_pauses(reader) if each.kind == "queue"}
-        counts = _with_rated(reader, _counts(reader, groups))
+        counts = _counts(reader, groups)
         names = {
             *declared_queues(reader.state),
             *(group.queue for group in groups),
@@ -109,40 +111,24 @@ def _name_of(executor: object) -> str | None:
 
 def _counts(reader: Reader, groups: Sequence[Waiting]) -> dict[str, tuple[Count, Count]]:
     """Return by queue how many runs wait, and how many of them are due."""
-    pairs = sorted({(each.queue, each.task) for each in groups})
-    if not pairs:
-        return {}
+    pairs = sorted({(each.queue, each.task) for each in groups if each.rate_key is None})
     given = [{"queue": queue, "task": task} for queue, task in pairs[:_COUNTED]]
     values = {"pairs": json.dumps(given), "most": CAP + 1}
+    columns: list[Any] = [column("queue", String)]
+    columns += [column(name, Integer) for name in _NUMBERS]
     now = bindparam("now", reader.now, UTCDateTime())
-    columns = column("queue", String), column("waiting", Integer), column("due", Integer)
     rows = reader.rows(text(_counted(reader.dialect)).bindparams(now, **values).columns(*columns))
     left = {queue for queue, _ in pairs[_COUNTED:]}
+    if sum(row.rated for row in rows) > CAP:  # Of so many that wait for a rate, some are left out.
+        left.update(row.queue for row in rows if row.rated)
     found = {queue: (Count(0, True), Count(0, True)) for queue in left}
     for row in rows:
-        waiting = count_of(row.waiting)
-        capped = waiting.capped or row.queue in left
-        due = Count(min(row.due, CAP), capped)
-        found[row.queue] = (Count(waiting.value, capped), due)
-    return found
-
-
-def _with_rated(
-    reader: Reader, counts: dict[str, tuple[Count, Count]]
-) -> dict[str, tuple[Count, Count]]:
-    """Return *counts* with the runs that wait for their rate, of which up to `CAP` are read."""
-    some = select(RUNS.c.queue, RUNS.c.run_at).where(text(RATE_WAITS)).limit(CAP + 1).subquery()
-    is_due = case((some.c.run_at <= reader.now, 1))
-    found = select(some.c.queue, func.count().label("waiting"), func.count(is_due).label("due"))
-    rows = reader.rows(found.group_by(some.c.queue))
-    capped = sum(row.waiting for row in rows) > CAP
-    for row in rows:
-        others = counts.get(row.queue, (Count(0), Count(0)))
-        counts[row.queue] = (
-            Count(others[0].value + row.waiting, others[0].capped or capped),
-            Count(others[1].value + row.due, others[1].capped or capped),
+        capped = row.waiting > CAP or row.queue in left
+        found[row.queue] = (
+            Count(min(row.waiting, CAP), capped),
+            Count(min(row.due, CAP), capped),
         )
-    return counts
+    return found
 
 
 def _counted(d: Dialect) -> str:
@@ -151,11 +137,15 @@ def _counted(d: Dialect) -> str:
         f"SELECT * FROM (SELECT run_at FROM job_runs WHERE {rows} AND {own} LIMIT :most) AS {name}"
         for name, rows in (("free", UNKEYED_GROUPS), ("keyed", KEYED_GROUPS))
     )
+    sums = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in _NUMBERS)
+    rated = f"SELECT queue, run_at FROM job_runs WHERE {RATE_WAITS} LIMIT :most"
     return f"""
-    SELECT queue, CAST(sum(waiting) AS bigint) AS waiting, CAST(sum(due) AS bigint) AS due FROM (
+    SELECT queue, {sums} FROM (
         SELECT pairs.queue, (SELECT count(*) FROM ({first}) AS front) AS waiting,
-            (SELECT count(*) FROM ({first}) AS front WHERE run_at <= :now) AS due
+            (SELECT count(*) FROM ({first}) AS front WHERE run_at <= :now) AS due, 0 AS rated
         FROM {d.table("pairs", queue="text", task="text")} AS pairs
+        UNION ALL
+        SELECT queue, 1, CASE WHEN run_at <= :now THEN 1 ELSE 0 END, 1 FROM ({rated}) AS rated
     ) AS counted
     GROUP BY queue
     """

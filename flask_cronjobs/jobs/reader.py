@@ -37,25 +37,25 @@ from ..db.dialect import Dialect, dialect_of, load_odd_values
 from ..db.engines import without_echo
 from ..db.errors import explain
 from ..db.for_tests import borrowed, is_shared
-from ..models.tables import Base
+from ..models import JobRun
 from ..types import stored_time
 from .humanize import plural
 from .state import State
 
-BATCHES: Table = Base.metadata.tables["job_batches"]
-RUNS: Table = Base.metadata.tables["job_runs"]
-DEFINITIONS: Table = Base.metadata.tables["job_definitions"]
-FAILURES: Table = Base.metadata.tables["job_failures"]
-OUTPUTS: Table = Base.metadata.tables["job_outputs"]
-ERROR_GROUPS: Table = Base.metadata.tables["job_error_groups"]
-OPERATIONS: Table = Base.metadata.tables["job_operations"]
-STEPS: Table = Base.metadata.tables["job_steps"]
-HOURS: Table = Base.metadata.tables["job_hours"]
-MARKS: Table = Base.metadata.tables["job_marks"]
-EFFECTS: Table = Base.metadata.tables["job_effects"]
-PAUSES: Table = Base.metadata.tables["job_pauses"]
-RATES: Table = Base.metadata.tables["job_rates"]
-TICKS: Table = Base.metadata.tables["job_ticks"]
+BATCHES: Table = JobRun.metadata.tables["job_batches"]
+RUNS: Table = JobRun.metadata.tables["job_runs"]
+DEFINITIONS: Table = JobRun.metadata.tables["job_definitions"]
+FAILURES: Table = JobRun.metadata.tables["job_failures"]
+OUTPUTS: Table = JobRun.metadata.tables["job_outputs"]
+ERROR_GROUPS: Table = JobRun.metadata.tables["job_error_groups"]
+OPERATIONS: Table = JobRun.metadata.tables["job_operations"]
+STEPS: Table = JobRun.metadata.tables["job_steps"]
+HOURS: Table = JobRun.metadata.tables["job_hours"]
+MARKS: Table = JobRun.metadata.tables["job_marks"]
+EFFECTS: Table = JobRun.metadata.tables["job_effects"]
+PAUSES: Table = JobRun.metadata.tables["job_pauses"]
+RATES: Table = JobRun.metadata.tables["job_rates"]
+TICKS: Table = JobRun.metadata.tables["job_ticks"]
 
 #: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns differently; no annotation fits both.
 Query: TypeAlias = Any

@@ -17,7 +17,7 @@ from ..models.conditions import sql_list
 from ..text import redacted
 from ..types import JSON, without_secret
 from .humanize import plural
-from .operations.rows import Act, perform
+from .operations import Act, perform
 from .reader import STEPS, Reader, readable, record
 from .runs.actions import RETRY
 from .runs.changes import Change

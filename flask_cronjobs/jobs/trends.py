@@ -1,36 +1,46 @@
-"""How long the runs of a task took day by day, and which tasks have become slower."""
+"""This week against last: how long runs of a task took, by day, and what has become slower."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta
+from itertools import dropwhile
+from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import ColumnElement, Row, case, func, select
 
-from .history import counted, percentile
-from .reader import HOURS, Query, Reader, Source, readable, reading, record
+from ..schedule.cron_text import parse_zone
+from .history import Mark, counted, latest_marks, percentile
+from .humanize import duration, plural
+from .reader import HOURS, Query, Reader, Source, readable, reading
 
 #: How many days a page shows.
 DAYS = 28
-DAY = timedelta(days=1)
+DAY, WEEK = timedelta(days=1), timedelta(days=7)
 #: A task is slower if its median is so many times what it was, and so many seconds more.
 FACTOR, SECONDS = 2.0, 0.1
 #: Each day since then has so many times the old median, so that one odd day does not count.
 _EACH_DAY = 1.5
 #: Both before and since then, so many runs ended at least.
 SAMPLES = 20
+#: What stands for 0 s, to divide by.
+_INSTANT = 0.001
+#: From which factor on a week is called slower or faster than the one before.
+_DIFFERENT = 1.25
 #: By how much the mean of the last two days exceeds that of the twelve before, for a closer look.
 _LOOK_AT = 1.5
 _LOOK_EVERY = 300.0
 #: At most so many tasks are looked at.
 _TASKS = 50
+#: Of so many tasks at most are there trends, and numbers of the last hour, the busiest first.
+BUSIEST, _BUSIEST_HOUR = 200, 500
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
-    """What ended of a task on one day, in UTC.
+class Period:
+    """What ended of a task in a week or on a day, by whole hours.
 
     :ivar p50: half of the runs took no longer, in seconds; None if none ended.
     :ivar p95: 95 of 100 took no longer.
@@ -38,12 +48,20 @@ class Day:
     """
 
     start: datetime
-    ended: int = 0
-    dead: int = 0
-    p50: float | None = None
-    p95: float | None = None
-    waited: float | None = None
-    took: Counter[int] = field(default_factory=Counter[int], repr=False)
+    ended: int
+    dead: int
+    p50: float | None
+    p95: float | None
+    waited: float | None
+    took: Counter[int] = field(repr=False)
+
+    def __str__(self) -> str:
+        """Return the same for people."""
+        if self.p50 is None or self.p95 is None:
+            return "no runs"
+        dead = f"{self.dead:,} dead" if self.dead else "none dead"
+        took = f"median {duration(self.p50)}, 95 % within {duration(self.p95)}"
+        return f"{plural(self.ended, 'run')}, {dead}, {took}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +77,105 @@ class Slowdown:
         return f"{self.factor:.1f} times slower since {day}"
 
 
-def read_days(source: Source, task: str) -> tuple[Day, ...]:
-    """Return the last `DAYS` days of *task*, oldest first, from the first on which a run ended."""
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """How a task does.
+
+    :ivar this_week: the last seven days.
+    :ivar last_week: the seven days before.
+    :ivar factor: how many times as long the median of this week is; None if few runs ended.
+    :ivar slower: since when it has been slower, if it is.
+    :ivar days: the last `DAYS`, oldest first, from the first on which a run ended; none in a list.
+    :ivar marks: those within *days*, newest first.
+    """
+
+    task: str
+    this_week: Period
+    last_week: Period
+    factor: float | None
+    slower: Slowdown | None
+    days: tuple[Period, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the same for people."""
+        weeks = f"This week {self.this_week}; last week {self.last_week}"
+        return f"{weeks}: {self.compared}." if self.compared else f"{weeks}."
+
+    @property
+    def compared(self) -> str:
+        """How this week compares to the last, in a few words; empty if few runs ended."""
+        if self.slower is not None or self.factor is None:
+            return "" if self.slower is None else str(self.slower)
+        if self.factor >= _DIFFERENT:
+            return f"{self.factor:.1f} times slower"
+        is_faster = self.factor <= 1 / _DIFFERENT
+        return f"{1 / self.factor:.1f} times faster" if is_faster else "about as fast"
+
+
+def read_trend(source: Source, task: str, zone: str | None = None) -> Trend:
+    """Return how *task* did in the last `DAYS` days.
+
+    :param zone: the time zone in which days begin; None: ``CRONJOBS_TIMEZONE``.
+    """
     with reading(source) as reader:
-        today = reader.now.astimezone(timezone.utc).replace(hour=0, minute=0, second=0)
-        first = today.replace(microsecond=0) - (DAYS - 1) * DAY
-        rows = reader.rows(_hours_of(reader, task, first))
-    found = [_day(first + n * DAY, [row for row in rows if (row.hour - first).days == n])
-             for n in range(DAYS)]  # fmt: skip
-    begins = next((n for n, day in enumerate(found) if day.ended), DAYS)
-    return tuple(found[begins:])
+        rows, days = _days(reader, task, zone)
+        marks = latest_marks(reader, since=days[0].start) if days else ()
+        return _trend(task, rows, reader.now, slowdown(days), days=days, marks=marks)
 
 
-def _hours_of(reader: Reader, task: str, first: datetime) -> Query:
-    return select(
-        *(HOURS.c[name] for name in ("hour", "ended", "dead")),
-        *(readable(reader, HOURS.c[name]) for name in ("took", "waited")),
-    ).where(HOURS.c.job_type == task, HOURS.c.hour >= first)
+def read_trends(source: Source) -> tuple[Trend, ...]:
+    """Return how the `BUSIEST` tasks of the last two weeks did, the slower first."""
+    with reading(source) as reader:
+        recent = HOURS.c.hour >= reader.now - 2 * WEEK, HOURS.c.job_type != ""
+        tasks: Query = select(HOURS.c.job_type).where(*recent).group_by(HOURS.c.job_type)
+        most = tasks.order_by(func.sum(HOURS.c.ended).desc(), HOURS.c.job_type).limit(BUSIEST)
+        by_task: dict[str, list[Row[Any]]] = defaultdict(list)
+        for row in _hours(reader, *recent, HOURS.c.job_type.in_(select(most.subquery()))):
+            by_task[row.job_type].append(row)
+        slower = slow_tasks(reader)
+        found = [_trend(task, rows, reader.now, slower.get(task)) for task, rows in by_task.items()]
+    return tuple(sorted(found, key=lambda each: (-(each.factor or 0.0), each.task)))
 
 
-def _day(start: datetime, rows: Sequence[Query]) -> Day:
+def _hours(reader: Reader, *which: ColumnElement[bool]) -> Sequence[Row[Any]]:
+    columns = (HOURS.c[name] for name in ("hour", "job_type", "ended", "dead"))
+    buckets = (readable(reader, HOURS.c[name]) for name in ("took", "waited"))
+    return reader.rows(select(*columns, *buckets).where(*which))
+
+
+def _days(
+    reader: Reader, task: str, zone: str | None = None
+) -> tuple[Sequence[Row[Any]], tuple[Period, ...]]:
+    """Return the hours of *task*, and their days, from the first on which a run ended."""
+    local = parse_zone(zone or reader.state.settings.timezone)
+    today = reader.now.astimezone(local).date()
+    starts = [datetime.combine(today - n * DAY, time(), local) for n in reversed(range(DAYS))]
+    rows = _hours(reader, HOURS.c.job_type == task, HOURS.c.hour >= starts[0])
+    by_day: dict[date, list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        by_day[row.hour.astimezone(local).date()].append(row)
+    days = [_period(start, by_day[start.date()]) for start in starts]
+    return rows, tuple(dropwhile(lambda day: not day.ended, days))
+
+
+def _trend(
+    task: str, rows: Sequence[Row[Any]], now: datetime, slower: Slowdown | None, **more: Any
+) -> Trend:
+    begins = now - WEEK
+    this_week = _period(begins, [row for row in rows if row.hour >= begins])
+    before = [row for row in rows if begins - WEEK <= row.hour < begins]
+    last_week = _period(begins - WEEK, before)
+    factor = None
+    if min(this_week.ended, last_week.ended) >= SAMPLES:
+        factor = (this_week.p50 or _INSTANT) / (last_week.p50 or _INSTANT)
+    return Trend(task, this_week, last_week, factor, slower, **more)
+
+
+def _period(start: datetime, rows: Sequence[Row[Any]]) -> Period:
     took = sum((counted(row.took) for row in rows), Counter[int]())
     waited = sum((counted(row.waited) for row in rows), Counter[int]())
-    return Day(
+    return Period(
         start=start,
         ended=sum(row.ended for row in rows),
         dead=sum(row.dead for row in rows),
@@ -92,7 +186,7 @@ def _day(start: datetime, rows: Sequence[Query]) -> Day:
     )
 
 
-def slowdown(days: Sequence[Day]) -> Slowdown | None:
+def slowdown(days: Sequence[Period]) -> Slowdown | None:
     """Return since when a task has been slower, at the earliest; None if it has not, or few ended.
 
     :param days: oldest first.
@@ -102,7 +196,7 @@ def slowdown(days: Sequence[Day]) -> Slowdown | None:
         since = sum((day.took for day in days[split:]), Counter[int]())
         if min(before.total(), since.total()) < SAMPLES or not days[split].ended:
             continue
-        usual, now = percentile(before, 50) or 0.001, percentile(since, 50) or 0.0
+        usual, now = percentile(before, 50) or _INSTANT, percentile(since, 50) or 0.0
         lasts = all(day.p50 is None or day.p50 >= _EACH_DAY * usual for day in days[split:])
         if lasts and now >= FACTOR * usual and now - usual >= SECONDS:
             return Slowdown(now / usual, days[split].start)
@@ -119,7 +213,7 @@ def slow_tasks(reader: Reader) -> Mapping[str, Slowdown]:
     if found is None:
         last = reader.value(select(func.max(HOURS.c.hour)))
         suspects = reader.rows(_suspects(last)) if isinstance(last, datetime) else ()
-        looked = ((row.job_type, slowdown(read_days(reader, row.job_type))) for row in suspects)
+        looked = ((row.job_type, slowdown(_days(reader, row.job_type)[1])) for row in suspects)
         found = {name: slower for name, slower in looked if slower is not None}
         reader.state.slow_tasks.clear()
         reader.state.slow_tasks[period] = found
@@ -145,35 +239,13 @@ def _suspects(last: datetime) -> Query:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HourOfTask:
-    """What ended of a task in one hour, as `flask_cronjobs.models.JobHour`."""
-
-    task: str
-    took: Counter[int]
-    took_seconds: float
-    waited: Counter[int]
-    waited_seconds: float
-
-
-#: Of so many tasks at most, the busiest first.
-_BUSIEST = 500
-
-
-def read_last_hour(source: Source) -> tuple[HourOfTask, ...]:
+def read_last_hour(source: Source) -> Sequence[Row[Any]]:
     """Return the last hour that is written, by task: of the 500 of which most runs ended."""
     with reading(source) as reader:
         last = select(func.max(HOURS.c.hour)).scalar_subquery()
-        rows = reader.rows(
-            select(
-                *(HOURS.c[name] for name in ("job_type", "took_seconds", "waited_seconds")),
-                *(readable(reader, HOURS.c[name]) for name in ("took", "waited")),
-            )
-            .where(HOURS.c.hour == last, HOURS.c.job_type != "")
-            .order_by(HOURS.c.ended.desc(), HOURS.c.job_type)
-            .limit(_BUSIEST)
-        )
-    return tuple(
-        record(HourOfTask, row, task=row.job_type, took=counted(row.took),
-               waited=counted(row.waited)) for row in rows
-    )  # fmt: skip
+        busiest = select(
+            *(HOURS.c[name] for name in ("job_type", "took_seconds", "waited_seconds")),
+            *(readable(reader, HOURS.c[name]) for name in ("took", "waited")),
+        ).where(HOURS.c.hour == last, HOURS.c.job_type != "")
+        order = HOURS.c.ended.desc(), HOURS.c.job_type
+        return reader.rows(busiest.order_by(*order).limit(_BUSIEST_HOUR))

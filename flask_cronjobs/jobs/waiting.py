@@ -10,12 +10,14 @@ from sqlalchemy import String, bindparam, column, func, select, text
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
-from ..models.conditions import HANDED, KEYED, KEYED_GROUPS, UNKEYED, UNKEYED_GROUPS
+from ..models.conditions import HANDED, KEYED, KEYED_GROUPS, RATE_WAITS, UNKEYED, UNKEYED_GROUPS
 from .reader import RUNS, Query, Reader, read_once
 
 #: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
 #: all runs.
 MOST_STEPS = 1_000
+#: As many groups of runs that wait for their rate are looked at.
+_MOST_RATED = 1_000
 #: For more priorities than these, `first_due` reads all runs.
 MOST_PRIORITIES = 10
 _GROUP = ("job_type", "queue", "priority")
@@ -28,13 +30,15 @@ class Waiting:
 
     :ivar oldest: when the first of them was, or will be, due.
     :ivar due: the same of those that a tick could run now; None if there are none. Runs whose
-        concurrency key is at its limit are left out.
+        concurrency key is at its limit are left out, and those that wait for their rate.
+    :ivar rate_key: the key at whose rate they wait.
     """
 
     task: str
     queue: str
     oldest: datetime
     due: datetime | None
+    rate_key: str | None = None
 
 
 @read_once
@@ -42,11 +46,13 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
     """Return what waits, by task and queue; there may be several of the same.
 
     It goes from one task, queue and priority to the next, in the order of an index, and reads one
-    run of each. So a backlog costs no more than a few runs.
+    run of each. So a backlog costs no more than a few runs. What waits for its rate is so found by
+    rate key; of more than 1,000 groups, the first.
     """
     rows = _rows(reader, _by_steps(reader.dialect))
-    if len(rows) >= MOST_STEPS:
-        rows = _rows(reader, _by_reading_all())
+    rated = [row for row in rows if row.rate_key is not None]
+    if len(rows) - len(rated) >= MOST_STEPS:
+        rows = [*_rows(reader, _by_reading_all()), *rated]
     return rows
 
 
@@ -100,10 +106,10 @@ def _priorities(rows: str) -> Query:
 
 def _rows(reader: Reader, sql: str) -> list[Waiting]:
     statement = text(sql).bindparams(bindparam("now", reader.now, UTCDateTime()))
-    columns = (column(name, String) for name in ("job_type", "queue"))
+    columns = (column(name, String) for name in ("job_type", "queue", "rate_key"))
     times = (column(name, UTCDateTime()) for name in ("oldest", "due"))
     rows = reader.rows(statement.columns(*columns, *times))
-    return [Waiting(row.job_type, row.queue, row.oldest, row.due) for row in rows]
+    return [Waiting(row.job_type, row.queue, row.oldest, row.due, row.rate_key) for row in rows]
 
 
 _TAKEN_SHARES = """
@@ -132,35 +138,40 @@ def _by_steps(d: Dialect) -> str:
     return f"""
     WITH RECURSIVE taken AS ({_TAKEN_SHARES}),
     {_steps("free", UNKEYED_GROUPS, d)},
-    {_steps("keyed", KEYED_GROUPS, d)}
-    SELECT job_type, queue, run_at AS oldest, CASE WHEN run_at <= :now THEN run_at END AS due
+    {_steps("keyed", KEYED_GROUPS, d)},
+    {_steps("rated", RATE_WAITS, d, ("rate_key", *_GROUP))}
+    SELECT job_type, queue, NULL AS rate_key, run_at AS oldest,
+        CASE WHEN run_at <= :now THEN run_at END AS due
     FROM (SELECT * FROM free LIMIT {MOST_STEPS}) AS some_free
     UNION ALL
-    SELECT job_type, queue, run_at, ({first_due})
+    SELECT job_type, queue, NULL, run_at, ({first_due})
     FROM (SELECT * FROM keyed LIMIT {MOST_STEPS}) AS keyed
+    UNION ALL
+    SELECT job_type, queue, rate_key, run_at, NULL
+    FROM (SELECT * FROM rated LIMIT {_MOST_RATED}) AS some_rated
     """
 
 
-def _steps(name: str, rows: str, d: Dialect) -> str:
-    """Return a CTE *name* of the first run of each task, queue and priority."""
+def _steps(name: str, rows: str, d: Dialect, group: Sequence[str] = _GROUP) -> str:
+    """Return a CTE *name* of the first run of each *group*, by the index that begins with it."""
+    order = ", ".join((*group, "run_at", "id"))
 
     def first(condition: str) -> str:
         found = f"SELECT id FROM job_runs WHERE {rows} AND {condition}"
-        return f"({found} ORDER BY {_UP} LIMIT 1)"
+        return f"({found} ORDER BY {order} LIMIT 1)"
 
-    following = first(_compare(">", name))
+    following = first(_compare(">", name, group))
     if not d.arrays:
-        # SQLite would search its index for the first of the three columns only.
-        task, queue, priority = (f"{each} {{}} {name}.{each}" for each in _GROUP)
+        # SQLite would search its index for the first of the columns only.
+        same = [f"{each} = {name}.{each}" for each in group]
         deeper = (
-            f"{task.format('=')} AND {queue.format('=')} AND {priority.format('>')}",
-            f"{task.format('=')} AND {queue.format('>')}",
-            task.format(">"),
+            first(" AND ".join((*same[:at], f"{group[at]} > {name}.{group[at]}")))
+            for at in reversed(range(len(group)))
         )
-        following = f"COALESCE({', '.join(first(each) for each in deeper)})"
-    columns = ", ".join(f"r.{each}" for each in (*_GROUP, "run_at"))
+        following = f"COALESCE({', '.join(deeper)})"
+    columns = ", ".join(f"r.{each}" for each in (*group, "run_at"))
     return f"""
-    {name}({", ".join(_GROUP)}, run_at) AS (
+    {name}({", ".join(group)}, run_at) AS (
         SELECT {columns} FROM job_runs r WHERE r.id = {first("1 = 1")}
         UNION ALL
         SELECT {columns} FROM {name} JOIN job_runs r ON r.id = {following}
@@ -168,16 +179,16 @@ def _steps(name: str, rows: str, d: Dialect) -> str:
     """
 
 
-def _compare(sign: str, name: str) -> str:
-    """Return SQL that compares the three columns with those of *name*, in their order."""
-    return f"({', '.join(_GROUP)}) {sign} ({', '.join(f'{name}.{each}' for each in _GROUP)})"
+def _compare(sign: str, name: str, group: Sequence[str] = _GROUP) -> str:
+    """Return SQL that compares the columns of *group* with those of *name*, in their order."""
+    return f"({', '.join(group)}) {sign} ({', '.join(f'{name}.{each}' for each in group)})"
 
 
 def _by_reading_all() -> str:
     parts = ((UNKEYED_GROUPS, "run_at <= :now"), (KEYED_GROUPS, f"run_at <= :now AND {_HAS_SHARE}"))
     selects = (
         f"""
-        SELECT job_type, queue, min(run_at) AS oldest,
+        SELECT job_type, queue, NULL AS rate_key, min(run_at) AS oldest,
             min(CASE WHEN {is_due} THEN run_at END) AS due
         FROM job_runs WHERE {rows} GROUP BY job_type, queue
         """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Row, String, case, cast, func, select, text
@@ -31,6 +32,7 @@ LEAST_SPAN = timedelta(minutes=30)
 _ENDED_AFTER = timedelta(seconds=10)
 #: How many runs of a host are named.
 _RUNS_SHOWN = 5
+NONE = Count(0)
 
 
 class RunAtWork(NamedTuple):
@@ -60,8 +62,8 @@ class HostView:
     queues: tuple[str, ...] | None
     version: str | None
     ticks: int
-    running: Count
-    runs: tuple[RunAtWork, ...]
+    running: Count = NONE
+    runs: tuple[RunAtWork, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,57 +93,49 @@ def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:
     """
     order = "silent", "here", "ended", "gone"
     with reading(source) as reader:
+        found = sorted(_hosts(reader), key=lambda each: (order.index(each.state), each.host))
         at_work, capped = _at_work(reader)
-        found = [
-            _view(reader, host, groups, at_work.get(host, []), capped)
-            for host, groups in _by_host(reader).items()
-        ]
-        found.sort(key=lambda each: (order.index(each.state), each.host))
-        return Page(found[:limit], None, reader.now)
+        rows: list[HostView] = []
+        for host in found[:limit]:
+            runs = at_work.get(host.host, [])
+            some = tuple(runs[:_RUNS_SHOWN])
+            rows.append(replace(host, running=Count(len(runs), capped), runs=some))
+        return Page(rows, None, reader.now)
 
 
 @read_once
 def find_silence(reader: Reader) -> Silence | None:
     """Return which hosts are silent; None if there are none, or if all are."""
-    by_host = _by_host(reader)
-    states = {host: _state(reader, groups) for host, groups in by_host.items()}
-    seen = {host: _seen(by_host[host]) for host in states if states[host] == "silent"}
-    if not seen or "here" not in states.values():
+    silent = [each for each in _hosts(reader) if each.state == "silent"]
+    if not silent or not _here(reader):
         return None
-    hosts = sorted(seen, key=lambda host: (seen[host], host))
-    since = seen[hosts[0]]
-    return Silence(tuple(hosts), seconds_since(since, reader.now), since)
+    silent.sort(key=lambda each: (each.seen_at, each.host))
+    since = silent[0].seen_at
+    return Silence(tuple(each.host for each in silent), seconds_since(since, reader.now), since)
 
 
 def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
     """Return the hosts that serve *queue*."""
-    serving = (host for host, queues in _serving(reader) if queues is None or queue in queues)
-    return tuple(sorted(set(serving)))
+    serving = (each for each in _here(reader) if each.queues is None or queue in each.queues)
+    return tuple(sorted(each.host for each in serving))
 
 
 def is_unserved(reader: Reader, queue: str) -> bool:
     """Return whether there are hosts, and none of them serves *queue*."""
-    return bool(_serving(reader)) and not hosts_of(reader, queue)
+    return bool(_here(reader)) and not hosts_of(reader, queue)
+
+
+def _here(reader: Reader) -> list[HostView]:
+    return [each for each in _hosts(reader) if each.state == "here"]
 
 
 @read_once
-def _serving(reader: Reader) -> list[tuple[str, tuple[str, ...] | None]]:
-    """Return each host that is here with the queues that it serves; it may be there repeatedly."""
-    return [
-        (host, _queues([group]))
-        for host, groups in _by_host(reader).items()
-        for group in groups
-        if _is_here(reader, group)
-    ]
-
-
-@read_once
-def _by_host(reader: Reader) -> dict[str, list[Row[Any]]]:
-    """Return by host the groups of its ticks that are alike, the one that was seen last first."""
+def _hosts(reader: Reader) -> list[HostView]:
+    """Return the hosts, without their runs."""
     found: dict[str, list[Row[Any]]] = {}
     for row in sorted(reader.rows(_grouped(reader)), key=lambda row: row.seen, reverse=True):
         found.setdefault(row.host, []).append(row)
-    return found
+    return [_view(reader, host, groups) for host, groups in found.items()]
 
 
 def _grouped(reader: Reader) -> Any:
@@ -179,46 +173,29 @@ def _is_here(reader: Reader, group: Row[Any]) -> bool:
     return not is_late and not _has_ended(reader, group)
 
 
+def _view(reader: Reader, host: str, groups: Sequence[Row[Any]]) -> HostView:
+    """Return a host by the *groups* of its ticks that are alike, the one seen last first."""
+    here = [group for group in groups if _is_here(reader, group)]
+    now = here or groups[:1]
+    names = [json.loads(group.queues) for group in now if group.queues is not None]
+    return HostView(
+        host=host,
+        state="here" if here else _state(reader, groups),
+        seen_at=groups[0].seen,
+        by=tuple(sorted({"resident" if group.resident else "cron" for group in now})),
+        queues=tuple(sorted({*chain(*names)})) if len(names) == len(now) else None,
+        version=now[0].version,
+        ticks=sum(group.ticks for group in groups),
+    )
+
+
 def _state(reader: Reader, groups: Sequence[Row[Any]]) -> HostState:
-    if any(_is_here(reader, group) for group in groups):
-        return "here"
+    """Return the state of a host that is not here."""
     if _has_ended(reader, groups[0]):
         return "ended"
     span = max(group.last for group in groups) - min(group.first for group in groups)
     is_regular = sum(group.ticks for group in groups) >= LEAST_TICKS and span >= LEAST_SPAN
     return "silent" if is_regular else "gone"
-
-
-def _seen(groups: Sequence[Row[Any]]) -> datetime:
-    seen: datetime = groups[0].seen
-    return seen
-
-
-def _queues(groups: Sequence[Row[Any]]) -> tuple[str, ...] | None:
-    if any(group.queues is None for group in groups):
-        return None
-    return tuple(sorted({name for group in groups for name in json.loads(group.queues)}))
-
-
-def _view(
-    reader: Reader,
-    host: str,
-    groups: Sequence[Row[Any]],
-    runs: Sequence[RunAtWork],
-    capped: bool,
-) -> HostView:
-    now = [group for group in groups if _is_here(reader, group)] or groups[:1]
-    return HostView(
-        host=host,
-        state=_state(reader, groups),
-        seen_at=_seen(groups),
-        by=tuple(sorted({"resident" if group.resident else "cron" for group in now})),
-        queues=_queues(now),
-        version=now[0].version,
-        ticks=sum(group.ticks for group in groups),
-        running=Count(len(runs), capped),
-        runs=tuple(runs[:_RUNS_SHOWN]),
-    )
 
 
 def _at_work(reader: Reader) -> tuple[dict[str, list[RunAtWork]], bool]:

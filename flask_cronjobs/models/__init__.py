@@ -4,52 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "JobAlert",
-    "JobBatch",
-    "JobDefinition",
-    "JobEffect",
-    "JobErrorGroup",
-    "JobFailure",
-    "JobHour",
-    "JobMark",
-    "JobOperation",
-    "JobOutput",
-    "JobPause",
-    "JobRate",
-    "JobRun",
-    "JobStep",
-    "JobTick",
-]
-
 if TYPE_CHECKING:
-    from .tables import (
-        JobAlert,
-        JobBatch,
-        JobDefinition,
-        JobEffect,
-        JobErrorGroup,
-        JobFailure,
-        JobHour,
-        JobMark,
-        JobOperation,
-        JobOutput,
-        JobPause,
-        JobRate,
-        JobRun,
-        JobStep,
-        JobTick,
-    )
+    from .records import *  # noqa: F403
+    from .tables import *  # noqa: F403
 else:
     # Mapping the classes takes as long as importing all the rest, and most processes do not use
     # them. So they are mapped when one is first looked up.
     def __getattr__(name):
-        if name not in __all__:
+        if name != "__all__" and not name.startswith("Job"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import tables
+        from . import records, tables
 
-        globals().update({each: getattr(tables, each) for each in __all__})
-        return globals()[name]
+        if name == "__all__":
+            return sorted([*records.__all__, *tables.__all__])
+        return getattr(records if name in records.__all__ else tables, name)
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -10,7 +10,7 @@ processes do, and for the others it would be most of what the extension costs at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from threading import RLock
 from typing import Any, cast
@@ -20,26 +20,8 @@ from sqlalchemy.util import FacadeDict
 
 from .columns import UTCDateTime, set_when_created
 
-#: The names of the job tables. Whoever looks for one of them in the metadata, copies them all.
-NAMES = frozenset(
-    {
-        "job_alerts",
-        "job_batches",
-        "job_definitions",
-        "job_effects",
-        "job_error_groups",
-        "job_failures",
-        "job_hours",
-        "job_marks",
-        "job_operations",
-        "job_outputs",
-        "job_pauses",
-        "job_rates",
-        "job_runs",
-        "job_steps",
-        "job_ticks",
-    }
-)
+#: How the names of the job tables begin. Whoever looks for such a name in the metadata, copies all.
+PREFIX = "job_"
 
 
 def add_tables(metadata: MetaData, dialect_name: str) -> None:
@@ -66,11 +48,13 @@ def table_of_its_own(metadata: MetaData) -> str | None:
     tables = metadata.tables
     if isinstance(tables, _Tables):
         return None
-    for name in NAMES.intersection(tables):
-        from .tables import Base
+    if not any(name.startswith(PREFIX) for name in tables):
+        return None
+    from .tables import JobRun
 
+    for name, ours in JobRun.metadata.tables.items():
         # One that the app has reflected from the database has all columns.
-        if not set(Base.metadata.tables[name].columns.keys()) <= set(tables[name].columns.keys()):
+        if name in tables and not set(ours.columns.keys()) <= set(tables[name].columns.keys()):
             return name
     return None
 
@@ -115,16 +99,16 @@ class _Tables(FacadeDict[str, Table]):
             self._insert_item(name, table)
 
 
-def _make_copies_in(name: str, names: Collection[object] = ()) -> None:
+def _make_copies_in(name: str, by_name: bool = False) -> None:
     """Let the method *name* of `_Tables` make the copies first.
 
-    :param names: make them only if its argument is one of these; with none, always.
+    :param by_name: make them only if its argument may be the name of one.
     """
     method: Callable[..., Any] = getattr(FacadeDict, name)
 
     @wraps(method)
     def call(self: _Tables, *given: object) -> Any:
-        if not names or given[0] in names:
+        if not by_name or str(given[0]).startswith(PREFIX):
             self.copies.make()
         return method(self, *given)
 
@@ -132,16 +116,16 @@ def _make_copies_in(name: str, names: Collection[object] = ()) -> None:
 
 
 for _method in ("__contains__", "__getitem__", "get"):
-    _make_copies_in(_method, NAMES)
+    _make_copies_in(_method, by_name=True)
 for _method in ("__iter__", "__len__", "keys", "values", "items", "__eq__", "__repr__"):
     _make_copies_in(_method)
 
 
 def copy_tables(metadata: MetaData, dialect_name: str) -> None:
     """Add plain copies of the job tables to the app's *metadata* now; see `add_tables`."""
-    from .tables import Base
+    from .tables import JobRun
 
-    for table in Base.metadata.sorted_tables:
+    for table in JobRun.metadata.sorted_tables:
         present = metadata.tables.get(table.key)
         if present is not None:
             # A table without this mark is the app's own, so leave it.

@@ -11,37 +11,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Boolean, Float, Index, Integer, String, text
+from sqlalchemy import Float, Index, Integer, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
-from .alerts import JobAlert
-from .attempts import JobFailure, JobOutput, JobStep
+from . import records as records  # Whoever maps these classes maps those.
 from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
-from .history import JobHour, JobMark
-from .operations import JobErrorGroup, JobOperation
-from .rates import JobRate
 
-__all__ = [
-    "Base",
-    "JobAlert",
-    "JobBatch",
-    "JobDefinition",
-    "JobEffect",
-    "JobErrorGroup",
-    "JobFailure",
-    "JobHour",
-    "JobMark",
-    "JobOperation",
-    "JobOutput",
-    "JobPause",
-    "JobRate",
-    "JobRun",
-    "JobStep",
-    "JobTick",
-]
+__all__ = ["JobBatch", "JobDefinition", "JobEffect", "JobRun"]
 
 
 class JobDefinition(Base):
@@ -329,25 +308,6 @@ class JobEffect(Base):
     done_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
 
 
-class JobPause(Base):
-    """A task or a queue that is paused: nobody claims its runs."""
-
-    __tablename__ = "job_pauses"
-    __table_args__: Any = (
-        Index("uq_job_pauses_name", "kind", "name", unique=True),
-        check("ck_job_pauses_kind", "kind IN ('task', 'queue')"),
-        {"sqlite_autoincrement": True},
-    )
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    kind: Mapped[str] = mapped_column(String)
-    """``task`` or ``queue``."""
-    name: Mapped[str] = mapped_column(String)
-    paused_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    paused_by: Mapped[str | None] = mapped_column(String)
-    """Who paused it, as the log says."""
-
-
 class JobBatch(Base):
     """Runs that belong together, and the task to run when the last of them has ended."""
 
@@ -391,47 +351,6 @@ class JobBatch(Base):
     skipped: Mapped[int | None] = mapped_column(Integer)
     pruned: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """How many of its runs were deleted after their retention, by status."""
-
-
-class JobTick(Base):
-    """One tick: its process, its times and what it did; kept for a day."""
-
-    __tablename__ = "job_ticks"
-    __table_args__: Any = (
-        Index("ix_job_ticks_started_at", "started_at"),
-        {"sqlite_autoincrement": True},
-    )
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    worker: Mapped[str] = mapped_column(String)
-    host: Mapped[str] = mapped_column(String)
-    pid: Mapped[int] = mapped_column(Integer)
-    started_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    clock_offset: Mapped[float | None] = mapped_column(Float)
-    """How many seconds the host's clock was ahead of the database's."""
-    # Quoted, so that a migration generated on one database runs on the other.
-    listening: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
-    """Whether it is a resident worker that a NOTIFY wakes."""
-    resident: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
-    """Whether it is a minute of ``flask jobs work``."""
-    queues: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """The names of the queues that it serves; null: all."""
-    version: Mapped[str | None] = mapped_column(String)
-    """The version of Flask-CronJobs."""
-    recorded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    """Runs inserted for due slots."""
-    skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    reclaimed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    succeeded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    failed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    dead: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    cancelled: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    released: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    snoozed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    pruned: Mapped[int] = mapped_column(Integer, server_default=text("0"))
 
 
 set_when_created(Base.metadata.tables["job_runs"])

@@ -17,8 +17,8 @@ from typing import Any, cast
 from sqlalchemy import Connection, select
 
 from ..db.for_tests import SharedBookkeeping
+from ..engine.worker.claims import WorkerClaims
 from ..engine.worker.context import RunnerContext
-from ..engine.worker.exchanger import Exchanger
 from ..engine.worker.held_runs import Leases, ProgressRequest
 from ..engine.worker.interrupts import HandlerInterrupter, Watchdog
 from ..engine.worker.options import WorkOptions
@@ -32,7 +32,6 @@ from ..jobs.definitions.slots import record_slots
 from ..jobs.runs.changes import prepare_run
 from ..jobs.runs.current import CurrentRun
 from ..jobs.runs.enqueue import enqueue_one
-from ..jobs.runs.exchange import Claims
 from ..jobs.runs.leases import progress as write_progress
 from ..jobs.state import State
 from ..log import worker_name
@@ -65,7 +64,7 @@ class InlineWorker:
         # A test does not wait for slots; only a key that is held back keeps its runs.
         unlimited = dict.fromkeys(context.state.registry.rates, UNLIMITED)
         options = WorkOptions(worker_name(), queues=queues, rates=unlimited)
-        self._exchanger = Exchanger(Claims(context.books), context.state, options)
+        self._claims = WorkerClaims(context.books, context.state, options)
         self._runner = Runner(context)
 
     def drain(self) -> None:
@@ -81,10 +80,10 @@ class InlineWorker:
     def claim(self) -> Claim | None:
         """Claim the next run; return None if none is due."""
         while True:
-            claims = self._exchanger.exchange([], 1, idle=True).claims
+            claims = self._claims.record_and_claim([], 1, idle=True).claims
             if claims:
                 return claims[0]
-            if self._exchanger.exhausted:
+            if self._claims.exhausted:
                 return None
 
     def perform(self, claim: Claim) -> None:
@@ -108,8 +107,8 @@ class InlineWorker:
         return books.around_handler() if isinstance(books, SharedBookkeeping) else nullcontext()
 
     def _record(self, outcome: Outcome) -> None:
-        exchange = self._exchanger.record([outcome])
-        stored, recorded = exchange.stored(outcome), outcome.id in exchange.recorded
+        answer = self._claims.record([outcome])
+        stored, recorded = answer.stored(outcome), outcome.id in answer.recorded
         self.counts[stored.kind if recorded else "lost"] += 1
         announce(self._app, stored, recorded)
 

@@ -24,9 +24,9 @@ from ..errors import (
     TablesMissing,
 )
 from ..jobs import effects
+from ..jobs import error_groups as groups
 from ..jobs.definitions.actions import queue_run, remove
 from ..jobs.definitions.detail import read_arguments
-from ..jobs.errors import actions as groups
 from ..jobs.pauses import Target, pause, resume
 from ..jobs.runs import payloads
 from ..jobs.runs.actions import (

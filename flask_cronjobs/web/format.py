@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from datetime import date, datetime, timezone, tzinfo
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
@@ -19,7 +19,7 @@ from ..jobs.humanize import capitalized, since
 from ..jobs.runs.detail import RunView
 from ..jobs.runs.list import RunRow
 from ..jobs.ticks import Bucket
-from ..jobs.trends import Day
+from ..jobs.trends import Period
 from ..text import cut, printable
 from ..types import JSON, Status
 
@@ -54,8 +54,12 @@ def clock(moment: datetime, zone: str, now: datetime) -> str:
     if near is not None:
         return f"{near} {_hour(local)}"
     year = f" {local.year}" if local.year != today.year else ""
-    day = f"{_DAYS[local.weekday()]} {local.day} {_MONTHS[local.month - 1]}{year}"
-    return f"{day} {_hour(local)}"
+    return f"{day(local)}{year} {_hour(local)}"
+
+
+def day(local: datetime) -> str:
+    """Return the day of *local* in its own zone, as ``Mon 23 Nov``."""
+    return f"{_DAYS[local.weekday()]} {local.day} {_MONTHS[local.month - 1]}"
 
 
 def hour(moment: datetime, zone: str) -> str:
@@ -183,6 +187,8 @@ PITCH = 20.0
 _BAR = 14.0
 # The least height of a block, so that even one outcome can be seen.
 _LEAST = 1.5
+# The height of what tells that runs of a day ended dead.
+_DEAD = 6.0
 _PARTS: tuple[tuple[str, Tone], ...] = (
     ("succeeded", "good"),
     ("failed", "warn"),
@@ -206,33 +212,33 @@ class Block(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One hour.
+    """One hour of all tasks, or one day of a task.
 
-    :ivar silent: whether no tick began in it.
+    :ivar silent: whether no tick began in the hour.
     """
 
-    bucket: Bucket
+    of: Any
     x: float
     blocks: list[Block]
     silent: bool
 
 
 class Chart(NamedTuple):
-    """The last day, hour by hour.
+    """Hours or days, a bar each.
 
-    :ivar peak: the most attempts of an hour; the highest bar.
+    :ivar peak: what the highest bar stands for: attempts, or seconds.
     """
 
     bars: list[Bar]
-    peak: int
+    peak: float
     width: float
     marks: list[Line]
     height: float = HEIGHT
     bar_width: float = _BAR
 
     def sum_of(self, name: str) -> int:
-        """Return the sum of one of the counts of all hours."""
-        return sum(getattr(bar.bucket, name) for bar in self.bars)
+        """Return the sum of one of the counts of all bars."""
+        return sum(getattr(bar.of, name) for bar in self.bars)
 
     @property
     def silent(self) -> int:
@@ -240,54 +246,45 @@ class Chart(NamedTuple):
         return sum(bar.silent for bar in self.bars)
 
 
-class DayBar(NamedTuple):
-    """One day."""
-
-    day: Day
-    x: float
-    blocks: list[Block]
-
-
-class DayChart(NamedTuple):
-    """How long the runs of a task took, day by day.
-
-    :ivar peak: the most seconds, of the highest bar.
-    """
-
-    bars: list[DayBar]
-    peak: float
-    width: float
-    marks: list[Line]
-    height: float = HEIGHT
-    bar_width: float = _BAR
+def chart(buckets: Sequence[Bucket], marks: Sequence[Mark] = ()) -> Chart:
+    """Return the chart of *buckets*, which are oldest first."""
+    ticked = [at for at, bucket in enumerate(buckets) if bucket.ticks]
+    silent = {*range(min(ticked, default=0), len(buckets) - 1)} - {*ticked} if ticked else set()
+    stacks = [[(tone, getattr(each, name)) for name, tone in _PARTS] for each in buckets]
+    return _chart(buckets, stacks, marks, 3600, silent)
 
 
-def day_chart(days: Sequence[Day], marks: Sequence[Mark] = ()) -> DayChart:
-    """Return the chart of *days*, which are oldest first."""
-    peak = max((day.p95 or 0.0 for day in days), default=0.0)
+def day_chart(days: Sequence[Period], marks: Sequence[Mark] = ()) -> Chart:
+    """Return the chart of *days*, which are oldest first: the median and 95 % of what runs took."""
+    halves = [(day.p50 or 0.0, day.p95 or 0.0) for day in days]
+    drawn = _chart(
+        days, [[("busy", p50), ("idle", p95 - p50)] for p50, p95 in halves], marks, 86400
+    )
+    for bar in drawn.bars:
+        bar.blocks.extend([Block("bad", 0.0, _DEAD)] if bar.of.dead else [])
+    return drawn
+
+
+def _chart(
+    starts: Sequence[Bucket] | Sequence[Period],
+    stacks: Sequence[Sequence[tuple[Tone, float]]],
+    marks: Sequence[Mark],
+    seconds: int,
+    silent: Set[int] = frozenset(),
+) -> Chart:
+    """Return the chart of bars that begin at *starts* and stand for *seconds* each."""
+    peak = max((sum(value for _, value in parts) for parts in stacks), default=0)
     bars = [
-        DayBar(day, at * PITCH + (PITCH - _BAR) / 2, list(_stacked(_day_parts(day), peak)))
-        for at, day in enumerate(days)
+        Bar(of, at * PITCH + (PITCH - _BAR) / 2, list(_stacked(parts, peak)), at in silent)
+        for at, (of, parts) in enumerate(zip(starts, stacks, strict=True))
     ]
-    return DayChart(bars, peak, len(bars) * PITCH, _lines(marks, days, 86400))
-
-
-def _day_parts(day: Day) -> tuple[tuple[Tone, float], ...]:
-    half = day.p50 or 0.0
-    return ("busy", half), ("idle", (day.p95 or 0.0) - half)
-
-
-def _lines(
-    marks: Sequence[Mark], starts: Sequence[Day] | Sequence[Bucket], seconds: int
-) -> list[Line]:
-    """Return where *marks* are among bars that begin at *starts* and stand for *seconds* each."""
-    first = starts[0].start if starts else None
-    places = [
-        Line(mark, round((mark.at - first).total_seconds() / seconds * PITCH, 2))
+    width = len(bars) * PITCH
+    lines = [
+        Line(mark, round((mark.at - starts[0].start).total_seconds() / seconds * PITCH, 2))
         for mark in reversed(marks)
-        if first is not None
+        if starts
     ]
-    return [line for line in places if 0 <= line.x <= len(starts) * PITCH]
+    return Chart(bars, peak, width, [line for line in lines if 0 <= line.x <= width])
 
 
 #: The width of a lane, in its own units.
@@ -301,7 +298,13 @@ def across(moment: datetime, start: datetime, end: datetime) -> float:
 
 
 #: The tone of each piece of a lane.
-PIECES: dict[str, Tone] = {"succeeded": "good", "running": "busy", "failed": "warn", "dead": "bad"}
+PIECES: dict[str, Tone] = {
+    "succeeded": "good",
+    "running": "busy",
+    "failed": "warn",
+    "missed": "warn",
+    "dead": "bad",
+}
 
 
 #: Runs shorter than that are not told apart by the heights of their cells, in seconds.
@@ -314,31 +317,6 @@ def height(took: float | None, runs: Sequence[Cell | RunRow]) -> str:
     if took is None or longest < _LONG or took > longest * 0.75:
         return ""
     return f" t{max(1, math.ceil(took / longest * 4))}"
-
-
-def chart(buckets: Sequence[Bucket], marks: Sequence[Mark] = ()) -> Chart:
-    """Return the chart of *buckets*, which are oldest first."""
-    peak = max((sum(_values(bucket)) for bucket in buckets), default=0)
-    first = next((at for at, bucket in enumerate(buckets) if bucket.ticks), len(buckets))
-    bars = [
-        Bar(
-            bucket,
-            at * PITCH + (PITCH - _BAR) / 2,
-            list(_stacked(_parts(bucket), peak)),
-            silent=first < at < len(buckets) - 1 and not bucket.ticks,
-        )
-        for at, bucket in enumerate(buckets)
-    ]
-    return Chart(bars, peak, len(bars) * PITCH, _lines(marks, buckets, 3600))
-
-
-def _values(bucket: Bucket) -> tuple[int, ...]:
-    return tuple(getattr(bucket, name) for name, _ in _PARTS)
-
-
-def _parts(bucket: Bucket) -> Iterator[tuple[Tone, float]]:
-    for name, tone in _PARTS:
-        yield tone, getattr(bucket, name)
 
 
 def _stacked(parts: Iterable[tuple[Tone, float]], peak: float) -> Iterator[Block]:

@@ -17,18 +17,19 @@ from typing import Any, TypeAlias
 
 from flask import Response, abort, current_app, jsonify, request
 from flask.typing import ResponseReturnValue
+from sqlalchemy import Row
 
 from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
 from ..jobs.health import Figures, Verdict, read_verdict, read_verdict_and_figures
-from ..jobs.history import cumulative
+from ..jobs.history import counted, cumulative
 from ..jobs.humanize import seconds_since
 from ..jobs.pruning import seconds_behind
 from ..jobs.reader import Reader, reading
 from ..jobs.state import State, state_of
 from ..jobs.ticks import read_activity
-from ..jobs.trends import HourOfTask, read_last_hour
+from ..jobs.trends import read_last_hour
 from ..log import logger
 from ..types import TickReport
 from .params import clamped
@@ -169,7 +170,7 @@ class _Collector:
         return self._metrics
 
 
-def _histograms(rows: Sequence[HourOfTask]) -> Iterator[Any]:
+def _histograms(rows: Sequence[Row[Any]]) -> Iterator[Any]:
     """Yield a histogram of each time that runs of the last whole hour took, by task."""
     from prometheus_client.core import GaugeHistogramMetricFamily
 
@@ -177,10 +178,10 @@ def _histograms(rows: Sequence[HourOfTask]) -> Iterator[Any]:
         text = f"Seconds that the runs which ended in the last whole hour {what}"
         found = GaugeHistogramMetricFamily(f"cronjobs_{name}_seconds", text, labels=["task"])
         for row in rows:
-            buckets = getattr(row, name)
+            buckets = counted(getattr(row, name))
             bounds = [(str(bound), number) for bound, number in cumulative(buckets, _EVERY)]
             bounds.append(("+Inf", buckets.total()))
-            found.add_metric([row.task], bounds, getattr(row, f"{name}_seconds"))
+            found.add_metric([row.job_type], bounds, getattr(row, f"{name}_seconds"))
         yield found
 
 

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from flask import Response, abort, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
-from ..jobs.agenda import read_agenda
+from ..jobs.agenda import read_agenda, scheduled_zones, span_of
 from ..jobs.batches import views as batches_report
 from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
 from ..jobs.effects import list_effects
-from ..jobs.errors.views import STATES as ERROR_STATES
-from ..jobs.errors.views import list_errors
-from ..jobs.finding import find_place
+from ..jobs.error_groups import STATES as ERROR_STATES
+from ..jobs.error_groups import list_errors
 from ..jobs.health import headline_of, tone_of
-from ..jobs.operations.views import list_operations
+from ..jobs.operations import list_operations
 from ..jobs.orders import list_key_orders
-from ..jobs.overview import read_overview
+from ..jobs.overview import find_place, read_overview
 from ..jobs.pauses import queues as declared_queues
 from ..jobs.queues import list_queues
-from ..jobs.reader import Page, reading
+from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, RunFilter, sorting_of
 from ..jobs.runs.list import WINDOW, list_runs
 from ..jobs.runs.search import scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
+from ..jobs.trends import Trend, read_trend
 from ..jobs.workers import list_hosts
 from .actions import run_or_404
 from .bulk import BULK
@@ -45,6 +45,7 @@ from .params import (
     cursor_text,
     definition_filter,
     needed,
+    page_zone,
     row_id,
     run_filter,
     text,
@@ -137,11 +138,20 @@ def queues() -> ResponseReturnValue:
 
 
 def tonight() -> ResponseReturnValue:
-    """Render what ran in the last twelve hours and what will run in the next, a lane each."""
-    found = read_agenda(state_of())
+    """Render what ran and what will run, a lane each: ``?from=`` to ``?until=``."""
+    asked = {name: text(request.args, name) for name in ("from", "until")}
+    with reading(state_of()) as reader:
+        zones = scheduled_zones(reader)
+        zone = page_zone(zones, reader.state.settings.timezone)
+        try:
+            span = span_of(reader.now, zone, asked["from"], asked["until"])
+        except ValueError as error:
+            raise BadQuery(str(error)) from None
+        found = read_agenda(reader, span)
     return reader_page(
         "tonight",
-        own_zones=[lane.timezone for lane in found.lanes],
+        own_zones=zones,
+        asked=asked,
         found=found,
         width=ACROSS,
         now=found.now,
@@ -190,40 +200,53 @@ def definitions() -> ResponseReturnValue:
 
 def definition() -> ResponseReturnValue:
     """Render one definition with its last runs and next slots."""
-    name = needed(request.args, "name")
-    state = state_of()
-    found = find_definition(state, name)
-    if found is None:
-        abort(404, "There is no definition of that name. It may have been renamed or removed.")
+    name, state = needed(request.args, "name"), state_of()
+    with reading(state) as reader:
+        found = find_definition(reader, name)
+        if found is None:
+            abort(404, "There is no definition of that name. It may have been renamed or removed.")
+        trend = _trend(reader, found.view.task, [found.view.timezone])
+    hidden = found if state.settings.show_payload else replace(found, payload=None)
     return reader_page(
         "definition",
         _tone(found.view),
         own_zones=[found.view.timezone],
         found=found,
         definition=found.view,
-        drawn=day_chart(found.days, found.marks),
+        trend=trend,
+        drawn=day_chart(trend.days, trend.marks),
         shown=state.settings.show_payload,
         now=found.now,
         refresh=REFRESH,
-        data=found if state.settings.show_payload else replace(found, payload=None),
+        data={**plain_data(hidden), "trend": trend},
     )
 
 
 def task() -> ResponseReturnValue:
     """Render one task: what the code says about it, its definitions and its last runs."""
-    found = find_task(state_of(), needed(request.args, "name"))
-    if found is None:
-        abort(404, "There is no task of that name. It may have been renamed or removed.")
+    name = needed(request.args, "name")
+    with reading(state_of()) as reader:
+        found = find_task(reader, name)
+        if found is None:
+            abort(404, "There is no task of that name. It may have been renamed or removed.")
+        zones = [row.timezone for row in found.definitions]
+        trend = _trend(reader, name, zones)
     return reader_page(
         "task",
-        own_zones=[row.timezone for row in found.definitions],
+        own_zones=zones,
         found=found,
-        drawn=day_chart(found.days, found.marks),
+        trend=trend,
+        drawn=day_chart(trend.days, trend.marks),
         window=WINDOW,
         now=found.now,
         refresh=REFRESH,
-        data=found,
+        data={**plain_data(found), "trend": trend},
     )
+
+
+def _trend(reader: Reader, task: str, zones: Sequence[str]) -> Trend:
+    """Return the trend of a task, by days in the zone of the page."""
+    return read_trend(reader, task, page_zone(zones, reader.state.settings.timezone))
 
 
 def _tone(view: DefinitionView) -> Tone:

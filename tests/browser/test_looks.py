@@ -24,8 +24,9 @@ pytestmark = pytest.mark.browser
 AXE = Path(sys.prefix) / "axe/node_modules/axe-core/axe.min.js"
 PAGES = ("/", "/definitions", "/definition?name=refresh_cache", "/task?name=refresh_cache", "/runs",
          "/runs?status=dead", "/runs?status=dead&overdue=1", "/runs/bulk?do=discard&status=dead",
-         "/runs/56", "/effects?all=1", "/ticks", "/runs/999999", "/runs?status=bogus",
-         "/runs?q=report&status=queued", "/run?name=print_invoice", "/runs/56/edit")  # fmt: skip
+         "/runs/56", "/effects?all=1", "/ticks", "/tonight?from=22:00&until=08:00",
+         "/runs/999999", "/runs?status=bogus", "/runs?q=report&status=queued",
+         "/run?name=print_invoice", "/runs/56/edit")  # fmt: skip
 EVIL = (
     "\"'><img src=x onerror=alert(1)><script>document.title='owned';alert(2)</script>"
     "<svg onload=alert(3)>javascript:alert(4)" + "long" * 40

@@ -17,9 +17,9 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import crontab
-from flask_cronjobs.cli.crontab import Wake
+from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.models.tables import Base
+from flask_cronjobs.models import JobRun
 from tests.rows import Rows
 
 from .conftest import Admin
@@ -168,7 +168,7 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
         "Error: The job tables do not exist. Run: flask jobs admin init (in the database "
     )
     created = json.loads(runner.invoke(args=["jobs", "admin", "init", "--json"]).output)["created"]
-    assert sorted(created) == sorted(Base.metadata.tables)
+    assert sorted(created) == sorted(JobRun.metadata.tables)
     assert runner.invoke(args=["jobs", "admin", "init"]).output == "All tables exist.\n"
 
 
@@ -295,19 +295,19 @@ def test_crontab_does_not_warn_of_a_variable_that_flask_finds_under_cron_as_well
 
 
 def test_systemd_units_escape_what_systemd_would_read() -> None:
-    wake = Wake(
+    texts = wake_texts(
         folder=Path("/srv/100% app"),
         command=("/venv/bin/flask", "jobs", "tick", "$x y"),
         app="my app.py",
         log=Path("/var/log/jobs.log"),
         grace=20.0,
     )
-    assert "WorkingDirectory=/srv/100%% app\n" in wake.service
-    assert 'ExecStart=/venv/bin/flask jobs tick "$$x y"\n' in wake.service
-    assert 'Environment="FLASK_APP=my app.py"\n' in wake.service
-    assert "TimeoutStopSec=50\n" in wake.service
-    assert "OnCalendar=*-*-* *:*:00\n" in wake.timer
-    assert wake.line.count("\\%") == 1
+    assert "WorkingDirectory=/srv/100%% app\n" in texts["service"]
+    assert 'ExecStart=/venv/bin/flask jobs tick "$$x y"\n' in texts["service"]
+    assert 'Environment="FLASK_APP=my app.py"\n' in texts["service"]
+    assert "TimeoutStopSec=50\n" in texts["service"]
+    assert "OnCalendar=*-*-* *:*:00\n" in texts["timer"]
+    assert texts["crontab"].count("\\%") == 1
 
 
 def test_systemd_is_printed_with_what_to_do(admin: Admin) -> None:

@@ -11,6 +11,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.models import JobHour
 from tests.rows import Rows, ago
 
 from .conftest import Admin
@@ -28,6 +29,7 @@ from .conftest import Admin
         ("ticks --before 1", "There are no older ticks."),
         ("marks", "There are no marks. To make one: flask jobs admin mark v812"),
         ("operations", "No operation is recorded."),
+        ("trend", "No run has ended within two weeks, as far as whole hours are written."),
         ("queues", "No task is declared, and nothing waits."),
         ("workers", "No host has ticked within the last day."),
         ("turns", "No run of a strict order waits or runs."),
@@ -48,7 +50,7 @@ def test_empty_list_says_so(admin: Admin, args: str, none: str) -> None:
         ("batches", "batches", "id", "Older: {} --limit 2 --before 2"),
         ("ticks", "ticks", "id", "Older: {} --limit 2 --before 2"),
         ("definitions", "definitions", "name", "More: {} --limit 2 --after k1"),
-        ("turns --stopped", "keys", "key", "More: {} --stopped --limit 2 --after k1"),
+        ("turns --stopped", "keys", "place", "More: {} --stopped --limit 2 --after 0:3"),
     ],
 )
 def test_next_page_is_a_command_with_all_that_was_asked(
@@ -155,7 +157,7 @@ def batch(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> str:
 
 def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
     line = admin.ok("batches").splitlines()[1].split()
-    assert line[:5] == ["b", "open", "[##########..........]", "2/4", "1"]
+    assert line[:5] == ["b", "open", "[#####xxxxx..........]", "2/4", "1"]
     output = admin.ok("batches", batch)
     assert "Batch b: open" in output
     assert "50% of 4 members" in output
@@ -174,7 +176,7 @@ def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None
     assert "finished" in admin.ok("batches", "--all")
     said = admin.ok("batches", batch, "--retry", "--again")
     assert f"1 run of {batch} is queued again.\n" in said
-    assert "running" in admin.ok("batches")
+    assert "about" in admin.ok("batches").splitlines()[1]  # How long it takes.
 
 
 @pytest.mark.parametrize("change", ["--retry", "--cancel", "--close"])
@@ -240,7 +242,7 @@ def test_each_key_in_strict_order_is_a_line_with_what_it_waits_for(
     assert f"flask jobs admin discard {dead}" in advice
     assert "account:2" not in admin.ok("turns", "--stopped")
     overview = admin.ok()
-    assert "Strict order is stopped by 1 dead run" in overview
+    assert "Strict order is stopped by 1 dead run: 2 runs wait behind" in " ".join(overview.split())
     assert "flask jobs admin turns --stopped" in overview
     shown = admin.ok("show", dead + 1)
     assert f"for run {dead}, which is dead and stops its key" in shown
@@ -312,12 +314,49 @@ def test_agenda_lists_what_will_run_soonest_first(admin: Admin, rows: Rows) -> N
     rows.definition("each", schedule="* * * * *")
     rows.definition("hourly", schedule="0 * * * *")
     lines = admin.ok("agenda").splitlines()
-    assert lines[0].split() == ["AT", "DEFINITION", "SLOTS", "TAKES"]
+    assert lines[0].split() == ["AT", "DEFINITION", "WHAT", "TAKES"]
     assert len([line for line in lines if "hourly" in line]) == 12
     assert "720 times" in "\n".join(lines)
+    rows.run("dead", 600, definition_id=1, started_at=ago(603))
+    assert "dead" in admin.ok("agenda", "--from", "1h")
     until = datetime.fromisoformat(admin.data("agenda", "--until", "08:00")["end"])
     assert (until.hour, until.minute) == (8, 0)
     assert "Write 08:00" in admin.refused("agenda", "--until", "25:00", code=2)
+
+
+def test_next_runs_of_all_definitions_are_listed(admin: Admin, rows: Rows) -> None:
+    assert admin.ok("definitions", "--next") == "No definition is scheduled.\n"
+    rows.definition("each", schedule="* * * * *")
+    lines = admin.ok("definitions", "--next", "--limit", "3").splitlines()
+    assert [line.split()[-2] for line in lines] == ["DEFINITION", "each", "each", "each"]
+    assert [each["definition"] for each in admin.data("definitions", "--next")["next"]][:1]
+    assert "Leave out --next" in admin.refused("definitions", "--next", "--after", "a", code=2)
+
+
+def test_trend_compares_weeks_and_lists_days(
+    admin: Admin, app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    with app.app_context():
+        for days, bucket, took in ((9, "40", 30), (1, "48", 120)):
+            db.session.add(
+                JobHour(hour=ago(days=days), job_type="send", ended=30, dead=1, waited={},
+                        took={bucket: 30}, took_seconds=took, waited_seconds=0)
+            )  # fmt: skip
+        db.session.commit()
+    admin.ok("mark", "v812")
+    header, line, mark = admin.ok("trend").splitlines()
+    assert header.split()[:6] == ["TASK", "RUNS", "DEAD", "MEDIAN", "95", "%"]
+    assert line.split()[:5] == ["send", "30", "1", "3.8", "s"]
+    assert "4.0 times slower since" in line
+    assert mark.startswith("Marked v812 at")
+    said, _, today, *others = admin.ok("trend", "send").splitlines()
+    assert said.startswith("This week 30 runs, 1 dead, median 3.8 s")
+    assert today.endswith("v812")
+    assert len(others) == 9
+    assert len(admin.data("trend", "send")["days"]) == 10
+    assert admin.data("trend")["tasks"][0]["this_week"]["ended"] == 30
+    assert "Did you mean 'send'?" in admin.refused("trend", "sent")
 
 
 # queues and workers

@@ -14,7 +14,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, SetupError
-from flask_cronjobs.cli.crontab import Wake
+from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.log import log_run, logger
 from tests.rows import Rows, ago
 
@@ -131,7 +131,7 @@ def test_the_log_quotes_the_command_that_pauses_a_broken_definition(
 def test_a_path_that_would_break_the_crontab_line_is_refused(char: str) -> None:
     for folder, log in ((f"/srv/a{char}b", "/x"), ("/srv", f"/x{char}* * * * * root")):
         with pytest.raises(SetupError, match="control character"):
-            Wake(Path(folder), ("/srv/flask", "jobs", "tick"), None, Path(log), 20)
+            wake_texts(Path(folder), ("/srv/flask", "jobs", "tick"), None, Path(log), 20)
 
 
 def test_a_missing_folder_of_the_log_is_quoted(run: Run, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ COMMANDS = (
     ("admin queues --json", '"name": "default"'),
     ("admin workers --json", '"host"'),
     ("admin agenda", "until"),
+    ("admin definitions --next", "remind"),
+    ("admin trend", "within two weeks"),
     ("admin wait {succeeded}", "succeeded"),
     ("admin turns", "strict order"),
     ("admin prune --dry-run", "Would prune 0 runs"),

@@ -97,7 +97,7 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
     assert sorted(shlex.split(f"{again} {queued}")) == sorted(
         shlex.split(next(line for line in out.splitlines() if "Older" in line))[1:]
     )
-    assert "Searched ids and keys of all runs; names of tasks and labels back to run" in out
+    assert "Searched ids and keys of all runs; names of tasks, labels, keys back to run" in out
     found = admin.ok(*args, "--json", "id, label")
     assert json.loads(found)["runs"] == [
         {"id": dead, "label": "invoice 7"},

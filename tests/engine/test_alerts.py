@@ -74,8 +74,8 @@ def test_each_thing_is_told_apart_though_its_words_change(
     jobs.pause(queue="mail")
     jobs.pause(queue="sms")
     assert told() == [
-        "tests: The queue mail is paused by Python",
-        "tests: The queue sms is paused by Python",
+        "tests: The queue mail is paused",
+        "tests: The queue sms is paused",
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from flask import Flask
@@ -13,27 +12,29 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, TickReport
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine.worker.exchanger import Exchanger
+from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.outcomes import released
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs.record_and_claim import QueueLook, look_at_queue, record_and_claim
 from flask_cronjobs.types import Claim
 
 pytestmark = pytest.mark.usefixtures("context")
 
 
 @pytest.fixture
-def other(db: SQLAlchemy) -> Iterator[Claims]:
+def other(db: SQLAlchemy) -> Iterator[Bookkeeping]:
     """Another worker, which claims runs and calls none."""
     with Bookkeeping(db.engine) as books:
-        yield Claims(books)
+        yield books
 
 
-def claimed(other: Claims, db: SQLAlchemy, jobs: CronJobs, token: str = "b:1:x") -> list[Claim]:
+def claimed(
+    other: Bookkeeping, db: SQLAlchemy, jobs: CronJobs, token: str = "b:1:x"
+) -> list[Claim]:
     """Enqueue three runs that the other worker then claims."""
     jobs.get("it").enqueue_many([{}] * 3)
     db.session.commit()
-    claims = other.exchange([], ClaimRequest(limit=9, token=token, tasks=("it",))).claims
+    claims = record_and_claim(other, [], ClaimRequest(limit=9, token=token, tasks=("it",))).claims
     assert len(claims) == 3
     return list(claims)
 
@@ -42,24 +43,24 @@ def claimed(other: Claims, db: SQLAlchemy, jobs: CronJobs, token: str = "b:1:x")
 def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when a tick has found nothing but what another worker has just claimed."""
     event = threading.Event()
-    front = Claims.front
 
-    def note(claims: Claims) -> Any:
-        found = front(claims)
-        if found.ahead and not found.may_find:
+    def note(books: Bookkeeping) -> QueueLook:
+        found = look_at_queue(books)
+        if found.just_claimed and not found.may_find:
             event.set()
         return found
 
-    monkeypatch.setattr(Claims, "front", note)
+    for module in ("tick", "worker.claims"):
+        monkeypatch.setattr(f"flask_cronjobs.engine.{module}.look_at_queue", note)
     return event
 
 
 @pytest.mark.parametrize("own", [0, 2])
 def test_what_another_gives_back_runs_in_the_tick_that_is_there(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, other: Claims, looked: threading.Event,
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, other: Bookkeeping, looked: threading.Event,
     monkeypatch: pytest.MonkeyPatch, own: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.exchange.AHEAD_FOR", 600.0)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.record_and_claim.AHEAD_FOR", 600.0)
     jobs.task(name="it")(lambda: None)
     claims = claimed(other, db, jobs)
     jobs.get("it").enqueue_many([{}] * own)
@@ -73,35 +74,35 @@ def test_what_another_gives_back_runs_in_the_tick_that_is_there(
     thread = threading.Thread(target=tick)
     thread.start()
     assert looked.wait(60)
-    other.exchange([released(each) for each in claims], None)
+    record_and_claim(other, [released(each) for each in claims], None)
     thread.join()
     assert [report.succeeded for report in reports] == [3 + own]
 
 
 def test_what_another_gives_back_between_claim_and_look_runs_in_the_tick_that_is_there(
-    db: SQLAlchemy, jobs: CronJobs, other: Claims, monkeypatch: pytest.MonkeyPatch
+    db: SQLAlchemy, jobs: CronJobs, other: Bookkeeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.exchange.AHEAD_FOR", 600.0)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.record_and_claim.AHEAD_FOR", 600.0)
     jobs.task(name="it")(lambda: None)
     claims = claimed(other, db, jobs)
-    look = Exchanger.may_come_back
+    look = WorkerClaims.may_come_back
 
-    def give_back_and_look(exchanger: Exchanger) -> bool:
+    def give_back_and_look(own: WorkerClaims) -> bool:
         while claims:
-            other.exchange([released(claims.pop())], None)
-        return look(exchanger)
+            record_and_claim(other, [released(claims.pop())], None)
+        return look(own)
 
-    monkeypatch.setattr(Exchanger, "may_come_back", give_back_and_look)
+    monkeypatch.setattr(WorkerClaims, "may_come_back", give_back_and_look)
     assert jobs.tick(budget=60).succeeded == 3
 
 
 @pytest.mark.parametrize("token", ["b:1:x", "handed:celery:b:1:x"])
 def test_tick_ends_while_others_work_on_what_they_claimed_before_or_handed_on(
-    db: SQLAlchemy, jobs: CronJobs, other: Claims, looked: threading.Event,
+    db: SQLAlchemy, jobs: CronJobs, other: Bookkeeping, looked: threading.Event,
     monkeypatch: pytest.MonkeyPatch, token: str,
 ) -> None:  # fmt: skip
     if token.startswith("handed"):
-        monkeypatch.setattr("flask_cronjobs.jobs.runs.exchange.AHEAD_FOR", 600.0)
+        monkeypatch.setattr("flask_cronjobs.jobs.runs.record_and_claim.AHEAD_FOR", 600.0)
     jobs.task(name="it")(lambda: None)
     claimed(other, db, jobs, token)
     if not token.startswith("handed"):

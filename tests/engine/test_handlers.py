@@ -109,7 +109,7 @@ def test_progress_is_written_rarely_however_often_it_is_told(
 def test_worker_asked_to_stop_in_the_midst_of_a_claim_holds_nothing_afterwards(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, moment: str, number: int
 ) -> None:
-    exchanges: list[str] = []
+    writes: list[str] = []
     calls: list[int] = []
 
     @jobs.task
@@ -118,8 +118,8 @@ def test_worker_asked_to_stop_in_the_midst_of_a_claim_holds_nothing_afterwards(
 
     def stop(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if "chosen" in statement:
-            exchanges.append(statement)
-            if len(exchanges) == number:
+            writes.append(statement)
+            if len(writes) == number:
                 keeper = threading.current_thread()
                 assert isinstance(keeper, Keeper)
                 keeper.stop()
@@ -128,7 +128,7 @@ def test_worker_asked_to_stop_in_the_midst_of_a_claim_holds_nothing_afterwards(
         note.using(commit=True).enqueue_many([{"n": n} for n in range(500)])
         event.listen(db.engine, moment, stop)
         tick()
-        assert len(exchanges) >= number
+        assert len(writes) >= number
         rows = list(db.session.scalars(db.select(JobRun)))
         ends = {(run.status, run.attempts, run.locked_by) for run in rows}
         assert ends <= {("queued", 0, None), ("succeeded", 1, None)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -14,10 +14,6 @@ from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, definition_late
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.resident import serve
-from flask_cronjobs.engine.tick import TickOptions
-from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.jobs.definitions.scheduler import tell_late
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition
@@ -181,6 +177,17 @@ class TestRunThatDoesNotBegin:
         jobs.tick(queues=["default"])
         assert [late.definition for late in told] == ["nightly"]
 
+    def test_waiting_for_its_rate_it_is_late_only_without_code(
+        self, jobs: CronJobs, rows: Rows, told: list[LateSlot]
+    ) -> None:
+        jobs.task(name="backup", rate="1/day")(lambda: None)
+        for task in ("backup", "gone"):
+            id_ = rows.definition(task, next_run_at=ago(-3600))
+            rate: dict[str, Any] = {"rate_key": task, "rate_mark": "waits"}
+            rows.run(definition_id=id_, job_type=task, scheduled_for=ago(LATE), **rate)
+        jobs.tick(queues=["another"])
+        assert [late.definition for late in told] == ["gone"]
+
     @pytest.mark.parametrize("status", ["failed", "running", "succeeded", "dead", "cancelled"])
     def test_begun_or_ended_it_is_not_late(
         self, jobs: CronJobs, rows: Rows, told: list[LateSlot], status: str
@@ -204,23 +211,3 @@ def test_slot_that_comes_after_an_outage_was_late_and_is_told_once(
     assert jobs.tick().succeeded == 1
     jobs.tick()
     assert [late.at for late in told] == [slot]
-
-
-def test_resident_worker_tells_too(
-    jobs: CronJobs,
-    rows: Rows,
-    state: State,
-    told: list[LateSlot],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(resident_module, "MINUTE", 0.05)
-    rows.definition("nightly", next_run_at=ago(LATE))
-    thread = threading.Thread(target=serve, args=(state, TickOptions(workers=1)))
-    thread.start()
-    until = time.monotonic() + 60
-    while not told and time.monotonic() < until:
-        time.sleep(0.02)
-    for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
-        keeper.stop()
-    thread.join(60)
-    assert [late.definition for late in told] == ["nightly"]

@@ -22,8 +22,9 @@ from flask_cronjobs.engine.worker import held_runs
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.jobs.runs import changes
-from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs.claim import Answer
 from flask_cronjobs.jobs.runs.leases import progress, renew
+from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition
 from tests.engine.conftest import stop_keepers
@@ -63,8 +64,8 @@ class TestStore:
         one, two, three = kit.claim()
         with locked(database_url, "job_runs", two.id):
             outcomes = [outcome(claim, "succeeded") for claim in (one, two, three)]
-            exchange = kit.claims.exchange(outcomes, None)
-            assert (set(exchange.recorded), set(exchange.locked)) == ({one.id, three.id}, {two.id})
+            answer = kit.claims.record_and_claim(outcomes, None)
+            assert (set(answer.recorded), set(answer.locked)) == ({one.id, three.id}, {two.id})
         assert kit.finish(two)
 
     def test_lost_outcome_of_a_locked_row_is_lost(self, kit: Kit, database_url: str) -> None:
@@ -72,8 +73,8 @@ class TestStore:
         claim = kit.claim_one()
         kit.sql("UPDATE job_runs SET locked_by = 'other:1:token'")
         with locked(database_url, "job_runs", claim.id):
-            exchange = kit.claims.exchange([outcome(claim, "succeeded")], None)
-        assert (set(exchange.recorded), set(exchange.locked)) == (set(), set())
+            answer = kit.claims.record_and_claim([outcome(claim, "succeeded")], None)
+        assert (set(answer.recorded), set(answer.locked)) == (set(), set())
 
     def test_locked_row_holds_up_no_heartbeat_and_is_not_lost(
         self, kit: Kit, database_url: str
@@ -163,15 +164,14 @@ class TestTick:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
         monkeypatch.setattr(held_runs, "LOCKED_RETRY", 0.05)
-        exchange = Claims.exchange
 
-        def look(self: Claims, *args: object, **kwargs: object) -> object:
-            answer = exchange(self, *args, **kwargs)  # type: ignore[arg-type]
+        def look(*args: object, **more: object) -> Answer:
+            answer = record_and_claim(*args, **more)  # type: ignore[arg-type]
             if answer.locked:
                 locks_its_row[0].rollback()
             return answer
 
-        monkeypatch.setattr(Claims, "exchange", look)
+        monkeypatch.setattr("flask_cronjobs.engine.worker.claims.record_and_claim", look)
         report = jobs.tick()
         assert (report.succeeded, report.lost) == (1, 0)
 

@@ -20,10 +20,10 @@ from sqlalchemy.orm import Session
 from flask_cronjobs import CronJobs, NewRun
 from flask_cronjobs.db.notify import CHANNEL, Notifications, wake_listeners
 from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.worker import pace
+from flask_cronjobs.engine.worker import admission
+from flask_cronjobs.engine.worker.admission import Listener
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.options import Limits, most_held
-from flask_cronjobs.engine.worker.pace import Listener
 from flask_cronjobs.jobs.runs import enqueue
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
@@ -92,7 +92,7 @@ class TestWaking:
 
     @pytest.fixture(autouse=True)
     def never_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pace, "POLL_LISTENING", 3600.0)
+        monkeypatch.setattr(admission, "POLL_LISTENING", 3600.0)
 
     def test_a_commit_wakes_it_at_once(
         self, note: Any, db: SQLAlchemy, state: State, resident: Start
@@ -109,7 +109,7 @@ class TestWaking:
     def test_a_notification_stands_for_the_runs_that_are_enqueued_just_after_it(
         self, note: Any, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pace, "WAKE_EVERY", 1.0)
+        monkeypatch.setattr(admission, "WAKE_EVERY", 1.0)
         monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)  # So the second run is not notified of.
         resident()
         wait_until(lambda: waits(db))
@@ -121,7 +121,7 @@ class TestWaking:
         self, note: Any, db: SQLAlchemy, resident: Start, stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(pace, "RECONNECT_AFTER", 0.05)
+        monkeypatch.setattr(admission, "RECONNECT_AFTER", 0.05)
         resident()
         wait_until(lambda: waits(db))
         pids = f"SELECT pid {LISTENERS}"
@@ -264,7 +264,7 @@ def looks(db: SQLAlchemy, context: None) -> list[float]:
 
     @event.listens_for(db.engine, "before_cursor_execute")
     def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        if isinstance(threading.current_thread(), Keeper) and "front" in statement:
+        if isinstance(threading.current_thread(), Keeper) and "first_window" in statement:
             found.append(time.monotonic())
 
     return found
@@ -278,8 +278,8 @@ def pauses(looks: list[float]) -> list[float]:
 def test_a_worker_that_listens_looks_once_in_two_seconds(
     note: Any, looks: list[float], resident: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert pace.POLL_LISTENING == 2.0
-    monkeypatch.setattr(pace, "POLL_LISTENING", 0.6)
+    assert admission.POLL_LISTENING == 2.0
+    monkeypatch.setattr(admission, "POLL_LISTENING", 0.6)
     resident()
     wait_until(lambda: len(looks) >= 4)
     assert min(pauses(looks[1:])) > 0.55
@@ -290,8 +290,8 @@ def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(Notifications, "listen", lambda self: False)
-    monkeypatch.setattr(pace, "POLL", 0.02)
-    monkeypatch.setattr(pace, "POLL_LISTENING", 0.4)
+    monkeypatch.setattr(admission, "POLL", 0.02)
+    monkeypatch.setattr(admission, "POLL_LISTENING", 0.4)
     resident()
     if database_url.startswith("sqlite"):
         wait_until(lambda: len(looks) > 150)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from flask import Flask
@@ -15,6 +16,8 @@ from tests.engine.conftest import Code
 from tests.rows import now
 
 pytestmark = pytest.mark.usefixtures("context")
+
+DAY = timedelta(days=1)
 
 
 def midnight() -> datetime:
@@ -45,13 +48,17 @@ class TestSync:
         jobs.tick()
         assert code.definition().updated_at == before
 
-    def test_changed_schedule_backfills_nothing(self, code: Code) -> None:
+    @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Etc/GMT+12"])
+    def test_changed_schedule_or_zone_backfills_nothing(self, code: Code, zone: str) -> None:
         code().tick()
-        code(schedule="* * * * *").tick()
-        row = code.definition()
-        assert row.schedule == "* * * * *"
-        assert row.next_run_at is not None
-        assert now() - timedelta(minutes=1) < row.next_run_at <= now() + timedelta(minutes=1)
+        for schedule, most in (("* * * * *", timedelta(minutes=1)), ("0 7 * * *", DAY)):
+            code(schedule=schedule, timezone=zone).tick()
+            row = code.definition()
+            assert (row.schedule, row.timezone) == (schedule, zone)
+            assert row.next_run_at is not None
+            assert now() - timedelta(minutes=1) < row.next_run_at <= now() + most
+            hour = row.next_run_at.astimezone(ZoneInfo(zone)).hour
+            assert hour == 7 or schedule == "* * * * *"
         assert code.runs() == []
 
     def test_changed_option_is_in_the_row_after_one_tick(self, code: Code) -> None:

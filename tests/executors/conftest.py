@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine import handed
+from flask_cronjobs.engine import executor_worker
 from tests.executors.threads import Threads
 
 
@@ -26,7 +26,7 @@ def executor(app: Flask) -> Iterator[Threads]:
 
 def forget_kept_connections() -> None:
     """Close the connections that this thread has kept for the next message."""
-    vars(handed)["_of_thread"].kept.clear()
+    vars(executor_worker)["_of_thread"].kept.clear()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine import handed
+from flask_cronjobs.engine import executor_worker
 from flask_cronjobs.executors import perform
 from flask_cronjobs.jobs.runs.handed import fingerprint
 from flask_cronjobs.jobs.state import Throttle, state_of
@@ -29,7 +29,7 @@ from tests.postgres import Server
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process warn, whatever it has said in the last minute."""
-    monkeypatch.setattr(handed, "_refused", Throttle())
+    monkeypatch.setattr(executor_worker, "_refused", Throttle())
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, Retry, current_run
-from flask_cronjobs.engine.worker.exchanger import Exchanger
-from flask_cronjobs.jobs.runs.claim import Exchange
+from flask_cronjobs.engine.worker.claims import WorkerClaims
+from flask_cronjobs.jobs.runs.claim import Answer
 from flask_cronjobs.models import JobBatch, JobRun
 from tests.executors.threads import Threads
 from tests.marks import on_postgresql
@@ -122,17 +122,17 @@ def test_a_turn_that_another_worker_is_giving_is_waited_for(
     def book() -> None: ...
 
     run = book.using(commit=True).enqueue()
-    exchange = Exchanger.exchange
+    send = WorkerClaims.record_and_claim
     looks: list[None] = []
 
-    def claim_nothing_first(self: Exchanger, *args: Any, **more: Any) -> Exchange:
+    def claim_nothing_first(self: WorkerClaims, *args: Any, **more: Any) -> Answer:
         if threading.current_thread().name == "cronjobs-hand-over":
             looks.append(None)
             if len(looks) == 1:
-                return Exchange()
-        return exchange(self, *args, **more)
+                return Answer()
+        return send(self, *args, **more)
 
-    monkeypatch.setattr(Exchanger, "exchange", claim_nothing_first)
+    monkeypatch.setattr(WorkerClaims, "record_and_claim", claim_nothing_first)
     jobs.tick()
     assert [each.id for each in executor.sent] == [run.id]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flask import Flask
 
-from flask_cronjobs.engine import handed
+from flask_cronjobs.engine import executor_worker
 from flask_cronjobs.executors import Executor, HandedRun, perform
 
 
@@ -69,5 +69,5 @@ class Threads(Executor):
 
     def _perform(self, run: HandedRun) -> str | None:
         with self.app.app_context():
-            self._kept.append(handed._of_thread.kept)
+            self._kept.append(executor_worker._of_thread.kept)
             return perform(run.id, run.token)

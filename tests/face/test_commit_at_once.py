@@ -59,17 +59,6 @@ def test_what_waits_in_the_session_is_committed_with_it(db: SQLAlchemy, work: Wo
     assert runs(db) == 1
 
 
-@on_both
-def test_key_that_exists_gives_its_run(db: SQLAlchemy, work: Work) -> None:
-    first = work.using(idempotency_key="k").enqueue(1)
-    again = work.using(idempotency_key="k").enqueue(1)
-    assert (again.id, again.is_new, runs(db)) == (first.id, False, 1)
-    replaced = work.using(idempotency_key="r", replace=True)
-    waiting = replaced.enqueue(1)
-    replaced.enqueue(2)
-    assert (waiting.payload, runs(db)) == ({"number": 2}, 2)
-
-
 @pytest.mark.flask_sqlalchemy
 @on_both
 def test_it_commits_what_the_session_is_bound_to(

@@ -246,17 +246,6 @@ class TestUncommitted:
             keyed.enqueue(1, "x")
         assert warnings() == [warning]
 
-    def test_request_that_forgets_its_commit_warns(
-        self, app: Flask, greet: Greet, warnings: Warnings
-    ) -> None:
-        @app.post("/forget")
-        def forget() -> str:
-            greet.enqueue(1, "x")
-            return "done"
-
-        assert app.test_client().post("/forget").status_code == 200
-        assert "Enqueued and never committed" in warnings()[0]
-
 
 def test_a_refusal_does_not_repeat_a_megabyte(context: None, jobs: CronJobs) -> None:
     task = jobs.task(name="it")(lambda: None)

@@ -86,23 +86,6 @@ def test_label_is_short_clean_and_without_secrets(
     assert jobs.get("it").label_for({"user": "s3cret"}, ["user"]) != "s3cret"
 
 
-@pytest.mark.parametrize(
-    ("label", "why"),
-    [
-        ("for {user_if}", "it: label 'for {user_if}' names 'user_if', which the handler does not"),
-        ("for {user_id", "it: label 'for {user_id' is not a format text"),
-        ("", "it: label is ''. Give a text of 1 to 500 printable characters"),
-    ],
-)
-def test_label_that_no_run_could_have_is_refused(jobs: CronJobs, label: str, why: str) -> None:
-    with pytest.raises(TaskError) as refused:
-
-        @jobs.task(name="it", label=label)
-        def it(user_id: int) -> None: ...
-
-    assert str(refused.value).startswith(why)
-
-
 @on_both
 def test_signals_know_the_label(jobs: CronJobs, db: SQLAlchemy, bill: Any) -> None:
     told: list[str | None] = []

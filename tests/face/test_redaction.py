@@ -48,7 +48,43 @@ SHAPES = [
 def test_words_that_name_a_secret_hide_it(text: str, kept: str) -> None:
     for word in WORDS:
         assert strip_credentials(text.format(word)) == kept.format(word)
-        assert redacted({word: "s3cret"}, Settings().redact) == {word: "***"}
+        values: list[Any] = ["s3cret", {"a": ["s3cret"]}]
+        for value in values:
+            assert redacted({word: value}, Settings().redact) == {word: "***"}
+        for label in ("name", "Key"):
+            pair: Any = {label: word, "value": "s3cret", "a": 1}
+            assert redacted([pair], Settings().redact) == [{label: word, "value": "***", "a": 1}]
+
+
+def test_redaction_stops_at_a_depth_instead_of_the_stack() -> None:
+    deep: Any = "bottom"
+    for _ in range(500):
+        deep = [deep]
+    shown = redacted(deep, ())
+    assert "bottom" not in str(shown)
+    assert "…" in str(shown)
+
+
+PLAIN = {"name": "ada", "value": "x", "key": 1, "monkey": [None, True, 2.5], "": ""}
+
+
+@pytest.mark.parametrize(
+    ("payload", "names", "shown"),
+    [
+        ({"token": "abc", "ok": [1, None]}, ("token",), {"token": "***", "ok": [1, None]}),
+        *(
+            ({"xApiKey": 1, "b": 2}, (name,), {"xApiKey": "***", "b": 2})
+            for name in ("Api-Key", "api_key", "API KEY")
+        ),
+        ({"dsn": "postgresql://ada:s3cret@db/a"}, (), {"dsn": "postgresql://***@db/a"}),
+        ({"json": '{"password": "s3cret"}'}, (), {"json": '{"password": ***'}),
+        (PLAIN, Settings().redact, PLAIN),
+    ],
+)
+def test_redaction(payload: Any, names: tuple[str, ...], shown: Any) -> None:
+    before = str(payload)
+    assert redacted(payload, names) == shown
+    assert str(payload) == before
 
 
 #: All that follows one of these is hidden, to the end of its line.

@@ -87,26 +87,6 @@ def test_helper_runs_a_run_of_its_own(jobs: CronJobs, load: Any) -> None:
     assert helpers.run(load, shop_id=5).id != helpers.run(load, shop_id=5).id
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"unique": "load:{shop}"}, "it: unique 'load:{shop}' names 'shop', which the handler"),
-        ({"unique": "load:{shop_id"}, "it: unique 'load:{shop_id' is not a format text"),
-        ({"unique_while": "pending"}, "it: unique_while has no effect without unique. Give both."),
-        (
-            {"unique": "it", "unique_while": "ever"},
-            "it: unique_while is 'ever'. Give one of 'kept'",
-        ),
-    ],
-)
-def test_what_cannot_be_filled_is_refused_where_it_is_declared(
-    jobs: CronJobs, options: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(TaskError) as caught:
-        jobs.task(name="it", **options)(lambda shop_id: None)
-    assert str(caught.value).startswith(says)
-
-
 def test_what_cannot_be_a_key_is_refused_at_the_call(jobs: CronJobs, load: Any) -> None:
     jobs.task(name="it", unique="{text}")(lambda text: None)
     with pytest.raises(TaskError, match=r"The unique '\{text\}' of the task it makes the key"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -11,11 +12,19 @@ from flask_cronjobs.jobs.agenda import (
     Agenda,
     ClockChange,
     Lane,
-    find_clock_changes,
+    Span,
+    clock_changes,
+    next_runs,
     read_agenda,
+    span_of,
 )
 from flask_cronjobs.jobs.state import State
 from tests.rows import Rows, ago, now
+
+
+def until(**parts: float) -> Span:
+    """Twelve hours back, and *parts* of a `timedelta` ahead."""
+    return Span(ago(hours=12), now() + timedelta(**parts), "UTC")
 
 
 def lane_of(agenda: Agenda, name: str) -> Lane:
@@ -46,7 +55,6 @@ def test_lane_has_what_ran_what_was_missed_and_what_is_to_come(state: State, row
     assert lane.pieces[3].run_id == running
     assert lane.pieces[3].end == agenda.now
     assert lane.expected == pytest.approx(20)
-    assert not lane.capped
     coming = lane.of("planned")
     assert len(coming) == 12
     assert coming[0].start > agenda.now
@@ -58,11 +66,14 @@ def test_many_slots_are_a_band_and_many_runs_are_capped(state: State, rows: Rows
     for number in range(RUNS_SHOWN):
         rows.run("succeeded", 60 * number, definition_id=id_)
     rows.definition("broken", schedule="x", timezone="Nowhere/Here")
-    agenda = read_agenda(state, now() + timedelta(hours=2))
+    agenda = read_agenda(state, until(hours=2))
     lane = lane_of(agenda, "each")
     (band,) = lane.of("planned", "band")
     assert (band.kind, band.number) == ("band", 120)
-    assert lane.capped
+    (older,) = lane.of("older")
+    assert older.start == agenda.start < older.end <= lane.of("succeeded")[0].end
+    yesterday = Span(ago(hours=20), ago(hours=10), "UTC")
+    assert lane_of(read_agenda(state, yesterday), "each").pieces == ()
     assert lane_of(agenda, "broken").pieces == ()
 
 
@@ -70,7 +81,7 @@ def test_definitions_that_begin_at_once_are_more_than_the_workers(state: State, 
     for name in ("b", "a"):
         rows.definition(name, schedule="30 * * * *")
     rows.definition("alone", schedule="31 * * * *")
-    collisions = read_agenda(state, now() + timedelta(minutes=59)).collisions
+    collisions = read_agenda(state, until(minutes=59)).collisions
     assert [each.names for each in collisions] in ([], [("a", "b")])
     assert {each.names for each in read_agenda(state).collisions} == {("a", "b")}
 
@@ -88,11 +99,72 @@ def test_delayed_runs_are_grouped_by_task(state: State, rows: Rows) -> None:
 
 
 def test_clock_change_is_found_to_the_minute() -> None:
-    def changes(zone: str, start: datetime) -> list[ClockChange]:
-        lane = Lane("a", "a", zone, (), None, False)
-        return list(find_clock_changes([lane, lane], start, start + timedelta(hours=24)))
+    def changes(start: datetime, *zones: str) -> list[ClockChange]:
+        return list(clock_changes(zones, start, start + timedelta(hours=24)))
 
     eve = datetime(2026, 10, 24, 18, 7, 30, tzinfo=timezone.utc)
     at = datetime(2026, 10, 25, 1, tzinfo=timezone.utc)
-    assert changes("Europe/Berlin", eve) == [ClockChange(at, "Europe/Berlin", -3600)]
-    assert changes("UTC", eve) == changes("Europe/Berlin", eve + timedelta(days=7)) == []
+    assert changes(eve, "Europe/Berlin", "UTC") == [ClockChange(at, "Europe/Berlin", -3600)]
+    assert changes(eve, "UTC", "Nowhere/Here") == changes(eve + timedelta(days=7), "Europe/Berlin")
+    howe = datetime(2026, 4, 4, 12, tzinfo=timezone.utc)
+    (half,) = changes(howe, "Australia/Lord_Howe")
+    assert (half.at.hour, half.seconds) == (15, -1800)
+
+
+NOON = datetime(2026, 10, 24, 10, tzinfo=timezone.utc)  # In Berlin; its clocks go back at night.
+
+
+@pytest.mark.parametrize(
+    ("now", "start", "end", "from_hour", "until_hour"),
+    [
+        (NOON, None, None, -12, 12),
+        (NOON, "22:00", "08:00", 10, 21),
+        (NOON + timedelta(hours=16), "22:00", "08:00", -6, 5),
+        (NOON, "9:30", None, -2.5, 12),
+        (NOON, None, "12:00", -12, 25),
+        (NOON, "1h", "24h", -1, 24),
+        (NOON, "90d", "90d", -168, 168),
+        (NOON, "2026-10-24T08:00", "2026-10-24T18:00Z", -4, 8),
+        (NOON, "2026-10-25", "2026-10-26T00:00+01:00", 12, 37),
+        (NOON, "1999-01-01T00:00Z", "2999-12-31T00:00", -168, 168),
+    ],
+)
+def test_span_is_read_in_the_zone(
+    now: datetime, start: str | None, end: str | None, from_hour: float, until_hour: float
+) -> None:
+    span = span_of(now, "Europe/Berlin", start, end)
+    assert span.start - now == timedelta(hours=from_hour)
+    assert span.end - now == timedelta(hours=until_hour)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "said"),
+    [
+        (None, "25:00", "'25:00' is not a time. Write 08:00, 24h or 2026-11-20T06:00."),
+        ("tomorrow", None, "'tomorrow' is not a time"),
+        ("0001-01-01T00:00+23:00", None, "is not a time"),
+        ("2026-10-25T00:00", "2026-10-24T00:00", "is not before 2026-10-24T00:00."),
+        (None, "2020-01-01T00:00Z", "Twelve hours ago is not before 2020"),
+    ],
+)
+def test_wrong_span_is_refused_with_what_to_write(
+    start: str | None, end: str | None, said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        span_of(NOON, "Europe/Berlin", start, end)
+
+
+def test_next_runs_are_those_of_all_definitions_soonest_first(state: State, rows: Rows) -> None:
+    minute = now().replace(second=0, microsecond=0)
+    rows.definition("late", schedule="0 0 1 1 *", next_run_at=ago(minutes=3))
+    for name, step in (("each", "*"), ("broken", "x"), ("yearly", "59 23 31 12")):
+        schedule = f"{step} * * * *" if step != "59 23 31 12" else f"{step} *"
+        rows.definition(name, schedule=schedule, next_run_at=minute + timedelta(minutes=1))
+    rows.definition("paused", paused_at=ago())
+    found = next_runs(state, 6)
+    assert [each.definition for each in found] == ["late", *["each"] * 5]
+    assert [each.at - found[1].at for each in found[2:4]] == [
+        timedelta(minutes=1),
+        timedelta(minutes=2),
+    ]
+    assert {each.definition for each in next_runs(state, 1_000)} == {"late", "each"}

@@ -135,7 +135,7 @@ def test_this_host_s_clock_is_compared(state: State, monkeypatch: pytest.MonkeyP
 #: What `make_faults` has made wrong: the ids, each with its level, and a part of what is said.
 FAULTS = {
     "host-clock": ("warning", "The clock of skewed was 1 min 30 s behind the database's"),
-    "overdue": ("error", "1 run overdue, the oldest for 1 h"),
+    "overdue": ("error", "Work has been waiting for 1 h"),
     "stale-runs": ("warning", "The next tick takes back 1 running run."),
     "dead": ("warning", "1 run ended dead in the last 24 h"),
     "orphaned-task": ("warning", "the task 'gone'. Waiting for code that does: 1 run"),
@@ -143,7 +143,7 @@ FAULTS = {
     "orphaned-definition": ("warning", "The definition 'customer' is for the task 'gone'"),
     "undeclared-definition": ("info", "The definition 'former' came from code"),
     "effects-in-doubt": ("warning", "1 effect in doubt"),
-    "stopped-keys": ("warning", "such as 'account:7'"),
+    "stopped-keys": ("warning", "such as 'account:7': 0 runs behind them"),
     "pruning": ("warning", "Pruning is 5 h behind"),
 }
 
@@ -310,7 +310,8 @@ def test_the_command_exits_1_for_an_error_and_0_without(
     result = runner.invoke(args=["jobs", "admin", "doctor", "--json"])
     assert result.exit_code == 0, result.output
     findings = json.loads(result.output)["findings"]
-    assert set(findings[0]) == {"id", "level", "what", "todo", "since", "link", "act"}
+    named = {"id", "level", "what", "todo", "since", "link", "act", "title", "by"}
+    assert set(findings[0]) == named
     strict = ["jobs", "admin", "doctor", "--strict"]
     warned = runner.invoke(args=strict)
     assert warned.exit_code == ("warning" in warned.output)

@@ -14,6 +14,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.eligibility import REASONS
 from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_and_figures, tone_of
+from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobBatch, JobPause
 from tests.rows import Rows, ago
@@ -70,6 +71,20 @@ def no_code(rows: Rows, age: float) -> None:
     rows.run(age=age, job_type="gone")
 
 
+#: A run that waits for its rate.
+RATED: dict[str, Any] = {"rate_key": "r", "rate_mark": "waits"}
+
+
+def no_code_at_a_rate(rows: Rows, age: float) -> None:
+    rows.run(age=age, **RATED)
+    rows.run(age=age, job_type="gone", **RATED)
+
+
+def rated_head_without_code(rows: Rows, age: float) -> None:
+    rows.run(age=age, job_type="gone", **ORDERED, **RATED)
+    behind(rows, age)
+
+
 def snoozes(rows: Rows, age: float, number: int = 5000) -> None:
     rows.run(run_at=ago(-HOUR), scheduled_for=ago(age), snoozes=number)
 
@@ -101,10 +116,12 @@ AGAIN = "run 1 of 'send' was due 2 d ago and has been snoozed 5,000 times"
 OPEN = "the batch 'import' was opened 2 d ago and not closed"
 CASES = [
     Case("order", head_without_code, HOUR, 300, ORDER, "flask jobs admin cancel 1"),
+    Case("order", rated_head_without_code, HOUR, 300, ORDER, "flask jobs admin cancel 1"),
     Case("held", held_share, 3 * HOUR, HOUR, HELD, "flask jobs admin show 1"),
     Case("held", held_turn, 3 * HOUR, HOUR, HELD, "flask jobs admin show 1"),
     Case("share", no_share, 2 * DAY, 23 * HOUR, SHARE, "list --status running"),
     Case("undeclared", no_code, 2 * DAY, 23 * HOUR, CODE, "jobs admin cancel --task gone"),
+    Case("undeclared", no_code_at_a_rate, 2 * DAY, 23 * HOUR, CODE, "admin cancel --task gone"),
     Case("snoozes", snoozes, 2 * DAY, 23 * HOUR, AGAIN, "flask jobs admin show 1"),
     Case("batch", open_batch, 2 * DAY, 23 * HOUR, OPEN, "admin batches import --close"),
 ]
@@ -143,7 +160,7 @@ def test_nothing_is_named_before_its_time(state: State, rows: Rows, case: Case) 
     assert headline_of(verdict, figures) == "All is well"
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=["red", "amber"])
+@pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=["red", "amber"])
 @pytest.mark.pages
 def test_it_is_told_on_the_page_by_the_command_and_to_monitors(
     app: Flask, rows: Rows, case: Case
@@ -155,7 +172,11 @@ def test_it_is_told_on_the_page_by_the_command_and_to_monitors(
     assert (answer.status_code, answer.text) == ((503, "overdue\n") if is_red else (200, "ok\n"))
     page = client.get("/jobs/").text.replace("&#39;", "'")
     assert case.said in page
-    assert ("<h1>Work stands still</h1>" in page, case.todo in page) == (is_red, is_red)
+    assert case.todo in page
+    assert ("<h1>Work stands still</h1>" in page, page.partition("<main")[2].count(case.said)) == (
+        is_red,
+        1,
+    )
     metrics = client.get("/jobs/metrics").text
     assert f'cronjobs_stalled_seconds{{kind="{case.kind}"}}' in metrics
     assert f"cronjobs_healthy {0.0 if is_red else 1.0}" in metrics
@@ -194,7 +215,7 @@ def test_a_task_with_a_long_timeout_may_hold_its_key_for_longer(state: State, ro
 def test_what_is_paused_waits_for_somebody_to_resume_it(
     state: State, rows: Rows, kind: str
 ) -> None:
-    for case in (*CASES[:2], *CASES[3:6]):
+    for case in (CASES[0], CASES[2], *CASES[4:6], CASES[7]):
         case.make(rows, case.age)
     assert {each.kind for each in read_verdict(state).stalled} > {"order", "undeclared"}
     for name in ("send", "gone", "default"):
@@ -211,3 +232,19 @@ def test_the_most_urgent_is_named_first(state: State, rows: Rows) -> None:
     kinds = [each.kind for each in verdict.stalled]
     assert kinds == ["order", "share", "undeclared", "snoozes", "batch"]
     assert "waits in strict order" in verdict.sentence
+
+
+def test_the_run_that_waits_is_named_with_its_label(state: State, rows: Rows) -> None:
+    rows.run(age=HOUR, job_type="gone", **ORDERED)
+    behind(rows, HOUR, label="invoice 5,\ncustomer 9")
+    (found,) = read_verdict(state).stalled
+    assert found.what.startswith("run 2 (invoice 5, customer 9) waits in strict order behind run 1")
+
+
+def test_rated_runs_without_code_are_counted_as_those_of_the_task(state: State, rows: Rows) -> None:
+    for key in ("r", "s"):
+        rows.run(job_type="gone", rate_key=key, rate_mark="waits")
+        rows.run(rate_key=key, rate_mark="waits")
+    rows.run(job_type="gone")
+    (orphan,) = list_orphans(state)
+    assert (orphan.task, orphan.count.value) == ("gone", 3)

@@ -9,11 +9,17 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, NotFound
-from flask_cronjobs.jobs.errors import views
-from flask_cronjobs.jobs.errors.actions import mute, reopen, resolve, retry_group
-from flask_cronjobs.jobs.errors.fingerprints import fingerprint, pattern_of
-from flask_cronjobs.jobs.errors.views import ErrorGroup, list_errors
-from flask_cronjobs.jobs.operations.views import list_operations
+from flask_cronjobs.jobs import error_groups as views
+from flask_cronjobs.jobs.error_groups import (
+    ErrorGroup,
+    list_errors,
+    mute,
+    reopen,
+    resolve,
+    retry_group,
+)
+from flask_cronjobs.jobs.fingerprints import fingerprint, pattern_of
+from flask_cronjobs.jobs.operations import list_operations
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -23,6 +24,7 @@ from flask_cronjobs.jobs.health import (
     read_verdict_and_figures,
     tone_of,
 )
+from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.ticks import list_gaps, list_ticks
 from flask_cronjobs.models import JobDefinition, JobTick
@@ -45,6 +47,80 @@ def admin(app: Flask, jobs: CronJobs) -> Callable[..., Result]:
         return app.test_cli_runner().invoke(args=["jobs", "admin", *args])
 
     return admin
+
+
+# The verdict
+
+
+@pytest.mark.parametrize(
+    ("age", "word", "said"),
+    [
+        (None, "never", "No tick has run yet"),
+        (12, "ok", "from web-1"),
+        (170, "ok", "from web-1"),
+        (200, "late", "ticks have stopped"),
+    ],
+)
+def test_verdict_goes_by_the_age_of_the_last_tick(
+    state: State, rows: Rows, age: float | None, word: str, said: str
+) -> None:
+    if age is not None:
+        rows.tick(age=age)
+    verdict = read_verdict(state)
+    assert (verdict.word, verdict.ok) == (word, word == "ok")
+    assert verdict.age == (None if age is None else pytest.approx(age, abs=5))
+    assert (verdict.last_tick_at is None, verdict.host) == (age is None, age and "web-1")
+    assert said in verdict.sentence
+
+
+def test_verdict_goes_by_the_tick_seen_last_not_begun_last(state: State, rows: Rows) -> None:
+    rows.tick(age=1, started_at=ago(600), host="resident")
+    rows.tick(age=250, host="other")
+    assert read_verdict(state).host == "resident"
+
+
+def test_verdict_is_overdue_when_work_waits_though_ticks_come(state: State, rows: Rows) -> None:
+    rows.tick()
+    rows.run(age=590)
+    key: dict[str, Any] = {"concurrency_key": "user:1", "concurrency_limit": 1}
+    rows.run("running", **key, concurrency_share=1)
+    rows.run(age=3600, **key)
+    assert read_verdict(state).ok, "it waits behind a full concurrency key"
+    rows.run(age=660, concurrency_key="user:2", concurrency_limit=1)
+    verdict = read_verdict(state)
+    assert verdict.word == "overdue"
+    assert verdict.oldest == pytest.approx(660, abs=5)
+
+
+# The figures
+
+
+def test_figures_count_what_waits_runs_and_died(state: State, rows: Rows) -> None:
+    for _ in range(2):
+        rows.run(age=3600)
+    rows.run(age=5)
+    rows.run(age=-3600)
+    rows.run("failed", age=3600)
+    rows.run("running")
+    rows.run("running", locked_until=ago(5))
+    rows.run("dead", age=3600)
+    rows.run("dead", age=2 * 86400)
+    _, figures = read_verdict_and_figures(state)
+    assert figures.overdue == Count(3)
+    assert figures.oldest == pytest.approx(3600, abs=5)
+    assert figures.running == Count(2)
+    assert figures.stale == Count(1)
+    assert figures.dead == Count(1)
+
+
+def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flask_cronjobs.jobs.reader.CAP", 2)
+    for _ in range(4):
+        rows.run("dead")
+    _, figures = read_verdict_and_figures(state)
+    assert figures.dead == Count(2, capped=True)
+    assert str(Count(1000, capped=True)) == "1,000+"
+    assert (figures.oldest, bool(figures.overdue), str(figures.overdue)) == (None, False, "0")
 
 
 class TestScheduleWithoutTick:
@@ -139,7 +215,7 @@ class TestTicksThatFail:
             jobs.tick()
         verdict = read_verdict(state_of(app))
         assert (verdict.word, verdict.failing) == ("late", True)
-        assert "failed" in verdict.sentence
+        assert "ticks begin, but fail" in verdict.sentence
         finding = findings(state_of(app))["ticks"]
         assert (finding.level, "by hand" in finding.todo) == ("error", True)
 
@@ -176,7 +252,7 @@ class TestMissed:
         assert figures.missed is not None
         assert figures.missed.slots in (26, 27)
         assert figures.missed.first == first
-        said = f"{figures.missed.slots} slots were missed, from {first:%Y-%m-%d %H:%M} to"
+        said = f"{figures.missed.slots} slots of hourly were missed, from {first:%Y-%m-%d %H:%M} to"
         assert said in headline_of(verdict, figures)
         assert admin().output.startswith("WARN")
         assert said in admin().output

@@ -12,14 +12,13 @@ from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.jobs.definitions.actions import add_definition, remove_definition, run_now
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
 from flask_cronjobs.jobs.history import add_mark, remove_mark
-from flask_cronjobs.jobs.operations.rows import KEPT
-from flask_cronjobs.jobs.operations.views import OperationView, list_operations, operations_on
+from flask_cronjobs.jobs.operations import KEPT, OperationView, list_operations, operations_on
 from flask_cronjobs.jobs.pauses import Target, pause, resume
 from flask_cronjobs.jobs.pruning import prune, prune_all
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
 from flask_cronjobs.jobs.runs.detail import facts_of, find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs, matching_ids
+from flask_cronjobs.jobs.runs.list import list_runs, matching
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobOperation
@@ -137,7 +136,7 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
     sql(state, f"UPDATE job_operations SET seen_at = '{ago(61):%Y-%m-%d %H:%M:%S.%f%z}'")
     (found,) = operations(state)
     assert found.progress == "4 of 5, stopped"
-    assert len(matching_ids(state, RunFilter(operation=found.id))) == 4
+    assert len(matching(state, RunFilter(operation=found.id)).ids) == 4
 
 
 def test_operation_says_what_became_of_its_runs(state: State, rows: Rows) -> None:
@@ -157,7 +156,7 @@ def test_operation_says_what_became_of_its_runs(state: State, rows: Rows) -> Non
 def test_outcome_is_counted_up_to_a_cap(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.operations.views.CAP", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.reader.CAP", 2)
     RETRY.many(state, [rows.run("dead") for _ in range(3)], "ada")
     (found,) = operations(state)
     assert found.outcome == "2 queued of the first 2 runs"

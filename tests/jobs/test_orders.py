@@ -10,14 +10,17 @@ from sqlalchemy.exc import IntegrityError
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import orders as turns_of_orders
-from flask_cronjobs.jobs.orders import CHUNK
+from flask_cronjobs.jobs.health import read_verdict_and_figures
+from flask_cronjobs.jobs.orders import CHUNK, list_key_orders
 from flask_cronjobs.jobs.pruning import prunable, prune
+from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.leases import give_up_exhausted
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql
-from tests.rows import ago
+from tests.rows import Rows, ago
 
 
 def ordered(kit: Kit, key: str = "key", on_dead: str = "skip", **values: Any) -> int:
@@ -169,11 +172,11 @@ def test_run_is_not_pruned_before_its_turn_is_given_on(kit: Kit, kind: Any) -> N
 
 
 def test_tick_knows_that_turns_are_to_be_given(kit: Kit) -> None:
-    assert kit.claims.front()[:2] == (False, False)
+    assert kit.claims.look_at_queue()[:2] == (False, False)
     first, _ = ordered(kit), ordered(kit)
-    assert kit.claims.front()[:2] == (True, True)
+    assert kit.claims.look_at_queue()[:2] == (True, True)
     assert next_ids(kit) == [first]
-    assert kit.claims.front()[:2] == (False, False), "the second waits, and is not looked at"
+    assert kit.claims.look_at_queue()[:2] == (False, False), "the second waits"
 
 
 @on_postgresql
@@ -255,3 +258,39 @@ def test_many_workers_at_once_keep_the_order(kit: Kit) -> None:
     in_threads(*[work] * 4)
     for key, of_key in ids.items():
         assert [run for name, run in done if name == key] == of_key
+
+
+@pytest.fixture
+def held_up(state: State, rows: Rows) -> State:
+    """Keys by name, with so many runs behind the first one, which is dead but for one key."""
+    order: dict[str, Any] = {"concurrency_limit": 1, "on_dead": "stop"}
+    for key, behind in (("a", 0), ("b", 3), ("c", 1), ("d", 3), ("going", 5)):
+        rows.run("queued" if key == "going" else "dead", concurrency_key=key, **order)
+        for _ in range(behind):
+            rows.run(concurrency_key=key, order_mark="waits", **order)
+    return state
+
+
+@pytest.mark.parametrize("limit", [1, 2, 10])
+def test_keys_that_hold_up_most_come_first(held_up: State, limit: int) -> None:
+    def listed(stopped: bool) -> list[tuple[str, int]]:
+        after, seen = "", list[tuple[str, int]]()
+        while True:
+            page = list_key_orders(held_up, stopped=stopped, after=after, limit=limit)
+            seen += [(each.key, each.waiting.value) for each in page.rows]
+            if page.next is None:
+                return seen
+            after = page.next
+
+    dead = [("b", 3), ("d", 3), ("c", 1), ("a", 0)]
+    assert listed(stopped=True) == dead
+    assert listed(stopped=False) == [("going", 5), *dead]
+
+
+def test_verdict_says_how_many_wait_behind_dead_runs(
+    held_up: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, figures = read_verdict_and_figures(held_up)
+    assert (figures.stops.value, figures.behind) == (4, Count(7))
+    monkeypatch.setattr("flask_cronjobs.jobs.reader.CAP", 4)
+    assert str(read_verdict_and_figures(held_up)[1].behind) == "4+"

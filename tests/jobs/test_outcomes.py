@@ -83,7 +83,7 @@ def test_each_failed_attempt_leaves_a_row_with_its_worker_and_stack(kit: Kit) ->
 def test_batch_of_mixed_outcomes_is_recorded_at_once(kit: Kit) -> None:
     ids = kit.runs(6)
     outcomes = [outcome(*each) for each in zip(kit.claim(), OUTCOME_KINDS, strict=True)]
-    assert kit.claims.exchange(outcomes, None).recorded == set(ids)
+    assert kit.claims.record_and_claim(outcomes, None).recorded == set(ids)
     statuses = [kit.row(run).status for run in ids]
     assert statuses == [*OUTCOME_KINDS[:4], "queued", "queued"]
 
@@ -105,9 +105,9 @@ def test_thousand_outcomes_are_recorded_in_one_exchange(kit: Kit) -> None:
     )
     claims = kit.claim(limit=1000)
     assert len(claims) == 1000
-    exchange = kit.claims.exchange([outcome(claim, "succeeded") for claim in claims], None)
-    assert len(exchange.recorded) == 1000
-    assert placeholder in exchange.recorded
+    answer = kit.claims.record_and_claim([outcome(claim, "succeeded") for claim in claims], None)
+    assert len(answer.recorded) == 1000
+    assert placeholder in answer.recorded
 
 
 def test_only_expired_leases_are_found_oldest_first(kit: Kit) -> None:
@@ -136,11 +136,11 @@ class TestLostAnswers:
         assert kit.claims.already_recorded([made]).recorded == frozenset()
         if cancelled:
             kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP")
-        exchange = kit.claims.exchange([made], None)
-        assert kit.claims.already_recorded([made]).recorded == exchange.recorded == {run}
+        answer = kit.claims.record_and_claim([made], None)
+        assert kit.claims.already_recorded([made]).recorded == answer.recorded == {run}
         if cancelled and kind in ("failed", "released", "snoozed"):
-            assert kit.row(run).status == exchange.stored(made).kind == "cancelled"
-            assert kit.claims.already_recorded([made]) == exchange
+            assert kit.row(run).status == answer.stored(made).kind == "cancelled"
+            assert kit.claims.already_recorded([made]) == answer
 
     def test_another_attempt_s_end_does_not_pass_for_this_one(self, kit: Kit) -> None:
         kit.run()

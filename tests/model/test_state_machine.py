@@ -33,9 +33,9 @@ from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.runs import changes
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew, watch
+from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim, release_token
 from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
 from flask_cronjobs.registry.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
@@ -68,7 +68,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.books = Bookkeeping(self.engine)
         for table in TABLES:
             self.sql(f"DELETE FROM {table}")
-        self.claims, self.operator = Claims(self.books), Operator(self.books)
+        self.operator = Operator(self.books)
         self.model = Model()
         self.runs, self.batches = self.model.runs, self.model.batches
         self.marks: dict[str, tuple[str, int, str]] = {}
@@ -147,7 +147,9 @@ class StoreMachine(RuleBasedStateMachine):
     def claimed(self, limit: int, idle: bool) -> Sequence[Claim]:
         """Claim, and give back at once what does not come first in its order, as a worker does."""
         token = next(self.tokens)
-        claimed = self.claims.exchange([], ClaimRequest(limit, token, ("t",), idle=idle)).claims
+        claimed = record_and_claim(
+            self.books, [], ClaimRequest(limit, token, ("t",), idle=idle)
+        ).claims
         assert len(claimed) <= limit
         if any(claim.attempt > 1 or claim.max_attempts == 1 for claim in claimed):
             assert idle
@@ -159,7 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert first == {claim.id for claim in claimed if self.model.comes_first(claim.id)}
         back = [claim for claim in claimed if claim.id not in first]
         outcomes = [Outcome(each.id, token, "released", each.attempt, "t") for each in back]
-        assert self.claims.exchange(outcomes, None).recorded == {each.id for each in back}
+        assert record_and_claim(self.books, outcomes, None).recorded == {each.id for each in back}
         for claim in back:
             self.runs[claim.id].finalize("released")
         self.held += claimed
@@ -199,7 +201,7 @@ class StoreMachine(RuleBasedStateMachine):
             claim.id, claim.token, kind, claim.attempt, "t", "it broke", "Broken", delay=delay
         )
         holds = self.holds(claim)
-        recorded = self.claims.exchange([outcome], None).recorded
+        recorded = record_and_claim(self.books, [outcome], None).recorded
         assert recorded == (frozenset({claim.id}) if holds else frozenset())
         if run is not None and holds:
             run.finalize(kind)
@@ -222,7 +224,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Give back all that is held under a token, as if the answer of its claim was lost."""
         token = data.draw(st.sampled_from(self.held)).token
         held = [run for run in self.runs.values() if run.token == token]
-        assert self.claims.release_token(token) == len(held)
+        assert release_token(self.books, token) == len(held)
         for run in held:
             run.finalize("released")
 
@@ -238,7 +240,7 @@ class StoreMachine(RuleBasedStateMachine):
         ]
         running = {id_ for id_, run in self.runs.items() if run.status == "running"}
         assert {outcome.id for outcome in outcomes} == running
-        assert self.claims.exchange(outcomes, None).recorded == running
+        assert record_and_claim(self.books, outcomes, None).recorded == running
         for outcome in outcomes:
             self.runs[outcome.id].finalize(outcome.kind)
 
@@ -249,7 +251,7 @@ class StoreMachine(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self.held))
         renew(self.books, [claim], 120)
         late = Outcome(claim.id, claim.token, "failed", 1, "t", "x", "X", reclaimed=True)
-        assert self.claims.exchange([late], None).recorded == frozenset()
+        assert record_and_claim(self.books, [late], None).recorded == frozenset()
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data())

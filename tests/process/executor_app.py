@@ -19,7 +19,7 @@ from tests.brokers import Broker
 from tests.process import jobs_app
 from tests.process.support import QUICK, Site, Tick
 
-EXECUTOR = "JOBS_APP_ENGINE"
+EXECUTOR = "JOBS_APP_EXECUTOR"
 BROKER = "JOBS_APP_BROKER"
 #: How ``python -m`` and Celery find this module.
 MODULE = "tests.process.executor_app"

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -17,7 +16,7 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.marks import on_postgresql, on_sqlite
-from tests.postgres import LocalServer, user_of_servers
+from tests.postgres import LocalServer
 from tests.process.support import Site, wait_until
 
 CUT = """
@@ -108,48 +107,6 @@ def test_read_only_server_delays_and_fails_nothing(
     assert tick.wait().returncode == 0
     wait_until(site.can_answer)
     assert site.ends(run) == {("succeeded", 1)}
-
-
-@on_postgresql
-def test_full_disk_ends_the_tick_with_one_line_and_loses_nothing(
-    site: Site, restartable_postgres: LocalServer
-) -> None:
-    run = site.enqueue("note")
-    folder = restartable_postgres.root / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"No small file system can be mounted: {mounted.stderr!r}")
-    owner = user_of_servers()
-    try:
-        os.chown(folder, owner.get("user", os.getuid()), owner.get("group", os.getgid()))
-        fill_tablespace(site, folder)
-        done = site.run_tick()
-        assert done.returncode == 1
-        assert done.stderr.splitlines() == [done.stderr.strip()]
-        assert "No space left on device" in done.stderr or "could not extend" in done.stderr
-        site.query("DROP TABLE filler")
-        assert site.run_tick().returncode == 0
-        assert site.run(run).status == "succeeded"
-    finally:
-        with psycopg.connect(plain(site.url), autocommit=True) as admin:
-            admin.execute("DROP TABLE IF EXISTS filler, job_ticks")
-            admin.execute("DROP TABLESPACE IF EXISTS small")
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def fill_tablespace(site: Site, folder: Path) -> None:
-    """Put the ticks on a small disk, and fill it to the last page."""
-    fill = "INSERT INTO filler SELECT repeat('x', 500) FROM generate_series(1, 90)"
-    with psycopg.connect(plain(site.url), autocommit=True) as admin:
-        admin.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
-        admin.execute("ALTER TABLE job_ticks SET TABLESPACE small")
-        admin.execute("CREATE TABLE filler (text text) TABLESPACE small")
-        with suppress(psycopg.errors.DiskFull):
-            while True:
-                admin.execute(fill)
 
 
 @on_postgresql

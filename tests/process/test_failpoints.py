@@ -14,10 +14,10 @@ from tests.soak.checker import every_slot_matches_one_row, failures_match_attemp
 from tests.soak.history import History, Watched, moment, read_failures, read_runs
 
 #: Of executors, see `test_executors.py`.
-OF_ENGINES = ("before-send", "after-send")
+OF_EXECUTORS = ("before-send", "after-send")
 
 
-@pytest.mark.parametrize("point", [each for each in POINTS if each not in OF_ENGINES])
+@pytest.mark.parametrize("point", [each for each in POINTS if each not in OF_EXECUTORS])
 def test_kill_at(point: str, site: Site) -> None:
     site.tick_here()
     watched = watch(site)

@@ -150,21 +150,6 @@ def test_frozen_worker_s_late_outcomes_are_refused(site: Site, task: str) -> Non
     assert site.query("SELECT sum(lost) AS lost FROM job_ticks")[0].lost == len(ids)
 
 
-@on_sqlite
-def test_frozen_worker_s_late_failure_is_refused(site: Site) -> None:
-    site.config |= {"CRONJOBS_LEASE": 60, "CRONJOBS_SHUTDOWN_GRACE": 60, "CRONJOBS_TIMEOUT": 2}
-    run, zombie = site.begin("sleep", max_attempts=2)
-    zombie.send(signal.SIGSTOP)
-    site.expire()
-    assert site.run_tick().returncode == 0  # Reclaims, tries again, times out: dead.
-    row = site.run(run)
-    assert (row.status, row.error_type) == ("dead", "TimedOut")
-    zombie.send(signal.SIGCONT)
-    assert "lease lost: task sleep" in zombie.wait().stderr
-    assert site.run(run) == row
-    assert site.failures(run) == ["WorkerLost", "TimedOut"]
-
-
 def test_frozen_worker_begins_nothing_that_it_had_claimed_and_lost(site: Site) -> None:
     site.config["CRONJOBS_LEASE"] = 6  # Its watchdog burns for three.
     ids = site.enqueue_many("note", [{}] * 200)

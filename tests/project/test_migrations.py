@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from flask_cronjobs.db.create import set_storage
+from flask_cronjobs.models import JobRun
 from flask_cronjobs.models.columns import storage_options
-from flask_cronjobs.models.tables import Base
 
 #: SQLAlchemy 2.0, where migrations can do less.
 OLD_SQLALCHEMY = not storage_options("job_runs")
@@ -78,7 +78,7 @@ def test_migration_generated_on_either_database_runs_on_both(
     flask(project, url, "db", "migrate", "-m", "jobs")
     (script,) = (project / "migrations/versions").glob("*.py")
     assert "flask_cronjobs" not in script.read_text()
-    for table in Base.metadata.tables.values():
+    for table in JobRun.metadata.tables.values():
         for index in table.indexes:
             assert f"'{index.name}'" in script.read_text()
 

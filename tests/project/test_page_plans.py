@@ -15,19 +15,19 @@ from flask_cronjobs.jobs.batches.views import find_batch, list_batches
 from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.errors.views import list_errors
-from flask_cronjobs.jobs.finding import find_place
+from flask_cronjobs.jobs.error_groups import list_errors
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.history import list_marks
-from flask_cronjobs.jobs.operations.views import list_operations, operations_on
+from flask_cronjobs.jobs.operations import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
-from flask_cronjobs.jobs.overview import read_overview
+from flask_cronjobs.jobs.overview import find_place, read_overview
 from flask_cronjobs.jobs.queues import list_queues
 from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter, sorting_of
 from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.jobs.trends import read_trend, read_trends
 from flask_cronjobs.jobs.workers import list_hosts
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by
 from tests.rows import Rows
@@ -74,6 +74,8 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "errors": list_errors,
     "agenda": read_agenda,
     "marks": list_marks,
+    "a trend": lambda state: read_trend(state, "one"),
+    "trends": read_trends,
     "operations on a run": lambda state: operations_on(state, 1),
     "runs of an operation": lambda state: list_runs(state, RunFilter(operation=1)),
 }
@@ -193,7 +195,7 @@ def fail(engine: Engine, number: int, start: int = 1) -> None:
 def test_numbers_of_hours_cost_no_more_for_older_hours(state: State) -> None:
     def read() -> int:
         state.slow_tasks.clear()
-        return cost_of(state, list_definitions) + cost_of(state, REPORTS["one definition"])
+        return sum(cost_of(state, REPORTS[each]) for each in ("definitions", "a trend", "trends"))
 
     hours(state.engine, 24 * 30)
     read()

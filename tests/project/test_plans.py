@@ -32,8 +32,8 @@ from flask_cronjobs.jobs.pruning import (
 )
 from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.exchange import front_of_queue
 from flask_cronjobs.jobs.runs.leases import expired
+from flask_cronjobs.jobs.runs.record_and_claim import queue_look
 from flask_cronjobs.jobs.steps import holding, of_run
 from flask_cronjobs.jobs.ticks import old_ticks
 from flask_cronjobs.types import Outcome
@@ -149,7 +149,7 @@ OLD = ("one", "job_runs", "job_effects", "job_batches", "job_operations")
 CASES = {
     "claim": Case(claim_in_every_way, RUNNABLE),
     "record": Case(record_outcomes, ("pk_job_runs",)),
-    "front": Case(front_of_queue, RUNNABLE[::2]),
+    "queue look": Case(queue_look, RUNNABLE[::2]),
     "expired": Case(lambda d: expired(d).text, ("ix_job_runs_lease",)),
     "due definitions": Case(read_definitions, ("ix_job_definitions_due",), (),
                             (("after", 0),)),
@@ -219,7 +219,7 @@ def test_limit_of_a_claim_is_taken_once(engine: Engine, part: str) -> None:
 # Costs
 
 
-def cost_of_an_exchange(engine: Engine) -> int:
+def cost_of_a_claim(engine: Engine) -> int:
     """To record outcomes of all that run, and to claim a hundred; nothing of it is kept."""
     d = dialect_of(engine)
     request = ClaimRequest(100, "host:1:x", ("task",)).parameters(d)
@@ -241,8 +241,8 @@ def cost_of_an_exchange(engine: Engine) -> int:
     return cost(engine, sent.statements)
 
 
-def test_exchange_reads_few_pages_of_a_large_table(engine: Engine) -> None:
-    assert cost_of_an_exchange(engine) < 2000, "26 runs were to be had; the table has thousands"
+def test_claim_reads_few_pages_of_a_large_table(engine: Engine) -> None:
+    assert cost_of_a_claim(engine) < 2000, "26 runs were to be had; the table has thousands"
 
 
 def keyed(key: str, **columns: str) -> dict[str, str]:
@@ -279,7 +279,7 @@ def empty(database_url: str) -> Iterator[Engine]:
 
 @pytest.mark.parametrize("analyze", [False, True], ids=["without statistics", "with statistics"])
 @pytest.mark.parametrize("backlog", BACKLOGS)
-def test_exchange_costs_no_more_for_a_longer_backlog(
+def test_claim_costs_no_more_for_a_longer_backlog(
     empty: Engine, backlog: str, analyze: bool
 ) -> None:
     few, few_dry = cost_beside(empty, 2_000, backlog, analyze)
@@ -295,10 +295,10 @@ def cost_beside(engine: Engine, count: int, backlog: str, analyze: bool) -> tupl
     add(engine, "job_runs", count, **{**waiting, **BACKLOGS[backlog]})
     if analyze:
         run(engine, "ANALYZE")
-    dry = cost_of_an_exchange(engine)
+    dry = cost_of_a_claim(engine)
     mine = {**waiting, "run_at": "'2026-01-02 00:00:00'"}
     add(engine, "job_runs", 5, **mine)
     add(engine, "job_runs", 5, **keyed("'mine ' || i", **mine))
-    found = cost_of_an_exchange(engine)
+    found = cost_of_a_claim(engine)
     run(engine, "DELETE FROM job_runs WHERE run_at = '2026-01-02 00:00:00'")
     return found, dry

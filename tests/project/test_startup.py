@@ -64,7 +64,11 @@ IDLE = {
     *("flask_cronjobs.engine.processes", "flask_cronjobs.engine.worker.worker"),
     *("flask_cronjobs.engine.worker.runner", "flask_cronjobs.engine.worker.keeper"),
 }
-WEB_ONLY = {"flask_cronjobs.engine", "flask_cronjobs.jobs.runs.exchange", "flask_cronjobs.cli.tick"}
+WEB_ONLY = {
+    "flask_cronjobs.engine",
+    "flask_cronjobs.jobs.runs.record_and_claim",
+    "flask_cronjobs.cli.tick",
+}
 #: The dialect and the driver that the app does not use.
 OTHER = {
     "sqlite": ("sqlalchemy.dialects.postgresql", "psycopg"),

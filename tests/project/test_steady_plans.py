@@ -15,7 +15,7 @@ from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.definitions.slots import late_slots, mark_late
-from flask_cronjobs.jobs.operations.rows import Act, Operation
+from flask_cronjobs.jobs.operations import Act, Operation
 from flask_cronjobs.jobs.outcomes import write_output
 from flask_cronjobs.jobs.pruning import behind, prune
 from flask_cronjobs.jobs.runs.changes import Operator
@@ -28,7 +28,6 @@ from flask_cronjobs.jobs.runs.leases import (
     watch,
 )
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.models.tables import Base
 from flask_cronjobs.registry.rate import Rate
 from flask_cronjobs.types import Claim, LateSlot
 from tests.kit import Kit, outcome, plan, spec
@@ -37,7 +36,7 @@ from tests.plans import Sent, explain, faults, paths, run, sent_by, tables_of
 pytestmark = pytest.mark.slow
 
 DAY = 86400.0
-TABLES = ", ".join(Base.metadata.tables)
+TABLES = ", ".join(JobRun.metadata.tables)
 
 
 def waiting(count: int, columns: str = "", values: str = "") -> str:
@@ -50,7 +49,7 @@ def waiting(count: int, columns: str = "", values: str = "") -> str:
 
 def pretend(rows: float, size: int) -> str:
     """The statement by which each table and index seems to have so many rows, on so many pages."""
-    names = ", ".join(f"'{table}'::regclass" for table in Base.metadata.tables)
+    names = ", ".join(f"'{table}'::regclass" for table in JobRun.metadata.tables)
     return (
         f"UPDATE pg_class SET reltuples = {rows}, relpages = {size} WHERE oid IN ({names})"
         f" OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid IN ({names}))"
@@ -104,14 +103,14 @@ def empty(kit: Kit) -> Engine:
 def sent(kit: Kit) -> Sent:
     """Each statement that bookkeeping sends, over the life of some runs."""
     with sent_by(kit.engine) as sent:
-        exchange_all(kit)
+        record_and_claim_all(kit)
         plan_definitions(kit)
         end_all_batches(kit)
         keep_up(kit)
     return sent
 
 
-def exchange_all(kit: Kit) -> None:
+def record_and_claim_all(kit: Kit) -> None:
     """Claim in every way, record every kind of outcome, and renew in between."""
     kit.runs(6, max_attempts=3)
     first = kit.claim(limit=4)
@@ -122,8 +121,8 @@ def exchange_all(kit: Kit) -> None:
     write_output(kit.books, first[0], "printed")
     others = [outcome(first[1], "failed"), outcome(first[2], "dead")]
     done = outcome(first[0], "succeeded", result={"a": 1})
-    kit.claims.exchange([done], kit.request(limit=1))
-    claimed = kit.claims.exchange(others, kit.request(limit=1)).claims
+    kit.claims.record_and_claim([done], kit.request(limit=1))
+    claimed = kit.claims.record_and_claim(others, kit.request(limit=1)).claims
     kit.claims.already_recorded(others)
     kit.claims.release_token(first[3].token)
     finish(kit, claimed)
@@ -155,7 +154,7 @@ def hand_on(kit: Kit) -> None:
     (claim,) = kit.claim(limit=1, token="handed:celery:host:1:a")
     in_brokers(kit.books, "default")
     handed = (claim.id, claim.token)
-    finish(kit, kit.claims.exchange([], kit.request(1, handed=handed)).claims)
+    finish(kit, kit.claims.record_and_claim([], kit.request(1, handed=handed)).claims)
 
 
 def claim_far(kit: Kit) -> None:
@@ -192,7 +191,7 @@ def give_turns(kit: Kit) -> None:
 
 def finish(kit: Kit, claims: tuple[Claim, ...]) -> None:
     """Record that they have succeeded."""
-    kit.claims.exchange([outcome(claim, "succeeded") for claim in claims], None)
+    kit.claims.record_and_claim([outcome(claim, "succeeded") for claim in claims], None)
 
 
 def end_all_batches(kit: Kit) -> None:
@@ -219,7 +218,7 @@ def plan_definitions(kit: Kit) -> None:
     kit.definitions.change(found, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
     kit.definitions.mark_declared([found.id], "app")
     assert not kit.definitions.has_pings()
-    late_slots(kit.books, 600.0)
+    late_slots(kit.books, 600.0, ["send"])
     mark_late(kit.books, LateSlot(found.id, "definition", "task", found.now, 1.0, None))
     assert kit.definitions.ping_urls() == {}
     assert kit.definitions.name_and_timezone(found.id) == ("definition", "Europe/Rome")

@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, PayloadError, TablesMissing, Task, TaskError
+from flask_cronjobs import CronJobs, PayloadError, ScheduleError, TablesMissing, Task, TaskError
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.text import did_you_mean
 
@@ -70,6 +70,28 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({**STRICT, "on_dead": "wait"}, TaskError, "on_dead is 'wait'"),
     ({"on_dead": "stop"}, TaskError, "on_dead has no effect without order='strict'"),
     ({"on_dead": "stop", "concurrency_key": "a"}, TaskError, "on_dead has no effect"),
+    ({**ARGUMENT, "schedule": "5/15 * * * *"}, ScheduleError, "5/15"),
+    ({**ARGUMENT, "schedule": "0 0 30 2 *"}, ScheduleError, "never comes"),
+    ({**ARGUMENT, "timezone": "Berlin"}, ScheduleError, "Europe/Berlin"),
+    ({**ARGUMENT, "overlap": "queue"}, TaskError, "'skip', 'allow'"),
+    ({"name": "\n"}, TaskError, "1 to 200 printable characters"),
+    ({"name": "   "}, TaskError, "not only spaces"),
+    ({"name": "x" * 201}, TaskError, "1 to 200 printable characters"),
+    ({"timeout": 366 * 86400}, TaskError, "at most 30 days"),
+    ({"retry": 0}, TaskError, "whole number from 1 to 1000"),
+    ({"retry": "always"}, TaskError, "Give a Retry, a number"),
+    ({"priority": 99_999}, TaskError, "-32768 to 32767"),
+    ({"priority": "high"}, TaskError, "priority is 'high'"),
+    ({"queue": ""}, TaskError, "queue"),
+    ({"concurrency_key": "user:{user}"}, TaskError, "Did you mean 'user_id'?"),
+    ({"concurrency_key": "user:{user_id"}, TaskError, "in braces"),
+    ({"unique": "load:{user}"}, TaskError, "handler: unique 'load:{user}' names 'user', which"),
+    ({"unique": "{user_id"}, TaskError, "handler: unique '{user_id' is not a format text"),
+    ({"unique_while": "pending"}, TaskError, "unique_while has no effect without unique. Give"),
+    ({"unique": "it", "unique_while": "ever"}, TaskError, "unique_while is 'ever'. Give one of"),
+    ({"label": "for {user}"}, TaskError, "handler: label 'for {user}' names 'user', which the"),
+    ({"label": "for {user_id"}, TaskError, "label 'for {user_id' is not a format text"),
+    ({"label": ""}, TaskError, "label is ''. Give a text of 1 to 500 printable characters"),
 ]  # fmt: skip
 
 
@@ -112,12 +134,6 @@ Wrong = Callable[[CronJobs, Task[..., None]], Any]
 @pytest.mark.parametrize(
     ("call", "error", "sentence"),
     [
-        (
-            lambda jobs, task: task.using(run_at="tomorrow"),
-            TaskError,
-            "run_at is 'tomorrow'. Give an aware time, with a time zone and in the years 1000 to",
-        ),
-        (lambda jobs, task: task.using(delay="5"), TaskError, "delay is '5'. Give seconds"),
         (
             lambda jobs, task: task.payload(usr=1),
             TypeError,

@@ -42,8 +42,8 @@ LEFT = 10.0
 #: By how much each host's clock is wrong, in seconds, how many workers its ticks have, and whether
 #: its workers are resident.
 HOSTS = ((0, 1, False), (90, 1, False), (-90, 2, False), (3600, 1, False), (0, 2, True))
-#: How many workers of Celery there are, and whose runs they execute: with and without `--engine`.
-ENGINES = {True: (2, "default,handed"), False: (1, "handed")}
+#: How many workers of Celery there are, and whose runs they execute: with and without `--executor`.
+EXECUTORS = {True: (2, "default,handed"), False: (1, "handed")}
 FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 #: The variable that only hosts have, and what they start; not the server.
 MARK = "SOAK_HOST"
@@ -68,7 +68,7 @@ class Soak:
     seed: int
     without: Sequence[str]
     folder: Path
-    engine: bool
+    executor: bool
 
 
 def main() -> int:
@@ -77,7 +77,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30, help="how long faults go on")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default=None)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--engine", action="store_true", help="let Celery execute all runs")
+    parser.add_argument("--executor", action="store_true", help="let Celery execute all runs")
     parser.add_argument("--without", choices=FAULTS, action="append", default=[], help="a fault")
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
@@ -86,14 +86,14 @@ def main() -> int:
     failed = 0
     for name in databases:
         folder = Path(tempfile.mkdtemp(prefix="cronjobs-soak-"))
-        failed += soak(Soak(name, seconds, seed, options.without, folder, options.engine))
+        failed += soak(Soak(name, seconds, seed, options.without, folder, options.executor))
     return int(failed > 0)
 
 
 def soak(this: Soak) -> int:
     """Soak on one kind of database; how many checks failed."""
     without = "".join(f" --without {name}" for name in this.without)
-    without += " --engine" * this.engine
+    without += " --executor" * this.executor
     print(
         f"soak: --database {this.database} --seconds {this.seconds:g} --seed {this.seed}{without}",
         flush=True,
@@ -113,7 +113,7 @@ def soak(this: Soak) -> int:
         if broker is None:
             print("There is no redis-server here, so nothing is handed to Celery.")
         os.environ[soak_app.BROKER] = broker.url if broker else ""
-        os.environ[soak_app.HANDED] = ENGINES[this.engine][1]
+        os.environ[soak_app.HANDED] = EXECUTORS[this.executor][1]
         for name in ("trace", "timeline"):
             (this.folder / name).touch()
         faults: DatabaseFaults = SqliteFaults(url, this.seed)
@@ -158,7 +158,7 @@ def _trouble(
         keep_deleted(engine)
     hosts = [_start_host(number, this) for number in range(len(HOSTS))]
     if broker is not None:
-        hosts += [_start_engine(number, this) for number in range(ENGINES[this.engine][0])]
+        hosts += [_start_executor(number, this) for number in range(EXECUTORS[this.executor][0])]
     processes = Processes([host.pid for host in hosts], f"{MARK}={this.folder}")
     repeatable = soak_app.create_app("REPEATABLE READ" if this.database == "postgresql" else None)
     loads = [Load(app, this.seed, "a", repeatable), Load(repeatable, this.seed, "b", app)]
@@ -214,8 +214,8 @@ def _start_host(number: int, this: Soak) -> subprocess.Popen[bytes]:
     )
 
 
-def _start_engine(number: int, this: Soak) -> subprocess.Popen[bytes]:
-    return _start(this, f"engine-{number}", "engine", f"--name=engine-{number}")
+def _start_executor(number: int, this: Soak) -> subprocess.Popen[bytes]:
+    return _start(this, f"executor-{number}", "celery_workers", f"--name=executor-{number}")
 
 
 def _start(

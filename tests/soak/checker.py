@@ -287,7 +287,7 @@ def _unlawful(change: Handover, used: set[tuple[int, str]]) -> str | None:
 
 
 def _begins(change: Handover) -> bool:
-    """Whether a worker of an engine traded the token with which a run was handed on."""
+    """Whether a worker of an executor traded the token with which a run was handed on."""
     return (
         change.old_status == change.new_status == "running"
         and handed_to(change.old_token) is not None
@@ -325,7 +325,8 @@ def limits_hold(history: History) -> Iterator[str]:
     found: dict[str, list[Execution]] = defaultdict(list)
     for execution in _executions(history):
         for said in execution.said:
-            if said.key and said.what == "begun":
+            # Those of a rate key begin one after the other, and may then be at work at once.
+            if said.key and said.what == "begun" and not said.key.startswith("rate:"):
                 found[said.key].append(execution)
     for key, executions in found.items():
         for said in _too_late(history, executions):

@@ -23,7 +23,7 @@ class Nemesis(threading.Thread):
     """Troubles the processes of the hosts, and their database.
 
     :param without: kinds of faults to leave out.
-    :param broker: the broker of the engine that executes the runs, if there is one.
+    :param broker: the broker of the executor that executes the runs, if there is one.
     """
 
     def __init__(

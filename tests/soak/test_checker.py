@@ -217,7 +217,7 @@ MARK_IS_PRUNED = both(
     again(2.5), put("pruned_effects", "e", 1), lambda h: h.unpruned_effects.add("e")
 )
 HANDED = "handed:celery:host:1:a"
-#: A run is handed on, and a worker of an engine begins it.
+#: A run is handed on, and a worker of an executor begins it.
 BEGUN = (
     Handover(90, "queued", "running", None, HANDED, 0, 1),
     Handover(90, "running", "running", HANDED, "90/1", 1, 1),
@@ -317,6 +317,10 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
 
 LAWFUL: dict[str, Change] = {
     "as it is": lambda history: None,
+    "two of a rate at once": both(
+        lambda h: [vars(line).update(key="rate:1") for line in h.said if line.key == "k"],
+        more("said", *said(8, 1, ("step", 3.5))),
+    ),
     "a handed run begins once": more("handovers", *BEGUN),
     "pruned in time": both(
         *(MARK_IS_PRUNED, pruned(1), pruned(13), batch(0, pruned_at=SLOT + RETENTION))

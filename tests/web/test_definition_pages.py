@@ -56,6 +56,8 @@ def test_what_needs_a_person_is_first_and_says_why(pages: Pages) -> None:
         words = ["missed slots", "late", "dead runs"]
         assert re.findall(r'class="status (?:bad|warn)">([^<]*)', page) == words
     assert _names(pages.text("definitions?state=late")) == ["c"]
+    pages.shows("definition?name=c", 'id="missed"', "Missed slots")
+    pages.shows("definition?name=b", hides=["Missed slots"])
 
 
 def test_the_form_keeps_what_was_asked_for(pages: Pages) -> None:

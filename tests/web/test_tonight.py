@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import pytest
 from sqlalchemy import update
 
 from flask_cronjobs.jobs.history import add_mark
@@ -30,6 +32,28 @@ def test_tonight_shows_a_lane_for_each_definition(pages: Pages) -> None:
     pages.shows("tonight", *lane, "1 run of", hides=["report<b>"])
 
 
+def test_tonight_reads_from_and_until_in_the_page_s_zone(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages.define("report", schedule="0 * * * *", timezone="Asia/Tokyo", next_run_at=NOW)
+    night = pages.data("tonight?from=22:00&until=08:00&zone=Europe/Berlin")
+    ends = [
+        datetime.fromisoformat(night[name]).astimezone(ZoneInfo("Europe/Berlin"))
+        for name in ("start", "end")
+    ]
+    assert [end.hour for end in ends] == [22, 8]
+    tokyo = datetime.fromisoformat(pages.data("tonight?until=08:00")["end"])
+    assert tokyo.astimezone(ZoneInfo("Asia/Tokyo")).hour == 8
+    shown = pages.shows("tonight?from=22:00&until=08:00", 'name="until" value="08:00"')
+    assert 'from=22:00&amp;until=08:00" aria-current="page">The night' in shown.replace("%3A", ":")
+    refused = pages.get("/jobs/tonight?until=25:00")
+    assert (refused.status_code, "Write 08:00" in refused.text) == (400, True)
+    eve, end = "2026-10-24T18:00", "2026-10-25T06:00"
+    changed = "The clocks in Europe/Berlin change by 1 h back"
+    monkeypatch.setattr("flask_cronjobs.jobs.agenda.MOST", timedelta(days=9999))
+    pages.shows(f"tonight?from={eve}&until={end}&zone=Europe/Berlin", changed)
+
+
 def test_days_of_a_task_and_marks_are_on_its_pages(pages: Pages) -> None:
     pages.define("report", job_type="break_down")
     pages.ticked(5)
@@ -43,7 +67,8 @@ def test_days_of_a_task_and_marks_are_on_its_pages(pages: Pages) -> None:
         pages.db.session.commit()
         add_mark(state_of(), "v<812>")
     for path in ("definition?name=report", "task?name=break_down"):
-        pages.shows(path, "4.0 times slower since", "v&lt;812&gt;", "Half within", hides=["v<812>"])
+        pages.shows(path, "This week 90 runs, 3 dead, median", "4.0 times slower since",
+                    "v&lt;812&gt;", "95 % waited", hides=["v<812>"])  # fmt: skip
     pages.shows("", "v&lt;812&gt;")
 
 

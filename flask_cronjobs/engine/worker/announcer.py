@@ -13,8 +13,8 @@ from flask import Flask
 from ...log import logger
 from ...signals import News, announce, notify
 from ...types import Outcome
-from ..beside import Beside, Precedence
 from ..pings import CLOSE_WITHIN, Pings
+from ..threads import BackgroundThread, Precedence
 
 #: With so many outcomes left to tell, the worker claims nothing more: they take memory.
 MOST = 1000
@@ -32,7 +32,7 @@ class Announcer:
         self._news = news
         self._precedence = precedence
         self._pings = pings
-        self._work = Beside("cronjobs-announcer", self._tell_all)
+        self._work = BackgroundThread("cronjobs-announcer", self._tell_all)
         self._next: list[tuple[Outcome, bool]] = []
         self._sent = self._told = 0
 

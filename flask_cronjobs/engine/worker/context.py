@@ -24,8 +24,8 @@ from ...log import log_run, logger
 from ...registry.handler import Handler
 from ...registry.options import Around
 from ...types import JSON, Claim, Outcome
-from ..beside import Precedence
 from ..pings import Pings
+from ..threads import Precedence
 from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter, Watchdog
 from .outcomes import failure

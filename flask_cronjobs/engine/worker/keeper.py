@@ -4,7 +4,7 @@ In one statement it records the outcomes that have come in and claims what comes
 leases, and watches for cancels and deadlines. While one commit is under way the next outcomes come
 in, so short runs travel together by themselves, and an outcome waits for one commit at most.
 
-Each iteration of its loop has four steps: collect messages, exchange outcomes for claims, end
+Each iteration of its loop has four steps: collect messages, record outcomes and claim, end
 batches whose last run has ended, and look after the held runs.
 """
 
@@ -22,22 +22,20 @@ from ...db.connection import Bookkeeping, is_locked
 from ...errors import DatabaseTrouble
 from ...jobs import ticks
 from ...jobs.batches.ending import end_batches
-from ...jobs.runs.claim import Exchange
-from ...jobs.runs.exchange import Claims
+from ...jobs.runs.claim import Answer
 from ...jobs.runs.leases import progress as write_progress
 from ...jobs.state import State, Throttle
 from ...log import Outage, logger
 from ...signals import notify
 from ...types import Outcome
-from ..beside import Precedence
-from .admission import LONG, NOTHING, Admission, Wanted
+from ..threads import Precedence
+from .admission import LONG, NOTHING, POLL, Admission, Listener, Pace, Wanted
 from .announcer import Announcer
-from .exchanger import Exchanger
+from .claims import WorkerClaims
 from .held_runs import HeldRuns
 from .monitor import RunMonitor
 from .options import WorkOptions
 from .output import OutputWriter
-from .pace import POLL, Listener, Pace
 from .runner import Runner
 
 #: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
@@ -98,12 +96,12 @@ class Keeper(threading.Thread):
         self._books = options.books or KeeperConnection(state, self._precedence)
         self._pace = Pace(listener, asks_server=not self._books.dialect.one_writer)
         self._output = OutputWriter(self._books, state.settings.lease)
-        self._exchanger = Exchanger(Claims(self._books), state, options)
+        self._claims = WorkerClaims(self._books, state, options)
         self._admission = Admission(state, runner.side_by_side)
         self._claimed = 0
         self._began = time.monotonic()
         self._has_asked = False
-        self._others_ahead = options.front.ahead
+        self._others_claimed = options.queue_look.just_claimed
         self._trouble = Outage()
         self._iteration_began = 0.0
         self._batches = Throttle()
@@ -148,31 +146,31 @@ class Keeper(threading.Thread):
             while not self._finished():
                 self._collect()
                 self._iteration_began = time.monotonic()
-                self._exchange()
+                self._record_and_claim()
                 self._end_batches()
                 self._look_after()
-            self._exchanger.release_late(now=True)
+            self._claims.release_unheard(now=True)
         finally:
             if self._options.books is None:
                 self._books.close()
 
     def _finished(self) -> bool:
-        if not self._held_runs.empty or self._exchanger.unconfirmed:
+        if not self._held_runs.empty or self._claims.unheard:
             return False
         if self._closed():
             return True
-        comes = self._exchanger.rates.next_at < self._options.until
+        comes = self._claims.rates.next_at < self._options.until
         if not self._pace.exhausted or self._options.resident or comes:
             return False
-        before = self._others_ahead
+        before = self._others_claimed
         try:
-            self._others_ahead = self._exchanger.may_come_back()
+            self._others_claimed = self._claims.may_come_back()
         except DatabaseTrouble as trouble:
             self._endure(trouble)
             return False
-        if before and not self._others_ahead:
+        if before and not self._others_claimed:
             self._pace.look_again()  # It may have come back between our claim and this look.
-        return not (before or self._others_ahead)
+        return not (before or self._others_claimed)
 
     def _closed(self) -> bool:
         """Whether nothing more is to be claimed."""
@@ -229,21 +227,21 @@ class Keeper(threading.Thread):
         at_work = self._runner.at_work
         return bool(at_work) and time.monotonic() - at_work[-1].since > LONG
 
-    def _exchange(self) -> None:
+    def _record_and_claim(self) -> None:
         """Record what came, and claim what is wanted."""
         wanted = self._wanted()
         try:
             self._write_reports()  # First: nothing is written of a run after its outcome.
             self._give_up_locked()
             if not self._closed():
-                self._admission.look(self._held_runs.idle, self._exchanger.first)
+                self._admission.look(self._held_runs.idle, self._claims.next_run)
             outcomes = self._held_runs.recordable
-            if not outcomes and not self._exchanger.unconfirmed and wanted.limit <= 0:
+            if not outcomes and not self._claims.unheard and wanted.limit <= 0:
                 return
             if outcomes:
                 failpoints.reach("before-finalize")
             sent = time.monotonic()
-            exchange = self._exchanger.exchange(
+            answer = self._claims.record_and_claim(
                 outcomes,
                 wanted.limit,
                 idle=self._held_runs.idle,
@@ -255,12 +253,12 @@ class Keeper(threading.Thread):
             self._endure(trouble)
             return
         self._trouble.over("The database")
-        self._pace.slot_at = self._exchanger.rates.next_at
+        self._pace.slot_at = self._claims.rates.next_at
         if wanted.limit > 0:
             self._has_asked = True
-            self._admission.received(wanted, exchange.claims)
-            self._pace.note_claim(len(exchange.claims), wanted.limit)
-        self._receive(outcomes, exchange, sent)
+            self._admission.received(wanted, answer.claims)
+            self._pace.note_claim(len(answer.claims), wanted.limit)
+        self._receive(outcomes, answer, sent)
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.look_again()
@@ -280,24 +278,24 @@ class Keeper(threading.Thread):
         while requests:
             requests.pop().answered.put(None)
 
-    def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange, sent: float) -> None:
+    def _receive(self, outcomes: Sequence[Outcome], answer: Answer, sent: float) -> None:
         if outcomes:
             failpoints.reach("after-finalize")
         for outcome in outcomes:
-            if outcome.id in exchange.locked:
+            if outcome.id in answer.locked:
                 self._held_runs.postpone(outcome)
                 continue
             self._held_runs.remove(outcome)
-            self._report(exchange.stored(outcome), outcome.id in exchange.recorded)
+            self._report(answer.stored(outcome), outcome.id in answer.recorded)
         self._announcer.send()
-        if exchange.claims:
+        if answer.claims:
             failpoints.reach("after-claim")
             self._monitor.arm_watchdog()
-        self._held_runs.add(exchange.claims, sent)
-        if exchange.claims:
+        self._held_runs.add(answer.claims, sent)
+        if answer.claims:
             self._runner.wake()
-        self._claimed += len(exchange.claims)
-        self._pace.note_exchange(len(exchange.claims), self._exchanger.exhausted)
+        self._claimed += len(answer.claims)
+        self._pace.note_answer(len(answer.claims), self._claims.exhausted)
 
     def _end_batches(self) -> None:
         """End the batches of the runs held, if they can be: when all is done, or each second."""
@@ -351,10 +349,10 @@ class Keeper(threading.Thread):
             if self._held_runs.waiting and (self.stopping or self._runner_is_long()):
                 self._release_waiting()
             answered = self._renew()
-            self._exchanger.release_late()
-            if self._exchanger.turns.pend:
-                self._exchanger.turns.give()
-            if answered and not self._held_runs.outcomes and not self._exchanger.unconfirmed:
+            self._claims.release_unheard()
+            if self._claims.turns.pend:
+                self._claims.turns.give()
+            if answered and not self._held_runs.outcomes and not self._claims.unheard:
                 self._trouble.over("The database")
         except DatabaseTrouble as trouble:
             self._endure(trouble)
@@ -409,7 +407,7 @@ class Keeper(threading.Thread):
         try:
             outcomes = list(self._held_runs.outcomes)
             self._output.write_at_work(self._runner.at_work, now=True)
-            self._receive(outcomes, self._exchanger.record(outcomes), 0.0)
+            self._receive(outcomes, self._claims.record(outcomes), 0.0)
         except Exception:
             logger.exception(
                 "Could not record before the process is ended; runs come back by lease"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ...jobs.humanize import plural, print_age
-from ...jobs.runs.exchange import Front
+from ...jobs.runs.record_and_claim import QueueLook
 from ...registry.rate import Rate
 from ...signals import News, unheard
 
@@ -95,7 +95,7 @@ class WorkOptions(NamedTuple):
         nothing is claimed from the queue.
     :ivar elsewhere: the queues whose runs executors execute, so that this worker does not.
     :ivar hands_on: whether the worker hands the runs of those on to their executors.
-    :ivar front: what a look at the queue has found before.
+    :ivar queue_look: what a look at the queue has found before.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
     :ivar rates: the tasks that have a rate, with it; None: as the code says.
     :ivar books: the keeper's connection, which stays open if all went well; None: a new one.
@@ -117,7 +117,7 @@ class WorkOptions(NamedTuple):
     handed: tuple[int, str] | None = None
     elsewhere: frozenset[str] = frozenset()
     hands_on: bool = False
-    front: Front = Front(may_find=True)
+    queue_look: QueueLook = QueueLook(may_find=True)
     lease: float | None = None
     rates: Mapping[str, Rate] | None = None
     books: KeeperConnection | None = None

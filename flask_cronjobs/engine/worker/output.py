@@ -25,7 +25,7 @@ from ...jobs.runs.current import MAX_OUTPUT, CurrentRun, Output, running
 from ...jobs.state import State
 from ...registry.options import TaskOptions
 from ...text import clean, strip_credentials, without_values
-from ..beside import repeating
+from ..threads import repeating
 from .held_runs import Working
 
 #: How often the output of a run at work is written, in seconds.

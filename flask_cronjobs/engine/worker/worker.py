@@ -13,16 +13,15 @@ from ...jobs.state import State
 from ...log import logger
 from ...signals import notify
 from ...types import AtWork, RunAtWork
-from ..beside import Precedence, repeating
 from ..pings import Pings
-from .admission import side_by_side_tasks
+from ..threads import Precedence, repeating
+from .admission import Listener, side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import HeldRuns, Leases, Working
 from .interrupts import HandlerInterrupter, Watchdog
 from .keeper import Keeper
 from .options import Companion, ResidentWorker, WorkOptions
 from .output import noting
-from .pace import Listener
 from .process_signals import handling_signals
 from .runner import Runner
 

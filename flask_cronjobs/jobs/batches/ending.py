@@ -150,14 +150,18 @@ def _stop(
     return set(inside), True
 
 
-def family(books: Bookkeeping, batch_id: int) -> dict[int, str]:
-    """Return the ids and keys of a batch, and of those inside it that have not ended."""
-    inside = """
+def family(books: Bookkeeping, batch_id: int, dead: bool = False) -> dict[int, str]:
+    """Return the ids and keys of a batch, and of those inside it that have not ended.
+
+    :param dead: also of those that have ended, and in which a member died.
+    """
+    which = "c.finished_at IS NULL" + (" OR c.dead > 0" if dead else "")
+    inside = f"""
         WITH RECURSIVE family(id, key) AS (
             SELECT id, key FROM job_batches WHERE id = :id
             UNION
             SELECT c.id, c.key FROM job_batches c JOIN family ON c.parent_id = family.id
-            WHERE (c.finished_at IS NULL) IS TRUE
+            WHERE ({which}) IS TRUE
         )
         SELECT id, key FROM family
     """

@@ -90,11 +90,19 @@ def _count_members(d: Dialect) -> str:
     """
 
 
-def live_members(execute: Execute, d: Dialect, batches: Sequence[Any]) -> dict[int, Counter[str]]:
-    """Return `members_of` those of *batches*, rows, that have not ended; of the others, nothing."""
-    unfinished = [row.id for row in batches if row.finished_at is None]
-    nothing = {row.id: Counter[str]() for row in batches}
-    return nothing | members_of(execute, d, unfinished)
+def all_members(execute: Execute, d: Dialect, batches: Iterable[Any]) -> dict[int, Counter[str]]:
+    """Return `members_of` *batches*, rows, with those that are pruned.
+
+    Of a batch that has finished, how they ended stands in its row.
+    """
+    rows = list(batches)
+    live = members_of(execute, d, [row.id for row in rows if row.finished_at is None])
+    return {
+        row.id: live[row.id] + Counter(pruned_of(d, row) or {})
+        if row.id in live
+        else Counter({name: getattr(row, name) or 0 for name in TERMINAL})
+        for row in rows
+    }
 
 
 def inside_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Counter[str]]:
@@ -111,13 +119,11 @@ def inside_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Cou
         new = {row.id: row for row in execute(_next_inside(d), parameters) if row.id not in rows}
         rows |= new
         level = list(new)
-    members = live_members(execute, d, list(rows.values()))
+    members = all_members(execute, d, rows.values())
     below = {each: Counter[str]() for each in (*wanted, *rows)}
     # Who opens a batch inside another one opens it later.
     for row in sorted(rows.values(), key=lambda row: row.id, reverse=True):
-        numbers = {name: getattr(row, name) or 0 for name in TERMINAL}
-        lost = pruned_of(d, row) or {} if row.finished_at is None else numbers
-        below[row.parent_id] += members[row.id] + Counter(lost) + below[row.id]
+        below[row.parent_id] += members[row.id] + below[row.id]
     return {each: below[each] for each in wanted}
 
 
@@ -128,23 +134,19 @@ def _next_inside(d: Dialect) -> TextClause:
     """)
 
 
-def counts_of(d: Dialect, batch: Any, members: Counter[str]) -> BatchCounts:
-    """Return how far a batch is: as it was written down at its end, or counted.
+def counts_of(batch: Any, members: Counter[str]) -> BatchCounts:
+    """Return how far a batch is.
 
     :param batch: its row.
-    :param members: as `live_members` has them.
+    :param members: as `all_members` has them.
     """
-    if batch.finished_at is not None:
-        numbers = {name: getattr(batch, name) or 0 for name in _NUMBERS}
-    else:
-        numbers = numbers_of(members, pruned_of(d, batch) or {})
-    return BatchCounts(key=batch.key, finished=batch.finished_at is not None, **numbers)
+    finished = batch.finished_at is not None
+    return BatchCounts(key=batch.key, finished=finished, **numbers_of(members))
 
 
-def numbers_of(members: Counter[str], pruned: Mapping[str, int]) -> dict[str, int]:
+def numbers_of(members: Counter[str]) -> dict[str, int]:
     """Return the numbers that a batch's row has: all members, and those that ended in each way."""
-    counts = members + Counter(pruned)
-    return {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
+    return {"total": members.total(), **{name: members[name] for name in TERMINAL}}
 
 
 def set_numbers() -> str:
@@ -249,7 +251,7 @@ def recount(connection: Connection, d: Dialect, ids: Iterable[int]) -> None:
             continue  # It is broken, and stops no other.
         members = members_of(connection.execute, d, [row.id])[row.id]
         sql = f"UPDATE job_batches SET {set_numbers()} WHERE id = :id"
-        connection.execute(text(sql), {"id": row.id, **numbers_of(members, pruned)})
+        connection.execute(text(sql), {"id": row.id, **numbers_of(members + Counter(pruned))})
 
 
 def note_pruned(

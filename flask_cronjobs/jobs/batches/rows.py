@@ -19,6 +19,7 @@ prunes its runs (`note_pruned`)        alone, unless another has a lock: then th
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -33,9 +34,9 @@ from ..columns import RUN_COLUMNS, insert_into_runs, parameter
 from .members import (
     HAS_DEAD,
     LIVE,
+    all_members,
     counts_of,
     json_object,
-    live_members,
     members_of,
     numbers_of,
     pruned_of,
@@ -100,8 +101,8 @@ def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
     rows = books.rows(text(found), {"run_id": run_id})
     if not rows:
         return None
-    members = live_members(books.rows, books.dialect, rows)
-    return counts_of(books.dialect, rows[0], members[rows[0].id])
+    members = all_members(books.rows, books.dialect, rows)
+    return counts_of(rows[0], members[rows[0].id])
 
 
 def close(books: Bookkeeping, batch_id: int) -> bool:
@@ -208,7 +209,7 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
     if pruned is None:
         raise ValueError(f"its pruned is {batch.pruned!r}, and not numbers by status")
     members = members_of(connection.execute, d, [batch_id])
-    numbers = numbers_of(members[batch_id], pruned)
+    numbers = numbers_of(members[batch_id] + Counter(pruned))
     failpoints.reach("before-then")
     new_run_id = None
     if batch.then_task is not None and batch.then_run_id is None:

@@ -10,12 +10,11 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import ColumnElement, Row, select, text
 
-from ...db.dialect import Dialect
 from ...models.conditions import OPEN_BATCH
 from ...types import TERMINAL, BatchCounts
 from ..humanize import Fact, duration, known, plural
 from ..reader import BATCHES, Page, Source, cut_page, readable, reading, record
-from .members import counts_of, inside_of, live_members, pruned_of
+from .members import all_members, counts_of, inside_of
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 
@@ -29,7 +28,7 @@ class BatchView:
     :ivar waiting: the runs that wait, also for a retry.
     :ivar inside: the batches inside it that have not ended.
     :ivar whole: its members and those of the batches inside it, at any depth, by status; a batch
-        that has not ended is ``open``. Once it has finished, its members alone.
+        that has not ended is ``open``.
     """
 
     id: int
@@ -78,12 +77,17 @@ class BatchView:
                 begins += width
         return found
 
-    def seconds_left(self, now: datetime) -> float | None:
+    @property
+    def progress(self) -> str:
+        """How many members have ended, with those of batches inside: ``15 of 18``."""
+        return f"{self.ended:,} of {self.whole.total():,}"
+
+    def left(self, now: datetime) -> str | None:
         """Return how long it takes at the pace so far; None if it can be filled, or none ended."""
         if self.state != "running" or not self.ended:
             return None
         since = max(0.0, (now - self.opened_at).total_seconds())
-        return since * (1 - self.fraction) / self.fraction
+        return f"about {duration(since * (1 - self.fraction) / self.fraction)}"
 
     @property
     def stop(self) -> str | None:
@@ -100,14 +104,14 @@ def facts_of(batch: BatchView, now: datetime) -> list[Fact]:
     """Return what the page of *batch* and the command ``batches KEY`` say of it, in this order."""
     then = f"{batch.then_task}, run {batch.then_run_id}" if batch.then_run_id else batch.then_task
     run = ("run", {"run_id": batch.then_run_id}) if batch.then_run_id else None
-    left, whole = batch.seconds_left(now), batch.whole.total()
-    with_inside = f"{batch.ended:,} of {whole:,} ended" if whole > batch.counts.total else None
+    left, own = batch.left(now), batch.counts
+    has_inside = batch.whole.total() > own.total
     others = {"continue": "the others go on", "stop": "what waits is cancelled"}
     return known(
         *_members_of(batch),
         Fact("batches inside", batch.inside or None),
-        Fact("with those inside", with_inside),
-        Fact("left", None if left is None else f"about {duration(left)}, at the pace so far"),
+        Fact("without those inside", f"{own.ended:,} of {own.total:,}" if has_inside else None),
+        Fact("left", left and f"{left}, at the pace so far"),
         Fact("inside of", batch.parent, link=("batch", {"key": batch.parent})),
         Fact("then", then, link=run),
         Fact("when one dies", others.get(batch.on_dead, batch.on_dead)),
@@ -157,28 +161,17 @@ def _found(
         columns = (readable(reader, column) for column in BATCHES.c)
         statement = select(*columns, parent.label("parent")).where(*conditions)
         rows = reader.rows(statement.order_by(BATCHES.c.id.desc()).limit(limit))
-        members = live_members(reader.connection.execute, reader.dialect, rows)
-        unfinished = [row.id for row in rows if row.finished_at is None]
-        inside = inside_of(reader.connection.execute, reader.dialect, unfinished)
-        return tuple(
-            _view(reader.dialect, row, members[row.id], inside.get(row.id)) for row in rows
-        )
+        members = all_members(reader.connection.execute, reader.dialect, rows)
+        inside = inside_of(reader.connection.execute, reader.dialect, [row.id for row in rows])
+        return tuple(_view(row, members[row.id], inside[row.id]) for row in rows)
 
 
-def _view(
-    d: Dialect, row: Row[Any], members: Counter[str], inside: Counter[str] | None
-) -> BatchView:
-    """Return a batch; *inside* is None if it has finished."""
-    counts = counts_of(d, row, members)
-    if inside is None:
-        whole = +Counter[str]({name: getattr(counts, name) for name in TERMINAL})
-    else:
-        whole = members + Counter(pruned_of(d, row) or {}) + inside
+def _view(row: Row[Any], members: Counter[str], inside: Counter[str]) -> BatchView:
     return record(
         BatchView,
         row,
-        counts=counts,
-        whole=whole,
+        counts=counts_of(row, members),
+        whole=members + inside,
         waiting=members["queued"] + members["failed"],
         running=members["running"],
         inside=members["open"],

@@ -18,7 +18,7 @@ from ...registry.options import EnqueueOptions
 from ...registry.registry import DefinitionSpec
 from ...text import did_you_mean, one_line
 from ..columns import RUN_COLUMNS
-from ..operations.rows import Act, perform
+from ..operations import Act, perform
 from ..runs.changes import queue_new
 from ..runs.payloads import with_hidden_values
 from ..state import State

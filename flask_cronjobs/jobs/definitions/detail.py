@@ -8,31 +8,51 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from ...errors import ScheduleError
+from ...models.conditions import SET_ASIDE
 from ...registry.handler import Handler
 from ...registry.options import TaskOptions
 from ...registry.retry import Retry, RetryPolicy
 from ...schedule.cron_text import in_words
 from ...text import cut, redacted
 from ...types import JSON
-from ..history import Mark, latest_marks
 from ..humanize import duration, plural
 from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
 from ..runs.filters import RunFilter
 from ..runs.labels import shown_key
 from ..runs.list import RunRow, page_ids, rows_of
 from ..state import State
-from ..trends import Day, Slowdown, read_days, slowdown
+from .slots import slots_of
 from .views import DefinitionView, definition_views, next_slots, whole_rows
 
 #: How many of the latest runs the statistics look at, and how many of them are shown.
 LOOKED_AT, SHOWN = 200, 50
+#: How many gaps in its slots a definition's page shows, of so many runs set aside of all.
+GAPS, SET_ASIDE_LOOKED_AT = 20, 2_000
 #: How many of its next slots a definition's page shows.
 SLOTS = 10
 #: How many definitions of a task are shown.
 DEFINITIONS_OF_A_TASK = 50
+
+
+@dataclass(frozen=True, slots=True)
+class MissedSlots:
+    """A gap in the slots of a definition.
+
+    :ivar run_id: the row that stands for it.
+    :ivar number: how many slots were missed, from *first* to *last*.
+    :ivar why: what kept them from being run.
+    :ivar recorded_at: when a tick found that.
+    """
+
+    run_id: int
+    number: int
+    first: datetime
+    last: datetime
+    why: str
+    recorded_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +63,9 @@ class DefinitionDetail:
     :ivar slots: its next ten slots; none while it is paused.
     :ivar payload: redacted by ``CRONJOBS_REDACT``.
     :ivar task: what this app's code says about its task; None if it does not declare it.
+    :ivar missed: the latest slots that it missed, the last gap first.
     :ivar runs: its last 50 runs, newest first.
     :ivar statistics: of its last 200 runs.
-    :ivar days: the numbers of its task, by day.
-    :ivar slower: since when its task has been slower.
-    :ivar marks: those within *days*, newest first.
     :ivar now: the database's now.
     """
 
@@ -61,11 +79,9 @@ class DefinitionDetail:
     created_at: datetime
     updated_at: datetime
     task: TaskCode | None
+    missed: tuple[MissedSlots, ...]
     runs: tuple[RunRow, ...]
     statistics: Statistics
-    days: tuple[Day, ...]
-    slower: Slowdown | None
-    marks: tuple[Mark, ...]
     now: datetime
 
 
@@ -77,7 +93,6 @@ class TaskDetail:
     :ivar definitions: its definitions by name, at most 50.
     :ivar runs: its last 50 runs among the newest 50,000 of all tasks, newest first.
     :ivar statistics: of its last 200 among them.
-    :ivar days: its numbers by day; *slower* and *marks* as of a definition.
     :ivar partial: whether there are older runs, which were not searched.
     :ivar now: the database's now.
     """
@@ -87,9 +102,6 @@ class TaskDetail:
     definitions: tuple[DefinitionView, ...]
     runs: tuple[RunRow, ...]
     statistics: Statistics
-    days: tuple[Day, ...]
-    slower: Slowdown | None
-    marks: tuple[Mark, ...]
     partial: bool
     now: datetime
 
@@ -116,11 +128,9 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
                 *(reader.state, row.job_type, row.payload, "concurrency_key", row.concurrency_key)
             ),
             task=task_code(reader.state, row.job_type),
+            missed=tuple(_missed(reader, row.id)),
             runs=tuple(found[:SHOWN]),
             statistics=statistics(found),
-            days=(days := read_days(reader, row.job_type)),
-            slower=slowdown(days),
-            marks=_marks(reader, days),
             now=reader.now,
         )
 
@@ -141,21 +151,27 @@ def find_task(source: Source, name: str) -> TaskDetail | None:
             definitions=definition_views(reader, rows),
             runs=tuple(found[:SHOWN]),
             statistics=statistics(found),
-            days=(days := read_days(reader, name)),
-            slower=slowdown(days),
-            marks=_marks(reader, days),
             partial=floor is not None,
             now=reader.now,
         )
 
 
-def _marks(reader: Reader, days: Sequence[Day]) -> tuple[Mark, ...]:
-    return latest_marks(reader, since=days[0].start) if days else ()
-
-
 def _last_runs(definition_id: int) -> Query:
     own = select(RUNS.c.id).where(RUNS.c.definition_id == definition_id)
     return own.order_by(RUNS.c.scheduled_for.desc()).limit(LOOKED_AT)
+
+
+def _missed(reader: Reader, definition_id: int) -> Iterator[MissedSlots]:
+    """Yield the latest gaps of a definition among what was skipped and cancelled of all."""
+    names = ("id", "definition_id", "error_type", "last_error", "scheduled_for", "finished_at")
+    columns = (RUNS.c[name] for name in names)
+    newest: Query = select(readable(reader, RUNS.c.result), *columns).where(text(SET_ASIDE))
+    some = newest.order_by(RUNS.c.id.desc()).limit(SET_ASIDE_LOOKED_AT).subquery()
+    of_this = some.c.definition_id == definition_id, some.c.error_type == "Missed"
+    for row in reader.rows(select(some).where(*of_this).limit(GAPS)):
+        number, first = slots_of(row.result, row.scheduled_for)
+        why = row.last_error or "missed"
+        yield MissedSlots(row.id, number, first, row.scheduled_for, why, row.finished_at)
 
 
 def _words(cron: str) -> str | None:

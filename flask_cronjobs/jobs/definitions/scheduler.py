@@ -282,7 +282,7 @@ def tell_late(state: State, books: Bookkeeping) -> None:
     if not signals.definition_late.has_receivers_for(state.app):
         return
     passed_over: set[int] = set()
-    for late in late_slots(books, state.settings.health_overdue):
+    for late in late_slots(books, state.settings.health_overdue, state.registry.tasks):
         # Never a later slot before an earlier one: the mark would stand for both.
         if late.definition_id not in passed_over and mark_late(books, late):
             _tell(state, late)

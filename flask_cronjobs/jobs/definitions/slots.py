@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -55,13 +56,14 @@ def insert_slots(
     return [_recorded(d, row) for row in connection.execute(text(insert_of_slots(d)), parameters)]
 
 
-def late_slots(books: Bookkeeping, overdue: float) -> list[LateSlot]:
+def late_slots(books: Bookkeeping, overdue: float, tasks: Collection[str]) -> list[LateSlot]:
     """Return slots that are *overdue* seconds late, and of which nobody was told, oldest first.
 
     A slot is late if it is not recorded, or if no attempt of its run has begun. Runs of paused
-    tasks and queues are not late.
+    tasks and queues are not late, nor are those that wait for the rate of one of *tasks*.
     """
-    parameters = {"since": -overdue, "chunk": CHUNK}
+    declared = books.dialect.array(tuple(tasks))
+    parameters = {"since": -overdue, "chunk": CHUNK, "tasks": declared}
     statements = _unrecorded(books.dialect), _waiting(books.dialect)
     found = [row for each in statements for row in books.rows(text(each), parameters)]
     return sorted(_late(found), key=lambda slot: slot.at)
@@ -88,9 +90,11 @@ def _unrecorded(d: Dialect) -> str:
 
 
 def _waiting(d: Dialect) -> str:
-    # Most definitions have one run that waits, or none. A pause or a rate keeps it on purpose.
+    # Most definitions have one run that waits, or none. A pause or a rate keeps it on purpose. But
+    # without code that declares the task, no slot of a rate is ever opened.
+    at_rate = f"rate_mark IS NOT NULL AND {d.one_of('job_type', 'tasks')}"
     late = (
-        "status = 'queued' AND attempts = 0 AND rate_mark IS NULL"
+        f"status = 'queued' AND attempts = 0 AND NOT ({at_rate})"
         f" AND scheduled_for <= {d.later(':since')}"
     )
     return f"""
@@ -184,6 +188,18 @@ def insert_of_slots(d: Dialect) -> str:
     RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
     """
     return insert_into_runs(values, at, d.now, source)
+
+
+def slots_of(result: Any, last: datetime) -> tuple[int, datetime]:
+    """Return how many skipped slots a row stands for, and the first of them, as `_note` wrote.
+
+    :param result: what the row has; one that was edited stands for one slot.
+    :param last: the last of them.
+    """
+    try:
+        return int(result["skipped"]), datetime.fromisoformat(result["from"])
+    except (TypeError, KeyError, ValueError):
+        return 1, last
 
 
 def _recorded(d: Dialect, row: Row[Any]) -> RecordedSlot:

@@ -96,8 +96,8 @@ class DefinitionView:
 CELLS = 10
 #: How many of its next slots are shown.
 NEXT = 3
-# How far ahead to search for a slot: the next February 29 can be 8 years away, on a Monday 40.
-_HORIZON = timedelta(days=366 * 41)
+#: How far ahead to search for a slot: the next February 29 can be 8 years away, on a Monday 40.
+HORIZON = timedelta(days=366 * 41)
 _NAMES = 5_000
 _OF_A_RUN = (
     "id", "definition_id", "status", "scheduled_for", "started_at", "finished_at", "error_type",
@@ -140,7 +140,7 @@ def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple
 @lru_cache(maxsize=1_000)
 def _next_slots(cron: str, zone: str, minute: datetime, number: int) -> tuple[datetime, ...]:
     """Return the next slots. Cached: to find them takes half the time of a page of definitions."""
-    following = islice(Schedule(cron, zone).between(minute, minute + _HORIZON), number)
+    following = islice(Schedule(cron, zone).between(minute, minute + HORIZON), number)
     local = parse_zone(zone)
     return tuple(slot.astimezone(local) for slot in following)
 
@@ -234,12 +234,18 @@ def _cells(reader: Reader, ids: Sequence[int]) -> dict[int, list[Cell]]:
     return cells
 
 
-def last_runs(reader: Reader, ids: Sequence[int], number: int) -> Query:
-    """Return a SELECT of the latest *number* runs of each definition, newest first."""
+def last_runs(
+    reader: Reader, ids: Sequence[int], number: int, until: datetime | None = None
+) -> Query:
+    """Return a SELECT of the latest *number* runs of each definition, newest first.
+
+    :param until: none that was scheduled later.
+    """
     latest = RUNS.alias("latest")
+    sooner = () if until is None else (latest.c.scheduled_for <= until,)
     last = (
         select(*(latest.c[name] for name in _OF_A_RUN))
-        .where(latest.c.definition_id == DEFINITIONS.c.id)
+        .where(latest.c.definition_id == DEFINITIONS.c.id, *sooner)
         .order_by(latest.c.scheduled_for.desc())
         .limit(number)
     )

@@ -20,7 +20,7 @@ from ..batches import rows as store_batches
 from ..batches.ending import end_batches, family, telling
 from ..batches.views import BatchView, find_batch
 from ..humanize import plural
-from ..operations.rows import Act, Operation, perform
+from ..operations import Act, Operation, perform
 from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
@@ -398,10 +398,7 @@ def cancel_batch(
     :raises StateConflict: a transaction is filling it.
     """
     close_batch(state, key, actor)
-    with state.bookkeeping() as books:
-        keys = family(books, _batch(state, key).id).values()
-    ids = [run for each in keys for run in CANCEL.ids(state, RunFilter(batch=each))]
-    return CANCEL.many(state, ids, actor, most=most, found_by=RunFilter(batch=key))
+    return _with_inside(CANCEL, state, _batch(state, key), None, actor, most)
 
 
 def retry_batch(
@@ -411,7 +408,9 @@ def retry_batch(
     again: bool = False,
     most: int | None = None,
 ) -> BulkResult:
-    """Queue the dead runs of a batch again: it is open again until they have ended.
+    """Queue the dead runs of a batch again, also those of batches inside it.
+
+    Each of these is open again until they have ended.
 
     :param again: enqueue its ``then`` once more at its end. Otherwise there is no second one.
     :raises NotFound: there is no such batch.
@@ -421,8 +420,23 @@ def retry_batch(
     def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
         return operator.retry(ids, again=found.id if again else None)
 
-    retry = replace(RETRY, change=change)
-    return retry.many(state, RunFilter(batch=key, status="dead"), actor, most=most)
+    return _with_inside(replace(RETRY, change=change), state, found, "dead", actor, most)
+
+
+def _with_inside(
+    action: Action,
+    state: State,
+    batch: BatchView,
+    status: Status | None,
+    actor: str,
+    most: int | None,
+) -> BulkResult:
+    """Change the runs of *batch* with that *status*, and those of batches inside it."""
+    which = RunFilter(batch=batch.key, status=status)
+    with state.bookkeeping() as books:
+        keys = family(books, batch.id, dead=status == "dead").values()
+    ids = [run for each in keys for run in action.ids(state, replace(which, batch=each))]
+    return action.many(state, ids, actor, most=most, found_by=which)
 
 
 def _batch(state: State, key: str) -> BatchView:

@@ -1,7 +1,10 @@
 """CTEs for the runs that a claim may choose from: those without a concurrency key, and with one.
 
 Their cost must not grow with the number of waiting runs, whether one busy key has ten thousand of
-them or there are ten thousand keys.
+them or there are ten thousand keys. So a claim reads a first window of the queue, in its order.
+Only if that has too few runs to claim, it looks into all groups: of a task, queue and priority.
+Likewise from key to key, if the runs with keys that come first have no free share: one of the
+places of their key, from 1 to its limit, that its runs hold while they are at work.
 """
 
 from __future__ import annotations
@@ -10,9 +13,8 @@ from ...db.dialect import Dialect
 from ...models.conditions import KEYED, KEYED_GROUPS, RUNNABLE, UNKEYED, UNKEYED_GROUPS
 from ...types import WORKER_LOST, PauseKind
 
-#: How many runs beyond its limit a claim reads in order, before it goes from key to key, or from
-#: group to group.
-FRONT = 100
+#: How many runs beyond its limit the first window has.
+WINDOW = 100
 #: How many runs more than its limit a claim looks for: other claims may have locked some of them.
 SPARE = 20
 
@@ -24,7 +26,7 @@ _IN_COMPANY = f"""
     ) AS in_company
 """
 #: How many runs with keys a claim looks at.
-_MOST_KEYED = f":limit + {FRONT}"
+_MOST_KEYED = f":limit + {WINDOW}"
 
 
 def candidates(d: Dialect) -> str:
@@ -36,11 +38,11 @@ def candidates(d: Dialect) -> str:
     never their last.
     """
     return f"""
-    {_free(d)}, {_keyed(d)},
+    {_unkeyed(d)}, {_keyed(d)},
     candidate AS MATERIALIZED (
         SELECT id, in_company, share,
             row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
-        FROM (SELECT * FROM free UNION ALL SELECT * FROM keyed) AS either
+        FROM (SELECT * FROM unkeyed UNION ALL SELECT * FROM keyed) AS either
         ORDER BY priority DESC, run_at, id LIMIT :limit
     ),
     chosen AS MATERIALIZED (
@@ -52,137 +54,146 @@ def candidates(d: Dialect) -> str:
     """
 
 
-def _free(d: Dialect) -> str:
-    """Return CTEs that end in ``free``: the next runs without a concurrency key.
+def _unkeyed(d: Dialect) -> str:
+    """Return CTEs that end in ``unkeyed``: the next runs without a concurrency key.
 
     The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and then
     update more rows than the limit.
     """
     columns = f"{_IN_COMPANY}, priority, run_at, CAST(NULL AS integer) AS share"
+    in_order = _in_order(d, "unkeyed", UNKEYED, ":limit", columns)
+    in_groups = "SELECT id FROM unkeyed_in_groups"
     return f"""
-    {_seen(d, "free", UNKEYED, ":limit")},
-    free_near AS MATERIALIZED ({_near(d, "free", UNKEYED, ":limit", columns)} {d.skip_locked}),
-    {_behind(d, "free", UNKEYED_GROUPS, ":limit")},
-    free_far AS MATERIALIZED (
-        SELECT id, {columns} FROM job_runs
-        WHERE {d.any_of("id", "SELECT id FROM free_behind")} AND {_still_claimable(d, "job_runs")}
-        ORDER BY {_ORDER} LIMIT :limit {d.skip_locked}
-    ),
-    free AS MATERIALIZED (SELECT * FROM free_near UNION ALL SELECT * FROM free_far)
+    {_first_window(d, "unkeyed", UNKEYED, ":limit")},
+    unkeyed_in_order AS MATERIALIZED ({in_order} {d.skip_locked}),
+    {_in_groups(d, "unkeyed", UNKEYED_GROUPS, ":limit")},
+    unkeyed AS MATERIALIZED (
+        SELECT * FROM unkeyed_in_order
+        UNION ALL
+        SELECT * FROM (
+            SELECT id, {columns} FROM job_runs
+            WHERE {d.any_of("id", in_groups)} AND {_still_claimable(d, "job_runs")}
+            ORDER BY {_ORDER} LIMIT :limit {d.skip_locked}
+        ) AS grouped
+    )
     """
 
 
 def _keyed(d: Dialect) -> str:
     """Return CTEs that end in ``keyed``: the next run of each concurrency key with a free share.
 
-    1. ``front`` is the front of the queue, and ``ahead`` the first run of each key there, with the
-       lowest free share of its key.
-    2. If the front is full of keys without a free share, `_from_key_to_key` finds others.
+    1. ``next_keyed`` is the next runs with keys, and ``first_of_key`` the first of them of each
+       key, with the lowest free share of its key.
+    2. If those are many and their keys have no free share, `_from_key_to_key` finds others.
     3. ``keyed`` is those whose share is within the limit of their key.
     """
     return f"""
-    {_front(d)},
-    ahead AS MATERIALIZED (
-        SELECT id, most, {_share("first.key")} AS share
+    {_next_keyed(d)},
+    first_of_key AS MATERIALIZED (
+        SELECT id, most, {_free_share("first.key")} AS share
         FROM (SELECT id, key, most, row_number() OVER (PARTITION BY key ORDER BY {_ORDER}) AS place
-              FROM front) AS first
+              FROM next_keyed) AS first
         WHERE place = 1
     ),
     {_from_key_to_key(d)},
-    shared AS MATERIALIZED (
-        SELECT id, share FROM ahead WHERE share <= most
+    with_share AS MATERIALIZED (
+        SELECT id, share FROM first_of_key WHERE share <= most
         UNION
-        SELECT id, {_share("behind.key")} FROM behind WHERE id IS NOT NULL
+        SELECT id, {_free_share("of_other_key.key")} FROM of_other_key WHERE id IS NOT NULL
     ),
     keyed AS MATERIALIZED (
-        SELECT r.id, {_IN_COMPANY}, r.priority, r.run_at, shared.share
-        FROM shared JOIN job_runs r ON r.id = shared.id
-        WHERE {d.any_of("r.id", "SELECT id FROM shared")} AND {_still_claimable(d, "r")}
-            AND (shared.share <= r.concurrency_limit AND r.order_mark IS NULL) IS TRUE
+        SELECT r.id, {_IN_COMPANY}, r.priority, r.run_at, with_share.share
+        FROM with_share JOIN job_runs r ON r.id = with_share.id
+        WHERE {d.any_of("r.id", "SELECT id FROM with_share")} AND {_still_claimable(d, "r")}
+            AND (with_share.share <= r.concurrency_limit AND r.order_mark IS NULL) IS TRUE
         ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit
         {d.skip_locked_of("r")}
     )
     """
 
 
-def _front(d: Dialect) -> str:
-    """Return CTEs that end in ``front``: the next runs with keys, with shares or without."""
+def _next_keyed(d: Dialect) -> str:
+    """Return CTEs that end in ``next_keyed``: the next runs with keys, with free shares or not."""
     columns = "concurrency_key AS key, concurrency_limit AS most, priority, run_at"
+    in_groups = "SELECT id FROM keyed_in_groups"
     return f"""
-    {_seen(d, "keyed", KEYED, _MOST_KEYED)},
-    keyed_near AS MATERIALIZED ({_near(d, "keyed", KEYED, _MOST_KEYED, columns)}),
-    {_behind(d, "keyed", KEYED_GROUPS, _MOST_KEYED)},
-    front AS MATERIALIZED (
-        SELECT * FROM keyed_near
+    {_first_window(d, "keyed", KEYED, _MOST_KEYED)},
+    keyed_in_order AS MATERIALIZED ({_in_order(d, "keyed", KEYED, _MOST_KEYED, columns)}),
+    {_in_groups(d, "keyed", KEYED_GROUPS, _MOST_KEYED)},
+    next_keyed AS MATERIALIZED (
+        SELECT * FROM keyed_in_order
         UNION ALL
-        SELECT id, {columns} FROM job_runs WHERE {d.any_of("id", "SELECT id FROM keyed_behind")}
+        SELECT id, {columns} FROM job_runs WHERE {d.any_of("id", in_groups)}
     )
     """
 
 
 def _from_key_to_key(d: Dialect) -> str:
-    """Return CTEs that end in ``behind``: keys, each with its next run or NULL.
+    """Return CTEs that end in ``of_other_key``: keys, each with its next run or NULL.
 
-    ``hop`` goes from key to key, at one step each, however many runs a key has, until it has found
-    enough keys with a free share. It begins after the key where the worker's last claim ended, so
-    that each key gets its turn.
+    ``key_walk`` goes from key to key, at one step each, however many runs a key has, until it has
+    found enough keys with a free share. It begins after the key where the worker's last claim
+    ended, so that each key gets its turn.
     """
-    enough = "SELECT count(*) FROM ahead WHERE share <= most"
-    is_free = f"{_share('hop.key')} <= {_head(d, 'hop.key', 'concurrency_limit')}"
+    enough = "SELECT count(*) FROM first_of_key WHERE share <= most"
+    most = _of_next_run(d, "key_walk.key", "concurrency_limit")
+    is_free = f"{_free_share('key_walk.key')} <= {most}"
     return f"""
-    hop(key, passed) AS (
+    key_walk(key, found) AS (
         SELECT {_key_after(":after")}, 0
-        WHERE (SELECT count(*) FROM front) = {_MOST_KEYED} AND ({enough}) < :limit
+        WHERE (SELECT count(*) FROM next_keyed) = {_MOST_KEYED} AND ({enough}) < :limit
         UNION ALL
-        SELECT {_key_after("hop.key")},
-            hop.passed + CASE WHEN {is_free} THEN 1 ELSE 0 END
-        FROM hop WHERE hop.key IS NOT NULL AND hop.passed < :limit
+        SELECT {_key_after("key_walk.key")},
+            key_walk.found + CASE WHEN {is_free} THEN 1 ELSE 0 END
+        FROM key_walk WHERE key_walk.key IS NOT NULL AND key_walk.found < :limit
     ),
-    behind AS MATERIALIZED (
-        SELECT key, {_head(d, "hop.key", "id")} AS id FROM hop WHERE key IS NOT NULL
+    of_other_key AS MATERIALIZED (
+        SELECT key, {_of_next_run(d, "key_walk.key", "id")} AS id
+        FROM key_walk WHERE key IS NOT NULL
     )
     """
 
 
-def _seen(d: Dialect, name: str, rows: str, limit: str) -> str:
-    """Return CTEs that look at the front of the queue, also at runs that this claim may not take.
+def _first_window(d: Dialect, name: str, rows: str, limit: str) -> str:
+    """Return CTEs that look at the first window, also at runs that this claim may not take.
 
     There may be 300,000 runs before the next *limit* ones: of other tasks or queues, or of a higher
     priority but not due yet. They must not be read one by one.
 
-    1. ``…_seen`` is the front of the queue.
-    2. ``…_is_near`` is whether enough runs there may be taken, or whether it is the whole queue.
-       Then `_near` reads the queue in order. Otherwise `_behind` goes from group to group.
+    1. ``…_window`` is the window.
+    2. ``…_suffices`` is whether enough runs there may be taken, or whether it is the whole queue.
+       Then `_in_order` reads the queue in its order. Otherwise `_in_groups` goes from group to
+       group.
 
     :param rows: `UNKEYED` or `KEYED`.
     """
     return f"""
-    {name}_seen AS MATERIALIZED (
+    {name}_window AS MATERIALIZED (
         SELECT CASE WHEN {claimable(d)} THEN 1 END AS claimable FROM job_runs WHERE {rows}
-        ORDER BY {_ORDER} LIMIT {limit} + {FRONT}
+        ORDER BY {_ORDER} LIMIT {limit} + {WINDOW}
     ),
-    {name}_is_near AS MATERIALIZED (
-        SELECT count(*) < {limit} + {FRONT} OR count(claimable) >= {limit} + {SPARE} AS yes
-        FROM {name}_seen
+    {name}_suffices AS MATERIALIZED (
+        SELECT count(*) < {limit} + {WINDOW} OR count(claimable) >= {limit} + {SPARE} AS yes
+        FROM {name}_window
     )
     """
 
 
-def _near(d: Dialect, name: str, rows: str, limit: str, columns: str) -> str:
-    """Return the SELECT of the next *limit* runs in order; it reads nothing if they are far."""
-    near = f"(SELECT yes FROM {name}_is_near)"
+def _in_order(d: Dialect, name: str, rows: str, limit: str, columns: str) -> str:
+    """Return the SELECT of the next *limit* runs; it reads nothing if the window is too small."""
+    suffices = f"(SELECT yes FROM {name}_suffices)"
     if d.tests_once:  # And its planner needs a limit that it knows beforehand.
-        condition = f"AND {near}"
+        condition = f"AND {suffices}"
     else:
-        condition, limit = "", f"CASE WHEN {near} THEN {limit} ELSE 0 END"
+        condition, limit = "", f"CASE WHEN {suffices} THEN {limit} ELSE 0 END"
     return f"""
     SELECT id, {columns} FROM job_runs WHERE {rows} AND {claimable(d)} {condition}
     ORDER BY {_ORDER} LIMIT {limit}
     """
 
 
-def _behind(d: Dialect, name: str, groups: str, limit: str) -> str:
-    """Return CTEs that end in ``…_behind``: the ids of the next *limit* runs, if they are far.
+def _in_groups(d: Dialect, name: str, groups: str, limit: str) -> str:
+    """Return CTEs that end in ``…_in_groups``: the next *limit* ids, if the window is too small.
 
     It takes the next due runs of each group (see `_groups`).
 
@@ -197,7 +208,7 @@ def _behind(d: Dialect, name: str, groups: str, limit: str) -> str:
     """
     return f"""
     {_groups(d, name, groups)},
-    {name}_behind AS MATERIALIZED (
+    {name}_in_groups AS MATERIALIZED (
         SELECT r.id FROM {group} {d.join_each("r", "priority, run_at", first_of_group)}
         ORDER BY r.priority DESC, r.run_at, r.id LIMIT {limit} + {SPARE}
     )
@@ -226,7 +237,7 @@ def _groups(d: Dialect, name: str, rows: str) -> str:
     {queue}(job_type, queue) AS (
         SELECT task, {first("queue", _UP, "job_type = task")}
         FROM {d.each("tasks", "task")}
-        WHERE {unpaused("task", "task")} AND NOT (SELECT yes FROM {name}_is_near)
+        WHERE {unpaused("task", "task")} AND NOT (SELECT yes FROM {name}_suffices)
         UNION ALL
         SELECT job_type, {first("queue", _UP, next_queue)} FROM {queue} WHERE queue IS NOT NULL
     ),
@@ -277,7 +288,7 @@ def _key_after(key: str) -> str:
     return f"({later} ORDER BY concurrency_key LIMIT 1)"
 
 
-def _head(d: Dialect, key: str, column: str) -> str:
+def _of_next_run(d: Dialect, key: str, column: str) -> str:
     """Return SQL for a *column* of the next run of *key*.
 
     It does not say ``=``: then the order by key would mean nothing, and PostgreSQL might walk along
@@ -290,7 +301,7 @@ def _head(d: Dialect, key: str, column: str) -> str:
     """
 
 
-def _share(key: str) -> str:
+def _free_share(key: str) -> str:
     """Return SQL for the lowest free share of *key*, whatever its limit.
 
     With the shares that are taken in order, it is the first place whose share is another number.

@@ -10,15 +10,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, Row, text
 
-from ...db.connection import Bookkeeping
+from ...db.connection import Bookkeeping, together
 from ...db.dialect import Dialect
 from ...db.errors import LOCK_WAIT
-from ...db.together import together
 from ...models.conditions import HANDED, HOLDS_KEY, sql_list
 from ...types import Status
 from ..batches.members import halted, hold_batches, recount, reopen
 from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter, rate_mark
-from ..operations.rows import Act, Operation, note
+from ..operations import Act, Operation, note
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")

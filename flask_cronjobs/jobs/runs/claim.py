@@ -70,8 +70,8 @@ class ClaimRequest(NamedTuple):
         }
 
 
-class Exchange(NamedTuple):
-    """The result of `Claims.exchange`.
+class Answer(NamedTuple):
+    """What `record_and_claim` recorded and claimed.
 
     :ivar recorded: the ids of the runs whose outcomes are recorded.
     :ivar claims: the runs newly claimed.
@@ -86,11 +86,10 @@ class Exchange(NamedTuple):
     cancelled: frozenset[int] = frozenset()
     locked: frozenset[int] = frozenset()
 
-    def plus(self, *others: Exchange) -> Exchange:
-        """Return this one with the outcomes that *others* found recorded."""
+    def plus(self, other: Answer) -> Answer:
+        """Return this one with the outcomes that *other* says are recorded."""
         return self._replace(
-            recorded=self.recorded.union(*(each.recorded for each in others)),
-            cancelled=self.cancelled.union(*(each.cancelled for each in others)),
+            recorded=self.recorded | other.recorded, cancelled=self.cancelled | other.cancelled
         )
 
     def stored(self, outcome: Outcome) -> Outcome:
@@ -131,7 +130,7 @@ def claim(d: Dialect) -> TextClause:
 
 
 @lru_cache(maxsize=8)
-def first(d: Dialect) -> TextClause:
+def next_run(d: Dialect) -> TextClause:
     """Return the query for the run that an idle worker would claim first; it claims nothing."""
     return text(f"""
     WITH RECURSIVE {candidates(d)}
@@ -173,7 +172,7 @@ _TASK = itemgetter(CLAIMED.index("job_type"))
 _PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
 
 
-def received(dialect: Dialect, rows: Rows, token: str) -> Exchange:
+def received(dialect: Dialect, rows: Rows, token: str) -> Answer:
     """Return the claims and the recorded outcomes in *rows*.
 
     :param token: the token of the claims.
@@ -185,17 +184,17 @@ def received(dialect: Dialect, rows: Rows, token: str) -> Exchange:
     return found._replace(claims=tuple([_claim(row, token) for row in claimed]))
 
 
-def recorded_in(rows: Rows) -> Exchange:
+def recorded_in(rows: Rows) -> Answer:
     """Return the recorded outcomes in *rows*, one for each run."""
-    return Exchange(
+    return Answer(
         recorded=frozenset([row.id for row in rows]),
         cancelled=frozenset([row.id for row in rows if row.stored == "cancelled"]),
     )
 
 
-def _recorded_at_once(rows: Rows) -> Exchange:
+def _recorded_at_once(rows: Rows) -> Answer:
     ids = {row.stored: frozenset(map(int, row.ids.split(","))) for row in rows}
-    return Exchange(
+    return Answer(
         recorded=frozenset[int]().union(*ids.values()),
         cancelled=ids.get("cancelled", frozenset()),
     )

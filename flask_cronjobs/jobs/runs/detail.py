@@ -15,7 +15,7 @@ from ...text import redacted
 from ...types import JSON, Status, without_secret
 from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import Fact, Link, duration, known, plural, since
-from ..operations.views import OperationView, operations_on
+from ..operations import OperationView, operations_on
 from ..outcomes import FAILURES_KEPT
 from ..reader import (
     BATCHES,

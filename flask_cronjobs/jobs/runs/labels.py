@@ -70,9 +70,7 @@ def keys_of(reader: Reader, ids: Iterable[int]) -> dict[int, Keys]:
     return {row.id: shown_keys(reader.state, row) for row in rows}
 
 
-def shown_key(
-    state: State, task: str, payload: object, option: str, key: str | None
-) -> str | None:
+def shown_key(state: State, task: str, payload: object, option: str, key: str | None) -> str | None:
     """Return *key* of a run without the values that are hidden in its payload.
 
     If the task's template has made it, it is made again of what is shown. Another one is hidden if
@@ -86,7 +84,7 @@ def shown_key(
     handler = state.registry.tasks.get(task)
     whole = cast("JSON", payload)
     if handler is not None and isinstance(payload, Mapping):
-        whole = {**handler.arguments.defaults, **cast("Mapping[str, JSON]", payload)}
+        whole = cast("JSON", {**handler.arguments.defaults, **payload})
     shown = redacted(whole, state.settings.redact)
     if shown == whole:
         return key

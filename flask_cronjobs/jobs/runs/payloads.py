@@ -20,7 +20,7 @@ from ...log import DEFAULT_ACTOR, log_run
 from ...registry.handler import Handler, policy_columns, stored_payload
 from ...text import HIDDEN, did_you_mean, redacted
 from ...types import JSON
-from ..operations.rows import Act
+from ..operations import Act
 from ..state import State
 from .actions import RETRY, no_run
 from .changes import Change, Operator, find_run, queue_new

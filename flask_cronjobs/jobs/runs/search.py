@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Row, case, or_, select, text, union_all
@@ -130,7 +130,8 @@ def showing(
 
 
 def _stored(reader: Reader, ids: Sequence[int]) -> dict[int, Row[Any]]:
-    c, needed = RUNS.c, RUNS.c.payload
+    c = RUNS.c
+    needed: Any = c.payload
     if not reader.state.settings.show_payload:  # Then it is needed for keys alone.
         has_key = or_(c.idempotency_key.is_not(None), c.concurrency_key.is_not(None))
         needed = case((has_key, c.payload)).label("payload")
@@ -158,7 +159,11 @@ def _places(
     """Yield where to look: a field, its value, and what to look for; None: what lists show."""
     asked = wanted(search)
     part = asked.value if asked.field in _OWN else search  # A key may be FIELD:VALUE, too.
-    own = (None, "name", row.job_type), (None, "label", row.label), *(("key", "key", k) for k in keys)
+    own = (
+        (None, "name", row.job_type),
+        (None, "label", row.label),
+        *(("key", "key", k) for k in keys),
+    )
     for field, kind, value in own:
         if value and (asked.field == kind or asked.field not in _OWN):
             yield field, value, part

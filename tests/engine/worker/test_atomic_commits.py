@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from flask_sqlalchemy.session import Session
-from sqlalchemy import Engine, UpdateBase, column, insert, table, text
+from sqlalchemy import Engine, UpdateBase, column, event, insert, table, text
 
 from flask_cronjobs import CronJobs, Retry, Snooze, run_started
 from flask_cronjobs.db.commit_guard import TransactionWatch
+from flask_cronjobs.errors import TimedOut
 from flask_cronjobs.models import JobRun
 from tests.marks import on_sqlite
 from tests.tables import copy_tables
@@ -368,6 +370,34 @@ def test_it_costs_two_small_statements(
     assert performed(jobs, db, lambda: work(db, "kept")).status == "succeeded"
     begin = [] if db.engine.dialect.name == "postgresql" else ["BEGIN"]  # Else sqlite3 sends it.
     assert sent == [*begin, "SAVEPOINT", "RELEASE"]
+
+
+@pytest.mark.parametrize("verb", ["SAVEPOINT", "RELEASE"])
+def test_connection_whose_savepoint_is_interrupted_is_used_no_more(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Nobody knows what the server has made of the statement, so it must not go to the pool."""
+    interrupted: list[Any] = []
+    closed: list[Any] = []
+    event.listen(db.engine, "invalidate", lambda driver, record, error: closed.append(driver))
+
+    def execute(self: TransactionWatch, statement: str) -> None:
+        if statement.startswith(verb) and not interrupted:
+            driver = self._driver
+            interrupted.append(driver)
+
+            def cursor() -> Any:
+                self._driver = driver
+                raise TimedOut("while the statement was under way")
+
+            self._driver = SimpleNamespace(cursor=cursor)
+        plain(self, statement)
+
+    plain = TransactionWatch._execute
+    monkeypatch.setattr(TransactionWatch, "_execute", execute)
+    run = performed(jobs, db, lambda: work(db, "kept"))
+    assert (run.status, run.attempts, labels(db)) == ("succeeded", 2, ["kept"])
+    assert closed == interrupted
 
 
 @on_sqlite

@@ -15,7 +15,7 @@ from sqlalchemy import delete, select, text, update
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
-from tests.rows import ago, the_run
+from tests.rows import the_run
 
 from .conftest import AGAIN
 
@@ -173,15 +173,3 @@ class TestRetry:
         jobs.tick()
         assert seen[-1] == {"definition": None, "timezone": "UTC", "day": "2026-01-15"}
         assert caplog.text.count("its definition has been removed") == 1
-
-    def test_after_its_worker_was_lost_has_it_still(
-        self, jobs: CronJobs, db: SQLAlchemy, seen: list[Any]
-    ) -> None:
-        lost = {"status": "running", "locked_by": "gone:1:x", "locked_until": ago(5)}
-        db.session.execute(update(JobRun).values(attempts=1, max_attempts=3, **lost))
-        db.session.commit()
-        assert jobs.tick().reclaimed == 1
-        db.session.execute(update(JobRun).values(run_at=ago(1)))
-        db.session.commit()
-        jobs.tick()
-        assert [each["definition"] for each in seen] == ["old-name", "old-name"]

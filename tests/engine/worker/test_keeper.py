@@ -20,12 +20,12 @@ from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db import connection
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.tick import TickOptions, tick
+from flask_cronjobs.engine.worker import admission
 from flask_cronjobs.engine.worker import keeper as keeper_module
-from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
-from flask_cronjobs.engine.worker.exchanger import Exchanger
+from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.jobs.runs.leases import progress as write_progress
@@ -300,22 +300,22 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
     def work() -> None:
         time.sleep(0.1)
 
-    monkeypatch.setattr(pace, "SETTLE", 5.0)
+    monkeypatch.setattr(admission, "SETTLE", 5.0)
     # A worker that knows no durations claims a run at a time, so never less than it asked for.
     monkeypatch.setattr(Prefetch, "wanted", lambda self, waiting, *rest: 10 - waiting)
     claimed_all = False
     brought: list[int] = []
-    exchange = Exchanger.exchange
+    send = WorkerClaims.record_and_claim
 
-    def noted(self: Exchanger, outcomes: Any, wanted: int, *rest: Any, **more: Any) -> Any:
+    def noted(self: WorkerClaims, outcomes: Any, wanted: int, *rest: Any, **more: Any) -> Any:
         nonlocal claimed_all
         if claimed_all:
             brought.append(len(outcomes))
-        result = exchange(self, outcomes, wanted, *rest, **more)
+        result = send(self, outcomes, wanted, *rest, **more)
         claimed_all = 0 < len(result.claims) < wanted
         return result
 
-    monkeypatch.setattr(Exchanger, "exchange", noted)
+    monkeypatch.setattr(WorkerClaims, "record_and_claim", noted)
     enqueue(work)
     jobs.tick()
     assert brought == [1]

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db.connection import Bookkeeping
@@ -22,13 +21,13 @@ from flask_cronjobs.engine.worker.held_runs import Leases
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.engine.worker.runner import Runner
-from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, Outcome
-from tests.marks import on_postgresql, on_sqlite
+from tests.marks import on_postgresql
 
-from .conftest import AGAIN, Enqueue, found, holders, write
+from .conftest import AGAIN, Enqueue, found, holders
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -54,17 +53,16 @@ def test_lease_is_counted_from_before_the_claim_was_sent(
     jobs: CronJobs, db: SQLAlchemy, state: State, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     object.__setattr__(state.settings, "lease", 1.0)
-    exchange = Claims.exchange
     calls: list[int] = []
 
-    def slow(self: Claims, *args: Any, **kwargs: Any) -> Any:
-        found = exchange(self, *args, **kwargs)
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        found = record_and_claim(*args, **kwargs)
         if found.claims and not calls:
             calls.append(0)
             time.sleep(1.1)  # The answer comes after the lease has ended.
         return found
 
-    monkeypatch.setattr(Claims, "exchange", slow)
+    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.record_and_claim", slow)
     enqueue(lambda: calls.append(1))
     jobs.tick(budget=5)
     assert calls == [0, 1]
@@ -163,38 +161,6 @@ def test_frames_of_an_ended_handler_are_free_before_the_next_run(
     finally:
         gc.enable()
     assert alive == [False]
-
-
-@on_sqlite
-@pytest.mark.usefixtures("table")
-def test_interrupted_query_leaves_no_lock_on_sqlite(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
-    writable: list[bool] = []
-    spy = create_engine(db.engine.url, connect_args={"timeout": 0.2})
-    slow_query = text(
-        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 300000)"
-        " SELECT count(*) FROM c"
-    )
-
-    def slow() -> None:
-        write(db, "gone")
-        while True:
-            db.session.execute(slow_query).scalar()
-
-    def probe() -> None:
-        try:
-            with spy.begin() as connection:
-                connection.execute(text("UPDATE work SET label = label"))
-            writable.append(True)
-        except OperationalError:
-            writable.append(False)
-
-    enqueue(slow, timeout=0.2, retry=False, priority=1)
-    enqueue(probe)
-    jobs.tick()
-    spy.dispose()
-    assert writable == [True]
 
 
 @on_postgresql

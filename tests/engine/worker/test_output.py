@@ -17,7 +17,7 @@ from flask.logging import default_handler
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, TaskError, current_run
+from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.engine.worker import output as module
 from flask_cronjobs.jobs.runs.current import MAX_OUTPUT, Output
 from flask_cronjobs.jobs.runs.detail import find_run
@@ -101,12 +101,6 @@ def test_setting_holds_where_the_task_does_not_say(
     assert len(outputs(db, perform(lambda: print("hello"), keep_output=here))) == kept
     # A silent handler leaves no row.
     assert outputs(db, perform(lambda: None, name="silent", keep_output=here)) == {}
-
-
-def test_a_bad_option_is_refused(jobs: CronJobs) -> None:
-    options: dict[str, Any] = {"name": "it", "keep_output": "yes"}
-    with pytest.raises(TaskError, match="keep_output is 'yes'"):
-        jobs.task(**options)(lambda: None)
 
 
 def test_each_failed_attempt_keeps_its_own(

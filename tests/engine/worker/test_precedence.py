@@ -7,23 +7,23 @@ import time
 
 import pytest
 
-from flask_cronjobs.engine import beside
-from flask_cronjobs.engine.beside import Precedence
+from flask_cronjobs.engine import threads
+from flask_cronjobs.engine.threads import Precedence
 
 
 def test_nobody_waits_while_the_keeper_is_not_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "PATIENCE", 60.0)
+    monkeypatch.setattr(threads, "PATIENCE", 60.0)
     going_first = Precedence()
     began = time.monotonic()
     going_first.give_way()
     with going_first.taken(), going_first.lent():
         going_first.give_way()
-    assert time.monotonic() - began < beside.PATIENCE
+    assert time.monotonic() - began < threads.PATIENCE
 
 
 def test_others_wait_until_the_keeper_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     going_first, order = Precedence(), list[str]()
-    monkeypatch.setattr(beside, "PATIENCE", 120.0)
+    monkeypatch.setattr(threads, "PATIENCE", 120.0)
 
     def work() -> None:
         going_first.give_way()
@@ -40,18 +40,18 @@ def test_others_wait_until_the_keeper_waits(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_keeper_that_is_held_up_holds_up_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "PATIENCE", 0.3)
+    monkeypatch.setattr(threads, "PATIENCE", 0.3)
     going_first = Precedence()
     with going_first.taken():
         began = time.monotonic()
         going_first.give_way()
-        assert time.monotonic() - began >= beside.PATIENCE
+        assert time.monotonic() - began >= threads.PATIENCE
         began = time.monotonic()
         for _ in range(100):
             going_first.give_way()
-        assert time.monotonic() - began < 50 * beside.PATIENCE
+        assert time.monotonic() - began < 50 * threads.PATIENCE
         with going_first.lent():
             pass
         began = time.monotonic()
         going_first.give_way()
-        assert time.monotonic() - began >= beside.PATIENCE
+        assert time.monotonic() - began >= threads.PATIENCE

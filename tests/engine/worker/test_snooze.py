@@ -15,7 +15,7 @@ from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from tests.marks import on_sqlite
 from tests.rows import the_run
 
-from .conftest import Enqueue, both_kinds, found, labels, of_kind, raising, write
+from .conftest import Enqueue, both_kinds, found, of_kind, raising
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -165,17 +165,6 @@ def test_tick_counts_and_logs_it(
     tick = db.session.scalars(select(JobTick).order_by(JobTick.id.desc())).first()
     assert tick is not None
     assert (tick.snoozed, tick.failed, tick.released) == (1, 0, 0)
-
-
-@pytest.mark.usefixtures("table")
-def test_what_an_atomic_handler_did_before_is_rolled_back(perform: Any, db: SQLAlchemy) -> None:
-    def booking() -> None:
-        write(db, "half")
-        raise Snooze(60)
-
-    run = perform(booking, atomic=True)
-    assert (run.status, run.snoozes) == ("queued", 1)
-    assert labels(db) == []
 
 
 def test_effects_and_progress_of_a_snoozed_attempt_stay(

@@ -24,7 +24,7 @@ from flask_cronjobs import (
     run_dead,
     run_failed,
 )
-from flask_cronjobs.engine.beside import Precedence
+from flask_cronjobs.engine.threads import Precedence
 from flask_cronjobs.engine.worker import announcer
 from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.models import JobRun

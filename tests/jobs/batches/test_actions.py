@@ -104,6 +104,22 @@ def test_retry_of_the_dead_runs_with_then_again(shop: Shop) -> None:
     assert [counts.dead for counts in shop.told] == [2, 0]
 
 
+def test_retry_and_cancel_of_an_outer_batch_are_of_what_is_inside_too(shop: Shop) -> None:
+    with shop.jobs.batch("outer", then=shop.then):
+        shop.fill(0, 1, "inner")
+        shop.work.using(delay=3600).enqueue()
+    shop.db.session.commit()
+    shop.jobs.tick()
+    assert shop.counts("outer")[2] == 1
+    shop.mended = True
+    assert retry_batch(shop.state, "outer").changed == 1
+    shop.jobs.tick()
+    assert (shop.counts("inner"), shop.counts("outer")[2]) == ((1, 1, 0, 0), 0)
+    assert cancel_batch(shop.state, "outer").changed == 1
+    shop.jobs.tick()
+    assert (shop.view("outer").state, shop.view("outer").whole["dead"]) == ("finished", 0)
+
+
 def test_counts_of_an_ended_batch_follow_a_discard(shop: Shop) -> None:
     with shop.jobs.batch("outer"):
         _, dead = shop.fill(1, bad=1, key="inner")

@@ -54,18 +54,26 @@ def test_outer_batch_counts_what_is_inside_by_its_weight(state: State, nested: i
     assert (innermost.whole, innermost.fraction) == ({"succeeded": 7, "dead": 3}, 1.0)
     listed = list_batches(state).rows
     assert [each.whole for each in listed] == [innermost.whole, inner.whole, outer.whole]
-    assert "15 of 18 ended" in [fact.value for fact in facts_of(outer, ago(0))]
+    assert outer.progress == "15 of 18"
+    assert "1 of 3" in [fact.value for fact in facts_of(outer, ago(0))]  # Its own.
 
 
 def test_time_left_goes_by_the_pace_so_far(state: State, nested: int) -> None:
     outer = found(state, nested)
-    assert outer.seconds_left(outer.opened_at + timedelta(seconds=50)) is None  # It is open.
+    assert outer.left(outer.opened_at + timedelta(seconds=50)) is None  # It is open.
     with state.engine.begin() as connection:
         connection.execute(text("UPDATE job_batches SET closed_at = opened_at"))
     outer = found(state, nested)
-    assert outer.seconds_left(outer.opened_at + timedelta(seconds=50)) == pytest.approx(10)
-    left = [f.value for f in facts_of(outer, outer.opened_at + timedelta(seconds=50))]
-    assert "about 10 s, at the pace so far" in left
+    said = [fact.value for fact in facts_of(outer, outer.opened_at + timedelta(seconds=50))]
+    assert "about 10 s, at the pace so far" in said
+
+
+def test_outer_batch_that_has_finished_counts_what_is_inside(state: State, nested: int) -> None:
+    with state.engine.begin() as connection:
+        connection.execute(text("DELETE FROM job_runs"))
+        ended = "closed_at = opened_at, finished_at = opened_at, succeeded = 2, dead = 1, total = 3"
+        connection.execute(text(f"UPDATE job_batches SET {ended} WHERE id = {nested}"))
+    assert found(state, nested).whole == {"succeeded": 2 + 2 + 7, "dead": 1 + 1 + 3}
 
 
 @pytest.mark.parametrize(

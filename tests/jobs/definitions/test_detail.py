@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,23 @@ def test_a_broken_or_paused_definition_has_no_slots(state: State, rows: Rows) ->
     assert paused is not None
     assert paused.slots == ()
     assert find_definition(state, "absent") is None
+
+
+def test_a_definition_has_the_slots_that_it_missed(state: State, rows: Rows) -> None:
+    own, other = rows.definition("own"), rows.definition("other")
+    first = ago(hours=3).isoformat()
+    why: dict[str, Any] = {"error_type": "Missed", "last_error": "missed: no tick ran in time"}
+    gap = {"skipped": 60, "from": first, "to": ago(7200).isoformat()}
+    old = rows.run("skipped", 7200, definition_id=own, result=gap, **why)
+    edited = rows.run("skipped", 60, definition_id=own, result=["x"], **why)
+    rows.run("skipped", definition_id=own, error_type="Overlap")
+    rows.run("skipped", definition_id=other, **why)
+    found = find_definition(state, "own")
+    assert found is not None
+    late, early = found.missed
+    assert (late.run_id, late.number, late.first) == (edited, 1, late.last)
+    assert (early.run_id, early.number, early.first.isoformat()) == (old, 60, first)
+    assert early.why == "missed: no tick ran in time"
 
 
 def test_a_task_has_the_runs_of_all_its_definitions_and_others(

@@ -12,7 +12,7 @@ from tests.marks import on_postgresql
 from tests.rows import ago
 
 #: More than a claim of ten reads in order before it goes from group to group.
-MANY = 10 + candidates.FRONT + candidates.FRONT + 1
+MANY = 10 + candidates.WINDOW + candidates.WINDOW + 1
 KEY = {"concurrency_key": "key", "concurrency_limit": 1}
 
 

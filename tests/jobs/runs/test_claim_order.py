@@ -164,7 +164,7 @@ def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]])
     """Claim, and compare with the oracle; the claims."""
     oracle = Oracle({row.id: row for row in kit.all_rows()}, pauses)
     wanted = oracle.claim(request)
-    claims = kit.claims.exchange([], request).claims
+    claims = kit.claims.record_and_claim([], request).claims
     assert [claim.id for claim in claims] == [run_id for run_id, _ in wanted]
     for claim, (run_id, share) in zip(claims, wanted, strict=True):
         before, row = oracle.rows[run_id], kit.row(run_id)

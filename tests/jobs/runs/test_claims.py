@@ -60,15 +60,15 @@ def test_run_that_is_due_in_this_very_second_is_claimed(kit: Kit) -> None:
 def test_outcomes_and_claims_go_in_one_exchange(kit: Kit) -> None:
     first, second = kit.runs(2)
     (held,) = kit.claim(limit=1)
-    exchange = kit.claims.exchange([outcome(held, "succeeded")], kit.request(1))
-    assert exchange.recorded == {first}
-    assert [claim.id for claim in exchange.claims] == [second]
+    answer = kit.claims.record_and_claim([outcome(held, "succeeded")], kit.request(1))
+    assert answer.recorded == {first}
+    assert [claim.id for claim in answer.claims] == [second]
 
 
 def test_exchange_of_nothing_does_nothing(kit: Kit) -> None:
     kit.run()
-    exchange = kit.claims.exchange([], None)
-    assert (exchange.recorded, exchange.claims) == (frozenset(), ())
+    answer = kit.claims.record_and_claim([], None)
+    assert (answer.recorded, answer.claims) == (frozenset(), ())
 
 
 def test_racing_claims_share_no_run_and_never_take_more_than_the_limit(kit: Kit) -> None:

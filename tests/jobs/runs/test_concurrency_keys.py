@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.jobs.runs.candidates import FRONT
+from flask_cronjobs.jobs.runs.candidates import WINDOW
 from flask_cronjobs.jobs.runs.leases import watch
 from tests.kit import Kit
 from tests.marks import on_postgresql
@@ -45,7 +45,7 @@ class TestBehindABusyKey:
     def busy(self, kit: Kit) -> None:
         keyed(kit, "m")
         kit.claim_one()
-        for _ in range(FRONT + 10):
+        for _ in range(WINDOW + 10):
             keyed(kit, "m", run_at=ago(seconds=600))
 
     def test_others_are_found_on_both_sides_of_it(self, kit: Kit) -> None:

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.finding import find_place
+from flask_cronjobs.jobs.overview import find_place
 from flask_cronjobs.jobs.runs import detail
 from flask_cronjobs.jobs.runs.detail import Family, facts_of, find_run
 from flask_cronjobs.jobs.state import State
@@ -103,4 +103,4 @@ def test_a_text_names_a_page(state: State, rows: Rows, jobs: CronJobs) -> None:
     ):
         assert find_place(state, name) == (endpoint, values)
     both = rows.run(idempotency_key=str(run_id))
-    assert find_place(state, str(run_id)) == ("runs", {"q": str(run_id)}), both
+    assert find_place(state, str(run_id)) == ("run", {"run_id": run_id, "q": str(run_id)}), both

@@ -199,7 +199,7 @@ class TestKeyOfARunThatWasClaimedAndGivenBack:
         assert kit.row(first).started_at is not None
         both = kit.claim()
         assert {claim.id for claim in both} == {first, second}
-        kit.claims.exchange([outcome(claim, "released") for claim in both], None)
+        kit.claims.record_and_claim([outcome(claim, "released") for claim in both], None)
         assert kit.row(first).started_at is not None
         assert kit.row(second).started_at is None
 

@@ -9,7 +9,7 @@ from tests.rows import ago
 
 
 def first(kit: Kit, **values: Any) -> tuple[str, bool] | None:
-    return kit.claims.first(kit.request(1, **values))
+    return kit.claims.next_run(kit.request(1, **values))
 
 
 def test_first_is_what_an_idle_worker_would_claim(kit: Kit) -> None:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from ..jobs.runs.exchange import Claims
 from ..jobs.runs.handed import fingerprint, refuse
+from ..jobs.runs.record_and_claim import release_token
 from ..jobs.state import State, Throttle, state_of
 from ..log import logger, worker_name
 from ..types import is_handed_by
@@ -52,7 +52,7 @@ def perform_handed(
     lacks = _LACKS.format(worker=options.worker)
     with books.precedence.taken():
         task = refuse(books, run_id, token, tuple(state.registry.tasks), lacks)
-        Claims(books).release_token(token, run_id)
+        release_token(books, token, run_id)
     if task is not None:
         logger.warning("The task %s, run %d, was given back. %s", task, run_id, lacks)
     return None

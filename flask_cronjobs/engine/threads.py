@@ -1,4 +1,4 @@
-"""Threads beside others: what nobody waits for, what is repeated, and which of them goes first."""
+"""A worker's threads: one for work that nobody waits for, one that repeats; which goes first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
+class BackgroundThread(Generic[T]):
     """Does pieces of work, one after the other, in a thread that starts with the first of them.
 
     :param do: does one, and never raises.
@@ -88,7 +88,7 @@ class Precedence:
     """Lets a worker's keeper go before its other threads.
 
     Only one thread of a process runs Python code at a time, and a busy one is asked to give way
-    only every 5 ms. The keeper waits for the server in each exchange, and would go on 5 ms late,
+    only every 5 ms. The keeper waits for the server in each statement, and would go on 5 ms late,
     several times. Meanwhile the runner comes to the end of its short runs, and then waits for the
     keeper. So between two runs it gives way at once.
 

@@ -1,0 +1,260 @@
+"""What operators do: a row in the transaction that does it, and a line of the log; lists of them.
+
+What reads for people imports `reader` in its functions: that maps the tables, which most that
+write here do not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from sqlalchemy import Connection, Row, func, literal, select, text, union_all
+
+from ..db.connection import Bookkeeping, together
+from ..db.dialect import Dialect
+from ..log import log_action
+from ..text import clean, shortened
+from .humanize import plural
+
+if TYPE_CHECKING:
+    from .reader import Page, Query, Reader, Source
+
+T = TypeVar("T")
+#: For how many seconds operations are kept.
+KEPT = 365 * 86400.0
+#: How many characters of a target are kept.
+_LONGEST = 500
+
+
+class Act(NamedTuple):
+    """What an operator does.
+
+    :ivar what: the verb for the log: ``paused``.
+    :ivar target: what it is done to.
+    :ivar run_id: the run, if it is one.
+    """
+
+    what: str
+    target: str
+    actor: str
+    run_id: int | None = None
+
+
+def perform(
+    books: Bookkeeping,
+    act: Act,
+    work: Callable[[Bookkeeping], T],
+    changed: Callable[[T], bool] = bool,
+) -> T:
+    """Do *work*, and if it changed something, note *act* in the same transaction; then log it.
+
+    :param work: gets a connection on which all that it writes is committed together.
+    :param changed: whether what *work* has returned says that something was changed.
+    """
+
+    def both(inner: Bookkeeping) -> T:
+        made = work(inner)
+        if changed(made):
+            inner.transaction(lambda connection: note(connection, inner.dialect, act))
+        return made
+
+    made = together(books, both)
+    if changed(made):
+        log_action(act.what, act.target, act.actor)
+    return made
+
+
+def note(
+    connection: Connection,
+    d: Dialect,
+    act: Act,
+    asked: int | None = None,
+    done: int | None = None,
+    ended: bool = True,
+) -> int:
+    """Insert the row of *act* in *connection*'s transaction; return its id.
+
+    :param asked: how many runs are to be changed.
+    :param done: how many of them are changed already.
+    :param ended: whether that was all.
+    """
+    statement = f"""
+        INSERT INTO job_operations
+            (what, target, actor, run_id, asked, done, started_at, seen_at, finished_at)
+        VALUES (:what, :target, :actor, :run_id, :asked, :done, {d.now}, {d.now},
+            {d.now if ended else "NULL"})
+        RETURNING id
+    """
+    values = {
+        **act._asdict(),
+        "target": shortened(clean(act.target) or "", _LONGEST),
+        "actor": clean(act.actor),
+        "asked": asked,
+        "done": done,
+    }
+    return int(connection.execute(text(statement), values).scalar_one())
+
+
+@dataclass
+class Operation:
+    """An operation on runs, whose row moves on with each transaction that changes some.
+
+    :ivar id: of its row; None: it is about one run, and has a row once that is changed.
+    """
+
+    act: Act
+    id: int | None = None
+
+    @classmethod
+    def begin(cls, books: Bookkeeping, act: Act, asked: int) -> Operation:
+        """Insert the row of one that is to change *asked* runs, by several transactions."""
+        begun = books.transaction(
+            lambda connection: note(connection, books.dialect, act, asked, 0, ended=False)
+        )
+        return cls(act, begun)
+
+    def changing(
+        self, connection: Connection, d: Dialect, change: Callable[[int], Sequence[T]]
+    ) -> Sequence[T]:
+        """Call *change* with the id of the row, and count there what it returns.
+
+        In *connection*'s transaction: so the row says how far it came, wherever it stops.
+        """
+        if self.id is not None:
+            found = change(self.id)
+            moved = f"""
+                UPDATE job_operations SET done = done + :number, seen_at = {d.now} WHERE id = :id
+            """
+            connection.execute(text(moved), {"number": len(found), "id": self.id})
+            return found
+        noted = note(connection, d, self.act, asked=1, done=1)
+        found = change(noted)
+        if not found:
+            connection.execute(text("DELETE FROM job_operations WHERE id = :id"), {"id": noted})
+        return found
+
+    def end(self, books: Bookkeeping) -> None:
+        """Note that it has come to its end."""
+        now = books.dialect.now
+        ended = f"UPDATE job_operations SET finished_at = {now}, seen_at = {now} WHERE id = :id"
+        books.rows(text(ended), {"id": self.id})
+
+
+#: An operation that has not ended is taken to be stopped after so many seconds without a change.
+STOPPED_AFTER = 60.0
+#: How many operations on one run are shown.
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class OperationView:
+    """One operation.
+
+    :ivar what: the verb, as in the log.
+    :ivar target: what it was done to.
+    :ivar run_id: the run, if it was one.
+    :ivar asked: how many runs it was to change; None if it was not about runs.
+    :ivar done: how many of them it has changed.
+    :ivar stopped: it did not come to its end.
+    :ivar became: how many of those that no later operation has changed have each status now, and
+        whose row is still kept; of more than 1,000, of some 1,000.
+    """
+
+    id: int
+    what: str
+    target: str
+    actor: str
+    run_id: int | None
+    asked: int | None
+    done: int | None
+    started_at: datetime
+    finished_at: datetime | None
+    stopped: bool = False
+    became: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def progress(self) -> str:
+        """Say how far it came, if it has not ended: ``500 of 34,000, stopped``."""
+        if self.finished_at is not None or self.asked is None:
+            return ""
+        return f"{self.done or 0:,} of {self.asked:,}, {'stopped' if self.stopped else 'at work'}"
+
+    @property
+    def outcome(self) -> str:
+        """Say what became of its runs: ``31 succeeded, 3 dead``."""
+        from .reader import CAP
+
+        known, done = sum(number for _, number in self.became), self.done or 0
+        parts = [f"{number:,} {status}" for status, number in self.became]
+        if known >= CAP:
+            return f"{', '.join(parts)} of the first {plural(known, 'run')}"
+        if known < done:
+            parts.append(f"{done - known:,} changed since, or pruned")
+        return ", ".join(parts)
+
+
+def list_operations(
+    source: Source, before: int | None = None, limit: int = 50
+) -> Page[OperationView]:
+    """Return operations, newest first, each with what became of its runs.
+
+    :param before: only smaller ids, for paging.
+    :param limit: at most 100.
+    """
+    from .reader import OPERATIONS, cut_page, reading
+
+    limit = max(1, min(limit, 100))
+    with reading(source) as reader:
+        newest = select(OPERATIONS).order_by(OPERATIONS.c.id.desc()).limit(limit + 1)
+        if before is not None:
+            newest = newest.where(OPERATIONS.c.id < before)
+        return cut_page(_views(reader, reader.rows(newest)), limit, reader.now)
+
+
+def operations_on(source: Source, run_id: int) -> tuple[OperationView, ...]:
+    """Return who touched a run: the latest operation on many, and those on it alone.
+
+    :returns: at most eleven, newest first.
+    """
+    from .reader import OPERATIONS, RUNS, reading
+
+    c = OPERATIONS.c
+    with reading(source) as reader:
+        latest = select(RUNS.c.operation_id).where(RUNS.c.id == run_id).scalar_subquery()
+        on_it = select(OPERATIONS).where(c.run_id == run_id).order_by(c.started_at.desc())
+        rows = [
+            *reader.rows(select(OPERATIONS).where(c.id == latest)),
+            *reader.rows(on_it.limit(_SHOWN)),
+        ]
+        found = {row.id: row for row in rows}
+        return tuple(_view(reader, found[each], ()) for each in sorted(found, reverse=True))
+
+
+def _views(reader: Reader, rows: Sequence[Row[Any]]) -> list[OperationView]:
+    """Return *rows* as views; one query looks at their runs."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    if parts := [_runs_of(row.id) for row in rows if row.done]:
+        runs: Any = union_all(*(select(part) for part in parts)).subquery()
+        counted = select(*runs.c, func.count().label("number")).group_by(*runs.c)
+        for each in reader.rows(counted.order_by(func.count().desc(), runs.c.status)):
+            found.setdefault(each.operation, []).append((each.status, each.number))
+    return [_view(reader, row, found.get(row.id, ())) for row in rows]
+
+
+def _runs_of(operation: int) -> Query:
+    """Return a subquery of the statuses of the runs of *operation*, as many as are counted."""
+    from .reader import CAP, RUNS
+
+    columns = literal(operation).label("operation"), RUNS.c.status
+    return select(*columns).where(RUNS.c.operation_id == operation).limit(CAP).subquery()
+
+
+def _view(reader: Reader, row: Row[Any], became: Sequence[tuple[str, int]]) -> OperationView:
+    from .reader import record
+
+    silent = reader.now - row.seen_at > timedelta(seconds=STOPPED_AFTER)
+    stopped = row.finished_at is None and silent
+    return record(OperationView, row, stopped=stopped, became=tuple(became))

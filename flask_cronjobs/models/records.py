@@ -1,0 +1,311 @@
+"""What stands beside the runs, as mapped classes: what attempts left, what people and ticks did."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Boolean, Float, ForeignKey, Index, Integer, String, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from ..types import JSON
+from . import conditions
+from .base import NOW, Base, BigId, JSONType
+from .columns import UTCDateTime, check, partial
+
+__all__ = [
+    "JobAlert",
+    "JobErrorGroup",
+    "JobFailure",
+    "JobHour",
+    "JobMark",
+    "JobOperation",
+    "JobOutput",
+    "JobPause",
+    "JobRate",
+    "JobStep",
+    "JobTick",
+]
+
+
+class JobFailure(Base):
+    """One failed attempt of a run."""
+
+    __tablename__ = "job_failures"
+    __table_args__: Any = (
+        Index("uq_job_failures_attempt", "run_id", "attempt", unique=True),
+        Index("ix_job_failures_fingerprint", "fingerprint", "failed_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run_id: Mapped[int] = mapped_column(
+        BigId, ForeignKey("job_runs.id", name="fk_job_failures_run", ondelete="CASCADE")
+    )
+    attempt: Mapped[int] = mapped_column(Integer)
+    worker: Mapped[str] = mapped_column(String)
+    started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    failed_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    fingerprint: Mapped[str | None] = mapped_column(String)
+    """The group of its error; null if an older version recorded it."""
+    error_type: Mapped[str] = mapped_column(String)
+    error: Mapped[str] = mapped_column(String)
+    stack: Mapped[str | None] = mapped_column(String)
+
+
+class JobOutput(Base):
+    """What the handler of one attempt printed and logged: the end of it."""
+
+    __tablename__ = "job_outputs"
+    __table_args__: Any = (
+        Index("uq_job_outputs_attempt", "run_id", "attempt", unique=True),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run_id: Mapped[int] = mapped_column(
+        BigId, ForeignKey("job_runs.id", name="fk_job_outputs_run", ondelete="CASCADE")
+    )
+    attempt: Mapped[int] = mapped_column(Integer)
+    worker: Mapped[str] = mapped_column(String)
+    """The token of the claim."""
+    output: Mapped[str] = mapped_column(String)
+    written_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+
+
+class JobStep(Base):
+    """A durable step of a run: what it came to, how far it is, or what it waits for."""
+
+    __tablename__ = "job_steps"
+    __table_args__: Any = (
+        Index("uq_job_steps_name", "run_id", "name", unique=True),
+        check("ck_job_steps_kind", "kind IN ('step', 'each', 'sleep', 'wait')"),
+        check("ck_job_steps_finished", "kind <> 'step' OR finished_at IS NOT NULL"),
+        check("ck_job_steps_due", "due_at IS NULL OR kind IN ('sleep', 'wait')"),
+        check("ck_job_steps_chunks", "chunks = 0 OR (chunks > 0 AND kind = 'each')"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run_id: Mapped[int] = mapped_column(
+        BigId, ForeignKey("job_runs.id", name="fk_job_steps_run", ondelete="CASCADE")
+    )
+    name: Mapped[str] = mapped_column(String)
+    kind: Mapped[str] = mapped_column(String)
+    """``step``, ``each``, ``sleep`` or ``wait``, by what made it. A signal makes a ``wait``."""
+    result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    """What a step returned; the last id of the last chunk; or the payload of the signal, null if
+    none came in time."""
+    chunks: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    """How many chunks are done."""
+    attempt: Mapped[int | None] = mapped_column(Integer)
+    """The attempt that wrote it last; null while only a signal has."""
+    worker: Mapped[str | None] = mapped_column(String)
+    """The token of that attempt's claim."""
+    started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    due_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """Until when it sleeps, or waits for a signal."""
+    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+
+
+class JobHour(Base):
+    """What ended in one hour, of one task and of all: how much, and how long it took."""
+
+    __tablename__ = "job_hours"
+    __table_args__: Any = (
+        Index("uq_job_hours_hour", "hour", "job_type", unique=True),
+        Index("ix_job_hours_task", "job_type", "hour"),
+        check("ck_job_hours_ended", "ended >= dead AND dead >= 0"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    hour: Mapped[datetime] = mapped_column(UTCDateTime)
+    """When the hour began, in UTC."""
+    job_type: Mapped[str] = mapped_column(String)
+    """The task's name; empty for all tasks together, a row that each hour has."""
+    ended: Mapped[int] = mapped_column(Integer)
+    """How many runs succeeded or ended dead."""
+    dead: Mapped[int] = mapped_column(Integer)
+    """How many of them ended dead."""
+    took_seconds: Mapped[float] = mapped_column(Float)
+    """How long their last attempts took, together."""
+    took: Mapped[JSON] = mapped_column(JSONType, server_default=text("'{}'"))
+    """How many of them took how long: numbers by bucket; a doubling has four, from a
+    millisecond on."""
+    waited_seconds: Mapped[float] = mapped_column(Float)
+    """How long they were due before their last attempts began, together."""
+    waited: Mapped[JSON] = mapped_column(JSONType, server_default=text("'{}'"))
+
+
+class JobMark(Base):
+    """Something that changed at one moment, such as a deploy, to see in charts."""
+
+    __tablename__ = "job_marks"
+    __table_args__: Any = (
+        Index("ix_job_marks_marked_at", "marked_at"),
+        check("ck_job_marks_name", "name <> ''"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    name: Mapped[str] = mapped_column(String)
+    """What it was, such as ``v812``."""
+    marked_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    marked_by: Mapped[str | None] = mapped_column(String)
+    """Who made the mark, as the log says."""
+
+
+class JobOperation(Base):
+    """One thing that an operator did, written in the transaction that did it; kept for a year."""
+
+    __tablename__ = "job_operations"
+    __table_args__: Any = (
+        Index("ix_job_operations_started_at", "started_at"),
+        partial("ix_job_operations_run", "run_id", where=conditions.OF_ONE_RUN),
+        check("ck_job_operations_done", "done >= 0 AND done <= asked"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    what: Mapped[str] = mapped_column(String)
+    """The verb, as in the log: ``retried``, ``paused``, …"""
+    target: Mapped[str] = mapped_column(String)
+    """What it was done to: a run, a queue, runs of a filter, …"""
+    actor: Mapped[str] = mapped_column(String)
+    run_id: Mapped[int | None] = mapped_column(BigId)
+    """The run, if it was one; the new one, if the operation made it."""
+    asked: Mapped[int | None] = mapped_column(Integer)
+    """How many runs were to be changed; null if it was not about runs."""
+    done: Mapped[int | None] = mapped_column(Integer)
+    """How many have been changed so far."""
+    started_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    """When `done` was last written."""
+    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """When it had ended; null while it is at work, and if it was stopped."""
+
+
+class JobErrorGroup(Base):
+    """What an operator has decided about the errors with one fingerprint."""
+
+    __tablename__ = "job_error_groups"
+    __table_args__: Any = (
+        Index("uq_job_error_groups_fingerprint", "fingerprint", unique=True),
+        Index("ix_job_error_groups_changed_at", "changed_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String)
+    resolved_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """It counts as resolved until it is seen again after that."""
+    muted_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    changed_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    changed_by: Mapped[str | None] = mapped_column(String)
+
+
+class JobAlert(Base):
+    """One thing that needs a person, from when a tick saw it until its end was told."""
+
+    __tablename__ = "job_alerts"
+    __table_args__: Any = (
+        partial("uq_job_alerts_open", "name", where="ended_at IS NULL", unique=True),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    name: Mapped[str] = mapped_column(String)
+    """The name of the check, and what it is about."""
+    what: Mapped[str] = mapped_column(String)
+    """What was found, as a sentence."""
+    todo: Mapped[str] = mapped_column(String)
+    begun_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    """When a tick saw it last."""
+    ended_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    told_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """When its begin was told, or, if it has ended, its end; null: not yet."""
+
+
+class JobPause(Base):
+    """A task or a queue that is paused: nobody claims its runs."""
+
+    __tablename__ = "job_pauses"
+    __table_args__: Any = (
+        Index("uq_job_pauses_name", "kind", "name", unique=True),
+        check("ck_job_pauses_kind", "kind IN ('task', 'queue')"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    kind: Mapped[str] = mapped_column(String)
+    """``task`` or ``queue``."""
+    name: Mapped[str] = mapped_column(String)
+    paused_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    paused_by: Mapped[str | None] = mapped_column(String)
+    """Who paused it, as the log says."""
+
+
+class JobRate(Base):
+    """A rate key, and which of its slots are taken."""
+
+    __tablename__ = "job_rates"
+    __table_args__: Any = (
+        Index("uq_job_rates_key", "key", unique=True),
+        Index("ix_job_rates_tat", "tat"),
+        check("ck_job_rates_period", "period > 0"),
+        check("ck_job_rates_burst", "burst >= 1"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    key: Mapped[str] = mapped_column(String)
+    tat: Mapped[datetime] = mapped_column(UTCDateTime)
+    """The theoretical arrival time of the next attempt: that of the last one and a period more, or
+    later if attempts began before their time."""
+    period: Mapped[float] = mapped_column(Float)
+    """How many seconds there are from one slot to the next, as the last attempt's code said."""
+    burst: Mapped[int] = mapped_column(Integer)
+    """How many attempts may begin at once, by the same code."""
+
+
+class JobTick(Base):
+    """One tick: its process, its times and what it did; kept for a day."""
+
+    __tablename__ = "job_ticks"
+    __table_args__: Any = (
+        Index("ix_job_ticks_started_at", "started_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    worker: Mapped[str] = mapped_column(String)
+    host: Mapped[str] = mapped_column(String)
+    pid: Mapped[int] = mapped_column(Integer)
+    started_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    clock_offset: Mapped[float | None] = mapped_column(Float)
+    """How many seconds the host's clock was ahead of the database's."""
+    # Quoted, so that a migration generated on one database runs on the other.
+    listening: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
+    """Whether it is a resident worker that a NOTIFY wakes."""
+    resident: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
+    """Whether it is a minute of ``flask jobs work``."""
+    queues: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    """The names of the queues that it serves; null: all."""
+    version: Mapped[str | None] = mapped_column(String)
+    """The version of Flask-CronJobs."""
+    recorded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    """Runs inserted for due slots."""
+    skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    reclaimed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    succeeded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    failed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    dead: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    cancelled: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    released: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    snoozed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    pruned: Mapped[int] = mapped_column(Integer, server_default=text("0"))

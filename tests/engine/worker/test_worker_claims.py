@@ -1,0 +1,229 @@
+"""`WorkerClaims`: which statements a worker sends, and what it does about lost answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event, text
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.deadlines import cut
+from flask_cronjobs.engine.tick import TickOptions, tick
+from flask_cronjobs.engine.worker.claims import WorkerClaims
+from flask_cronjobs.engine.worker.options import WorkOptions
+from flask_cronjobs.engine.worker.outcomes import released
+from flask_cronjobs.errors import DatabaseTrouble
+from flask_cronjobs.jobs.runs import record_and_claim
+from flask_cronjobs.jobs.runs.claim import Answer
+from flask_cronjobs.jobs.state import State
+from flask_cronjobs.types import Outcome
+from tests.kit import outcome
+from tests.marks import on_postgresql
+from tests.process.support import wait_until
+from tests.rows import Rows
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+@pytest.fixture
+def books(state: State) -> Iterator[Bookkeeping]:
+    with Bookkeeping(state.engine, patience=0) as books:
+        yield books
+
+
+@pytest.fixture
+def claims(jobs: CronJobs, state: State, books: Bookkeeping) -> WorkerClaims:
+    """One that has found nothing, so that its worker is idle."""
+    jobs.task(name="it")(lambda: None)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    claims.record_and_claim([], 1, idle=True)
+    assert claims.exhausted
+    return claims
+
+
+@pytest.fixture
+def sent(db: SQLAlchemy, claims: WorkerClaims) -> list[str]:
+    """Each statement from now on, by its first word."""
+    statements: list[str] = []
+
+    @event.listens_for(db.engine, "before_cursor_execute")
+    def keep(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        statements.append(statement.split()[0])
+
+    return statements
+
+
+def test_idle_worker_looks_and_claims_nothing(claims: WorkerClaims, sent: list[str]) -> None:
+    assert not claims.record_and_claim([], 1, idle=True, look_first=True).claims
+    assert sent == ["SELECT"]
+    assert claims.exhausted
+
+
+def test_idle_worker_claims_what_it_sees(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
+) -> None:
+    run_id = Rows(app, db).run("queued", job_type="it")
+    sent.clear()
+    (claim,) = claims.record_and_claim([], 1, idle=True, look_first=True).claims
+    assert claim.id == run_id
+    assert sent == ["SELECT", "WITH"]
+
+
+def test_worker_that_is_woken_claims_by_one_statement(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
+) -> None:
+    run_id = Rows(app, db).run("queued", job_type="it")
+    sent.clear()
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    assert claim.id == run_id
+    assert sent == ["WITH"]
+
+
+@on_postgresql
+@pytest.mark.parametrize("workers", [1, 2])
+def test_worker_in_the_ticks_own_process_takes_its_connection(
+    jobs: CronJobs, db: SQLAlchemy, state: State, workers: int
+) -> None:
+    connected: list[int] = []
+
+    @event.listens_for(db.engine, "connect")
+    def note(driver: Any, record: object) -> None:
+        connected.append(driver.info.backend_pid)
+
+    seen: list[set[int]] = []
+
+    @jobs.task
+    def look() -> None:
+        seen.append(set(connected))
+
+    look.using(commit=True).enqueue_many([{}] * 3)
+    connected.clear()
+    options = TickOptions(workers=workers, own_process=workers > 1)
+    assert tick(state, options).succeeded == 3
+    # The workers of a pool are processes of their own, which nobody hears of here; the tick closes
+    # its connection while they work, and opens another.
+    assert len(connected) == workers
+    assert seen == ([set(connected)] * 3 if workers == 1 else [])
+
+
+HANG = """
+CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NEW; END $$;
+CREATE TRIGGER hang BEFORE UPDATE ON job_runs FOR EACH ROW EXECUTE FUNCTION hang();
+"""
+HANGING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+
+@contextmanager
+def broken_off(db: SQLAlchemy, books: Bookkeeping, send: Callable[[], Answer]) -> Iterator[None]:
+    """Break the connection in *send*, with which the server goes on until the block ends."""
+    with db.engine.begin() as connection:
+        connection.execute(text(HANG))
+    troubles: list[DatabaseTrouble] = []
+
+    def begin() -> None:
+        try:
+            send()
+        except DatabaseTrouble as trouble:
+            troubles.append(trouble)
+
+    # Not from the pool, which is emptied when a connection breaks.
+    url = db.engine.url.set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(url) as holder:
+        holder.execute("SELECT pg_advisory_lock(7)")
+        thread = threading.Thread(target=begin)
+        thread.start()
+        wait_until(lambda: seen(db, HANGING))
+        cut(books._raw)
+        thread.join()
+        assert len(troubles) == 1
+        yield
+        holder.execute("SELECT pg_advisory_unlock(7)")
+    wait_until(lambda: not seen(db, HANGING))
+
+
+def seen(db: SQLAlchemy, sql: str) -> Sequence[object]:
+    with db.engine.connect() as connection:
+        return connection.execute(text(sql)).all()
+
+
+@on_postgresql
+def test_runs_claimed_late_are_given_back(
+    app: Flask, db: SQLAlchemy, books: Bookkeeping, claims: WorkerClaims
+) -> None:
+    rows = Rows(app, db)
+    run_id = rows.run("queued", job_type="it")
+    with broken_off(db, books, lambda: claims.record_and_claim([], 1, idle=True)):
+        assert claims.record_and_claim([], 0, idle=True) == Answer()
+        assert not claims.unheard
+    wait_until(lambda: rows.get(run_id).status == "running")
+    claims.release_unheard(now=True)
+    run = rows.get(run_id)
+    assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
+
+
+@on_postgresql
+def test_outcome_recorded_late_is_not_lost(
+    app: Flask, db: SQLAlchemy, books: Bookkeeping, claims: WorkerClaims
+) -> None:
+    rows = Rows(app, db)
+    run_id = rows.run("running", job_type="it", locked_by="host:1:token")
+    outcomes = [Outcome(run_id, "host:1:token", "succeeded", 1, "it")]
+    with broken_off(db, books, lambda: claims.record_and_claim(outcomes, 0, idle=True)):
+        answer = claims.record_and_claim(outcomes, 0, idle=True)
+        assert (set(answer.recorded), set(answer.locked)) == (set(), {run_id})
+    wait_until(lambda: rows.get(run_id).status == "succeeded")
+    assert claims.record_and_claim(outcomes, 0, idle=True).recorded == {run_id}
+
+
+@pytest.fixture
+def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """Makes a block in which each statement is committed, and its answer is lost."""
+    send = record_and_claim._send
+
+    def lose(*sent: Any) -> Answer:
+        send(*sent)
+        raise DatabaseTrouble("the answer was lost", transient=True)
+
+    @contextmanager
+    def losing() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(record_and_claim, "_send", lose)
+            with pytest.raises(DatabaseTrouble):
+                yield
+
+    return losing
+
+
+def test_failure_whose_answer_was_lost_is_not_lost_though_its_run_is_claimed_again(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any
+) -> None:
+    run_id = Rows(app, db).run("queued", job_type="it", max_attempts=3)
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    failed = outcome(claim, "failed")
+    with losing():
+        claims.record([failed])
+    answer = claims.record_and_claim([failed], 1, idle=True)
+    assert answer.recorded == {run_id}
+    assert [(each.id, each.attempt) for each in answer.claims] == [(run_id, 2)]
+
+
+def test_run_given_back_has_its_key_again_though_the_answer_was_lost(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any
+) -> None:
+    waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
+    run_id = Rows(app, db).run("queued", job_type="it", **waiting)
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    with losing():
+        claims.record([released(claim)])
+    assert claims.record([released(claim)]).recorded == {run_id}
+    run = Rows(app, db).get(run_id)
+    assert (run.status, run.attempts, run.started_at) == ("queued", 0, None)
