@@ -10,8 +10,22 @@ from typing import Any
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import insert
 
-from flask_cronjobs import Schedule
-from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobTick
+from flask_cronjobs import Schedule, __version__
+from flask_cronjobs.jobs.fingerprints import fingerprint
+from flask_cronjobs.models import (
+    JobBatch,
+    JobDefinition,
+    JobEffect,
+    JobErrorGroup,
+    JobFailure,
+    JobHour,
+    JobMark,
+    JobOperation,
+    JobPause,
+    JobRun,
+    JobStep,
+    JobTick,
+)
 
 _HOSTS = ("web-1", "web-2")
 #: Name, task, schedule, time zone, and how many seconds a run takes.
@@ -52,11 +66,17 @@ def fill(db: SQLAlchemy, now: datetime | None = None) -> int:
     for run, failures in _enqueued_runs(now):
         run_id = session.execute(insert(JobRun).returning(JobRun.id), run).scalar_one()
         for failure in failures:
-            session.execute(insert(JobFailure), {"run_id": run_id, **failure})
+            named = fingerprint(run["job_type"], failure["error_type"], failure["error"])
+            kept = {"run_id": run_id, "fingerprint": named, **failure}
+            session.execute(insert(JobFailure), kept)
         if len(failures) == 3:
             worth_a_look = run_id
     session.execute(insert(JobTick), list(_ticks(now, chance)))
-    session.execute(insert(JobEffect), _effect(now))
+    session.add(JobEffect(**_effect(now)))
+    session.add_all(_operations(now, worth_a_look))
+    session.add_all(_history(now, chance))
+    session.add_all(_month_in_steps(now))
+    session.add_all(_ledgers(now))
     session.commit()
     return worth_a_look
 
@@ -107,13 +127,17 @@ def _enqueued_runs(now: datetime) -> Iterator[tuple[dict[str, Any], list[dict[st
     """Add enqueued runs, each with the failures of its attempts."""
     for user, minutes in enumerate((300, 290, 200, 31), start=1):
         ended = now - timedelta(minutes=minutes)
-        run = _run("send_welcome", ended, payload={"user_id": user})
+        run = _run("send_welcome", ended, payload={"user_id": user}) | {"label": f"user {user}"}
         error = ("ValueError", "The address has no domain: 'grace@'")
-        yield run | _gave_up(*error, ended), [_failure(3, ended, *error)]
+        named = {"fingerprint": fingerprint("send_welcome", *error)}
+        yield run | named | _gave_up(*error, ended), [_failure(3, ended, *error)]
     for user, minutes in enumerate((52, 44), start=7):
         ended = now - timedelta(minutes=minutes)
+        report = _report(user, ended - timedelta(minutes=20))
+        report["fingerprint"] = fingerprint("send_weekly_report", _SMTP, _SMTP_ERROR)
+        report["operation_id"] = 1
         yield (
-            _report(user, ended - timedelta(minutes=20)) | _gave_up(_SMTP, _SMTP_ERROR, ended),
+            report | _gave_up(_SMTP, _SMTP_ERROR, ended),
             [
                 _failure(3, ended, _SMTP, _SMTP_ERROR),
                 _failure(2, ended - timedelta(minutes=4), "TimeoutError", "timed out"),
@@ -133,7 +157,8 @@ def _enqueued_runs(now: datetime) -> Iterator[tuple[dict[str, Any], list[dict[st
 def _report(user: int, due: datetime) -> dict[str, Any]:
     payload = {"user_id": user, "date_from": "2026-11-09", "date_to": "2026-11-15"}
     key = f"weekly_report:{user}:2026-11-09"
-    return _run("send_weekly_report", due, payload=payload) | {"idempotency_key": key}
+    named = {"idempotency_key": key, "label": f"user {user}", "batch_id": 1}
+    return _run("send_weekly_report", due, payload=payload) | named
 
 
 def _run(
@@ -222,6 +247,7 @@ def _ticks(now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:
             "seen_at": started + timedelta(seconds=1),
             "finished_at": started + timedelta(seconds=chance.uniform(0.2, 6)),
             "clock_offset": 0.02,
+            "version": __version__,
             "recorded": chance.randrange(3),
             "succeeded": chance.randrange(4) * busy,
             "failed": int(chance.random() < 0.05 * busy),
@@ -235,3 +261,90 @@ def _effect(now: datetime) -> dict[str, Any]:
         "state": "in_doubt",
         "created_at": now - timedelta(minutes=32),
     }
+
+
+def _operations(now: datetime, retried: int) -> Iterator[Any]:
+    """Add what operators did: a retry of two runs that died again, a run now, a pause, a decision.
+
+    The reports are a batch.
+    """
+    acts = (
+        ("retried", "dead runs of send_weekly_report", 70, None, 2),
+        ("ran", "refresh_cache", 55, None, 1),
+        ("paused", "definition refresh_cache:lagos", 192, None, None),
+        ("cancelled", f"run {retried - 12}", 180, retried - 12, 1),
+        ("paused", "queue images", 12, None, None),
+    )
+    for number, (what, target, minutes, run_id, asked) in enumerate(acts, start=1):
+        at = now - timedelta(minutes=minutes)
+        yield JobOperation(
+            id=number, what=what, target=target, actor="ada", run_id=run_id, asked=asked,
+            done=asked, started_at=at, seen_at=at, finished_at=at,
+        )  # fmt: skip
+    yield JobPause(
+        kind="queue", name="images", paused_at=now - timedelta(minutes=12), paused_by="ada"
+    )
+    yield JobErrorGroup(
+        fingerprint=fingerprint("send_weekly_report", "TimeoutError", "timed out"),
+        muted_until=now + timedelta(days=6),
+        changed_at=now - timedelta(days=1),
+        changed_by="ada",
+    )
+    yield JobBatch(id=1, key="weekly_reports:2026-11-09", opened_at=now - timedelta(hours=2))
+
+
+def _history(now: datetime, chance: random.Random) -> Iterator[Any]:
+    """Add four weeks in numbers, an hour each third, and a deploy since which reports are slow."""
+    yield JobMark(name="v812", marked_at=now - timedelta(days=6, hours=3), marked_by="ada")
+    whole = now.replace(minute=0, second=0, microsecond=0)
+    for hours in range(2, 28 * 24, 3):
+        sums = {"send_weekly_report": 37 if hours < 6 * 24 else 32, "refresh_cache": 33}
+        for task, usual in (*sums.items(), ("", 33)):
+            bucket, ended = usual + chance.randrange(2), 30 + chance.randrange(9)
+            seconds = 0.001 * 2.0 ** (bucket / 4)
+            yield JobHour(
+                hour=whole - timedelta(hours=hours), job_type=task, ended=ended, dead=0,
+                took={bucket: ended - 3, bucket + 5: 3}, took_seconds=ended * seconds,
+                waited={34: ended}, waited_seconds=ended * 0.4,
+            )  # fmt: skip
+
+
+def _month_in_steps(now: datetime) -> Iterator[Any]:
+    """Add a run at work in steps, at its second attempt, since a deploy ended the first."""
+    begun, again = now - timedelta(minutes=11), now - timedelta(minutes=6)
+    run = _running(again) | {"started_at": again, "attempts": 2, "label": "month 2026-10"}
+    shown = {"progress": 0.41, "progress_message": "820 of 2,000 users"}
+    due = begun - timedelta(seconds=40)
+    yield JobRun(**_run("close_month", due, payload={"month": "2026-10"}) | run | shown, id=101)
+    yield JobFailure(
+        run_id=101, attempt=1, worker="web-1:4711:9be2c0", started_at=begun,
+        failed_at=begun + timedelta(minutes=4), error_type="Interrupted",
+        error="the worker stopped",
+        fingerprint=fingerprint("close_month", "Interrupted", "the worker stopped"),
+    )  # fmt: skip
+    steps = (("sums", "step", 1, 0, 30, True), ("statements", "each", 2, 41, 40, False))
+    for name, kind, attempt, chunks, seconds, over in steps:
+        yield JobStep(
+            run_id=101, name=name, kind=kind, attempt=attempt, chunks=chunks,
+            worker="web-2:48113:f3a91c", started_at=begun + timedelta(seconds=seconds - 29),
+            finished_at=begun + timedelta(seconds=seconds) if over else None,
+            result={"7": 12900, "8": 4100} if over else 820,
+        )  # fmt: skip
+
+
+def _ledgers(now: datetime) -> Iterator[Any]:
+    """Add the lines of two ledgers in strict order, of which one is stopped by a dead line."""
+    for number, (user, minutes) in enumerate(((7, 95), (7, 60), (7, 20), (8, 1))):
+        at = now - timedelta(minutes=minutes)
+        values = {"user_id": user, "text": f"invoice {4711 + number}", "cents": 12900}
+        order = {"concurrency_key": f"account:{user}", "concurrency_limit": 1, "on_dead": "stop"}
+        mark, ended = (
+            ("waits" if number in (1, 2) else None),
+            _gave_up("ValueError", "no user 7", at),
+        )
+        if number:
+            ended = {}
+        yield JobRun(
+            **_run("book", at, payload=values) | order | {"order_mark": mark} | ended,
+            label=f"user {user}",
+        )

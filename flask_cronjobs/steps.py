@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -100,11 +100,12 @@ async def _step_async(
     import asyncio
 
     with this.opened():
+        began = time.monotonic()
         try:
             value = await asyncio.wait_for(call(), seconds)
         except asyncio.TimeoutError as error:
-            if seconds is None:
-                raise
+            if seconds is None or time.monotonic() - began < seconds:
+                raise  # The function's own.
             raise TimedOut(
                 f"the step {this.name!r} ran longer than its timeout of {seconds:g} s"
             ) from error
@@ -112,33 +113,57 @@ async def _step_async(
     return this.result
 
 
-def each(
-    state: State, name: str, next_ids: Callable[[Any], Any]
-) -> Generator[list[Any]] | AsyncGenerator[list[Any]]:
-    """Yield the chunks that *next_ids* returns, each after the last id of the one before."""
+def each(state: State, name: str, next_ids: Callable[[Any], Any]) -> Chunks:
+    """Return the chunks that *next_ids* gives, each after the last id of the one before."""
     this = _Step(state, "each", name)
     if inspect.iscoroutinefunction(next_ids):
         this.needs_loop()
-        return _each_async(this, next_ids)
-    return _each(this, next_ids)
+    return Chunks(this, next_ids)
 
 
-def _each(this: _Step, next_ids: Callable[[Any], Iterable[Any]]) -> Generator[list[Any]]:
+class Chunks:
+    """The chunks of `each`, for ``for`` and for ``async for``.
+
+    Python closes an async generator some time after its loop was left. This rolls back at once.
+    """
+
+    def __init__(self, this: _Step, next_ids: Callable[[Any], Any]) -> None:
+        self._work = _work_of(this)
+        self._next_ids = next_ids
+
+    def __iter__(self) -> Chunks:
+        return self
+
+    def __next__(self) -> Any:
+        after = next(self._work)
+        try:
+            found = self._next_ids(after)
+        except BaseException as error:
+            self._work.throw(error)
+            raise
+        return self._work.send(found) or next(self._work)
+
+    def __aiter__(self) -> Chunks:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            after = next(self._work)
+            try:
+                found = await self._next_ids(after)
+            except BaseException as error:
+                self._work.throw(error)
+                raise
+            return self._work.send(found) or next(self._work)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+def _work_of(this: _Step) -> Generator[Any, Iterable[Any]]:
+    """Yield by turns the id after which to go on, and a chunk; in one transaction."""
     while not this.finished:
         with this.opened():
-            ids = this.chunk(next_ids(this.result))
-            if ids:
-                yield ids
-
-
-async def _each_async(
-    this: _Step, next_ids: Callable[[Any], Awaitable[Iterable[Any]]]
-) -> AsyncGenerator[list[Any]]:
-    while not this.finished:
-        with this.opened():
-            ids = this.chunk(await next_ids(this.result))
-            if ids:
-                yield ids
+            yield this.chunk((yield this.result))
 
 
 def sleep(state: State, name: str, delay: object) -> None:

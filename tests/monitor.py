@@ -13,6 +13,7 @@ class Monitor(HTTPServer):
         super().__init__(("127.0.0.1", 0), _Answer)
         self.status = 200
         self.delay = 0.0
+        self.posts = True
         self.location: str | None = None
         self.requests: list[tuple[str, str | None]] = []
         self.bodies: list[bytes] = []
@@ -34,7 +35,10 @@ class _Answer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
         self.server.bodies.append(self.rfile.read(length))
-        self.do_GET()
+        if self.server.posts:
+            self.do_GET()
+        else:
+            self.send_error(404)
 
     def do_GET(self) -> None:
         self.server.requests.append((self.path, self.headers["Authorization"]))

@@ -16,6 +16,7 @@ from sqlalchemy import Engine, create_engine, event, text
 
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.planner import SETTINGS
+from flask_cronjobs.jobs.reader import IN_ORDER
 from tests.postgres import Server
 
 Node = dict[str, Any]
@@ -129,7 +130,7 @@ def explain(
     """PostgreSQL's plan of a statement; with the option ``ANALYZE`` it is run, and undone.
 
     :param statement: as psycopg gets it.
-    :param steady: plan it as one that bookkeeping has prepared.
+    :param steady: plan it as one that bookkeeping has prepared; else as one of a page.
     """
     how = ", ".join((*options, "FORMAT JSON"))
     url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -137,6 +138,8 @@ def explain(
         if steady:
             connection.execute(SETTINGS)
             statement, given = _prepared(connection, statement, given), {}
+        else:
+            connection.execute("SELECT set_config(%s, %s, %s)", IN_ORDER)
         row = connection.execute(f"EXPLAIN ({how}) {statement}".encode(), given or None).fetchone()
         connection.rollback()
     assert row is not None

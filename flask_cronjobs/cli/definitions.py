@@ -11,7 +11,7 @@ import click
 from ..jobs import pauses
 from ..jobs.agenda import NextRun, next_runs
 from ..jobs.definitions.actions import remove as remove_definition
-from ..jobs.definitions.views import DefinitionView, definitions_by_name
+from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
 from ..jobs.humanize import duration, late, plural, seconds_since
 from ..jobs.pauses import Target, only, queues
 from ..jobs.reader import Page, reading
@@ -37,7 +37,9 @@ def definitions(limit: int, after: str | None, by_time: bool, as_json: bool) -> 
     if by_time:
         _print_next_runs(limit, after, as_json)
         return
-    page = definitions_by_name(state_of(), after, limit)
+    found = list_definitions(state_of(), DefinitionFilter(sort="name", after=after), limit=limit)
+    is_last = found.total == len(found.rows)
+    page = Page(found.rows, None if is_last else found.rows[-1].name, found.now)
     if as_json:
         print_json({"definitions": page.rows, "after": page.next})
         return
@@ -46,7 +48,7 @@ def definitions(limit: int, after: str | None, by_time: bool, as_json: bool) -> 
     for row in page.rows:
         _print(row)
     print_next(page)
-    if page.next is None:
+    if is_last:
         _print_unscheduled()
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import click
 
 from ..jobs.error_groups import (
     MUTED_FOR,
     STATES,
+    Decision,
     ErrorGroup,
     ErrorList,
     GroupState,
+    decide,
     list_errors,
-    mute,
-    reopen,
-    resolve,
 )
 from ..jobs.humanize import duration
-from ..jobs.state import State, state_of
+from ..jobs.state import state_of
 from .group import JobsGroup, examples
 from .output import command, print_json, since, table
 from .params import actor, age, json_option
@@ -58,24 +55,25 @@ def errors(
 
     Numbers, hex and what is quoted in messages do not count. LAST 14 DAYS has a bar a day.
     """
-    if sum(each is not None for each in (resolved, muted, reopened)) > 1:
+    asked: dict[Decision, str | None] = {"resolved": resolved, "muted": muted, "reopened": reopened}
+    given: list[tuple[Decision, str]]
+    given = [(what, group) for what, group in asked.items() if group is not None]
+    if len(given) > 1:
         raise click.UsageError("Give one of --resolve, --mute and --reopen.")
     if seconds is not None and muted is None:
         raise click.UsageError("--for goes with --mute.")
-    if resolved is not None:
-        _decide(resolve, resolved, "resolved, until it is seen again")
-    elif muted is not None:
-        mute(state_of(), muted, actor(), seconds or MUTED_FOR)
-        click.echo(f"{muted}: muted for {duration(seconds or MUTED_FOR)}.")
-    elif reopened is not None:
-        _decide(reopen, reopened, "open")
-    else:
+    if not given:
         _list(list_errors(state_of(), state, limit), state, as_json)
+    for what, fingerprint in given:
+        decide(state_of(), what, fingerprint, actor(), long := seconds or MUTED_FOR)
+        click.echo(f"{fingerprint}: {_BECAME[what].format(duration(long))}.")
 
 
-def _decide(act: Callable[[State, str, str], None], fingerprint: str, became: str) -> None:
-    act(state_of(), fingerprint, actor())
-    click.echo(f"{fingerprint}: {became}.")
+_BECAME = {
+    "resolved": "resolved, until it is seen again",
+    "muted": "muted for {}",
+    "reopened": "open",
+}
 
 
 def _list(found: ErrorList, state: GroupState, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from ..jobs.definitions.views import Cell, DefinitionView
 from ..jobs.health import headline_of, tone_of
 from ..jobs.humanize import duration, late, plural, seconds_since
 from ..jobs.overview import Overview, read_overview
+from ..jobs.reader import Count
 from ..jobs.state import state_of
 from ..text import one_line
 from . import (
@@ -203,11 +204,18 @@ def _print_dead(seen: Overview) -> None:
         for group in seen.dead
     ]
     headers = ("TASK", "ERROR", "COUNT", "NEWEST", "SAMPLE")
-    _print_table("Dead, by task and error", headers, rows)
+    shown = _cut(len(rows), seen.dead_groups, "group")
+    _print_table(f"Dead, by task and error{shown}", headers, rows)
 
 
 def _print_orphans(seen: Overview) -> None:
     now = seen.verdict.now
     rows = [(orphan.task, orphan.count, since(now, orphan.oldest)) for orphan in seen.orphans]
-    title = "Waiting runs of tasks that this app's code does not declare"
+    shown = _cut(len(rows), seen.orphan_tasks, "task")
+    title = f"Waiting runs of tasks that this app's code does not declare{shown}"
     _print_table(title, ("TASK", "COUNT", "OLDEST"), rows)
+
+
+def _cut(shown: int, total: Count, noun: str) -> str:
+    """Say how many are shown, if those are not all."""
+    return f" ({total.shown(shown, noun)})" if shown < total.value else ""

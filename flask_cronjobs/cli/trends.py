@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 
 from ..errors import NotFound
-from ..jobs.history import Mark, add_mark, latest_marks, list_marks, remove_mark
+from ..jobs.history import Mark, add_mark, list_marks, remove_mark
 from ..jobs.humanize import duration
 from ..jobs.reader import reading
 from ..jobs.state import state_of
@@ -38,7 +38,7 @@ def trend(task: str | None, as_json: bool) -> None:
         return
     with reading(state_of()) as reader:
         found = read_trends(reader)
-        marks = latest_marks(reader, since=reader.now - 2 * WEEK)
+        marks = list_marks(reader, since=reader.now - 2 * WEEK).rows
     if as_json:
         print_json({"tasks": found, "marks": marks})
         return

@@ -108,10 +108,12 @@ def guarded(
     with _listening(session, "before_commit", refuse), _watched(session, bind, words) as watch:
         try:
             yield
+            while (savepoint := session.get_nested_transaction()) is not None:
+                savepoint.commit()
             session.flush()
         except BaseException as error:
             failed()
-            watch.check_failed(error)
+            watch.check_failed(session, error)
             raise
         watch.check()
 
@@ -151,8 +153,16 @@ class TransactionWatch:
         if self._ended:
             raise AtomicCommit(self._words.ended, committed=True)
 
-    def check_failed(self, error: BaseException) -> None:
-        """Do so from *error*, which the code raised."""
+    def check_failed(self, session: Session, error: BaseException) -> None:
+        """Roll back the savepoints of *session*, and `check`, from *error*, which the code raised.
+
+        Its own first: ours takes them along without the session's knowing.
+        """
+        try:
+            while (savepoint := session.get_nested_transaction()) is not None:
+                savepoint.rollback()
+        except Exception:
+            logger.debug("a savepoint of code that failed has not ended", exc_info=True)
         try:
             self.check("ROLLBACK TO")
         except AtomicCommit as ended:

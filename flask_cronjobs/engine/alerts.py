@@ -20,6 +20,9 @@ from .pings import ping
 if TYPE_CHECKING:
     from ..jobs.alerts import Change
 
+#: How many characters a message may have: Discord refuses more.
+_LONGEST = 2_000
+
 
 def alert(state: State) -> None:
     """Tell the webhook what began and ended since the last look, if there is one. Never raises."""
@@ -32,29 +35,36 @@ def alert(state: State) -> None:
     try:
         found = alerts.found(state)
         with Bookkeeping(state.engine) as books:
-            changes = alerts.take(books, found)
-            if not changes:
-                return
-            if ping(url, json.dumps(message(state.app.name, changes)).encode()):
-                alerts.forget(books, changes)
-            else:
-                alerts.give_back(books, changes)
+            left = alerts.take(books, found)
+            while left:
+                text, told = message(state.app.name, left)
+                if not ping(url, json.dumps({"text": text}).encode()):
+                    alerts.give_back(books, left)
+                    break
+                alerts.forget(books, left[:told])
+                left = left[told:]
     except CronJobsError as error:
         logger.warning("CRONJOBS_ALERT_URL was not told what needs a person: %s", error)
 
 
-def message(app: str, changes: Sequence[Change]) -> dict[str, str]:
-    """Return what the webhook gets, in the form of Slack's: a line for each of *changes*."""
+def message(app: str, changes: Sequence[Change]) -> tuple[str, int]:
+    """Return a text with a line for each of *changes*, and how many of them fit into it."""
     lines = [
         f"{app}: over: {change.what}"
         if change.has_ended
         else f"{app}: {change.what}{f'. {change.todo}' if change.todo else ''}"
         for change in changes
     ]
-    return {"text": "\n".join(_plain(line) for line in lines)}
+    text, told = _plain(lines[0])[:_LONGEST], 1
+    for line in map(_plain, lines[1:]):
+        if len(text) + 1 + len(line) > _LONGEST:
+            break
+        text, told = f"{text}\n{line}", told + 1
+    return text, told
 
 
 def _plain(line: str) -> str:
     """Return *line* so that no name in it is a link, a mention or a second line there."""
     escaped = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return one_line(escaped)
+    # Mattermost and Discord take a bare @channel for a mention.
+    return one_line(escaped).replace("@", "@\u200b")

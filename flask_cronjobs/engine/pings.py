@@ -2,7 +2,8 @@
 
 For ticks, since a dead cron cannot report itself: ``CRONJOBS_PING_URL``. For a definition by
 ``ping=``; the paths are those of Healthchecks: the URL and ``/start`` when an attempt begins, the
-URL itself when the run has succeeded, and ``/fail`` when it ended otherwise.
+URL itself when the run has succeeded, and ``/fail`` when it ended otherwise. What a run is for, its
+label, is the body of a POST; a monitor that takes no POST gets a GET.
 """
 
 from __future__ import annotations
@@ -28,16 +29,20 @@ if TYPE_CHECKING:
 
 #: Seconds that a ping may take in all, looking up the name included.
 TIMEOUT = 5.0
+PLAIN = "text/plain; charset=utf-8"
+#: What monitors answer that take no POST.
+_NO_POST = (404, 405)
 
 
-def ping(url: str | None, body: bytes | None = None) -> bool:
+def ping(url: str | None, body: bytes | None = None, kind: str = "application/json") -> bool:
     """Fetch *url*. Never raises, and never takes longer than `TIMEOUT`.
 
     A tick that fails pings nothing: for a monitor of heartbeats, silence is the alarm.
 
     :param url: ``CRONJOBS_PING_URL``, or None for no ping. Only its host is ever logged, since the
         path of such a URL is often its secret.
-    :param body: JSON to POST there.
+    :param body: what to POST there, of this *kind*. A monitor that refuses POST gets a GET in place
+        of plain text.
     :returns: whether it answered that all is well.
     """
     if url is None:
@@ -45,7 +50,7 @@ def ping(url: str | None, body: bytes | None = None) -> bool:
     answers: list[bool] = []
     # In a thread: no timeout of ours covers a name look-up, or a server that answers byte by byte.
     fetching: BackgroundThread[str] = BackgroundThread(
-        "cronjobs-ping", lambda place: answers.append(_fetch(place, body))
+        "cronjobs-ping", lambda place: answers.append(_fetch(place, body, kind))
     )
     try:
         fetching.put(url)
@@ -56,13 +61,15 @@ def ping(url: str | None, body: bytes | None = None) -> bool:
     return answers == [True]
 
 
-def _fetch(url: str, body: bytes | None) -> bool:
+def _fetch(url: str, body: bytes | None, kind: str) -> bool:
     try:
-        with _opener().open(_request(url, body), timeout=TIMEOUT) as response:
+        with _opener().open(_request(url, body, kind), timeout=TIMEOUT) as response:
             response.read(1)
     except Exception as error:
         # The text of the error can hold the URL, so only its type and a status are logged.
         status = getattr(error, "code", "")
+        if status in _NO_POST and body is not None and kind == PLAIN:
+            return _fetch(url, None, kind)
         logger.warning("The ping to %s failed: %s %s", host_of(url), type(error).__name__, status)
         return False
     return True
@@ -86,7 +93,7 @@ def _opener() -> OpenerDirector:
     return opener
 
 
-def _request(url: str, body: bytes | None) -> Request:
+def _request(url: str, body: bytes | None, kind: str) -> Request:
     """Return a request for *url*, with the name and password in it as a header."""
     from urllib.request import Request
 
@@ -95,7 +102,7 @@ def _request(url: str, body: bytes | None) -> Request:
     bare = SplitResult(parts.scheme, place, parts.path, parts.query, "")
     headers = {"User-Agent": "Flask-CronJobs"}
     if body is not None:
-        headers["Content-Type"] = "application/json"
+        headers["Content-Type"] = kind
     request = Request(urlunsplit(bare), body, headers)
     if userinfo:
         name, _, password = userinfo.partition(":")
@@ -139,12 +146,12 @@ class Pings:
     def started(self, claim: Claim) -> None:
         """Tell that an attempt begins."""
         if claim.definition_id is not None:
-            self._put(claim.definition_id, _START)
+            self._put(claim.definition_id, _START, claim.label)
 
     def ended(self, outcome: Outcome) -> None:
         """Tell that a run has ended. A failure that will be retried is none."""
         if outcome.definition_id is not None and outcome.kind in _PATHS:
-            self._put(outcome.definition_id, _PATHS[outcome.kind])
+            self._put(outcome.definition_id, _PATHS[outcome.kind], outcome.label)
 
     def close(self, patience: float = CLOSE_WITHIN) -> None:
         """Wait until all is told, but no longer than *patience* seconds."""
@@ -153,21 +160,22 @@ class Pings:
         if not all(in_time):
             logger.warning("Pings of definitions took longer than %g s and were left", patience)
 
-    def _put(self, definition_id: int, path: str) -> None:
+    def _put(self, definition_id: int, path: str, label: str | None) -> None:
         try:
-            if not self._lanes[definition_id % LANES].put((definition_id, path)):
+            if not self._lanes[definition_id % LANES].put((definition_id, path, label)):
                 logger.warning(
                     "A ping of a definition was dropped: %d wait for their monitor", MOST
                 )
         except RuntimeError as error:  # No more threads can be started.
             logger.warning("A ping of a definition was not sent: %s", error)
 
-    def _send(self, event: tuple[int, str]) -> None:
-        definition_id, path = event
+    def _send(self, event: tuple[int, str, str | None]) -> None:
+        definition_id, path, label = event
         try:
             url = self._url(definition_id)
             if url is not None:
-                ping(_with_path(url, path))
+                body = label.encode(errors="replace") if label else None
+                ping(_with_path(url, path), body, PLAIN)
         except CronJobsError as error:
             logger.warning("A ping of a definition was not sent: %s", error)
         except Exception as error:  # A URL that somebody wrote into the table; it is a secret.

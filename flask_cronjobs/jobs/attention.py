@@ -70,7 +70,8 @@ class Missed:
     def __str__(self) -> str:
         """Return the same for people, such as "3 slots of a and b were missed, from … to …"."""
         were = "was" if self.slots == 1 else "were"
-        span = f"from {_minute(self.first)} to {_minute(self.last)} UTC"
+        first, until = _minute(self.first), _minute(self.last)
+        span = f"at {first} UTC" if first == until else f"from {first} to {until} UTC"
         *others, last = self.names or ("",)
         if more := len(others) - _NAMED + 1 if len(others) >= _NAMED else 0:
             others, last = others[: _NAMED - 1], f"{more + 1} more"

@@ -19,10 +19,8 @@ from ..errors import CronJobsError, SetupError
 from .attention import CHECK, unrecorded
 from .definitions.views import DefinitionView, bare_definitions
 from .doctor_database import database, executors, schema, versions
-from .eligibility import stalled
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
-from .humanize import capitalized, duration, plural, seconds_since
-from .orders import list_key_orders
+from .humanize import duration, plural
 from .overview import list_orphans
 from .pruning import seconds_behind
 from .reader import DEFINITIONS, Reader, reading
@@ -35,8 +33,6 @@ _LEASE = 60.0
 #: How far pruning may be behind without a warning, in seconds: one tick in twenty prunes.
 _UNPRUNED = 3600.0
 _TICKS = 100
-#: How many batches are named at most, the oldest first.
-_SHOWN = 10
 
 
 def examine(state: State) -> tuple[Finding, ...]:
@@ -77,8 +73,6 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield _tasks(reader)
     yield from _orphans(reader)
     yield from _definitions(reader, verdict)
-    yield from _stopped_keys(reader, figures)
-    yield from _open_batches(reader)
     yield from _pruning(reader)
     yield from _settings(reader)
     yield from _hidden_pages(reader.state.app, reader.state.settings.url_prefix)
@@ -112,13 +106,10 @@ def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
             yield Finding("host-clock", "warning", what, _CLOCK_TODO)
 
 
-#: Of these the doctor says more by itself.
-_IN_DETAIL = {"stopped-keys", "orphaned-task", "open-batch", "late-definition"}
-
-
 def _verdict(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
     """Yield what the verdict says, too."""
-    found = [each for each in findings_of(verdict, figures) if each.id not in _IN_DETAIL]
+    # Of tasks that no code declares, `_orphans` says more.
+    found = [each for each in findings_of(verdict, figures) if each.id != "orphaned-task"]
     named = {each.id for each in found}
     if "ticks" not in named:
         yield Finding("ticks", "ok", verdict.ticks)
@@ -137,7 +128,7 @@ def _tasks(reader: Reader) -> Finding:
 
 
 def _orphans(reader: Reader) -> Iterator[Finding]:
-    for orphan in list_orphans(reader):
+    for orphan in list_orphans(reader)[0]:
         yield Finding(
             "orphaned-task",
             "warning",
@@ -156,7 +147,6 @@ def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
         for view in views
         for finding in (
             *_definition(view),
-            *(_late(reader, view) if ticks_come else ()),
             *_overwritten(reader, view),
         )
     ]
@@ -166,22 +156,6 @@ def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
         yield from _unrecorded(reader)
     yield from _same_name(reader)
     yield from _other_apps(reader, views)
-
-
-def _late(reader: Reader, view: DefinitionView) -> Iterator[Finding]:
-    """Check whether ticks record the slots of a definition."""
-    if view.due_since is None or view.broken:
-        return
-    waited = seconds_since(view.due_since, reader.now)
-    if waited > reader.state.settings.health_overdue:
-        yield Finding(
-            "late-definition",
-            "error",
-            f"The definition {view.name!r} has been due for {duration(waited)}: ticks come, but "
-            "none of them records its slots",
-            f"{CHECK} If no code should declare it any more: "
-            f"flask jobs admin pause {shlex.quote(view.name)}",
-        )
 
 
 def _unrecorded(reader: Reader) -> Iterator[Finding]:
@@ -270,25 +244,6 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
             "slots is recorded",
             f"If that is intended, and no other app of this name declares it, run: {remove}",
         )
-
-
-def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
-    # None if somebody has retried or discarded the last of them meanwhile.
-    for order in list_key_orders(reader, stopped=True, limit=1).rows if figures.stops else ():
-        yield Finding(
-            "stopped-keys",
-            "warning",
-            f"{figures.stops.of('dead run')} stopped the strict order of a key, such as "
-            f"{order.key!r}: {figures.behind.of('run')} behind them cannot run",
-            "See `flask jobs admin turns --stopped`. Correct the cause, then retry or discard: "
-            f"flask jobs admin retry {order.first.id}",
-        )
-
-
-def _open_batches(reader: Reader) -> Iterator[Finding]:
-    for batch in stalled(reader, "batch", most=_SHOWN):
-        what = f"{capitalized(batch.what)}: it does not end"
-        yield Finding("open-batch", "warning", what, batch.todo)
 
 
 def _pruning(reader: Reader) -> Iterator[Finding]:

@@ -231,19 +231,15 @@ class Stalled:
     link: Link
 
 
-def stalled(reader: Reader, *kinds: Kind, most: int = 1) -> tuple[Stalled, ...]:
-    """Return the work of *kinds*, or of all, that stands still, the most urgent first.
-
-    :param most: how much of each kind, the oldest first.
-    """
+def stalled(reader: Reader) -> tuple[Stalled, ...]:
+    """Return the work that stands still, the most urgent first; of each kind, the oldest."""
     parts: list[Query] = []
+    overdue = timedelta(seconds=reader.state.settings.health_overdue)
     for reason in REASONS:
-        if not kinds or reason.kind in kinds:
-            overdue = timedelta(seconds=reader.state.settings.health_overdue)
-            some = reason.waiting(reader, reader.now - (reason.patience or overdue))
-            if some is not None:
-                named = literal(reason.kind, String).label("kind")
-                parts.append(select(named, some.limit(most).subquery()))
+        some = reason.waiting(reader, reader.now - (reason.patience or overdue))
+        if some is not None:
+            named = literal(reason.kind, String).label("kind")
+            parts.append(select(named, some.limit(1).subquery()))
     found = union_all(*parts).subquery()
     label = select(RUNS.c.label).where(RUNS.c.id == found.c.run).scalar_subquery()
     rows = reader.rows(select(found, label.label("label")))

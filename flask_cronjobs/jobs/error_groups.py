@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -14,7 +14,7 @@ from ..log import DEFAULT_ACTOR
 from ..models.conditions import DEAD
 from ..text import one_line
 from .fingerprints import pattern_of
-from .history import latest_marks
+from .history import list_marks
 from .operations import Act, perform
 from .reader import (
     CAP,
@@ -105,9 +105,7 @@ class ErrorList:
     @property
     def shown(self) -> str:
         """Say how many are shown: ``50 of 71 groups``."""
-        if len(self.rows) == self.total.value and not self.total.capped:
-            return self.total.of("group")
-        return f"{len(self.rows):,} of {self.total.of('group')}"
+        return self.total.shown(len(self.rows), "group")
 
 
 def list_errors(source: Source, state: GroupState = "open", limit: int = 50) -> ErrorList:
@@ -191,46 +189,43 @@ def _groups(
     labels = _labels(reader, names)
     # What was seen before that may be pruned.
     kept = min(DAYS * 86400.0, reader.state.settings.retention)
-    marks = latest_marks(reader, since=reader.now - timedelta(seconds=kept))
-    return tuple(
-        replace(
-            _group(row, latest[row.fingerprint], days[row.fingerprint], decided, state, dead),
-            labels=tuple(labels[row.fingerprint]),
-            new_since=next((each.name for each in marks if each.at <= row.first), None),
+    marks = list_marks(reader, since=reader.now - timedelta(seconds=kept)).rows
+    found: list[ErrorGroup] = []
+    for row in seen:
+        name, sample = row.fingerprint, latest.get(row.fingerprint)
+        if sample is None:
+            continue
+        number = sum(days[name].values())
+        found.append(
+            ErrorGroup(
+                fingerprint=name,
+                task=sample.task,
+                error_type=sample.error_type,
+                pattern=pattern_of(sample.error),
+                message=first_line(sample.error) or "",
+                run_id=sample.run_id,
+                first=row.first,
+                last=row.last,
+                count=Count(min(number, CAP), number > CAP),
+                dead=dead.get(name, Count(0)),
+                days=tuple(days[name].get(day, 0) for day in reversed(range(DAYS))),
+                state=state,
+                **_decision(decided.get(name), state),
+                labels=tuple(labels[name]),
+                new_since=next((each.name for each in marks if each.at <= row.first), None),
+            )
         )
-        for row in seen
-        if row.fingerprint in latest
-    )
+    return tuple(found)
 
 
-def _group(
-    seen: Row[Any],
-    sample: Row[Any],
-    days: Mapping[int, int],
-    decided: Mapping[str, Row[Any]],
-    state: GroupState,
-    dead: Mapping[str, Count],
-) -> ErrorGroup:
-    known, number = decided.get(seen.fingerprint), sum(days.values())
-    resolved = known is not None and known.resolved_at is not None
-    return ErrorGroup(
-        fingerprint=seen.fingerprint,
-        task=sample.task,
-        error_type=sample.error_type,
-        pattern=pattern_of(sample.error),
-        message=first_line(sample.error) or "",
-        run_id=sample.run_id,
-        first=seen.first,
-        last=seen.last,
-        count=Count(min(number, CAP), number > CAP),
-        dead=dead.get(seen.fingerprint, Count(0)),
-        days=tuple(days.get(day, 0) for day in reversed(range(DAYS))),
-        state=state,
-        came_back=resolved and state == "open",
-        changed_at=None if known is None else known.changed_at,
-        changed_by=None if known is None else known.changed_by,
-        muted_until=known.muted_until if known is not None and state == "muted" else None,
-    )
+def _decision(known: Row[Any] | None, state: GroupState) -> dict[str, Any]:
+    """Return the fields that say what was decided about a group."""
+    return {
+        "came_back": known is not None and known.resolved_at is not None and state == "open",
+        "changed_at": None if known is None else known.changed_at,
+        "changed_by": None if known is None else known.changed_by,
+        "muted_until": known.muted_until if known is not None and state == "muted" else None,
+    }
 
 
 def _samples(reader: Reader, fingerprints: Sequence[str]) -> dict[str, Row[Any]]:
@@ -290,30 +285,46 @@ def _dead(reader: Reader) -> dict[str, Count]:
     return {row.fingerprint: Count(row.number, full) for row in rows if row.fingerprint}
 
 
-def resolve(state: State, fingerprint: str, actor: str = DEFAULT_ACTOR) -> None:
-    """Count a group of errors as resolved, until it is seen again.
-
-    :raises NotFound: no failed attempt that is kept has this fingerprint.
-    """
-    _decide(state, fingerprint, "resolved", actor, resolved="{now}")
+Decision: TypeAlias = Literal["resolved", "muted", "reopened"]
 
 
-def mute(
-    state: State, fingerprint: str, actor: str = DEFAULT_ACTOR, seconds: float = MUTED_FOR
+def decide(
+    state: State,
+    what: Decision,
+    fingerprint: str,
+    actor: str = DEFAULT_ACTOR,
+    seconds: float = MUTED_FOR,
 ) -> None:
-    """Take a group of errors out of the open ones for *seconds*, though it is seen again.
+    """Write down what becomes of a group of errors, in place of what was decided before.
 
+    :param what: ``resolved``: until it is seen again; ``muted``: for *seconds*, though it is seen
+        again; ``reopened``: it is open, whatever was decided.
     :raises NotFound: no failed attempt that is kept has this fingerprint.
     """
-    _decide(state, fingerprint, "muted", actor, muted="{later}", seconds=min(seconds, _LONGEST))
-
-
-def reopen(state: State, fingerprint: str, actor: str = DEFAULT_ACTOR) -> None:
-    """Count a group of errors as open, whatever was decided before.
-
-    :raises NotFound: no failed attempt that is kept has this fingerprint.
-    """
-    _decide(state, fingerprint, "reopened", actor)
+    given: dict[str, Any] = {"fingerprint": fingerprint, "actor": actor}
+    if what == "muted":
+        given["seconds"] = min(seconds, _LONGEST)
+    with state.bookkeeping() as books:
+        d = books.dialect
+        resolved = d.now if what == "resolved" else "NULL"
+        muted = d.later(":seconds") if what == "muted" else "NULL"
+        statement = f"""
+            INSERT INTO job_error_groups
+                (fingerprint, resolved_at, muted_until, changed_at, changed_by)
+            SELECT {d.typed(":fingerprint", "text")}, {d.typed(resolved, "timestamptz")},
+                {d.typed(muted, "timestamptz")}, {d.now}, {d.typed(":actor", "text")}
+            WHERE EXISTS (SELECT 1 FROM job_failures WHERE fingerprint = :fingerprint)
+            ON CONFLICT (fingerprint) DO UPDATE SET resolved_at = excluded.resolved_at,
+                muted_until = excluded.muted_until, changed_at = excluded.changed_at,
+                changed_by = excluded.changed_by
+            RETURNING id
+        """
+        act = Act(what, f"errors of group {fingerprint}", actor)
+        if not perform(books, act, lambda inner: inner.rows(text(statement), given)):
+            raise NotFound(
+                f"No failed attempt that is kept is of the group {fingerprint!r}. To list the "
+                "groups: flask jobs admin errors"
+            )
 
 
 def retry_group(
@@ -330,43 +341,3 @@ def retry_group(
     """
     which = RunFilter(status="dead", fingerprint=fingerprint)
     return retrying(spread).many(state, which, actor, most=most)
-
-
-def _decide(
-    state: State,
-    fingerprint: str,
-    what: str,
-    actor: str,
-    resolved: str = "NULL",
-    muted: str = "NULL",
-    seconds: float = 0.0,
-) -> None:
-    """Write down a decision, in place of one that was made before.
-
-    :param resolved: SQL for ``resolved_at``, as *muted* is for ``muted_until``.
-    """
-    with state.bookkeeping() as books:
-        d = books.dialect
-        later = d.later(":seconds")
-        times = (each.format(now=d.now, later=later) for each in (resolved, muted))
-        at = (d.typed(each, "timestamptz") for each in times)
-        statement = f"""
-            INSERT INTO job_error_groups
-                (fingerprint, resolved_at, muted_until, changed_at, changed_by)
-            SELECT {d.typed(":fingerprint", "text")}, {", ".join(at)}, {d.now},
-                {d.typed(":actor", "text")}
-            WHERE EXISTS (SELECT 1 FROM job_failures WHERE fingerprint = :fingerprint)
-            ON CONFLICT (fingerprint) DO UPDATE SET resolved_at = excluded.resolved_at,
-                muted_until = excluded.muted_until, changed_at = excluded.changed_at,
-                changed_by = excluded.changed_by
-            RETURNING id
-        """
-        given: dict[str, Any] = {"fingerprint": fingerprint, "actor": actor}
-        if "{later}" in muted:
-            given["seconds"] = seconds
-        act = Act(what, f"errors of group {fingerprint}", actor)
-        if not perform(books, act, lambda inner: inner.rows(text(statement), given)):
-            raise NotFound(
-                f"No failed attempt that is kept is of the group {fingerprint!r}. To list the "
-                "groups: flask jobs admin errors"
-            )

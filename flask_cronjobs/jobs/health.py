@@ -305,7 +305,7 @@ def read_verdict(reader: Reader) -> Verdict:
     is_late = facts.age is None or facts.age > reader.state.settings.health_tick_age
     failing = is_late and _failing(reader, facts.last_tick_at)
     found = [_no_ticks(facts, failing)] if is_late else []
-    found += _overdue(facts, reader.state.settings.health_overdue)
+    found += _overdue(facts, reader.state.settings.health_overdue, not is_late)
     if not found:
         return replace(facts, sentence=facts.ticks)
     first, joined = found[0], ": " if is_late else ", but "
@@ -322,10 +322,10 @@ def read_verdict(reader: Reader) -> Verdict:
 
 def _last_tick(reader: Reader) -> Row[Any] | None:
     # One from the future began while the database's clock was ahead.
-    works = select(TICKS).where(did_its_work(reader.dialect), TICKS.c.started_at <= reader.now)
+    is_past = TICKS.c.started_at <= literal_column(reader.dialect.now)
+    works = select(TICKS).where(did_its_work(reader.dialect), is_past)
     recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
-    rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
-    return rows[0] if rows else None
+    return reader.row_and_now(select(recent).order_by(recent.c.seen_at.desc()))
 
 
 def _no_ticks(verdict: Verdict, failing: bool) -> Finding:
@@ -349,13 +349,13 @@ def _no_ticks(verdict: Verdict, failing: bool) -> Finding:
     return Finding("ticks", "error", what, todo, at, link, title=title or capitalized(what))
 
 
-def _overdue(verdict: Verdict, overdue: float) -> Iterator[Finding]:
-    """Yield what is wrong though ticks come, the most urgent first.
+def _overdue(verdict: Verdict, overdue: float, ticks_come: bool) -> Iterator[Finding]:
+    """Yield what waits too long, the most urgent first.
 
     :param overdue: after how many seconds a run is.
     """
     link: Link
-    if (late := verdict.late) is not None:
+    if (late := verdict.late) is not None and ticks_come:
         title = f"{plural(late.count.value, 'schedule')} without a tick that runs it"
         todo = f"{CHECK} If no code should declare it any more, pause it."
         at, link = _before(verdict.now, late.seconds), ("definition", {"name": late.name})

@@ -254,16 +254,6 @@ def remove_mark(state: State, id_: int, actor: str = DEFAULT_ACTOR) -> str:
     return name
 
 
-def latest_marks(
-    source: Source, limit: int = 20, since: datetime | None = None
-) -> tuple[Mark, ...]:
-    """Return the latest marks, newest first.
-
-    :param since: none before this.
-    """
-    return tuple(list_marks(source, limit, since=since).rows)
-
-
 def list_marks(
     source: Source, limit: int = 20, before: int | None = None, since: datetime | None = None
 ) -> Page[Mark]:

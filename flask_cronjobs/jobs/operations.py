@@ -21,6 +21,7 @@ from .humanize import plural
 
 if TYPE_CHECKING:
     from .reader import Page, Query, Reader, Source
+    from .runs.filters import RunFilter
 
 T = TypeVar("T")
 #: For how many seconds operations are kept.
@@ -174,6 +175,22 @@ class OperationView:
     finished_at: datetime | None
     stopped: bool = False
     became: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def which(self) -> RunFilter | None:
+        """The filter of its runs, if it was about those that one finds, and all of it is kept."""
+        from .runs.filters import read
+
+        is_cut = len(self.target) >= _LONGEST
+        return None if is_cut else read(self.target.partition(" of ")[2])
+
+    @property
+    def words(self) -> str:
+        """What it was done to, in words: ``34 runs of send, older than 6 h``."""
+        from .runs.filters import words
+
+        which = self.which
+        return self.target if which is None else self.target.partition(" of ")[0] + words(which)
 
     @property
     def progress(self) -> str:

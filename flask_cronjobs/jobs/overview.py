@@ -12,7 +12,7 @@ from sqlalchemy import case, func, literal, select, text
 from ..models.conditions import DEAD, KEYED_GROUPS, RATE_WAITS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
-from .history import Mark, latest_marks
+from .history import Mark, list_marks
 from .humanize import Link
 from .pauses import queues
 from .reader import (
@@ -36,7 +36,7 @@ from .waiting import waiting_groups
 #: How many dead runs, newest first, `dead_groups` reads.
 DEAD_LOOKED_AT = 10_000
 #: How many definitions the first page shows.
-DEFINITIONS_SHOWN = 25
+DEFINITIONS_SHOWN = 12
 _GROUPS = 50
 _A_DAY = timedelta(days=1)
 _GROUPED = ("job_type", "error_type", "fingerprint")
@@ -78,6 +78,8 @@ class Orphan:
 class Overview:
     """What the first page shows.
 
+    :ivar dead_groups: how many groups there are, of which *dead* are 50 at most.
+    :ivar orphan_tasks: likewise, how many tasks.
     :ivar findings: what needs a person, the most urgent first.
     """
 
@@ -85,9 +87,11 @@ class Overview:
     figures: Figures
     definitions: DefinitionList
     dead: tuple[DeadGroup, ...]
+    dead_groups: Count
     orphans: tuple[Orphan, ...]
+    orphan_tasks: Count
     activity: tuple[Bucket, ...]
-    marks: tuple[Mark, ...]
+    marks: Sequence[Mark]
     doubts: Count
     findings: tuple[Finding, ...]
 
@@ -96,21 +100,28 @@ def read_overview(source: Source) -> Overview:
     """Return what the first page shows, of the definitions those first that need a person."""
     with reading(source) as reader:
         verdict, figures = read_verdict_and_figures(reader)
+        dead, groups = dead_groups(reader)
+        orphans, tasks = list_orphans(reader)
         return Overview(
             verdict=verdict,
             figures=figures,
             definitions=list_definitions(reader, limit=DEFINITIONS_SHOWN),
-            dead=dead_groups(reader),
-            orphans=list_orphans(reader),
+            dead=dead,
+            dead_groups=groups,
+            orphans=orphans,
+            orphan_tasks=tasks,
             activity=(activity := read_activity(reader)),
-            marks=latest_marks(reader, since=activity[0].start),
+            marks=list_marks(reader, since=activity[0].start).rows,
             doubts=figures.doubts,
             findings=tuple(findings_of(verdict, figures)),
         )
 
 
-def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
-    """Return dead runs by task and group of errors, newest group first; at most 50 groups."""
+def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
+    """Return dead runs by task and group of errors, newest group first; how many groups there are.
+
+    At most 50 groups are returned.
+    """
     with reading(source) as reader:
         newest = (
             select(*(RUNS.c[name] for name in ("id", *_GROUPED, "finished_at")))
@@ -125,6 +136,7 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
                 newest.c.error_type,
                 newest.c.fingerprint,
                 func.count().label("number"),
+                func.count().over().label("groups"),
                 func.count(case((newest.c.finished_at >= reader.now - _A_DAY, 1))).label("today"),
                 func.max(newest.c.finished_at).label("newest"),
                 func.max(newest.c.id).label("sample_id"),
@@ -138,14 +150,18 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
         sampled = select(groups, message).join(RUNS, RUNS.c.id == groups.c.sample_id)
         rows = reader.rows(sampled.order_by(groups.c.newest.desc()))
     full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
-    return tuple(
+    shown = tuple(
         record(DeadGroup, row, count=Count(row.number, full), message=first_line(row.message))
         for row in rows
     )
+    return shown, Count(rows[0].groups if rows else 0, full)
 
 
-def list_orphans(source: Source) -> tuple[Orphan, ...]:
-    """Return the tasks of waiting runs that this app's code does not declare, the oldest 50."""
+def list_orphans(source: Source) -> tuple[tuple[Orphan, ...], Count]:
+    """Return the tasks of waiting runs that this app's code does not declare; how many there are.
+
+    Of more than 50, those whose runs have waited longest are returned.
+    """
     with reading(source) as reader:
         oldest: dict[str, datetime] = {}
         rate_keys = set[str]()
@@ -155,7 +171,8 @@ def list_orphans(source: Source) -> tuple[Orphan, ...]:
                 rate_keys |= {group.rate_key} if group.rate_key is not None else set()
         tasks = sorted(oldest, key=lambda task: (oldest[task], task))[:_GROUPS]
         numbers = _waiting_of(reader, tasks, rate_keys)
-    return tuple(Orphan(task, numbers[task], oldest[task]) for task in tasks)
+    shown = tuple(Orphan(task, numbers[task], oldest[task]) for task in tasks)
+    return shown, Count(len(oldest))
 
 
 def _waiting_of(

@@ -5,8 +5,8 @@ let it begin:
 
 1. `open_slots` takes the mark from the first due runs of each key, as many as it has free slots.
 2. Any worker claims them, as it claims others.
-3. `spend` takes the slots, by the times of the claims, under the lock of the key's row. It alone
-   decides: whoever gets none gives the run back, and it waits with its mark again.
+3. `spend` takes the slots, by the times of the claims, if the key's row is as it has read it. It
+   alone decides: whoever gets none gives the run back, and it waits with its mark again.
 
 So whatever dies in between, no attempt begins without a slot.
 """
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache, partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from sqlalchemy import Connection, TextClause, text
 
@@ -25,22 +25,21 @@ from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import RATE_READY, RATE_WAITS
 from ..registry.rate import Rate
-from ..types import Claim, stored_time
+from ..types import Claim, stored_time, time_or_none
 from .runs.candidates import claimable, of_queues, unpaused
 from .runs.claim import ClaimRequest
 
-#: How many groups one look reads: the runs of a key that have one task, queue and priority.
+#: How many groups one statement reads: the runs of a key that have one task, queue and priority.
 CHUNK = 500
-#: How often one call looks at most.
+#: How many such statements one look sends at most.
 _MOST = 20
-#: How many runs one call makes ready of each group, and how many it reads beyond them: some wait
+#: How many runs one look makes ready of each group, and how many it reads beyond them: some wait
 #: for their concurrency keys.
 _READY = 400
 _BEYOND = 20
 _GROUP = ("rate_key", "job_type", "queue", "priority")
-_ORDER = f"{', '.join(_GROUP)}, run_at, id"
 _Place: TypeAlias = tuple[str, str, str, int]
-_BEFORE_ALL: _Place = ("", "", "", -(2**31))
+BEFORE_ALL: _Place = ("", "", "", -(2**31))
 
 
 class Slots(NamedTuple):
@@ -48,156 +47,144 @@ class Slots(NamedTuple):
 
     :ivar opened: how many runs may be claimed now that waited before.
     :ivar wait: after how many seconds the next slot comes for which a due run waits; None: none.
+    :ivar after: the place where the next look goes on.
     """
 
     opened: int = 0
     wait: float | None = None
+    after: _Place = BEFORE_ALL
 
 
 class Slot(NamedTuple):
     """A slot that an attempt has taken, by the ``tat`` of its key before and after."""
 
     key: str
-    before: datetime
+    before: datetime | None
     after: datetime
+    rate: Rate
 
 
-def open_slots(books: Bookkeeping, rates: Mapping[str, Rate], request: ClaimRequest) -> Slots:
+def open_slots(
+    books: Bookkeeping,
+    rates: Mapping[str, Rate | None],
+    request: ClaimRequest,
+    after: _Place = BEFORE_ALL,
+) -> Slots:
     """Let due runs be claimed, as many of each key as it has free slots.
 
     It goes from group to group at one step each, however many runs wait. To look does not need
     SQLite's write lock.
 
-    :param rates: the tasks that have one.
+    :param rates: the tasks whose runs to look for. None: without limit, so that they forget theirs.
     :param request: the tasks and queues of this worker.
+    :param after: where the last look ended. One looks at ten thousand groups at most.
     """
-    after, opened, waits = _BEFORE_ALL, 0, list[float]()
+    opened, waits, d = 0, list[float](), books.dialect
+    given = {
+        **request.parameters(d),
+        "rated": d.array(tuple(each for each in rates if rates[each])),
+    }
     for _ in range(_MOST):
-        groups = _look(books, request, after)
-        due = [each for each in groups if each.open and each.job_type in rates]
-        free = {each: rates[each.job_type].free(each.tat, each.now) for each in due}
-        opened += _open(books, request, {each: number for each, number in free.items() if number})
-        waits += [
-            (rates[each.job_type].opens(each.tat) - each.now).total_seconds()
-            for each, number in free.items()
-            if not number and each.tat is not None
-        ]
+        place = dict(zip(("key", "task", "queue", "priority"), after, strict=True))
+        groups = books.rows(_groups(d), {**given, **place})
+        free = dict[_Place, int]()
+        for row in groups:
+            after = cast("_Place", tuple(row[:4]))
+            if row.open and row.job_type in rates:
+                rate, now = rates[row.job_type], stored_time(row.now)
+                tat = None if rate is None else rate.own(time_or_none(row.tat), row.period)
+                free[after] = _READY if rate is None else rate.free(tat, now)
+                if rate is not None and tat is not None and not free[after]:
+                    waits.append((rate.opens(tat) - now).total_seconds())
+        opened += _open(books, given, free)
         if len(groups) < CHUNK:
-            break
-        after = groups[-1].place
-    return Slots(opened, min(waits, default=None))
-
-
-class _Group(NamedTuple):
-    """The waiting runs of a rate key that have one task, queue and priority.
-
-    :ivar open: whether the first is due, of this worker and not paused.
-    """
-
-    rate_key: str
-    job_type: str
-    queue: str
-    priority: int
-    open: bool
-    tat: datetime | None
-    now: datetime
-
-    @property
-    def place(self) -> _Place:
-        """Return its place in the order of the groups."""
-        return self.rate_key, self.job_type, self.queue, self.priority
-
-
-def _look(books: Bookkeeping, request: ClaimRequest, after: _Place) -> list[_Group]:
-    place = dict(zip(("key", "task", "queue", "priority"), after, strict=True))
-    parameters = {**request.parameters(books.dialect), **place}
-    return [
-        _Group(
-            *(row.rate_key, row.job_type, row.queue, row.priority, bool(row.open)),
-            tat=None if row.tat is None else stored_time(row.tat),
-            now=stored_time(row.now),
-        )
-        for row in books.rows(_groups(books.dialect), parameters)
-    ]
+            return Slots(opened, min(waits, default=None))
+    return Slots(opened, 0.0, after)
 
 
 @lru_cache(maxsize=2)
 def _groups(d: Dialect) -> TextClause:
     """Return the query for the groups of waiting runs, from one to the next."""
     columns = ", ".join(_GROUP)
-    given = (":key", ":task", ":queue", d.typed(":priority", "integer"))
-    following = _first_after([f"hop.{name}" for name in _GROUP])
-    is_next = f"FROM job_runs WHERE hop.number < {CHUNK} AND {d.any_of('id', following)} LIMIT 1"
+    # Of a column beside a column, SQLite searches the index for the first alone.
+    at = "hop.rate_key || '', hop.job_type || '', hop.queue || '', hop.priority"
+    first = _first_after(f":key, :task, :queue, {d.typed(':priority', 'integer')}")
+    further = f"hop.number < {CHUNK} AND {d.any_of('id', _first_after(at))}"
+    is_next = f"FROM job_runs WHERE {further} LIMIT 1"
     is_open = f"run_at <= {d.now} AND {unpaused('job_type', 'task')} AND {of_queues(d)}"
     return text(f"""
     WITH RECURSIVE hop({columns}, run_at, number) AS (
-        SELECT {columns}, run_at, 1 FROM job_runs WHERE {d.any_of("id", _first_after(given))}
+        SELECT {columns}, run_at, 1 FROM job_runs WHERE {d.any_of("id", first)}
         UNION ALL
         SELECT {", ".join(f"r.{name}" for name in _GROUP)}, r.run_at, hop.number + 1
         FROM hop {d.join_each("r", f"{columns}, run_at", is_next)}
     )
     SELECT {columns}, CASE WHEN {is_open} THEN 1 ELSE 0 END AS open,
-        (SELECT tat FROM job_rates WHERE key = hop.rate_key) AS tat, {d.now} AS now
+        {_OF_KEY.format("hop")}, {d.now} AS now
     FROM hop
     """)
 
 
-def _first_after(group: Sequence[str]) -> str:
-    """Return the SELECT of the first run of the group that follows *group* (SQL), at one step.
-
-    That has the same key, task and queue, and the next priority; or else the next queue, and so on.
-    To compare all at once, SQLite would read the whole group.
-    """
-    steps: list[str] = []
-    for number in reversed(range(len(_GROUP))):
-        same = [f"{name} = {value} AND " for name, value in zip(_GROUP, group, strict=True)]
-        further = f"{''.join(same[:number])}{_GROUP[number]} > {group[number]}"
-        first = (
-            f"SELECT id FROM job_runs WHERE {RATE_WAITS} AND {further} ORDER BY {_ORDER} LIMIT 1"
-        )
-        steps.append(f"({first})")
-    return f"SELECT COALESCE({', '.join(steps)})"
+def _first_after(group: str) -> str:
+    """Return the SELECT of the first run of the group that follows *group* (SQL), at one step."""
+    # Not ">": SQLite would read the whole of the old group.
+    is_after = f"({', '.join(_GROUP)}) >= ({group} + 1)"
+    return f"SELECT id FROM job_runs WHERE {RATE_WAITS} AND {is_after} ORDER BY {_ORDER} LIMIT 1"
 
 
-def _open(books: Bookkeeping, request: ClaimRequest, free: Mapping[_Group, int]) -> int:
-    if not free:
+_ORDER = f"{', '.join(_GROUP)}, run_at, id"
+#: What the row of a key says. No join, which PostgreSQL would plan in several ways.
+_OF_KEY = ", ".join(
+    f"(SELECT {name} FROM job_rates WHERE key = {{0}}.rate_key) AS {name}"
+    for name in ("tat", "period")
+)
+
+
+def _open(books: Bookkeeping, given: Mapping[str, object], free: Mapping[_Place, int]) -> int:
+    groups = [
+        {**dict(zip(_GROUP, place, strict=True)), "free": number}
+        for place, number in free.items()
+        if number
+    ]
+    if not groups:
         return 0
-    parameters = {
-        **request.parameters(books.dialect),
-        "groups": _json(free.items()),
-        "most": min(max(free.values()), _READY) + _BEYOND,
-    }
+    most = min(max(free.values()), _READY) + _BEYOND
+    parameters = {**given, "groups": json.dumps(groups), "most": most}
     return len(books.rows(_take_marks(books.dialect), parameters))
-
-
-def _json(groups: Iterable[tuple[_Group, int]]) -> str:
-    return json.dumps(
-        [{**dict(zip(_GROUP, each, strict=False)), "free": number} for each, number in groups]
-    )
 
 
 @lru_cache(maxsize=2)
 def _take_marks(d: Dialect) -> TextClause:
     """Return the UPDATE that takes the marks of the first due runs of some groups.
 
-    1. ``ready`` is how many runs of each key may be claimed already.
+    1. ``ready`` is how many runs of each key may be claimed already, of the first of them.
     2. ``due`` are the first of each group. One whose concurrency key has no free share does not
        count: it may be claimed when there is one, and the others do not wait for that.
     """
-    ready = f"""
-        SELECT id FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key
-            AND ({claimable(d)}) IS TRUE AND {_has_share("job_runs")} LIMIT :most
+    columns = dict.fromkeys(_GROUP[:3], "text")
+    same = " AND ".join(f"{name} = given.{name}" for name in _GROUP)
+    first = f"""
+        FROM job_runs WHERE {RATE_WAITS} AND {same} AND run_at <= {d.now}
+            AND attempts < max_attempts
+        ORDER BY {_ORDER} LIMIT :most
     """
+    due = d.join_each("r", "priority, run_at, concurrency_key, concurrency_limit", first)
     return text(f"""
-    WITH given AS MATERIALIZED {_given(d)},
+    WITH given AS MATERIALIZED {d.table("groups", **columns, priority="integer", free="integer")},
     ready AS MATERIALIZED (
-        SELECT rate_key, (SELECT count(*) FROM ({ready}) AS counted) AS number
+        SELECT rate_key, (
+            SELECT count(*) FROM (
+                SELECT job_type, queue, run_at, attempts, max_attempts,
+                    concurrency_key, concurrency_limit
+                FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key LIMIT {_READY}
+            ) AS r WHERE {claimable(d)} AND {_has_share("r")}
+        ) AS number
         FROM (SELECT DISTINCT rate_key FROM given) AS keys
     ),
     due AS MATERIALIZED (
         SELECT r.id, given.rate_key, given.free, CASE WHEN {_has_share("r")} THEN 1 END AS counts,
             r.priority, r.run_at
-        FROM given {_of_group(d, "r", f"AND run_at <= {d.now} AND attempts < max_attempts")}
+        FROM given {due}
     ),
     placed AS MATERIALIZED (
         SELECT id, counts, free, rate_key, count(counts) OVER (
@@ -207,29 +194,15 @@ def _take_marks(d: Dialect) -> TextClause:
     chosen AS MATERIALIZED (
         SELECT id FROM placed JOIN ready ON ready.rate_key = placed.rate_key
         WHERE place < free - number OR (place = free - number AND counts = 1)
+    ),
+    free AS MATERIALIZED (
+        SELECT id FROM job_runs WHERE {d.any_of("id", "SELECT id FROM chosen")}
+            AND ({RATE_WAITS}) IS TRUE {d.skip_locked}
     )
-    UPDATE job_runs SET rate_mark = NULL WHERE {d.any_of("id", _free_of(d, "chosen"))}
-    RETURNING id
+    UPDATE job_runs SET rate_mark = NULL,
+        rate_key = CASE WHEN {d.one_of("job_type", "rated")} THEN rate_key END
+    WHERE {d.any_of("id", "SELECT id FROM free")} RETURNING id
     """)
-
-
-def _given(d: Dialect) -> str:
-    columns = dict.fromkeys(_GROUP[:3], "text")
-    return d.table("groups", **columns, priority="integer", free="integer")
-
-
-def _of_group(d: Dialect, alias: str, more: str) -> str:
-    """Return SQL that joins the first waiting runs of each group in ``given``."""
-    same = " AND ".join(f"{name} = given.{name}" for name in _GROUP)
-    first = f"FROM job_runs WHERE {RATE_WAITS} AND {same} {more} ORDER BY {_ORDER} LIMIT :most"
-    return d.join_each(alias, "priority, run_at, concurrency_key, concurrency_limit", first)
-
-
-def _free_of(d: Dialect, chosen: str) -> str:
-    """Return the SELECT of those runs in *chosen* that wait still, and that nobody has locked."""
-    waits = f"({RATE_WAITS}) IS TRUE"
-    found = d.any_of("id", f"SELECT id FROM {chosen}")
-    return f"SELECT id FROM job_runs WHERE {found} AND {waits} {d.skip_locked}"
 
 
 def _has_share(run: str) -> str:
@@ -247,134 +220,100 @@ def spend(
 ) -> dict[int, Slot | None]:
     """Take slots for *claims*, which have one token, by the times when they were claimed.
 
-    A key whose row another transaction has locked has none.
+    A key that another worker moves at the same time has none.
 
     :returns: the runs that have a rate, each with its slot, or None if it may not begin.
     :raises DatabaseTrouble: it is not known which slots are taken.
     """
-    tasks = {claim.id: claim.job_type for claim in claims}
-    work = partial(_spend, d=books.dialect, rates=rates, tasks=tasks, token=claims[0].token)
+    work = partial(_spend, d=books.dialect, rates=rates, claims=claims)
     return books.transaction(work, repeat=False)
 
 
 def _spend(
-    connection: Connection,
-    d: Dialect,
-    rates: Mapping[str, Rate],
-    tasks: Mapping[int, str],
-    token: str,
+    connection: Connection, d: Dialect, rates: Mapping[str, Rate], claims: Sequence[Claim]
 ) -> dict[int, Slot | None]:
     found = f"""
-        SELECT id, rate_key, started_at FROM job_runs
-        WHERE {d.among("id")} AND locked_by = :token AND rate_key IS NOT NULL
+        SELECT id, rate_key, started_at, {_OF_KEY.format("job_runs")}
+        FROM job_runs WHERE {d.among("id")} AND locked_by = :token AND rate_key IS NOT NULL
     """
-    given = {"ids": d.many(tasks), "token": token}
+    given = {"ids": d.many([claim.id for claim in claims]), "token": claims[0].token}
     rows = {row.id: row for row in connection.execute(text(found), given)}
-    keys = {row.rate_key for row in rows.values()}
-    known = _locked(connection, d, keys)
-    slots: dict[int, Slot | None] = {}
-    times = dict(known)
-    last: dict[str, Rate] = {}
-    for run_id in (each for each in tasks if each in rows):
-        key, rate = rows[run_id].rate_key, rates[tasks[run_id]]
-        after = rate.slot(times.get(key), stored_time(rows[run_id].started_at))
-        slots[run_id] = None if after is None else Slot(key, after - rate.period, after)
+    slots, moves = dict[int, Slot | None](), dict[str, Slot]()
+    for claim in (each for each in claims if each.id in rows):
+        row, rate = rows[claim.id], rates[claim.job_type]
+        first = time_or_none(row.tat)
+        move = moves.get(row.rate_key)
+        tat = rate.own(first, row.period) if move is None else move.after
+        after = rate.slot(tat, stored_time(row.started_at))
+        slots[claim.id] = None
         if after is not None:
-            times[key], last[key] = after, rate
-    written = _write(connection, d, known, {key: (times[key], last[key]) for key in last})
-    return {
-        run_id: slot if slot is not None and slot.key in written else None
-        for run_id, slot in slots.items()
-    }
+            slots[claim.id] = Slot(row.rate_key, after - rate.period, after, rate)
+            moves[row.rate_key] = Slot(row.rate_key, first, after, rate)
+    moved = _move(connection, d, moves.values())
+    return {run_id: slot if slot and slot.key in moved else None for run_id, slot in slots.items()}
 
 
-def _locked(connection: Connection, d: Dialect, keys: Collection[str]) -> dict[str, datetime]:
-    """Lock the rows of *keys* that there are and nobody else has locked; return their times."""
-    statement = f"SELECT key, tat FROM job_rates WHERE {d.one_of('key', 'keys')} {d.skip_locked}"
-    rows = connection.execute(text(statement), {"keys": d.array(tuple(keys))})
-    return {row.key: stored_time(row.tat) for row in rows}
-
-
-def _write(
-    connection: Connection,
-    d: Dialect,
-    known: Collection[str],
-    times: Mapping[str, tuple[datetime, Rate]],
-) -> set[str]:
-    """Write *times* to the rows of keys; return those that were written.
-
-    :param known: the keys whose rows are locked. Of the others, those with a row are somebody's.
-    """
+def _move(connection: Connection, d: Dialect, moves: Iterable[Slot]) -> set[str]:
+    """Move keys from one ``tat`` to another; return those that stood there, and are not locked."""
     columns = {"tat": "timestamptz", "period": "double precision", "burst": "integer"}
-    rows = [
-        {
-            "key": key,
-            "tat": d.instant(tat),
-            "period": rate.period.total_seconds(),
-            "burst": rate.burst,
-        }
-        for key, (tat, rate) in times.items()
-    ]
-    given = f"WITH given AS MATERIALIZED {d.table('rows', key='text', **columns)}"
+    table = d.table("moves", key="text", before="timestamptz", **columns)
+    given = f"WITH given AS MATERIALIZED {table}"
+    still = f"""
+        SELECT r.key FROM job_rates r WHERE {d.any_of("r.key", "SELECT key FROM given")}
+            AND tat = (SELECT before FROM given WHERE given.key = r.key) {d.skip_locked_of("r")}
+    """
     update = f"""
         {given} UPDATE job_rates SET {", ".join(f"{name} = given.{name}" for name in columns)}
-        FROM given WHERE {d.any_of("job_rates.key", "SELECT key FROM given")}
+        FROM given WHERE {d.any_of("job_rates.key", still)}
             AND job_rates.key = given.key
         RETURNING job_rates.key AS key
     """
     insert = f"""
         {given} INSERT INTO job_rates (key, {", ".join(columns)})
-        SELECT key, {", ".join(columns)} FROM given WHERE true
+        SELECT key, {", ".join(columns)} FROM given WHERE before IS NULL
         ON CONFLICT (key) DO NOTHING RETURNING key
     """
-    written: set[str] = set()
-    for statement, some in (
-        (update, [row for row in rows if row["key"] in known]),
-        (insert, [row for row in rows if row["key"] not in known]),
-    ):
-        if some:
-            found = connection.execute(text(statement), {"rows": json.dumps(some)})
-            written |= {row.key for row in found}
-    return written
+    rows = [
+        {
+            "key": key,
+            "before": None if before is None else d.instant(before),
+            "tat": d.instant(after),
+            "period": rate.period.total_seconds(),
+            "burst": rate.burst,
+        }
+        for key, before, after, rate in moves
+    ]
+    parameters = {"moves": json.dumps(rows)}
+    found = [connection.execute(text(each), parameters).all() for each in (update, insert)]
+    return {row.key for rows in found for row in rows}
 
 
 def give_back(books: Bookkeeping, slots: Iterable[Slot]) -> None:
     """Give *slots* back whose attempts have not begun, as far as nobody has taken a later one."""
-    d = books.dialect
-    is_last = f"(tat = {_time(d, 'after')}) IS TRUE"
-    last = f"SELECT id FROM job_rates WHERE key = :key AND {is_last} {d.skip_locked}"
-    statement = text(
-        f"UPDATE job_rates SET tat = {_time(d, 'before')} WHERE {d.any_of('id', last)} RETURNING id"
-    )
-    for slot in sorted(slots, key=lambda slot: slot.after, reverse=True):
-        times = {"before": d.instant(slot.before), "after": d.instant(slot.after)}
-        books.rows(statement, {"key": slot.key, **times})
-
-
-def _time(d: Dialect, name: str) -> str:
-    return d.typed(f":{name}", "timestamptz")
+    for key, before, after, rate in sorted(slots, key=lambda slot: slot.after, reverse=True):
+        assert before is not None
+        back = Slot(key, after, before, rate)
+        books.transaction(partial(_move, d=books.dialect, moves=[back]))
 
 
 def hold_back(books: Bookkeeping, run_id: int, rate: Rate, seconds: float) -> None:
     """Let nothing of the rate key of a run begin for so many *seconds*."""
-    d = books.dialect
-    statement = f"SELECT rate_key, {d.now} AS now FROM job_runs WHERE id = :id AND rate_key <> ''"
-    for row in books.rows(text(statement), {"id": run_id}):
-        tat = rate.held_until(stored_time(row.now) + timedelta(seconds=seconds))
-        given = {
-            "key": row.rate_key,
-            "tat": d.instant(tat),
-            "period": rate.period.total_seconds(),
-            "burst": rate.burst,
-        }
-        books.rows(_hold(d), given)
+    given = {
+        "id": run_id,
+        "seconds": seconds + rate.ahead.total_seconds(),
+        "period": rate.period.total_seconds(),
+        "burst": rate.burst,
+    }
+    books.rows(_hold(books.dialect), given)
 
 
 @lru_cache(maxsize=2)
 def _hold(d: Dialect) -> TextClause:
     return text(f"""
     INSERT INTO job_rates (key, tat, period, burst)
-    VALUES (:key, {_time(d, "tat")}, :period, :burst)
+    SELECT rate_key, {d.clock_after(":seconds")}, {d.typed(":period", "double precision")},
+        {d.typed(":burst", "integer")}
+    FROM job_runs WHERE id = :id AND rate_key IS NOT NULL
     ON CONFLICT (key) DO UPDATE SET tat = {d.latest("job_rates.tat", "excluded.tat")},
         period = excluded.period, burst = excluded.burst
     RETURNING id
@@ -390,24 +329,16 @@ def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> 
 
     :param tasks: the tasks that the code has; and those with a rate.
     """
-    d = books.dialect
-    groups = _look(books, ClaimRequest(1, "", tuple(tasks)), _BEFORE_ALL)
-    without = [
-        (each, 0) for each in groups if each.job_type in tasks and each.job_type not in rates
-    ]
-    if without:
-        books.rows(_forget_rates(d), {"groups": _json(without), "most": _READY})
+    d, without = books.dialect, dict.fromkeys(each for each in tasks if each not in rates)
+    request, found = ClaimRequest(1, "", tuple(without)), Slots(opened=1)
+    for _ in range(_MENDED):
+        if found.opened or found.after != BEFORE_ALL:
+            found = open_slots(books, without, request, found.after)
     # Locked, so that nobody takes a slot of it at the same time.
     old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT))} ORDER BY tat LIMIT {CHUNK}"
     unused = d.any_of("id", f"{old} {d.skip_locked.replace('NO KEY ', '')}")
     books.rows(text(f"DELETE FROM job_rates WHERE {unused} RETURNING id"))
 
 
-@lru_cache(maxsize=2)
-def _forget_rates(d: Dialect) -> TextClause:
-    return text(f"""
-    WITH given AS MATERIALIZED {_given(d)},
-    chosen AS MATERIALIZED (SELECT r.id FROM given {_of_group(d, "r", "")})
-    UPDATE job_runs SET rate_key = NULL, rate_mark = NULL
-    WHERE {d.any_of("id", _free_of(d, "chosen"))} RETURNING id
-    """)
+#: How often `mend` looks at most: of one group, that is for 40,000 runs.
+_MENDED = 100

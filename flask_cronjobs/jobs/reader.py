@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timezone
@@ -27,8 +27,9 @@ from sqlalchemy import (
     event,
     func,
     literal,
+    literal_column,
     select,
-    text,
+    true,
     type_coerce,
 )
 from sqlalchemy.exc import SQLAlchemyError
@@ -57,6 +58,9 @@ PAUSES: Table = JobRun.metadata.tables["job_pauses"]
 RATES: Table = JobRun.metadata.tables["job_rates"]
 TICKS: Table = JobRun.metadata.tables["job_ticks"]
 
+#: What is set on PostgreSQL for the transaction of a page.
+IN_ORDER = ("enable_bitmapscan", "off", True)
+
 #: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns differently; no annotation fits both.
 Query: TypeAlias = Any
 
@@ -80,7 +84,24 @@ class Reader:
     @cached_property
     def now(self) -> datetime:
         """The database's now, read once, so that a page shows one moment."""
-        return stored_time(self.value(text(f"SELECT {self.dialect.now}")))
+        return stored_time(self.rows(select(*self._moment()))[0].database_now)
+
+    def row_and_now(self, some: Query) -> Row[Any] | None:
+        """Return the first row of *some*, read along with `now`; None if there is none."""
+        moment, found = select(*self._moment()).subquery(), some.limit(1).subquery()
+        both = select(moment, found).select_from(moment.outerjoin(found, true()))
+        row = self.rows(both)[0]
+        self.__dict__.setdefault("now", stored_time(row.database_now))
+        return None if row.id is None else row
+
+    def _moment(self) -> Iterator[ColumnElement[Any]]:
+        """Yield the database's now; then PostgreSQL reads the latest rows of something in order.
+
+        Else it reads and sorts all runs of a definition that has more than most.
+        """
+        yield literal_column(self.dialect.now).label("database_now")
+        if self.dialect.arrays:
+            yield func.set_config(*IN_ORDER).label("in_order")
 
     def value(self, statement: Executable) -> object:
         """Return the value of a statement with one row and one column."""
@@ -204,6 +225,10 @@ class Count:
     def of(self, noun: str) -> str:
         """Return ``1 run``, ``2 runs``, ``1,000+ runs``."""
         return f"{self} {noun}s" if self.capped else plural(self.value, noun)
+
+    def shown(self, shown: int, noun: str) -> str:
+        """Say how many of them are shown: ``50 of 71 groups``."""
+        return self.of(noun) if Count(shown) == self else f"{shown:,} of {self.of(noun)}"
 
     def __bool__(self) -> bool:
         return self.value > 0

@@ -259,7 +259,7 @@ _SHOWN = (
     *TICK_COUNTS,
 )
 _HOURS = 24
-_SUMMED = ("succeeded", "failed", "dead", "cancelled", "skipped")
+_SUMMED = Bucket._fields[1:-1]
 
 
 def read_activity(source: Source) -> tuple[Bucket, ...]:
@@ -280,15 +280,9 @@ def read_activity(source: Source) -> tuple[Bucket, ...]:
             .where(TICKS.c.started_at >= first)
             .group_by(hour)
         )
-    found = {int(row.hour): row for row in rows}
+    found = {int(row.hour): map(int, row[1:]) for row in rows}
     starts = (first + timedelta(hours=number) for number in range(_HOURS))
-    return tuple(_bucket(start, found.get(int(start.timestamp()) // 3600)) for start in starts)
-
-
-def _bucket(start: datetime, row: Row[Any] | None) -> Bucket:
-    if row is None:
-        return Bucket(start)
-    return Bucket(start, **{name: int(getattr(row, name)) for name in (*_SUMMED, "ticks")})
+    return tuple(Bucket(start, *found.get(int(start.timestamp()) // 3600, ())) for start in starts)
 
 
 def did_its_work(d: Dialect) -> ColumnElement[Any]:

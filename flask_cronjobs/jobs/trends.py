@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, case, func, select
 
 from ..schedule.cron_text import parse_zone
-from .history import Mark, counted, latest_marks, percentile
+from .history import Mark, counted, list_marks, percentile
 from .humanize import duration, plural
 from .reader import HOURS, Query, Reader, Source, readable, reading
 
@@ -95,7 +95,7 @@ class Trend:
     factor: float | None
     slower: Slowdown | None
     days: tuple[Period, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    marks: Sequence[Mark] = ()
 
     def __str__(self) -> str:
         """Return the same for people."""
@@ -120,7 +120,7 @@ def read_trend(source: Source, task: str, zone: str | None = None) -> Trend:
     """
     with reading(source) as reader:
         rows, days = _days(reader, task, zone)
-        marks = latest_marks(reader, since=days[0].start) if days else ()
+        marks = list_marks(reader, since=days[0].start).rows if days else ()
         return _trend(task, rows, reader.now, slowdown(days), days=days, marks=marks)
 
 

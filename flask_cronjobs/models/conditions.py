@@ -60,10 +60,12 @@ HAS_TURN = (
 )
 #: Came or ended since somebody last looked whose turn it is; see `jobs.orders`.
 UNPLACED = "order_mark IN ('new', 'over')"
-#: Waits for the next slot of its rate key, and not for its turn in a strict order.
-RATE_WAITS = "rate_mark IS NOT NULL AND order_mark IS NULL"
+#: Begins at a rate. In a strict order, not before its turn.
+RATED = f"{RUNNABLE} AND rate_key IS NOT NULL AND order_mark IS NULL"
+#: Waits for the next slot of its rate key.
+RATE_WAITS = f"{RATED} AND rate_mark = 'waits'"
 #: Its slot has come, and nobody has claimed it yet.
-RATE_READY = f"{RUNNABLE} AND rate_key IS NOT NULL AND rate_mark IS NULL"
+RATE_READY = f"{RATED} AND rate_mark IS NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
 #: Not while it runs, so that a claim writes nothing to their index. The index of leases has those.
 IN_BATCH = "batch_id IS NOT NULL AND status <> 'running'"

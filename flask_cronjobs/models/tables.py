@@ -150,10 +150,9 @@ class JobRun(Base):
         check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
         partial(
             "ix_job_runs_rate",
-            *("rate_key", "job_type", "queue", "priority", "run_at", "id"),
-            where=conditions.RATE_WAITS,
+            *("rate_mark", "rate_key", "job_type", "queue", "priority", "run_at", "id"),
+            where=conditions.RATED,
         ),
-        partial("ix_job_runs_rate_ready", "rate_key", where=conditions.RATE_READY),
         check(
             "ck_job_runs_rate_mark",
             "rate_mark IS NULL OR (rate_mark = 'waits' AND rate_key IS NOT NULL"

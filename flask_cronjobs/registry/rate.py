@@ -10,6 +10,8 @@ _UNITS = {"s": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600,
 _TEXT = re.compile(rf"([1-9]\d{{0,5}})/([1-9]\d{{0,3}})?({'|'.join(_UNITS)})")
 #: The shortest time between two attempts: the databases count microseconds.
 _MOMENT = timedelta(microseconds=1)
+#: The longest `Rate.rest`: no date may be beyond what Python knows.
+MOST_REST = timedelta(days=3653)
 
 
 class Rate(NamedTuple):
@@ -26,23 +28,35 @@ class Rate(NamedTuple):
     period: timedelta
     burst: int = 1
 
+    def own(self, tat: datetime | None, period: float | None) -> datetime | None:
+        """Return *tat* as it would be if the last attempt, of that *period*, had had this rate."""
+        if tat is None or period is None:
+            return None
+        return tat + (self.period - timedelta(seconds=period))
+
     def slot(self, tat: datetime | None, at: datetime) -> datetime | None:
         """Return the ``tat`` after an attempt that begins *at*; None if it may not begin then."""
         base = at if tat is None else max(tat, at)
         return base + self.period if self.opens(base) <= at else None
 
+    @property
+    def rest(self) -> timedelta:
+        """After how long a whole burst may begin again."""
+        return self.period * self.burst
+
+    @property
+    def ahead(self) -> timedelta:
+        """How much earlier than at its ``tat`` an attempt may begin."""
+        return self.period * (self.burst - 1)
+
     def opens(self, tat: datetime) -> datetime:
         """Return when an attempt may begin, by *tat*."""
-        return tat - self.period * (self.burst - 1)
+        return tat - self.ahead
 
     def free(self, tat: datetime | None, at: datetime) -> int:
         """Return how many attempts may begin *at* that time."""
         ahead = timedelta() if tat is None else max(tat - at, timedelta())
-        return max(0, (self.period * self.burst - ahead) // self.period)
-
-    def held_until(self, end: datetime) -> datetime:
-        """Return the ``tat`` by which nothing may begin before *end*."""
-        return end + self.period * (self.burst - 1)
+        return max(0, (self.rest - ahead) // self.period)
 
 
 #: For tests of apps: only a key that is held back keeps its runs waiting.

@@ -20,6 +20,7 @@ from .options import (
     check_name,
     check_options,
 )
+from .rate import MOST_REST, read_rate
 from .retry import check_retry, why_uncallable
 
 M = TypeVar("M", bound=Callable[..., Any])
@@ -127,6 +128,11 @@ def _check_rate(name: str, options: TaskOptions) -> None:
                 f"{name}: {option} has no effect without rate. Give both, as in "
                 "rate='100/minute', or remove it."
             )
+    if options.rate is not None and read_rate(options.rate, options.burst).rest > MOST_REST:
+        raise TaskError(
+            f"{name}: with rate={options.rate!r}, a burst of {options.burst or 1} takes more than "
+            "ten years to come again. Give a smaller burst, or a higher rate."
+        )
 
 
 def _check_async_at_once(func: Callable[..., object], name: str, options: TaskOptions) -> None:

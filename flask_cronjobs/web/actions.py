@@ -228,21 +228,21 @@ def batch_close(key: str) -> str:
 @action("errors", "error", "fingerprint")
 def error_resolve(fingerprint: str) -> str:
     """Count a group of errors as resolved."""
-    groups.resolve(state_of(), fingerprint, actor())
+    groups.decide(state_of(), "resolved", fingerprint, actor())
     return "It is resolved. It comes back when it is seen again."
 
 
 @action("errors", "error", "fingerprint")
 def error_mute(fingerprint: str) -> str:
     """Mute a group of errors for a week."""
-    groups.mute(state_of(), fingerprint, actor())
+    groups.decide(state_of(), "muted", fingerprint, actor())
     return "It is muted for a week."
 
 
 @action("errors", "error", "fingerprint")
 def error_reopen(fingerprint: str) -> str:
     """Count a group of errors as open."""
-    groups.reopen(state_of(), fingerprint, actor())
+    groups.decide(state_of(), "reopened", fingerprint, actor())
     return "It is open again."
 
 

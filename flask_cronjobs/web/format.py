@@ -248,10 +248,15 @@ class Chart(NamedTuple):
 
 def chart(buckets: Sequence[Bucket], marks: Sequence[Mark] = ()) -> Chart:
     """Return the chart of *buckets*, which are oldest first."""
-    ticked = [at for at, bucket in enumerate(buckets) if bucket.ticks]
-    silent = {*range(min(ticked, default=0), len(buckets) - 1)} - {*ticked} if ticked else set()
-    stacks = [[(tone, getattr(each, name)) for name, tone in _PARTS] for each in buckets]
+    ticked = {at for at, bucket in enumerate(buckets) if bucket.ticks}
+    silent = set(range(min(ticked, default=len(buckets)), len(buckets) - 1)) - ticked
+    stacks = [list(_parts(bucket)) for bucket in buckets]
     return _chart(buckets, stacks, marks, 3600, silent)
+
+
+def _parts(bucket: Bucket) -> Iterator[tuple[Tone, float]]:
+    for name, tone in _PARTS:
+        yield tone, getattr(bucket, name)
 
 
 def day_chart(days: Sequence[Period], marks: Sequence[Mark] = ()) -> Chart:

@@ -156,7 +156,8 @@ def check() -> ResponseReturnValue | None:
         )
     refusal = _refusal("read")
     request.environ[_READER] = refusal is None
-    if refusal is None and "POST" in _methods() and request.method != "POST":
+    is_action = RIGHTS.get(request.endpoint or "") == "act"
+    if refusal is None and is_action and request.method != "POST":
         raise MethodNotAllowed(["POST"])
     if refusal is None and right in ("act", "form"):
         if right == "act" and not is_same_origin():

@@ -32,6 +32,7 @@ from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.trends import Trend, read_trend
 from ..jobs.workers import list_hosts
+from ..text import HIDDEN
 from .actions import run_or_404
 from .bulk import BULK
 from .format import ACROSS, Tone, bars_of, chart, day_chart
@@ -44,6 +45,7 @@ from .params import (
     cursor,
     cursor_text,
     definition_filter,
+    filter_args,
     needed,
     page_zone,
     row_id,
@@ -110,7 +112,10 @@ def errors() -> ResponseReturnValue:
 
 def operations() -> ResponseReturnValue:
     """Render what operators did, and what became of the runs."""
-    return _list_page("operations", list_operations(state_of(), **_asked(50)))
+    found = list_operations(state_of(), **_asked(50))
+    which = [row.which for row in found.rows]
+    links = [None if each is None or HIDDEN in str(each) else filter_args(each) for each in which]
+    return _list_page("operations", found, found_by=links)
 
 
 def ticks() -> ResponseReturnValue:
@@ -207,19 +212,10 @@ def definition() -> ResponseReturnValue:
             abort(404, "There is no definition of that name. It may have been renamed or removed.")
         trend = _trend(reader, found.view.task, [found.view.timezone])
     hidden = found if state.settings.show_payload else replace(found, payload=None)
-    return reader_page(
-        "definition",
-        _tone(found.view),
-        own_zones=[found.view.timezone],
-        found=found,
-        definition=found.view,
-        trend=trend,
-        drawn=day_chart(trend.days, trend.marks),
-        shown=state.settings.show_payload,
-        now=found.now,
-        refresh=REFRESH,
-        data={**plain_data(hidden), "trend": trend},
-    )
+    return _trend_page(
+        "definition", found, hidden, trend, _tone(found.view), definition=found.view,
+        shown=state.settings.show_payload, own_zones=[found.view.timezone],
+    )  # fmt: skip
 
 
 def task() -> ResponseReturnValue:
@@ -231,17 +227,16 @@ def task() -> ResponseReturnValue:
             abort(404, "There is no task of that name. It may have been renamed or removed.")
         zones = [row.timezone for row in found.definitions]
         trend = _trend(reader, name, zones)
-    return reader_page(
-        "task",
-        own_zones=zones,
-        found=found,
-        trend=trend,
-        drawn=day_chart(trend.days, trend.marks),
-        window=WINDOW,
-        now=found.now,
-        refresh=REFRESH,
-        data={**plain_data(found), "trend": trend},
-    )
+    return _trend_page("task", found, found, trend, window=WINDOW, own_zones=zones)
+
+
+def _trend_page(
+    name: str, found: Any, data: Any, trend: Trend, tone: Tone = "idle", **values: Any
+) -> Response:
+    drawn = day_chart(trend.days, trend.marks)
+    values |= {"found": found, "trend": trend, "drawn": drawn, "now": found.now}
+    data = {**plain_data(data), "trend": trend}
+    return reader_page(name, tone, data=data, refresh=REFRESH, **values)
 
 
 def _trend(reader: Reader, task: str, zones: Sequence[str]) -> Trend:

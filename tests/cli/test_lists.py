@@ -301,7 +301,7 @@ def test_operations_say_who_did_what_and_what_became_of_it(
     assert paused.endswith("queue mail")
     assert "(shell)" in retried
     assert "1 queued" in retried
-    assert retried.endswith("1 run of task='send'")
+    assert retried.endswith("1 run of send")
     found = admin.data("operations", "--limit", "1")
     assert [each["what"] for each in found["operations"]] == ["paused"]
     assert found["before"] == 2

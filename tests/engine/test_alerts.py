@@ -11,7 +11,8 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.engine.alerts import message
-from flask_cronjobs.jobs.alerts import Change
+from flask_cronjobs.jobs.alerts import Change, found
+from flask_cronjobs.jobs.pauses import Target, pause
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobAlert, JobRun
 
@@ -110,8 +111,35 @@ def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, ro
 
 
 def test_a_name_is_no_link_no_mention_and_no_second_line() -> None:
-    what = "The batch <!channel> <https://e.vil|R&D>\nshop: over: all"
-    said = message("shop", [Change(1, "x", what, "", has_ended=False)])
-    assert said["text"] == (
-        "shop: The batch &lt;!channel&gt; &lt;https://e.vil|R&amp;D&gt; shop: over: all"
+    what = "The batch <!channel> @here <https://e.vil|R&D>\nshop: over: all"
+    assert message("shop", [Change(1, "x", what, "", has_ended=False)]) == (
+        "shop: The batch &lt;!channel&gt; @\u200bhere &lt;https://e.vil|R&amp;D&gt; "
+        "shop: over: all",
+        1,
     )
+
+
+def test_many_changes_are_several_messages_that_discord_takes(
+    jobs: CronJobs, monitor: Monitor, told: Any
+) -> None:
+    for number in range(30):
+        jobs.pause(queue=f"queue-{number}")
+    lines = told()
+    assert len(set(lines)) == 30
+    assert len(monitor.bodies) > 1
+    assert max(len(json.loads(body)["text"]) for body in monitor.bodies) <= 2000
+    assert len(message("shop", [Change(1, "x", "a" * 9000, "", has_ended=False)])[0]) == 2000
+
+
+def test_who_acted_is_not_told_to_the_webhook_and_what_a_run_is_for_is(
+    jobs: CronJobs, state: State, rows: Rows, told: Any
+) -> None:
+    jobs.task(name="other")(lambda: None)
+    order: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "skip"}
+    rows.run(age=3600, job_type="gone", **order)
+    rows.run(age=3600, job_type="other", order_mark="waits", label="invoice 5", **order)
+    pause(state, Target("queue", "mail"), "203.0.113.9")
+    lines = told()
+    assert "tests: The queue mail is paused" in lines
+    assert any("run 2 (invoice 5) waits in strict order" in line.lower() for line in lines)
+    assert "203.0.113.9" in {each.by for each in found(state)}

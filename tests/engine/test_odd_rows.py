@@ -12,7 +12,7 @@ from sqlalchemy import text
 from flask_cronjobs import CronJobs, Retry, TickReport
 from flask_cronjobs.engine import reclaim
 from flask_cronjobs.jobs.batches.views import list_batches
-from flask_cronjobs.jobs.definitions.views import definitions_by_name
+from flask_cronjobs.jobs.definitions.views import list_definitions
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.pruning import prune_all as prune
@@ -141,7 +141,7 @@ def test_odd_definition_suffers_alone_and_is_mended_by_its_code(
         assert jobs.tick(budget=5).succeeded == 1
         assert "The definition 'coded' is broken, and its slots wait" in caplog.text
         state = state_of(app)
-        broken = {view.name for view in definitions_by_name(state).rows if view.broken}
+        broken = {view.name for view in list_definitions(state).rows if view.broken}
         assert broken == {"bad"}
         assert "bad" in {view.name for view in read_overview(state).definitions.rows}
         assert "broken-definition" in {found.id for found in examine(state)}

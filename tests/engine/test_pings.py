@@ -80,48 +80,54 @@ def paths(monitor: Monitor) -> list[str]:
     return [path for path, _ in monitor.requests]
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-def test_start_and_success_are_told(
-    run: Callable[..., None], monitor: Monitor, is_async: bool
-) -> None:
-    async def later() -> None: ...
-
-    run(later if is_async else lambda: None)
-    assert paths(monitor) == ["/uuid/start", "/uuid"]
+def _fail() -> None:
+    raise ValueError
 
 
-def test_failure_is_told_when_no_attempt_is_left(
-    run: Callable[..., None], monitor: Monitor
-) -> None:
-    def fail() -> None:
+def _fail_once() -> None:
+    if current_run.attempt == 1:
         raise ValueError
 
-    run(fail, retry=AGAIN)
-    assert paths(monitor) == ["/uuid/start", "/uuid/start", "/uuid/fail"]
+
+def _discard() -> None:
+    raise Discard
 
 
-def test_success_after_a_failed_attempt_is_no_failure(
-    run: Callable[..., None], monitor: Monitor
+async def _later() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "told"),
+    [
+        (lambda: None, ["/start", ""]),
+        (_later, ["/start", ""]),
+        (_fail, ["/start", "/start", "/fail"]),
+        (_fail_once, ["/start", "/start", ""]),
+        (_discard, ["/start", "/fail"]),
+    ],
+    ids=["success", "async", "no attempt is left", "success of a retry", "discarded"],
+)
+def test_start_and_end_are_told(
+    run: Callable[..., None], monitor: Monitor, handler: Any, told: list[str]
 ) -> None:
-    def fail_once() -> None:
-        if current_run.attempt == 1:
-            raise ValueError
-
-    run(fail_once, retry=AGAIN)
-    assert paths(monitor) == ["/uuid/start", "/uuid/start", "/uuid"]
-
-
-def test_run_that_is_discarded_did_not_succeed(run: Callable[..., None], monitor: Monitor) -> None:
-    def needless() -> None:
-        raise Discard
-
-    run(needless)
-    assert paths(monitor) == ["/uuid/start", "/uuid/fail"]
+    run(handler, retry=AGAIN)
+    assert paths(monitor) == [f"/uuid{path}" for path in told]
 
 
 def test_query_of_the_url_stays_behind_the_path(run: Callable[..., None], monitor: Monitor) -> None:
     run(lambda: None, ping="key/slug?create=1")
     assert paths(monitor) == ["/key/slug/start?create=1", "/key/slug?create=1"]
+
+
+@pytest.mark.parametrize("posts", [True, False], ids=["takes POST", "takes GET alone"])
+def test_label_is_the_body_without_what_is_hidden(
+    run: Callable[..., None], monitor: Monitor, posts: bool
+) -> None:
+    monitor.posts = posts
+    given = {"invoice": 5, "password": "s3cr3t"}
+    run(lambda invoice, password: None, label="invoice {invoice}, {password}", payload=given)
+    assert paths(monitor) == ["/uuid/start", "/uuid"]
+    assert monitor.bodies == 2 * [b"invoice 5, ***"]
 
 
 def test_enqueued_run_and_other_definitions_ping_nothing(
@@ -179,28 +185,22 @@ def test_ping_that_the_code_drops_is_dropped(
     assert found == f"{monitor.url}uuid"
 
 
-def test_run_that_its_worker_did_not_survive_is_told_as_failed(
-    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"status": "running", "locked_by": "gone:1:x", "locked_until": ago(5),
+         "concurrency_share": 1},
+        {"status": "failed", "failed_at": ago(5)},
+    ],
+    ids=["its worker died", "no attempt is left"],
+)  # fmt: skip
+def test_run_that_ends_without_a_worker_is_told_as_failed(
+    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor, values: dict[str, Any]
 ) -> None:
     jobs.task(name="nightly", schedule="@yearly", ping=f"{monitor.url}uuid")(lambda: None)
     jobs.tick()
     jobs.run_now("nightly")
-    lost: Any = {"status": "running", "locked_by": "gone:1:x", "locked_until": ago(5)}
-    lost |= {"attempts": 1, "max_attempts": 1, "concurrency_share": 1}
-    db.session.execute(update(JobRun).values(lost))
-    db.session.commit()
-    assert jobs.tick().reclaimed == 1
-    assert paths(monitor) == ["/uuid/fail"]
-
-
-def test_run_that_waits_without_an_attempt_left_is_told_as_failed(
-    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
-) -> None:
-    jobs.task(name="nightly", schedule="@yearly", ping=f"{monitor.url}uuid")(lambda: None)
-    jobs.tick()
-    jobs.run_now("nightly")
-    spent = {"status": "failed", "attempts": 1, "max_attempts": 1, "failed_at": ago(5)}
-    db.session.execute(update(JobRun).values(spent))
+    db.session.execute(update(JobRun).values({"attempts": 1, "max_attempts": 1, **values}))
     db.session.commit()
     jobs.tick()
     assert paths(monitor) == ["/uuid/fail"]

@@ -100,12 +100,26 @@ def test_retry_later_of_a_rate_needs_a_rate(
     assert "task send: RetryLater(rate=True) was raised, but the task has no rate" in caplog.text
 
 
-def test_drain_waits_for_no_slot(jobs: CronJobs, db: Any) -> None:
-    jobs.task(name="send", rate="1/day")(lambda: None)
-    for _ in range(5):
+def test_drain_waits_for_no_slot_but_for_a_key_that_is_held_back(jobs: CronJobs, db: Any) -> None:
+    @jobs.task(rate="1/day", retry=AGAIN)
+    def send(number: int) -> None:
+        if number == 4:
+            raise RetryLater(30, rate=True)
+
+    send.using(commit=True).enqueue_many({"number": number} for number in range(6))
+    testing.drain(raise_errors=False)
+    assert statuses(db) == {"succeeded": 4, "failed": 1, "queued": 1}
+
+
+def test_runs_from_before_their_task_had_a_rate_have_none(jobs: CronJobs, db: Any) -> None:
+    jobs.task(name="send")(lambda: None)
+    for _ in range(3):
         jobs.enqueue("send", commit=True)
-    testing.drain()
-    assert statuses(db) == {"succeeded": 5}
+    jobs._registry.tasks.clear()
+    jobs.task(name="send", rate="1/day")(lambda: None)
+    for _ in range(2):
+        jobs.enqueue("send", commit=True)
+    assert jobs.tick().succeeded == 4
 
 
 def test_concurrency_and_order_hold_beside_a_rate(jobs: CronJobs, db: Any) -> None:

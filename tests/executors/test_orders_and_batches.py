@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
 
-from flask_cronjobs import CronJobs, Retry, current_run
+from flask_cronjobs import CronJobs, Retry, RetryLater, current_run
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.jobs.runs.claim import Answer
-from flask_cronjobs.models import JobBatch, JobRun
+from flask_cronjobs.models import JobBatch, JobRate, JobRun
 from tests.executors.threads import Threads
 from tests.marks import on_postgresql
+from tests.rows import ago
 
 pytestmark = pytest.mark.usefixtures("executor", "context")
 
@@ -203,11 +206,13 @@ def test_a_stopped_batch_cancels_its_members_in_the_broker(
 def test_runs_are_handed_on_at_their_rate(
     executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
+    """And a run that has begun there can hold the whole key back."""
     begun: list[int] = []
 
     @jobs.task(queue="far", rate="1/minute", burst=2)
     def send(number: int) -> None:
         begun.append(number)
+        raise RetryLater(300, "429", rate=True)
 
     send.using(commit=True).enqueue_many({"number": number} for number in range(3))
     jobs.tick()
@@ -216,3 +221,29 @@ def test_runs_are_handed_on_at_their_rate(
         executor.deliver(run)
     executor.results()
     assert begun == [0, 1]
+    tat = db.session.scalars(select(JobRate.tat)).one()
+    assert 300 < (tat - ago()).total_seconds() <= 360
+
+
+def test_a_handed_run_goes_from_step_to_step(
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    """Each time that it sleeps or waits, it comes back, and is handed on again."""
+    calls: list[str] = []
+
+    @jobs.task(queue="far")
+    def approve() -> object:
+        jobs.step("first", lambda: calls.append("first"))
+        jobs.sleep("a moment", 0.01)
+        return jobs.wait("approved", timeout=60)
+
+    run = approve.using(commit=True).enqueue()
+    for _ in range(3):
+        jobs.tick()
+        executor.deliver(executor.sent[-1])
+        executor.results()
+        jobs.signal(run.id, "approved", "yes")
+        db.session.commit()
+        time.sleep(0.02)
+    db.session.refresh(run)
+    assert (run.result, run.attempts, calls) == ("yes", 1, ["first"])

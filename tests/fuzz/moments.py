@@ -21,6 +21,7 @@ class Moments(threading.Thread):
         self._due: tuple[float, Callable[[], None]] | None = None
         self._sent = True
         self._changed = threading.Condition()
+        self._acting = threading.Lock()
 
     def run(self) -> None:
         """Wait for the moments."""
@@ -33,7 +34,11 @@ class Moments(threading.Thread):
                 assert self._due is not None
                 _, act = self._due
                 self._due = None
-            act()
+                self._acting.acquire()
+            try:
+                act()
+            finally:
+                self._acting.release()
 
     def begin_tick(self, after: float | None) -> None:
         """Allow one Ctrl-C from now on.
@@ -46,10 +51,12 @@ class Moments(threading.Thread):
             self._at(after, self._press)
 
     def end_tick(self) -> None:
-        """Press nothing more."""
+        """Press nothing more, and let a cancel end, which has a connection of its own."""
         with self._changed:
             self._sent = True
             self._due = None
+        with self._acting:
+            pass
 
     def interrupt_run(self, how: str, run_id: int, after: float) -> bool:
         """Interrupt the run at work *after* so many seconds; its timeout comes by itself.

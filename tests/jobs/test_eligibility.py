@@ -246,5 +246,5 @@ def test_rated_runs_without_code_are_counted_as_those_of_the_task(state: State, 
         rows.run(job_type="gone", rate_key=key, rate_mark="waits")
         rows.run(rate_key=key, rate_mark="waits")
     rows.run(job_type="gone")
-    (orphan,) = list_orphans(state)
+    ((orphan,), _) = list_orphans(state)
     assert (orphan.task, orphan.count.value) == ("gone", 3)

@@ -12,10 +12,8 @@ from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.jobs import error_groups as views
 from flask_cronjobs.jobs.error_groups import (
     ErrorGroup,
+    decide,
     list_errors,
-    mute,
-    reopen,
-    resolve,
     retry_group,
 )
 from flask_cronjobs.jobs.fingerprints import fingerprint, pattern_of
@@ -161,14 +159,14 @@ def test_counts_and_groups_are_capped(
 def test_resolved_group_comes_back_when_it_is_seen_again(state: State, rows: Rows) -> None:
     fail(rows, "no invoice 1", 60)
     group = the_group(state).fingerprint
-    resolve(state, group, "ada")
+    decide(state, "resolved", group, "ada")
     found = list_errors(state, "resolved")
     assert [(row.fingerprint, row.changed_by) for row in found.rows] == [(group, "ada")]
     assert found.numbers == {"open": Count(0), "resolved": Count(1), "muted": Count(0)}
     fail(rows, "no invoice 2", -1)
     assert the_group(state).came_back
     assert list_errors(state, "resolved").rows == ()
-    reopen(state, group, "ada")
+    decide(state, "reopened", group, "ada")
     assert not the_group(state).came_back
     done = [(each.what, each.target) for each in list_operations(state).rows]
     assert done == [(what, f"errors of group {group}") for what in ("reopened", "resolved")]
@@ -177,19 +175,19 @@ def test_resolved_group_comes_back_when_it_is_seen_again(state: State, rows: Row
 def test_muted_group_stays_away_until_its_time(state: State, rows: Rows) -> None:
     fail(rows, "no invoice 1", 60)
     group = the_group(state).fingerprint
-    mute(state, group, "ada")
+    decide(state, "muted", group, "ada")
     fail(rows, "no invoice 2", -1)
     (found,) = list_errors(state, "muted").rows
     assert found.muted_until is not None
     assert 6.9 * DAY < (found.muted_until - ago()).total_seconds() < 7.1 * DAY
     assert list_errors(state).rows == ()
-    mute(state, group, seconds=0.0)
+    decide(state, "muted", group, seconds=0.0)
     assert the_group(state).muted_until is None
 
 
 def test_decision_about_an_unknown_group_is_refused(state: State) -> None:
     with pytest.raises(NotFound, match="flask jobs admin errors"):
-        resolve(state, "unknown")
+        decide(state, "resolved", "unknown")
     assert not list_operations(state).rows
 
 

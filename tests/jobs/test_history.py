@@ -21,7 +21,6 @@ from flask_cronjobs.jobs.history import (
     bucket_of,
     counted,
     cumulative,
-    latest_marks,
     list_marks,
     percentile,
     remove_mark,
@@ -162,11 +161,11 @@ def test_latest_marks_come_newest_first(state: State) -> None:
     new = add_mark(state, "v812\nx" + "y" * 200)
     assert abs(new.at - ago()) < timedelta(minutes=1)
     assert new.name == "v812 x" + "y" * 94
-    assert latest_marks(state) == (new, old)
-    assert latest_marks(state, since=ago(days=1)) == latest_marks(state, 1) == (new,)
+    assert list_marks(state).rows == [new, old]
+    assert list_marks(state, since=ago(days=1)).rows == list_marks(state, 1).rows == [new]
     assert list(list_marks(state, 1, list_marks(state, 1).next).rows) == [old]
 
     assert remove_mark(state, old.id) == "v811"
-    assert latest_marks(state) == (new,)
+    assert list_marks(state).rows == [new]
     with pytest.raises(NotFound):
         remove_mark(state, old.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 
 import pytest
 from sqlalchemy import text
@@ -184,3 +185,29 @@ def test_operations_are_kept_for_a_year(state: State, rows: Rows) -> None:
     with state.bookkeeping() as books:
         list(prune(books, state.settings))
     assert [each.actor for each in operations(state)] == ["young"]
+
+
+@pytest.mark.parametrize(
+    ("which", "words"),
+    [
+        (RunFilter(task="send", older_than=21600.0), " of send, older than 6 h"),
+        (RunFilter(status="dead", queue="mail"), ", status dead, queue mail"),
+        (RunFilter(since=datetime(2026, 11, 1, tzinfo=timezone.utc), stale=True, error_type=""),
+         ", stale, error none, since 2026-11-01 00:00:00+00:00"),
+        (RunFilter(search="it's, a=b"), ", search it's, a=b"),
+        (RunFilter(), ""),
+    ],
+)  # fmt: skip
+def test_filter_of_an_operation_is_read_back_and_said_in_words(
+    state: State, which: RunFilter, words: str
+) -> None:
+    RETRY.many(state, [], found_by=which)
+    (found,) = operations(state)
+    assert (found.which, found.words) == (which, f"0 runs{words}")
+
+
+@pytest.mark.parametrize("target", ["run 5", "3 runs of batch x", "1 run of x", "2 runs of a=b()"])
+def test_what_is_no_filter_is_shown_as_it_is(state: State, rows: Rows, target: str) -> None:
+    rows._insert(JobOperation, {"what": "retried", "target": target, "actor": "ada"})
+    (found,) = operations(state)
+    assert (found.which, found.words) == (None, target)

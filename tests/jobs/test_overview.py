@@ -14,7 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, event
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
-from flask_cronjobs.jobs.definitions.views import definitions_by_name, next_slots
+from flask_cronjobs.jobs.definitions.views import list_definitions, next_slots
 from flask_cronjobs.jobs.effects import list_effects
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.overview import dead_groups, list_orphans, read_overview
@@ -50,7 +50,7 @@ def test_definitions_show_outcomes_oldest_first_and_the_next_slots(
     for day in range(12):
         status = "dead" if day == 11 else "succeeded"
         rows.run(status, age=86400.0 * (12 - day), definition_id=made, job_type="report")
-    (view,) = definitions_by_name(state).rows
+    (view,) = list_definitions(state).rows
     assert [cell.status for cell in view.cells] == ["succeeded"] * 9 + ["dead"]
     assert view.last_seconds == pytest.approx(2, abs=0.1)
     assert [slot.hour for slot in view.next_slots] == [7, 7, 7]
@@ -66,7 +66,7 @@ def test_each_definition_has_its_own_outcomes(state: State, rows: Rows, jobs: Cr
     rows.definition("bad cron", schedule="61 * * * *")
     rows.definition("bad zone", timezone="Mars/Olympus")
     rows.definition("paused", paused_at=ago(5))
-    views = {view.name: view for view in definitions_by_name(state).rows}
+    views = {view.name: view for view in list_definitions(state).rows}
     assert [cell.id for cell in views["known"].cells] == [run]
     assert [cell.id for cell in views["gone"].cells] == [other]
     assert views["gone"].last_seconds is None
@@ -85,7 +85,7 @@ def test_definition_of_another_app_is_elsewhere_until_its_code_drops_it(
     rows.definition("dropped", origin="code", app="theirs", undeclared_since=ago(5))
     rows.definition("unknown", origin="code")
     rows.definition("made", origin="database", app="theirs")
-    views = definitions_by_name(state).rows
+    views = list_definitions(state).rows
     assert [view.name for view in views if view.elsewhere] == ["theirs"]
 
 
@@ -99,17 +99,6 @@ def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
     assert earlier[0].minute == 0
 
 
-def test_definitions_come_page_by_page(state: State, rows: Rows) -> None:
-    for name in "abcde":
-        rows.definition(name)
-    first = definitions_by_name(state, limit=2)
-    second = definitions_by_name(state, after=first.next, limit=2)
-    third = definitions_by_name(state, after=second.next, limit=2)
-    names = [view.name for page in (first, second, third) for view in page.rows]
-    assert names == list("abcde")
-    assert third.next is None
-
-
 # Groups, orphans, activity, effects, ticks
 
 
@@ -119,7 +108,8 @@ def test_dead_runs_are_grouped_by_task_and_error(state: State, rows: Rows) -> No
     newest = rows.run("dead", age=5, error_type="ValueError", last_error=message)
     rows.run("dead", age=20, error_type="OSError")
     rows.run("dead", age=90, error_type=None)
-    first, second, third = dead_groups(state)
+    (first, second, third), total = dead_groups(state)
+    assert total.value == 3
     assert (first.error_type, first.count, first.sample_id) == ("ValueError", Count(2), newest)
     assert first.message == "no domain"
     assert (second.error_type, second.message) == ("OSError", None)
@@ -135,7 +125,7 @@ def test_orphans_are_waiting_runs_of_unknown_tasks(
     rows.run("failed", job_type="gone", age=100)
     rows.run(job_type="gone", concurrency_key="k", concurrency_limit=1)
     rows.run("succeeded", job_type="gone")
-    (orphan,) = list_orphans(state)
+    ((orphan,), _) = list_orphans(state)
     assert (orphan.task, orphan.count) == ("gone", Count(3))
 
 

@@ -62,13 +62,13 @@ def taken(kit: Kit, ahead: float, key: str = "key") -> None:
 def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     first, second = waiting(kit, number=2)
     assert kit.claim_ids() == []
-    assert opened(kit) == (1, None)
-    assert opened(kit) == (0, None), "one is ready already"
+    assert opened(kit).opened == 1
+    assert opened(kit) == rates.Slots(), "one is ready already"
     claims = kit.claim()
     assert [claim.id for claim in claims] == [first]
     (slot,) = spent(kit, claims)
     assert slot is not None
-    assert slot.after - slot.before == HUNDRED.period
+    assert slot.before == slot.after - HUNDRED.period
     found = opened(kit)
     assert found.opened == 0
     assert 0 < (found.wait or 0) <= 0.6
@@ -148,10 +148,24 @@ def test_run_waits_again_for_its_next_attempt(kit: Kit, kind: OutcomeKind) -> No
     assert kit.row(run).rate_mark == "waits"
 
 
+@pytest.mark.parametrize(("period", "slots"), [(3600, 0), (0.001, 1)])
+def test_change_of_the_rate_counts_from_the_last_attempt(
+    kit: Kit, period: float, slots: int
+) -> None:
+    """Not from when the old rate would have let the next one begin."""
+    taken(kit, 0.5)
+    kit.sql("UPDATE job_rates SET period = 60")
+    waiting(kit)
+    rate = Rate(timedelta(seconds=period))
+    assert opened(kit, rate).opened == slots
+    kit.runs(1, rate_key="key")
+    assert [slot is not None for slot in spent(kit, kit.claim(limit=1), rate)] == [slots == 1]
+
+
 def test_key_is_held_back_for_all(kit: Kit) -> None:
     run = kit.run(rate_key="key")
     rate = HUNDRED._replace(burst=5)
-    kit.claim_one()
+    spent(kit, [kit.claim_one()], rate)
     for seconds in (30, 10):
         rates.hold_back(kit.books, run, rate, seconds)
         waiting(kit, number=2)
@@ -187,6 +201,37 @@ def test_two_claims_at_once_never_take_the_same_slot(kit: Kit) -> None:
     assert len(slots) == len(set(slots))
     for other in others:
         other.close()
+
+
+def test_thousands_of_keys_without_a_slot_do_not_keep_the_keys_behind_them(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One look goes so far, and the next one on from there, until all are seen."""
+    monkeypatch.setattr(rates, "_MOST", 1)
+    monkeypatch.setattr(rates, "CHUNK", 3)
+    rates._groups.cache_clear()
+    for key in "abcd":
+        waiting(kit, key)
+        taken(kit, 5, key)
+    (last,) = waiting(kit, "e")
+    found = opened(kit)
+    assert (found.opened, found.wait, found.after[0]) == (0, 0, "c")
+    found = rates.open_slots(kit.books, {"task": HUNDRED}, kit.request(), found.after)
+    rates._groups.cache_clear()
+    assert (found.opened, found.after) == (1, rates.BEFORE_ALL)
+    assert kit.claim_ids() == [last]
+
+
+def test_runs_that_lost_their_rate_are_all_let_go(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "_READY", 2)
+    monkeypatch.setattr(rates, "_BEYOND", 1)
+    rates._take_marks.cache_clear()
+    waiting(kit, number=9)
+    rates.mend(kit.books, ["task"], [])
+    rates._take_marks.cache_clear()
+    assert len(kit.claim_ids()) == 9
 
 
 def test_mend_frees_runs_without_a_rate_and_forgets_idle_keys(kit: Kit) -> None:

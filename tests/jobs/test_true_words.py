@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.definitions.views import definitions_by_name
+from flask_cronjobs.jobs.definitions.views import list_definitions
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.state import state_of
 from tests.rows import Rows, ago, now
@@ -90,7 +90,7 @@ def test_a_slot_that_has_passed_is_late_and_not_to_come(
     missed = now().replace(second=0, microsecond=0)
     rows.definition("one", job_type="it", next_run_at=ago(3 * 60))
     rows.tick(age=600)
-    (found,) = definitions_by_name(state_of(app)).rows
+    (found,) = list_definitions(state_of(app)).rows
     assert found.next_run_at is not None
     assert found.next_slots[0] == found.next_run_at < missed.astimezone()
     assert found.next_slots[1] > now()
@@ -102,5 +102,5 @@ def test_a_slot_that_has_passed_is_late_and_not_to_come(
 
 def test_a_slot_of_a_paused_definition_is_not_late(app: Flask, rows: Rows, jobs: CronJobs) -> None:
     rows.definition("one", job_type="it", next_run_at=ago(180), paused_at=ago(600))
-    (found,) = definitions_by_name(state_of(app)).rows
+    (found,) = list_definitions(state_of(app)).rows
     assert found.next_slots == ()

@@ -107,7 +107,7 @@ def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(
     verdict, figures = read_verdict_and_figures(state)
     assert round((verdict.oldest or 0) / HOUR) == 2
     assert figures.overdue.value == 1
-    (orphan,) = list_orphans(state)
+    ((orphan,), _) = list_orphans(state)
     assert (orphan.task, orphan.count.value) == ("other", 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.config import Settings
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.jobs import effects, orders
+from flask_cronjobs.jobs import effects, orders, rates
 from flask_cronjobs.jobs.batches import rows as batches
 from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.definitions import rows as definitions
@@ -37,9 +37,11 @@ from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew, watch
 from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim, release_token
 from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
+from flask_cronjobs.registry.rate import Rate
 from flask_cronjobs.registry.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
-from flask_cronjobs.types import Claim, Outcome
+from flask_cronjobs.types import Claim, Outcome, stored_time
+from tests.jobs.test_rates import refuse_too_early
 from tests.model.model import TERMINAL, Model, ModelBatch, ModelRun
 
 SLOT = datetime(2026, 1, 5, tzinfo=timezone.utc)
@@ -49,10 +51,12 @@ KINDS = ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
 CLOCKED = ("run_at", "locked_until", "finished_at")
 #: A key with one share, and one with a strict order.
 KEYED, ORDERED = "k", "o"
+#: And one with a rate.
+RATED, RATE = "r", Rate(timedelta(hours=1), 3)
 #: Of the run of ``then``.
 THEN = {**dict.fromkeys(batches.THEN_COLUMNS), "queue": "default", "priority": 0, "max_attempts": 2}
 #: The tables, in an order in which nothing is missed while they are emptied.
-TABLES = ("job_failures", "job_effects", "job_batches", "job_runs", "job_definitions")
+TABLES = ("job_rates", "job_failures", "job_effects", "job_batches", "job_runs", "job_definitions")
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -107,12 +111,17 @@ class StoreMachine(RuleBasedStateMachine):
             self.insert(most, key, None)
 
     def insert(
-        self, attempts: int, key: str | None, on_dead: str | None, batch: int | None = None
+        self,
+        attempts: int,
+        key: str | None,
+        on_dead: str | None,
+        batch: int | None = None,
+        rate_key: str | None = None,
     ) -> int:
         limit = None if key is None else 1
         values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "on_dead": on_dead,
                   "concurrency_key": key, "concurrency_limit": limit, "batch_id": batch,
-                  "run_at": None, "delay": 0.0}  # fmt: skip
+                  "rate_key": rate_key, "run_at": None, "delay": 0.0}  # fmt: skip
         id_, _ = changes.insert_run(self.books, values)
         self.runs[id_] = ModelRun(attempts, on_dead=on_dead, batch=batch)
         return id_
@@ -159,13 +168,18 @@ class StoreMachine(RuleBasedStateMachine):
             assert claim.attempt == self.runs[claim.id].attempts
         first = orders.held_first(self.books, token)
         assert first == {claim.id for claim in claimed if self.model.comes_first(claim.id)}
-        back = [claim for claim in claimed if claim.id not in first]
+        too_early = self.without_slot(claimed)
+        back = [claim for claim in claimed if claim.id not in first or claim in too_early]
         outcomes = [Outcome(each.id, token, "released", each.attempt, "t") for each in back]
         assert record_and_claim(self.books, outcomes, None).recorded == {each.id for each in back}
         for claim in back:
             self.runs[claim.id].finalize("released")
         self.held += claimed
         return claimed
+
+    def without_slot(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        """Those of *claims* that must not begin, since their rate has no slot for them."""
+        return []
 
     def holds(self, claim: Claim) -> bool:
         run = self.runs.get(claim.id)
@@ -451,7 +465,10 @@ class OrderMachine(StoreMachine):
         else:
             pytest.fail("a run is claimed and given back again and again")
         now = self.books.dialect.now
-        due = f"SELECT id, concurrency_key FROM job_runs WHERE {RUNNABLE} AND run_at <= {now}"
+        due = f"""
+            SELECT id, concurrency_key FROM job_runs
+            WHERE {RUNNABLE} AND run_at <= {now} AND rate_mark IS NULL
+        """
         working = self.sql(f"SELECT concurrency_key FROM job_runs WHERE {RUNNING}")
         keys = {row.concurrency_key for row in working} - {None}
         assert all(
@@ -585,7 +602,125 @@ class EffectMachine(StoreMachine):
             self.marks[key] = claim.token, id_, "done"
 
 
-class WholeMachine(SlotMachine, OrderMachine, BatchMachine, EffectMachine):
+class RateMachine(StoreMachine):
+    """Runs that begin at a rate. What the clock does is done to the rows, an hour at a time."""
+
+    def fill(self) -> None:
+        self.ahead = 0
+        """How many hours after now the ``tat`` of the key is."""
+        self.taken: dict[tuple[int, str], rates.Slot] = {}
+        self.begun: dict[tuple[int, str], datetime] = {}
+        """When those were claimed that have taken a slot and not given it back."""
+        self.opened: set[int] = set()
+        self.enqueue_rated(4)
+        super().fill()
+
+    @rule(number=st.integers(1, 3))
+    def enqueue_rated(self, number: int) -> None:
+        for _ in range(number):
+            self.insert(2, None, None, rate_key=RATED)
+
+    @property
+    def free(self) -> int:
+        return max(0, RATE.burst - max(0, self.ahead))
+
+    def rated(self, where: str) -> set[int]:
+        rows = self.sql(f"SELECT id FROM job_runs WHERE rate_key IS NOT NULL AND {where}")
+        return {row.id for row in rows}
+
+    @property
+    def tat(self) -> datetime | None:
+        rows = self.sql("SELECT tat FROM job_rates")
+        return stored_time(rows[0].tat) if rows else None
+
+    @rule()
+    def open_slots(self) -> None:
+        due = f"{RUNNABLE} AND run_at <= {self.books.dialect.now} AND attempts < max_attempts"
+        ready = len(self.rated(f"{due} AND rate_mark IS NULL"))
+        waiting = self.rated(f"{due} AND rate_mark = 'waits'")
+        found = rates.open_slots(self.books, {"t": RATE}, ClaimRequest(1, "", ("t",)))
+        opened = waiting - self.rated("rate_mark = 'waits'")
+        assert found.opened == len(opened) == min(len(waiting), max(0, self.free - ready))
+        assert (found.wait is not None) == bool(waiting and not self.free)
+        self.opened |= opened
+
+    @rule(limit=st.integers(1, 4), back=st.integers(0, 3))
+    def begin_at_rate(self, limit: int, back: int) -> None:
+        """Take what slots there are, and perhaps give one of them back at once."""
+        self.open_slots()
+        for claim in self.claimed(limit, idle=True)[back : back + 1]:
+            self.release_before_it_begins(claim)
+
+    def without_slot(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        slots = rates.spend(self.books, {"t": RATE}, claims) if claims else {}
+        got = [claim for claim in claims if slots.get(claim.id)]
+        assert [claim.id for claim in got] == list(slots)[: self.free]
+        for claim in got:
+            (row,) = self.sql("SELECT started_at FROM job_runs WHERE id = :id", id=claim.id)
+            self.begun[claim.identity] = stored_time(row.started_at)
+            self.taken[claim.identity] = cast("rates.Slot", slots[claim.id])
+            self.ahead = max(0, self.ahead) + 1
+        self.opened -= {claim.id for claim in claims}
+        return [claim for claim in claims if claim.id in slots and claim not in got]
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def release_late(self, data: st.DataObject) -> None:
+        held = [each for each in self.held if each.identity in self.taken]
+        self.release_before_it_begins(data.draw(st.sampled_from(held)))
+
+    def release_before_it_begins(self, claim: Claim) -> None:
+        """The slot comes back if nobody has taken a later one, or held the key back."""
+        if self.holds(claim) and claim.identity in self.taken:
+            slot = self.taken.pop(claim.identity)
+            del self.begun[claim.identity]
+            self.ahead -= self.tat == slot.after
+            self.end(claim, "released", 0.0)
+            rates.give_back(self.books, [slot])
+
+    @precondition(lambda self: self.begun)
+    @rule(data=st.data(), hours=st.integers(0, 2))
+    def hold_back(self, data: st.DataObject, hours: int) -> None:
+        id_, _ = data.draw(st.sampled_from(sorted(self.begun)))
+        if id_ in self.runs:
+            rates.hold_back(self.books, id_, RATE, hours * 3600)
+            self.ahead = max(self.ahead, hours + RATE.burst - 1)
+
+    @rule(hours=st.integers(1, 3))
+    def time_passes(self, hours: int) -> None:
+        past = hours * RATE.period
+        if (tat := self.tat) is not None:
+            moved = self.books.dialect.instant(tat - past)
+            self.sql(
+                f"UPDATE job_rates SET tat = {self.books.dialect.typed(':tat', 'timestamptz')}",
+                tat=moved,
+            )
+        self.ahead -= hours
+        self.begun = {which: at - past for which, at in self.begun.items()}
+        self.taken = {
+            which: slot._replace(
+                before=cast("datetime", slot.before) - past, after=slot.after - past
+            )
+            for which, slot in self.taken.items()
+        }
+
+    @invariant()
+    def the_key_is_the_model(self) -> None:
+        if self.ahead > 0:
+            (row,) = self.sql(f"SELECT {self.books.dialect.now} AS now, tat FROM job_rates")
+            ahead = stored_time(row.tat) - stored_time(row.now)
+            assert timedelta() <= self.ahead * RATE.period - ahead < timedelta(minutes=10)
+
+    @invariant()
+    def no_window_has_too_many(self) -> None:
+        refuse_too_early(sorted(self.begun.values()), RATE.period.total_seconds(), RATE.burst)
+
+    @invariant()
+    def only_those_whose_slot_has_come_may_be_claimed(self) -> None:
+        assert self.rated(f"{RUNNABLE} AND rate_mark IS NULL") <= self.opened
+
+
+class WholeMachine(SlotMachine, OrderMachine, BatchMachine, EffectMachine, RateMachine):
     """All rules at once."""
 
 
@@ -593,7 +728,7 @@ def _fate(expired: Any) -> Any:
     return "failed" if expired.attempt < expired.max_attempts else "dead"
 
 
-FOCUSED = (SlotMachine, OrderMachine, BatchMachine, EffectMachine)
+FOCUSED = (SlotMachine, OrderMachine, BatchMachine, EffectMachine, RateMachine)
 
 
 @pytest.mark.parametrize("rules", FOCUSED)

@@ -122,6 +122,20 @@ def test_pages_cost_no_more_with_many_more_finished_runs(state: State) -> None:
     assert [name for name in REPORTS if many[name] > 2 * few[name] + 100] == [], (few, many)
 
 
+@pytest.mark.slow
+def test_tonight_costs_no_more_with_many_runs_of_a_rare_kind_of_definition(state: State) -> None:
+    """Of most definitions there are so few runs that PostgreSQL would read and sort all of one."""
+    add(state.engine, "job_definitions", 1_000, name="'other' || i", job_type="'send'",
+        schedule="'0 7 * * *'")  # fmt: skip
+    add(state.engine, "job_runs", 40_000, job_type="'send'", definition_id="2 + i % 1000",
+        status="'cancelled'", scheduled_for=later(state.engine, LONG_AGO, "i"),
+        finished_at=LONG_AGO)  # fmt: skip
+    run(state.engine, "ANALYZE")
+    few = cost_of(state, read_agenda)
+    finish(state.engine, 1, MANY, FEW + 1)
+    assert cost_of(state, read_agenda) <= 2 * few + 100
+
+
 #: What must not cost more for a longer backlog.
 OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
     "health": read_verdict,

@@ -47,7 +47,7 @@ def test_no_window_has_more_than_its_rate_and_the_burst(
         at = now - timedelta(milliseconds=700) if what == "late" else now
         if what == "hold":
             end = now + timedelta(seconds=1)
-            tat = rate.held_until(end) if tat is None else max(tat, rate.held_until(end))
+            tat = max(tat or START, end + rate.ahead)
             assert rate.slot(tat, end - timedelta(microseconds=1)) is None
         elif what == "give back" and last is not None and tat == last + rate.period:
             tat, last = last, None
@@ -70,6 +70,7 @@ def test_no_window_has_more_than_its_rate_and_the_burst(
         ({"rate": 5}, "rate is 5. Give a number and a time"),
         ({"rate": "0/s"}, "rate is '0/s'"),
         ({"rate": "5/s", "burst": 0}, "burst is 0"),
+        ({"rate": "1/day", "burst": 9999}, "a burst of 9999 takes more than ten years"),
         ({"burst": 2}, "burst has no effect without rate"),
         ({"rate_key": "mail"}, "rate_key has no effect without rate"),
         ({"rate": "5/s", "rate_key": "{nobody}"}, "nobody"),

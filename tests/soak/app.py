@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from flask import Flask, current_app
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Integer
+from sqlalchemy import Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from flask_cronjobs import CronJobs, Retry, Snooze, current_run
@@ -55,6 +55,7 @@ class Entry(db.Model):  # type: ignore[name-defined,misc]
     __tablename__ = "soak_entries"
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
     run_id: Mapped[int] = mapped_column(Integer)
+    step: Mapped[str] = mapped_column(String(20), default="")
 
 
 def create_app(isolation: str | None = None) -> Flask:
@@ -196,23 +197,23 @@ def atomic(steps: int) -> Nonce:
         return nonce
 
 
-#: How many steps a run of `in_steps` has, and how many chunks.
-STEPS = 3
+#: What the steps of a run of `in_steps` leave, in their order: of three steps, and three chunks.
+STEPS = ("step 1", "step 2", "step 3", "chunk 1", "chunk 2", "chunk 3")
 
 
 @jobs.task(retry=AGAIN)
 def in_steps() -> Nonce:
     """Leave one row for each step and chunk, in one commit with it."""
 
-    def leave() -> None:
+    def leave(step: str) -> None:
         time.sleep(0.02)
-        db.session.add(Entry(run_id=current_run.id))
+        db.session.add(Entry(run_id=current_run.id, step=step))
 
     with performing() as nonce:
-        for number in range(STEPS):
-            jobs.step(f"step {number}", leave)
-        for _ in jobs.each("chunks", lambda after: range((after or 0) + 1, STEPS + 1)[:1]):
-            leave()
+        for step in STEPS[:3]:
+            jobs.step(step, leave, step)
+        for chunk in jobs.each("chunks", lambda after: range((after or 0) + 1, 4)[:1]):
+            leave(f"chunk {chunk[0]}")
         jobs.sleep("nap", 0.1)
         return nonce
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -139,7 +139,8 @@ class History:
     """How many marks of each effect were pruned."""
     unpruned_effects: set[str] = field(default_factory=set)
     """The effects that have a mark."""
-    entries: Counter[int] = field(default_factory=Counter)
+    entries: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """What each run has left, in the order of the rows."""
     handovers: list[Handover] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
     watched: list[Watched] = field(default_factory=list)
@@ -260,9 +261,7 @@ def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
             failures=[each for each in read_failures(connection) if each.run_id not in left_out],
             batches=read_batches(connection),
             **_read_effects(connection),
-            entries=Counter(
-                row.run_id for row in _rows(connection, "SELECT run_id FROM soak_entries")
-            ),
+            entries=_read_entries(connection),
             handovers=[
                 Handover(*tuple(row)[1:])
                 for row in _rows(connection, "SELECT * FROM soak_audit ORDER BY id")
@@ -316,6 +315,13 @@ def _read_effects(connection: Connection) -> dict[str, Any]:
         "pruned_effects": Counter(key for key, _, gone in rows if gone),
         "unpruned_effects": {key for key, _, gone in rows if not gone},
     }
+
+
+def _read_entries(connection: Connection) -> dict[int, list[str]]:
+    entries = defaultdict[int, list[str]](list)
+    for row in _rows(connection, "SELECT run_id, step FROM soak_entries ORDER BY id"):
+        entries[row.run_id].append(row.step)
+    return entries
 
 
 def read_batches(connection: Connection) -> list[Batch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak.app import BUDGET, LEASE, ROLLED_BACK
+from tests.soak.app import BUDGET, LEASE, RATE, ROLLED_BACK, STEPS
 from tests.soak.checker import CHECKS, MARGIN, violations
 from tests.soak.explain import errors, explain
 from tests.soak.history import (
@@ -91,7 +91,7 @@ def lawful() -> History:
             Failure(11, 1, "11/1", "WorkerLost"),
         ],
         effects={"e": "done"},
-        entries=Counter({4: 1}),
+        entries=defaultdict(list, {4: [""], 16: list(STEPS[:2])}),
         handovers=[
             *(claim(1, 1), end(1, 1, "succeeded")),
             *(claim(2, 1), end(2, 1, "failed", **lost)),
@@ -212,6 +212,13 @@ def in_order(run_id: int, at: float) -> Said:
     return Said("begun", at, run_id, 1, f"{run_id}/1", "order:1", 1)
 
 
+def rated(faster: float) -> list[Said]:
+    """Attempts of a rate key, so much faster than they may be, for so long that it shows."""
+    number, seconds, _ = RATE
+    times = (100 + each * seconds / number / faster for each in range(300))
+    return [Said("begun", 6, 200, 1, "", "rate:2", 1, at) for at in times]
+
+
 SECOND = timedelta(seconds=1)
 MARK_IS_PRUNED = both(
     again(2.5), put("pruned_effects", "e", 1), lambda h: h.unpruned_effects.add("e")
@@ -254,11 +261,13 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
         "a run that waits": pruned(1, status="failed"),
         "a batch": both(row(13, finished_at=SLOT), batch(0, pruned_at=SLOT - SECOND)),
     },
-    "rows_of_rolled_back_transactions_are_gone": {"kept": put("entries", ROLLED_BACK, 1)},
+    "rows_of_rolled_back_transactions_are_gone": {"kept": put("entries", ROLLED_BACK, [""])},
     "atomic_work_is_there_exactly_once": {
-        "twice": put("entries", 4, 2),
-        "of a failure": put("entries", 7, 1),
-        "a step twice": put("entries", 16, 7),
+        "twice": put("entries", 4, ["", ""]),
+        "of a failure": put("entries", 7, [""]),
+        "a step twice": put("entries", 16, [*STEPS, STEPS[-1]]),
+        "a chunk before its turn": put("entries", 16, [*STEPS[:3], STEPS[4]]),
+        "not all steps": both(row(16, status="succeeded"), put("entries", 16, list(STEPS[:-1]))),
     },
     "no_executions_overlap": {
         "no lease was lost": step(3, error_type="RuntimeError"),
@@ -291,7 +300,8 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
         "too many at once": more(
             "said",
             *(Said("begun", 6, each, 1, "", "rate:1", 1, 100 + each / 50) for each in range(5)),
-        )
+        ),
+        "a little too many for long": more("said", *rated(1.01)),
     },
     "ticks_end_as_commands_do": {
         "a crash": more("ticks", Tick(70, 0, 1)),
@@ -317,6 +327,7 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
 
 LAWFUL: dict[str, Change] = {
     "as it is": lambda history: None,
+    "a rate to the full": more("said", *rated(1)),
     "two of a rate at once": both(
         lambda h: [vars(line).update(key="rate:1") for line in h.said if line.key == "k"],
         more("said", *said(8, 1, ("step", 3.5))),

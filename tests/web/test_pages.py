@@ -404,6 +404,7 @@ def test_operations_lead_to_their_runs(pages: Pages) -> None:
     pages.post("/jobs/runs/bulk/act", do="retry", status="dead")
     pages.post("/jobs/pause", what="queue:mail")
     shown = pages.shows("operations", "retried", "1 queued", "paused", "queue mail")
+    assert '<a href="/jobs/runs?status=dead">1 run, status dead</a>' in shown
     assert "/jobs/runs?operation=1" in shown
     assert [run["id"] for run in pages.data("runs?operation=1")["runs"]] == [run_id]
     assert pages.data("operations")["operations"][1]["asked"] == 1
@@ -414,7 +415,10 @@ def test_errors_are_decided_about_by_group(pages: Pages) -> None:
     for number, run_id in enumerate(runs):
         failed = {"error_type": "ValueError", "error": f"no invoice {number}", "worker": "w"}
         pages.insert(JobFailure(run_id=run_id, attempt=1, fingerprint="f1", **failed))
-    pages.shows("errors", "ValueError: no invoice …", "3 times", "3 dead", "1 group")
+    page = pages.shows("errors", "ValueError: no invoice …", "3 times", "3 dead", "1 group")
+    before, _, more = page.partition("<details><summary>More")
+    assert before.count("/jobs/errors/") == 1
+    assert more.partition("</details>")[0].count("/jobs/errors/") == 3
     pages.shows("", "fingerprint=f1")
     assert "resolved" in pages.said(pages.post("/jobs/errors/resolve", fingerprint="f1"))
     pages.shows("errors?state=resolved", "resolved by ada", "Reopen", hides=["Mute for"])
@@ -436,3 +440,15 @@ def test_group_of_the_dead_is_that_of_errors(pages: Pages) -> None:
     pages.post("/jobs/dead/retry", **form, fingerprint="f1")
     pages.post("/jobs/dead/retry", **form, fingerprint="")
     assert [pages.status(each) for each in (first, second, old)] == ["queued", "dead", "queued"]
+
+
+def test_lists_that_are_cut_say_of_how_many(
+    app: Flask, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.jobs.overview._GROUPS", 2)
+    for number in range(3):
+        pages.add("dead", error_type=f"E{number}")
+        pages.add("queued", job_type=f"gone{number}")
+    pages.shows("", "2 of 3 groups", "2 of 3 tasks")
+    printed = app.test_cli_runner().invoke(args=["jobs", "admin"]).output
+    assert ("(2 of 3 groups)" in printed, "(2 of 3 tasks)" in printed) == (True, True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ... import failpoints
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
-from ...jobs import orders
+from ...jobs import orders, rates
+from ...jobs.rates import BEFORE_ALL, Slot
 from ...jobs.runs.claim import Answer, ClaimRequest
 from ...jobs.runs.record_and_claim import (
     already_recorded,
@@ -18,14 +19,14 @@ from ...jobs.runs.record_and_claim import (
     record_and_claim,
     release_token,
 )
-from ...jobs.state import State
-from ...types import Outcome
+from ...jobs.state import State, Throttle
+from ...registry.rate import Rate
+from ...types import Claim, Outcome
 from .options import WorkOptions
 from .outcomes import released
-from .rates import RateLimits
 
-#: How often a busy worker looks, in seconds.
-TURNS_EVERY = 0.05
+#: How often a busy worker looks for turns and slots, in seconds.
+LOOK_EVERY = 0.05
 
 
 class Turns:
@@ -39,7 +40,7 @@ class Turns:
         self.ordered: Collection[str] = ordered
         self.pend: bool = pend
         self._books = books
-        self._due_at = 0.0
+        self._looked = Throttle()
 
     def give(self) -> bool:
         """Give the turn to the next run of each strict order; return whether that changed anything.
@@ -49,7 +50,7 @@ class Turns:
         failpoints.reach("before-turns")
         changed = orders.give(self._books)
         self.pend = False
-        self._due_at = time.monotonic() + TURNS_EVERY
+        self._looked.block_for(LOOK_EVERY)
         return changed
 
     def give_before_claim(self, idle: bool) -> bool:
@@ -60,12 +61,94 @@ class Turns:
 
         :raises DatabaseTrouble: as of `give`.
         """
-        is_time = self.pend or (self.ordered and (idle or time.monotonic() >= self._due_at))
+        is_time = self.pend or (self.ordered and (idle or self._looked.ready()))
         return self.give() if is_time else False
 
     def note_ended(self, outcomes: Iterable[Outcome]) -> None:
         """Note that *outcomes* are recorded: behind one in a strict order another may come."""
         self.pend |= any(outcome.job_type in self.ordered for outcome in outcomes)
+
+
+class RateLimits:
+    """The rate limits of the runs that one worker claims. It belongs to the keeper's thread.
+
+    An app without rates sends no statement for them.
+
+    :param by_task: the tasks that have a rate.
+    :param handed: whether its run took a slot when it was handed on.
+    :ivar next_at: when the next slot comes for which a due run waits, by `time.monotonic`.
+    """
+
+    def __init__(self, books: Bookkeeping, by_task: Mapping[str, Rate], handed: bool) -> None:
+        self.next_at: float = float("inf")
+        self._books = books
+        self._by_task = by_task
+        self._begun: Mapping[str, Rate] = {} if handed else by_task
+        self._slots: dict[tuple[int, str], Slot] = {}
+        self._after = BEFORE_ALL
+        self._look_at = 0.0
+
+    def open_slots(self, request: ClaimRequest, idle: bool) -> None:
+        """Let due runs be claimed that have a slot now.
+
+        A busy worker looks seldom, one that is idle each time, so that it finds what has just come.
+
+        :raises DatabaseTrouble: it is not known which.
+        """
+        now = time.monotonic()
+        if not self._begun or (not idle and now < self._look_at):
+            return
+        found = rates.open_slots(self._books, self._begun, request, self._after)
+        self._after = found.after
+        ended = time.monotonic()
+        # To go through thousands of keys takes long: a tenth of the time for that.
+        self._look_at = ended + max(LOOK_EVERY, 10 * (ended - now))
+        # Not at once: somebody may have locked the key's row.
+        wait = float("inf") if found.wait is None else max(found.wait, LOOK_EVERY)
+        self.next_at = ended + wait
+
+    def spend(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Take slots for *claims*; return those that got none, and must not begin.
+
+        :raises DatabaseTrouble: none of them may begin.
+        """
+        if not self._begun:  # Most apps: they pay nothing for each run.
+            return []
+        limited = [claim for claim in claims if claim.job_type in self._begun]
+        if not limited:
+            return []
+        failpoints.reach("before-rate")
+        slots = rates.spend(self._books, self._begun, limited)
+        failpoints.reach("after-rate")
+        self._look_at = 0.0
+        self._slots |= {
+            claim.identity: slot for claim in limited if (slot := slots.get(claim.id)) is not None
+        }
+        return [claim for claim in limited if slots.get(claim.id, 0) is None]
+
+    def hold_back(self, outcomes: Sequence[Outcome]) -> None:
+        """Hold the keys back for which *outcomes* ask.
+
+        :raises DatabaseTrouble: perhaps they are not.
+        """
+        for outcome in outcomes if self._by_task else ():
+            rate = self._by_task.get(outcome.job_type)
+            if outcome.holds_rate and rate is not None:
+                rates.hold_back(self._books, outcome.id, rate, outcome.delay)
+
+    def give_back(self, outcomes: Sequence[Outcome], recorded: Collection[int]) -> None:
+        """Give the slots back of those of *outcomes* that are *recorded* and have not begun.
+
+        :param recorded: ids of runs.
+        :raises DatabaseTrouble: perhaps they stay taken.
+        """
+        if not self._slots:
+            return
+        outcomes = [outcome for outcome in outcomes if outcome.id in recorded]
+        slots = [(outcome, self._slots.pop(outcome.identity, None)) for outcome in outcomes]
+        unused = [slot for outcome, slot in slots if slot is not None and not outcome.begun]
+        if unused:
+            rates.give_back(self._books, unused)
 
 
 #: How often to look for claims that were committed late, in seconds.
@@ -98,12 +181,11 @@ class WorkerClaims:
         self._after = ""
         self.turns: Turns = Turns(books, state.registry.ordered, options.queue_look.turns_pend)
         own = state.registry.rates if options.rates is None else options.rates
-        # A run that was handed to an executor took its slot when it was handed on.
-        self.rates: RateLimits = RateLimits(books, {} if options.handed else own)
+        self.rates: RateLimits = RateLimits(books, own, options.handed is not None)
         self._got_less = False
         # The tokens of claims whose answers were lost, and until when they may yet be committed.
         self._unheard: dict[str, float] = {}
-        self._look_at = 0.0
+        self._looked = Throttle()
         self._unconfirmed: set[tuple[int, str]] = set()
 
     def record(self, outcomes: Sequence[Outcome]) -> Answer:
@@ -198,8 +280,8 @@ class WorkerClaims:
         self._unheard = {
             token: min(end, moment + hold) for token, end in self._unheard.items() if end > moment
         }
-        if self._unheard and (now or self.unheard or moment >= self._look_at):
-            self._look_at = moment + LATE_EVERY
+        if self._unheard and (now or self.unheard or self._looked.ready()):
+            self._looked.block_for(LATE_EVERY)
             for token in self._unheard:
                 release_token(self._books, token)
             self.unheard = False

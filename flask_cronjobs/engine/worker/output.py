@@ -22,7 +22,7 @@ from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
 from ...jobs.outcomes import write_output
 from ...jobs.runs.current import MAX_OUTPUT, CurrentRun, Output, running
-from ...jobs.state import State
+from ...jobs.state import State, Throttle
 from ...registry.options import TaskOptions
 from ...text import clean, strip_credentials, without_values
 from ..threads import repeating
@@ -50,7 +50,7 @@ class OutputWriter:
         self._books = books
         self._lease = lease
         self._ended: dict[CurrentRun, float] = {}
-        self._due = 0.0
+        self._written = Throttle()
 
     def note(self, run: CurrentRun) -> None:
         """Let the output of *run* be written, if it is kept and ready to be."""
@@ -74,13 +74,12 @@ class OutputWriter:
 
         :param now: also if they were written a moment ago, and what is not ready yet.
         """
-        moment = time.monotonic()
-        if moment < self._due and not now:
+        if not (now or self._written.ready()):
             return
         if now:
             make_all_ready(at_work)
         changed = [each.run for each in at_work if is_ready(each.run)]
-        self._due = moment + WRITE_EVERY
+        self._written.block_for(WRITE_EVERY)
         if not changed:
             return
         try:

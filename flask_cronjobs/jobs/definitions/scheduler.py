@@ -91,13 +91,13 @@ def sync_definitions(state: State, books: Bookkeeping, rows: Sequence[Definition
         if made < len(missing):
             _log_taken_names(books, missing)
     definitions.mark_undeclared(books, list(state.registry.declarations), app)
-    marked = [row.id for row in rows if _needs_mark(row)]
+    marked = [
+        row.id
+        for row in rows
+        if row.origin == "code" and (row.undeclared_since is not None or row.app is None)
+    ]
     if marked:
         definitions.mark_declared(books, marked[:CHUNK], app)
-
-
-def _needs_mark(row: DefinitionRow) -> bool:
-    return row.origin == "code" and (row.undeclared_since is not None or row.app is None)
 
 
 def _move_earlier(books: Bookkeeping, rows: Sequence[DefinitionRow]) -> bool:

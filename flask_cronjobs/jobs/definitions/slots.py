@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -24,6 +24,10 @@ _SLOT_COLUMNS = {
     **dict.fromkeys(("at", "reason", "kind", "note"), "text"),
     "definition_id": "bigint",
     "skipped": "integer",
+}
+_PLAN_COLUMNS = {
+    "definition_id": "bigint",
+    **dict.fromkeys(("expected", "following", "considered"), "text"),
 }
 _ONE_SKIPPED = """'{"skipped": 1}'"""
 # A failed run that waits for its retry does not count as an overlap. The condition still contains
@@ -52,7 +56,8 @@ def insert_slots(
     connection: Connection, d: Dialect, ids: Sequence[int], slots: Sequence[Slot]
 ) -> list[RecordedSlot]:
     """Insert a row for each of *slots* of the definitions *ids*, in the transaction at hand."""
-    parameters = {"ids": d.many(ids), "slots": _slots(d, slots)}
+    rows = (slot._asdict() | {"note": _note(slot)} for slot in slots)
+    parameters = {"ids": d.many(ids), "slots": _table(d, rows, _SLOT_COLUMNS)}
     return [_recorded(d, row) for row in connection.execute(text(insert_of_slots(d)), parameters)]
 
 
@@ -121,7 +126,8 @@ def _late(rows: Rows) -> Iterator[LateSlot]:
 
 
 def _record(connection: Connection, d: Dialect, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
-    moved = connection.execute(text(_move_watermarks(d)), {"plans": _plans(d, plans)}).all()
+    given = _table(d, (plan._asdict() for plan in plans), _PLAN_COLUMNS)
+    moved = connection.execute(text(_move_watermarks(d)), {"plans": given}).all()
     failpoints.reach("between-watermark-and-insert")
     slots = [slot for plan in plans for slot in plan.slots]
     return insert_slots(connection, d, [row.id for row in moved], slots)
@@ -137,9 +143,7 @@ def _move_watermarks(d: Dialect) -> str:
         planned = f"SELECT definition_id FROM {d.table('plans', definition_id='bigint')} AS p"
         found = f"SELECT id FROM job_definitions WHERE {d.any_of('id', planned)} {d.skip_locked}"
         free = f"AND {d.any_of('job_definitions.id', found)}"
-    plans = d.table(
-        "plans", definition_id="bigint", expected="text", following="text", considered="text"
-    )
+    plans = d.table("plans", **_PLAN_COLUMNS)
     return f"""
     UPDATE job_definitions SET next_run_at = {d.typed("p.following", "timestamptz")},
         considered_until = COALESCE({d.typed("p.considered", "timestamptz")}, considered_until),
@@ -214,23 +218,13 @@ def _recorded(d: Dialect, row: Row[Any]) -> RecordedSlot:
     )
 
 
-def _plans(d: Dialect, plans: Sequence[SlotPlan]) -> str:
-    return json.dumps(
-        [
-            {
-                "definition_id": plan.definition_id,
-                "expected": d.instant(plan.expected),
-                "following": d.instant(plan.following) if plan.following else None,
-                "considered": d.instant(plan.considered) if plan.considered else None,
-            }
-            for plan in plans
-        ]
-    )
+def _table(d: Dialect, rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
+    """Return *columns* of *rows* as JSON, with times as the database writes them."""
 
+    def plain(value: Any) -> Any:
+        return d.instant(value) if isinstance(value, datetime) else value
 
-def _slots(d: Dialect, slots: Sequence[Slot]) -> str:
-    rows = [slot._asdict() | {"at": d.instant(slot.at), "note": _note(slot)} for slot in slots]
-    return json.dumps([{name: row[name] for name in _SLOT_COLUMNS} for row in rows])
+    return json.dumps([{name: plain(row[name]) for name in columns} for row in rows])
 
 
 def _note(slot: Slot) -> str | None:

@@ -22,11 +22,9 @@ from ..attention import NEEDS, Need, Needs, needs
 from ..reader import (
     DEFINITIONS,
     RUNS,
-    Page,
     Query,
     Reader,
     Source,
-    cut_page,
     readable,
     reading,
     record,
@@ -102,23 +100,6 @@ _NAMES = 5_000
 _OF_A_RUN = (
     "id", "definition_id", "status", "scheduled_for", "started_at", "finished_at", "error_type",
 )  # fmt: skip
-
-
-def definitions_by_name(
-    source: Source, after: str | None = None, limit: int = 50
-) -> Page[DefinitionView]:
-    """Return definitions by name, with their last ten runs and next three slots.
-
-    :param after: only names after this one: the ``next`` of the page before.
-    :param limit: how many definitions.
-    """
-    with reading(source) as reader:
-        statement = whole_rows(reader).order_by(DEFINITIONS.c.name).limit(limit + 1)
-        if after is not None:
-            statement = statement.where(DEFINITIONS.c.name > after)
-        page = cut_page(reader.rows(statement), limit, reader.now, by="name")
-        views = definition_views(reader, page.rows)
-    return Page(views, page.next, page.now)
 
 
 def definition_names(source: Source) -> list[str]:
@@ -281,11 +262,13 @@ class DefinitionFilter:
     """Which definitions to find, and in which order; None means any.
 
     :ivar search: a part of the name or the task; case does not matter.
+    :ivar after: only names after this one.
     """
 
     search: str | None = None
     state: DefinitionState | None = None
     sort: Sort = "need"
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +319,8 @@ def _conditions(reader: Reader, which: DefinitionFilter) -> list[ColumnElement[b
         part = which.search.strip()
         names = (c.name, c.job_type)
         conditions.append(or_(*(name.icontains(part, autoescape=True) for name in names)))
+    if which.after is not None:
+        conditions.append(c.name > which.after)
     if which.state == "attention":
         conditions.append(needs(reader).any)
     elif which.state == "paused":

@@ -14,7 +14,7 @@ from ...db.connection import Bookkeeping
 from ...db.errors import still_locked
 from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
-from ...text import HIDDEN, one_line, redacted, strip_credentials
+from ...text import HIDDEN, one_line, redacted
 from ...types import JSON, STATUSES, TERMINAL, Outcome, Status
 from ..batches import rows as store_batches
 from ..batches.ending import end_batches, family, telling
@@ -24,7 +24,7 @@ from ..operations import Act, Operation, perform
 from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
-from .filters import RunFilter
+from .filters import RunFilter, written
 from .list import MOST_MATCHING, Matching, RunRow, matching, rows_of
 from .search import SEARCH_ALL_FOR, SEARCH_FOR, wanted
 
@@ -307,12 +307,7 @@ def _described(state: State, which: RunFilter | Sequence[int], ids: Sequence[int
         typed = {asked.field: asked.value}
         if redacted(cast("JSON", typed), state.settings.redact) != typed:
             which = replace(which, search=f"{asked.field}:{HIDDEN}")
-    by = ", ".join(f"{each.field}={_safe(value)!r}" for each, value in which.given())
-    return f"{plural(len(ids), 'run')} of {by or 'all'}"
-
-
-def _safe(value: object) -> object:
-    return strip_credentials(value) if isinstance(value, str) else value
+    return f"{plural(len(ids), 'run')} of {written(which)}"
 
 
 #: How many runs, and how many errors, are shown.

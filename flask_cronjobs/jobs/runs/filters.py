@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,8 +22,10 @@ from sqlalchemy import (
 )
 
 from ...models.conditions import RUNNABLE
+from ...text import strip_credentials
 from ...types import Status
 from ..eligibility import not_paused
+from ..humanize import duration
 from ..reader import BATCHES, DEFINITIONS, RUNS, Reader
 
 Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]
@@ -241,3 +244,42 @@ def sorting_of(status: Status | None, overdue: bool) -> Sorting:
     if status == "dead":
         return LATEST_DEATH
     return DUE_FIRST if overdue or status in ("queued", "failed") else NEWEST
+
+
+def words(which: RunFilter) -> str:
+    """Return *which* for people, to stand after "runs": `` of send, older than 6 h``."""
+    task = f" of {which.task}" if which.task else ""
+    others = (_word(*each) for each in which.given() if each[0].field != "task")
+    return "".join([task, *(f", {each}" for each in others)])
+
+
+def _word(which: Filter, value: Any) -> str:
+    name = (which.label or which.field.replace("_", " ")).rstrip(":")
+    if which.kind == "flag":
+        return name
+    return f"{name} {duration(value) if which.kind == 'age' else value or 'none'}"
+
+
+def written(which: RunFilter) -> str:
+    """Return *which* as a text that `read` reads: ``task='send', older_than=21600.0``."""
+    return ", ".join(f"{each.field}={_plain(value)!r}" for each, value in which.given()) or "all"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return strip_credentials(value) if isinstance(value, str) else value
+
+
+def read(text: str) -> RunFilter | None:
+    """Return the filter that `written` has written as *text*; None if that is something else."""
+    if text == "all":
+        return RunFilter()
+    try:
+        call: Any = ast.parse(f"_({text})", mode="eval").body
+        given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
+        for name in given.keys() & {"since", "until"}:
+            given[name] = datetime.fromisoformat(given[name])
+        return RunFilter(**given) if given and not call.args else None
+    except (AttributeError, SyntaxError, TypeError, ValueError):
+        return None

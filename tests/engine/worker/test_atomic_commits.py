@@ -178,15 +178,25 @@ def test_commit_before_a_failure_is_noticed_and_not_repeated(
     assert labels(db) == ["early"]
 
 
-@pytest.mark.parametrize("fail", [by_value_error, by_statement, by_timeout])
-def test_failure_without_a_commit_is_what_it_is(jobs: CronJobs, db: SQLAlchemy, fail: Do) -> None:
+@pytest.mark.parametrize("left_open", [0, 2], ids=["", "in savepoints"])
+@pytest.mark.parametrize(
+    ("fail", "error_type"),
+    [(by_value_error, "Broken"), (by_statement, "Error"), (by_timeout, "TimedOut")],
+)
+def test_failure_without_a_commit_is_what_it_is(
+    jobs: CronJobs, db: SQLAlchemy, fail: Do, error_type: str, left_open: int
+) -> None:
     def handler() -> None:
         work(db, "gone")
+        for _ in range(left_open):
+            db.session.begin_nested()
+            work(db, "gone")
         fail(db)
 
     run = performed(jobs, db, handler, timeout=1 if fail is by_timeout else 60)
     assert (run.status, run.attempts) == ("dead", 3)
-    assert run.error_type != "AtomicCommit"
+    assert error_type in (run.error_type or "")
+    assert "savepoint" not in (run.last_error or "")
     assert labels(db) == []
 
 
@@ -265,6 +275,12 @@ def nest(db: SQLAlchemy) -> None:
         inner.rollback()
 
 
+def nest_openly(db: SQLAlchemy) -> None:
+    for _ in range(2):
+        work(db, "kept")
+        db.session.begin_nested()
+
+
 def alone(db: SQLAlchemy) -> None:
     driver(db).execute("INSERT INTO work VALUES ('kept')")
 
@@ -273,7 +289,9 @@ def only_begin(db: SQLAlchemy) -> None:
     db.session.connection()
 
 
-@pytest.mark.parametrize("do", [read, begin_again, nest, alone, only_begin, lambda db: None])
+@pytest.mark.parametrize(
+    "do", [read, begin_again, nest, nest_openly, alone, only_begin, lambda db: None]
+)
 def test_what_does_not_commit_is_no_error(
     jobs: CronJobs, db: SQLAlchemy, do: Callable[[SQLAlchemy], None]
 ) -> None:

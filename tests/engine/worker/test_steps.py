@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from flask_cronjobs import CronJobs, Discard, Retry, TickReport, current_run, in
 from flask_cronjobs.models import JobFailure, JobRun, JobStep
 from tests.rows import the_run
 
-from .conftest import AGAIN, LATER, Enqueue, labels, write
+from .conftest import AGAIN, LATER, Enqueue, both_kinds, labels, of_kind, write
 
 Tick = Callable[[], TickReport]
 Perform = Callable[..., JobRun]
@@ -166,17 +167,41 @@ def test_chunks_go_on_behind_the_last_that_has_ended(
     assert the_run(db).progress_message == "none"
 
 
+@both_kinds
+@pytest.mark.parametrize("how", ["the loop breaks", "its body raises", "the next ids fail"])
 def test_a_chunk_that_is_left_is_rolled_back_and_not_finished(
-    db: SQLAlchemy, jobs: CronJobs, perform: Perform
+    db: SQLAlchemy, jobs: CronJobs, perform: Perform, how: str, is_async: bool
 ) -> None:
+    """At once, so that the next step can begin, also in an async handler."""
+    find = chunks_of(2, 5, [])
+
+    def next_ids(after: int | None) -> list[int]:
+        if after and how == "the next ids fail":
+            write(db, "[3, 4]")
+            raise KeyError
+        return find(after)
+
+    def leaves(ids: list[int]) -> bool:
+        write(db, str(ids))
+        if ids == [3, 4] and how == "its body raises":
+            raise KeyError
+        return ids == [3, 4]
+
     def close() -> object:
-        for ids in jobs.each("invoices", chunks_of(2, 5, [])):
-            write(db, str(ids))
-            if ids == [3, 4]:
-                break
+        with suppress(KeyError):
+            for ids in jobs.each("invoices", next_ids):
+                if leaves(ids):
+                    break
         return jobs.step("behind", lambda: "goes on")
 
-    assert perform(close).result == "goes on"
+    async def close_async() -> object:
+        with suppress(KeyError):
+            async for ids in jobs.each("invoices", of_kind(True, next_ids)):
+                if leaves(ids):
+                    break
+        return jobs.step("behind", lambda: "goes on")
+
+    assert perform(close_async if is_async else close).result == "goes on"
     assert labels(db) == ["[1, 2]"]
     found = steps(db, JobStep.name, JobStep.result, JobStep.finished_at.is_(None))
     assert found == [("invoices", 2, True), ("behind", "goes on", False)]
@@ -209,7 +234,7 @@ def test_async_handlers_have_the_same_by_await(
     assert results == [7, 8]
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@both_kinds
 def test_a_step_has_a_timeout_of_its_own(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, is_async: bool
 ) -> None:
@@ -231,6 +256,20 @@ def test_a_step_has_a_timeout_of_its_own(
 
     run = perform(close_async if is_async else close)
     assert (run.status, run.error_type, labels(db)) == ("dead", "TimedOut", [])
+
+
+def test_a_timeout_error_of_the_function_is_its_own(jobs: CronJobs, perform: Perform) -> None:
+    async def fetch() -> None:
+        raise asyncio.TimeoutError("the server did not answer")
+
+    async def close() -> str:
+        try:
+            await jobs.step("rates", fetch, timeout=60)
+        except asyncio.TimeoutError:
+            return "caught"
+        return ""
+
+    assert perform(close).result == "caught"
 
 
 def nested(db: SQLAlchemy, jobs: CronJobs) -> None:

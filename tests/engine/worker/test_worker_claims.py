@@ -227,3 +227,32 @@ def test_run_given_back_has_its_key_again_though_the_answer_was_lost(
     assert claims.record([released(claim)]).recorded == {run_id}
     run = Rows(app, db).get(run_id)
     assert (run.status, run.attempts, run.started_at) == ("queued", 0, None)
+
+
+def test_outcome_that_the_server_commits_after_the_look_is_not_lost(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = Rows(app, db).run("queued", job_type="it")
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    done = outcome(claim, "succeeded")
+    with losing():
+        claims.record([done])
+    look, looks = record_and_claim.already_recorded, iter([True, False])
+
+    def look_too_early(*asked: Any) -> Answer:
+        return Answer() if next(looks) else look(*asked)
+
+    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.already_recorded", look_too_early)
+    assert claims.record([done]).recorded == {run_id}
+
+
+def test_end_of_a_run_in_strict_order_lets_its_worker_look_whose_turn_it_is(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, state: State, books: Bookkeeping
+) -> None:
+    jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
+    jobs.get("ordered").using(commit=True).enqueue()
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    assert not claims.turns.pend
+    claims.record([outcome(claim, "succeeded")])
+    assert claims.turns.pend

@@ -102,6 +102,7 @@ def test_orders(state: State, rows: Rows) -> None:
     rows.definition("c", job_type="x", next_run_at=None)
     rows.definition("d", job_type="w", next_run_at=ago(5), paused_at=ago(9))
     assert _names(state, DefinitionFilter(sort="name")) == ["a", "b", "c", "d"]
+    assert _names(state, DefinitionFilter(sort="name", after="b")) == ["c", "d"]
     assert _names(state, DefinitionFilter(sort="task")) == ["d", "b", "c", "a"]
     assert _names(state, DefinitionFilter(sort="next"))[:2] == ["b", "a"]
 
