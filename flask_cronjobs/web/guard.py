@@ -140,8 +140,7 @@ def check() -> ResponseReturnValue | None:
     2. All other routes need the right to read, and no page of another site may fetch them.
     3. Those that change something also need to come from our own pages, and the right to act.
     """
-    given = RIGHTS.get(request.endpoint or "")
-    right = given or "act"
+    right = RIGHTS.get(request.endpoint or "", "act")
     if right == "open":
         return None
     if right == "token":

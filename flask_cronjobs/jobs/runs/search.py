@@ -87,7 +87,9 @@ def named(reader: Reader, search: str) -> list[int]:
     ids = {row.id for row in reader.rows(union_all(*(select(each) for each in found)))}
     keys = keys_of(reader, ids)
     by_key = sorted((each for each in keys if search in keys[each]), reverse=True)
-    by_id = reader.rows(select(c.id).where(c.id == int(number))) if is_id else []
+    by_id: Sequence[Row[Any]] = []
+    if is_id:
+        by_id = reader.rows(select(c.id).where(c.id == int(number)))
     return list(dict.fromkeys([*(row.id for row in by_id), *by_key]))
 
 
