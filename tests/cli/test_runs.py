@@ -383,8 +383,8 @@ def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None
     assert again == "Queued nothing: run 1 of export has the key already.\n"
     assert admin.data("run", "export", "--key", "k") == {"id": 1, "is_new": False}
     assert admin.refused("run", "other", "--key", "k") == (
-        "Error: The idempotency key of this run is held by run 1 of the task export. Nothing was queued. "
-        "Give another key.\n"
+        "Error: The idempotency key of this run is held by run 1 of the task export. "
+        "Nothing was queued. Give another key.\n"
     )
     (made,) = stored()
     assert made.idempotency_key == "k"
