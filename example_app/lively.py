@@ -135,7 +135,7 @@ def _enqueued_runs(now: datetime) -> Iterator[tuple[dict[str, Any], list[dict[st
         ended = now - timedelta(minutes=minutes)
         report = _report(user, ended - timedelta(minutes=20))
         report["fingerprint"] = fingerprint("send_weekly_report", _SMTP, _SMTP_ERROR)
-        report["operation_id"] = 1
+        report["operation_id"] = 3
         yield (
             report | _gave_up(_SMTP, _SMTP_ERROR, ended),
             [
@@ -269,10 +269,10 @@ def _operations(now: datetime, retried: int) -> Iterator[Any]:
     The reports are a batch.
     """
     acts = (
-        ("retried", "dead runs of send_weekly_report", 70, None, 2),
-        ("ran", "refresh_cache", 55, None, 1),
         ("paused", "definition refresh_cache:lagos", 192, None, None),
-        ("cancelled", f"run {retried - 12}", 180, retried - 12, 1),
+        ("cancelled", f"run {retried - 12}", 180, retried - 12, None),
+        ("retried", "dead runs of send_weekly_report", 70, None, 2),
+        ("ran", "refresh_cache", 55, None, None),
         ("paused", "queue images", 12, None, None),
     )
     for number, (what, target, minutes, run_id, asked) in enumerate(acts, start=1):

@@ -8,6 +8,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +25,15 @@ from .extensions import db, jobs
 
 FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
 _DESK, _PHONE = 1120, 390
+#: Of these pages one picture each: its name, the page, and how many of its pixels at most.
+_MORE = (
+    ("errors", "errors", 700),
+    ("steps", "runs/101", 950),
+    ("tonight", "tonight", 620),
+    ("queues", "queues", 560),
+    ("operations", "operations", 430),
+    ("task", "task?name=send_weekly_report", 1600),
+)
 
 
 def main() -> None:
@@ -50,7 +62,9 @@ def _take_all(browser: Browser, temporary: Path, folder: Path) -> None:
     with _served(day) as url:
         _take(browser, f"{url}/", folder, "overview", most=1060)  # The first screen of the README.
         _take(browser, f"{url}/runs", folder, "runs", most=1000)
-        _take(browser, f"{url}/runs/{dead}", folder, "run")
+        _take(browser, f"{url}/runs/{dead}", folder, "run", most=1300)
+        for name, page, most in _MORE:
+            _take(browser, f"{url}/{page}", folder, name, most, ("light",))
     with _served(_app(temporary / "empty.sqlite", CronJobs())) as url:
         _take(browser, f"{url}/", folder, "empty")
 
@@ -83,18 +97,33 @@ def _served(app: Flask) -> Iterator[str]:
         server.server_close()
 
 
-def _take(browser: Browser, url: str, folder: Path, name: str, most: int = 1800) -> None:
+def _take(
+    browser: Browser,
+    url: str,
+    folder: Path,
+    name: str,
+    most: int = 1800,
+    kinds: tuple[str, ...] = ("light", "dark", "phone"),
+) -> None:
     """Save the first *most* pixels of the page at *url*: light, dark, and as on a phone."""
-    set_width(browser, _DESK)
-    set_light(browser, "light")
-    browser.get(url)
-    (folder / f"{name}-light.png").write_bytes(picture(browser, most))
-    set_light(browser, "dark")
-    (folder / f"{name}-dark.png").write_bytes(picture(browser, most))
-    set_light(browser, "light")
-    set_width(browser, _PHONE)
-    (folder / f"{name}-phone.png").write_bytes(picture(browser, most))
-    print(f"{folder / name}-{{light,dark,phone}}.png")
+    for kind in kinds:
+        set_width(browser, _PHONE if kind == "phone" else _DESK)
+        set_light(browser, "dark" if kind == "dark" else "light")
+        if kind == kinds[0]:
+            browser.get(url)
+        (folder / f"{name}-{kind}.png").write_bytes(_packed(picture(browser, most)))
+    print(f"{folder / name}-{{{','.join(kinds)}}}.png")
+
+
+def _packed(png: bytes) -> bytes:
+    """Return a picture in 256 colors, which takes a third; as it is, without Pillow."""
+    if find_spec("PIL") is None:
+        return png
+    pillow, packed = import_module("PIL.Image"), BytesIO()
+    with pillow.open(BytesIO(png)) as image:
+        few = image.convert("RGB").quantize(256, dither=pillow.Dither.NONE)
+        few.save(packed, "PNG", optimize=True)
+    return packed.getvalue()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ PAGES_OF: dict[str, tuple[str, ...]] = {
     "definitions": ("/definitions",),
     "definition": ("/definition?name=refresh_cache", "/definition?name=cleanup_nightly"),
     "task": ("/task?name=refresh_cache", "/task?name=send_weekly_report"),
-    "runs": ("/runs", "/runs?status=dead", "/runs?status=dead&overdue=1", "/runs?operation=1",
+    "runs": ("/runs", "/runs?status=dead", "/runs?status=dead&overdue=1", "/runs?operation=3",
              "/runs?q=report&status=queued", "/runs?status=bogus"),
     "run": ("/runs/56", "/runs/101", "/runs/103", "/runs/999999"),
     "edit": ("/runs/56/edit",),
