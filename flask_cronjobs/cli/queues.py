@@ -119,7 +119,7 @@ def _did(tick: Row[Any]) -> str:
     "turns", epilog=examples("flask jobs admin turns", "flask jobs admin turns --stopped")
 )
 @click.option("--stopped", is_flag=True, help="Only keys that a dead run stops.")
-@listing(50, most=500, after="KEY")
+@listing(50, most=500, after="PLACE")
 def turns(stopped: bool, limit: int, after: str | None, as_json: bool) -> None:
     """List the concurrency keys with a strict order: how many runs wait, and why."""
     found = list_key_orders(state_of(), stopped=stopped, after=after or "", limit=limit)

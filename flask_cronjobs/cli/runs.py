@@ -13,7 +13,7 @@ import click
 from ..errors import CronJobsError
 from ..jobs.definitions.actions import queue_run
 from ..jobs.humanize import duration, plural
-from ..jobs.reader import CAP
+from ..jobs.reader import CAP, count_of
 from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, preview, retrying
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.payloads import retry_with, run_again
@@ -194,7 +194,7 @@ def _others(action: Action, which: RunFilter) -> str:
     if which.status is not None:
         return ""
     found = {
-        status: action.count(state_of(), replace(which, status=status), CAP)
+        status: count_of(len(action.ids(state_of(), replace(which, status=status), CAP + 1)))
         for status in action.allowed
         if status not in action.statuses(which)
     }

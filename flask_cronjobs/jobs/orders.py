@@ -179,6 +179,7 @@ def mend(books: Bookkeeping) -> bool:
 class KeyOrder(NamedTuple):
     """A concurrency key with a strict order.
 
+    :ivar key: as people are shown it.
     :ivar first: the run for which the others wait.
     :ivar waiting: how many those are.
     :ivar pauses: the pauses of the first one's task and queue.
@@ -231,25 +232,27 @@ def list_key_orders(
     # Here, since it maps the tables, which a tick does not use.
     from .eligibility import list_pauses, stopping
     from .reader import CAP, count_of, cut_page, reading
+    from .runs.labels import keys_of
     from .runs.list import rows_of
 
     with reading(source) as reader:
         which = _heads(STOPS if stopped else ORDERED, reader.dialect)
         limits = {"keys": _KEYS, "runs": _RUNS, "most": CAP + 2}
-        number, _, name = after.partition(":")
-        last = (-int(number) if number.isdecimal() else -_RUNS, name)
+        number, _, run = after.partition(":")
+        is_place = number.isdecimal() and run.isdecimal()
+        last = (-int(number), int(run)) if is_place else (-_RUNS, 0)
         found = reader.connection.execute(text(which), limits)
-        later = [head for head in found if (1 - head.members, head.key) > last][: limit + 1]
+        later = [head for head in found if (1 - head.members, head.first) > last][: limit + 1]
         firsts = {row.id: row for row in rows_of(reader, [head.first for head in later])}
-        paused = list_pauses(reader)
+        shown, paused = keys_of(reader, firsts), list_pauses(reader)
         keys = [
             KeyOrder(
-                *(head.key, first, count_of(head.members - 1)),
+                *(shown[head.first].concurrency or "", first, count_of(head.members - 1)),
                 pauses=stopping(paused, first.task, first.queue),
-                place=f"{head.members - 1}:{head.key}",
+                place=f"{head.members - 1}:{head.first}",
             )
             for head in later
-            if (first := firsts.get(head.first)) is not None
+            if (first := firsts.get(head.first)) is not None and head.first in shown
         ]
         return cut_page(keys, limit, reader.now, by="place")
 
@@ -273,7 +276,7 @@ def _heads(which: str, d: Dialect) -> str:
     keys AS (SELECT key FROM hop WHERE key IS NOT NULL)
     SELECT key, min(id) AS first, count(*) AS members
     FROM (SELECT keys.key, member.id FROM keys {_of_keys(d)} LIMIT :runs) AS counted
-    GROUP BY key ORDER BY members DESC, key
+    GROUP BY key ORDER BY members DESC, first
     """
 
 

@@ -201,14 +201,15 @@ def _waiting_of(
 def find_place(source: Source, name: str) -> Link:
     """Return the page of what *name* names; else that of the runs in which it is found.
 
-    In this order: the id or the idempotency key of a run, the key of a batch, the name of a
-    definition, of a task that the code declares, of a queue.
+    In this order: the id or a key of a run, the key of a batch, the name of a definition, of a task
+    that the code declares, of a queue.
     """
     name = name.strip()
     with reading(source) as reader:
-        runs = reader.rows(named(name).limit(2))
-        if len(runs) == 1:
-            return "run", {"run_id": runs[0].id}
+        runs = named(reader, name)
+        if runs and (len(runs) == 1 or str(runs[0]) == name.removeprefix("#")):
+            # A number may be meant as a customer's: the page says how to search for that.
+            return "run", {"run_id": runs[0], **({"q": name} if name.isdecimal() else {})}
         if _has(reader, BATCHES.c.key, name):
             return "batch", {"key": name}
         if _has(reader, DEFINITIONS.c.name, name):

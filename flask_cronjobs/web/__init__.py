@@ -27,7 +27,7 @@ CSP = (
 )
 _STATIC_AGE = 3600
 # Registered by code, too: otherwise an app's handler for a code comes before ours.
-_CODES = (400, 401, 403, 404, 409, 413, 500, 501, 503)
+_CODES = (400, 401, 403, 404, 405, 409, 413, 500, 501, 503)
 
 
 def create_blueprint() -> Blueprint:

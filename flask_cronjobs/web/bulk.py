@@ -34,14 +34,16 @@ def bulk() -> ResponseReturnValue:
     action, which, picked = _asked(request.args)
     if picked == []:
         return _back(which, _NONE_PICKED, "bad")
+    stopped_at = None
     try:
         if picked is not None:
             ids = of_status(state_of(), picked, action.allowed)
             count = Count(len(ids))
         else:
-            # Once, since a search of payloads may take seconds.
-            found = action.ids(state_of(), which, MOST + 1)
-            count, ids = Count(min(len(found), MOST), len(found) > MOST), found[:CAP]
+            found = action.some_ids(state_of(), which, MOST + 1)
+            is_cut = len(found.ids) > MOST or found.stopped_at is not None
+            count, ids = Count(min(len(found.ids), MOST), is_cut), found.ids[:CAP]
+            stopped_at = found.stopped_at
     except StateConflict as error:
         return _back(which, f"Nothing was changed. {error}", "bad")
     statuses = action.allowed if picked else action.statuses(which)
@@ -54,10 +56,18 @@ def bulk() -> ResponseReturnValue:
         count=count,
         which=which,
         picked=picked,
+        stopped_at=stopped_at,
+        most=MOST,
         ids=ids,
         preview=shown,
         args=filter_args(which),
-        data={"do": action.name, "statuses": statuses, "count": count, "preview": shown},
+        data={
+            "do": action.name,
+            "statuses": statuses,
+            "count": count,
+            "preview": shown,
+            "searched_to": stopped_at,
+        },
     )
 
 

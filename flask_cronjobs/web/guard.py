@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from flask import Flask, Response, abort, current_app, request
 from flask.typing import ResponseReturnValue
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.wrappers import Response as AnyResponse
 
 from ..jobs.state import State, Throttle, state_of
@@ -44,11 +44,12 @@ class Route(NamedTuple):
     def methods(self) -> tuple[str, ...]:
         """Return ``GET`` for pages, ``POST`` for actions.
 
-        All for the tick, since a 405 would say that the route exists: the guard lets two pass.
+        All for the tick, since a 405 would say that the route exists: the guard lets two pass. Also
+        ``GET`` for actions: the guard answers 405 as a page of ours.
         """
         if self.right == "token":
             return ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-        return ("POST",) if self.right == "act" else ("GET",)
+        return ("GET", "POST") if self.right == "act" else ("GET",)
 
 
 ROUTES: tuple[Route, ...] = (
@@ -126,6 +127,8 @@ _wrong_token = Throttle()
 _BETWEEN_WARNINGS = 60.0
 #: How many characters of what a client sent the log repeats.
 _LONGEST_SHOWN = 200
+#: The parameters that are searched for in texts.
+_SEARCHES = ("q", "error")
 #: The key in a request's environment that says whether the user may read.
 _READER = "flask_cronjobs.reader"
 
@@ -145,8 +148,17 @@ def check() -> ResponseReturnValue | None:
         return None
     if _is_read_by_another_site():
         abort(403, "A page of another site asked for this, so it is not shown.")
+    if _is_led_to_a_search():
+        abort(
+            403,
+            "A link of another site led to this search. To search, go to the address bar "
+            "and press Enter.",
+        )
     refusal = _refusal("read")
     request.environ[_READER] = refusal is None
+    is_action = RIGHTS.get(request.endpoint or "") == "act"
+    if refusal is None and is_action and request.method != "POST":
+        raise MethodNotAllowed(["POST"])
     if refusal is None and right in ("act", "form"):
         if right == "act" and not is_same_origin():
             abort(403, "This request did not come from a page of this site, so nothing was done.")
@@ -170,14 +182,20 @@ def is_reader() -> bool:
 def _is_read_by_another_site() -> bool:
     """Return whether a page of another site, or of another subdomain, fetches or frames this.
 
-    It could not read the answer, but it could measure how long a search takes. A user who follows
-    a link is let pass.
+    It could not read the answer, but it could measure how long it takes. A user who follows a link
+    is let pass.
     """
     headers = request.headers
     if headers.get("Sec-Fetch-Site") not in ("cross-site", "same-site"):
         return False
     follows_link = headers.get("Sec-Fetch-Mode", "navigate") == "navigate"
     return not follows_link or headers.get("Sec-Fetch-Dest", "document") != "document"
+
+
+def _is_led_to_a_search() -> bool:
+    """Return whether another site has opened a search, whose time it could measure."""
+    is_search = any(request.args.get(name, "").strip() for name in _SEARCHES)
+    return is_search and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
 
 
 def is_same_origin() -> bool:

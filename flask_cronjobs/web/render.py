@@ -286,6 +286,7 @@ _TITLES = {
     401: "Please log in",
     403: "Not allowed",
     404: "Not found",
+    405: "Not a page",
     409: "Nothing was changed",
     413: "Request too large",
     501: "Not installed",

@@ -386,6 +386,7 @@ def run(run_id: int) -> ResponseReturnValue:
         run=found if whole else _shortened(found),
         facts=facts_of(found),
         whole=whole,
+        asked=text(request.args, "q"),
         hides=not whole and _shortened(found) != found,
         can={action.name for action in BULK.values() if found.row.status in action.allowed},
         known=found.row.task in state.registry.tasks,

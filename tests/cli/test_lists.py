@@ -50,7 +50,7 @@ def test_empty_list_says_so(admin: Admin, args: str, none: str) -> None:
         ("batches", "batches", "id", "Older: {} --limit 2 --before 2"),
         ("ticks", "ticks", "id", "Older: {} --limit 2 --before 2"),
         ("definitions", "definitions", "name", "More: {} --limit 2 --after k1"),
-        ("turns --stopped", "keys", "place", "More: {} --stopped --limit 2 --after 0:k1"),
+        ("turns --stopped", "keys", "place", "More: {} --stopped --limit 2 --after 0:3"),
     ],
 )
 def test_next_page_is_a_command_with_all_that_was_asked(

@@ -97,7 +97,7 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
     assert sorted(shlex.split(f"{again} {queued}")) == sorted(
         shlex.split(next(line for line in out.splitlines() if "Older" in line))[1:]
     )
-    assert "Searched ids and keys of all runs; names of tasks and labels back to run" in out
+    assert "Searched ids and keys of all runs; names of tasks, labels, keys back to run" in out
     found = admin.ok(*args, "--json", "id, label")
     assert json.loads(found)["runs"] == [
         {"id": dead, "label": "invoice 7"},
@@ -383,8 +383,8 @@ def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None
     assert again == "Queued nothing: run 1 of export has the key already.\n"
     assert admin.data("run", "export", "--key", "k") == {"id": 1, "is_new": False}
     assert admin.refused("run", "other", "--key", "k") == (
-        "Error: The idempotency key 'k' is held by run 1 of the task export. Nothing was queued. "
-        "Give another key.\n"
+        "Error: The idempotency key of this run is held by run 1 of the task export. "
+        "Nothing was queued. Give another key.\n"
     )
     (made,) = stored()
     assert made.idempotency_key == "k"

@@ -170,7 +170,7 @@ def test_new_payload_cannot_move_a_run_to_another_key(
     books.fail = {0: 3}
     books.enqueue(range(2))
     books.tick(3)
-    with pytest.raises(StateConflict, match="strict order of 'account:a'"):
+    with pytest.raises(StateConflict, match="strict order of its concurrency key"):
         retry_with(state, dead(), {"account": "b", "number": 0})
     retry_with(state, dead(), {"account": "a", "number": 7})
     books.tick()

@@ -19,7 +19,7 @@ from flask_cronjobs.jobs.pruning import prune, prune_all
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
 from flask_cronjobs.jobs.runs.detail import facts_of, find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs, matching_ids
+from flask_cronjobs.jobs.runs.list import list_runs, matching
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobOperation
@@ -137,7 +137,7 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
     sql(state, f"UPDATE job_operations SET seen_at = '{ago(61):%Y-%m-%d %H:%M:%S.%f%z}'")
     (found,) = operations(state)
     assert found.progress == "4 of 5, stopped"
-    assert len(matching_ids(state, RunFilter(operation=found.id))) == 4
+    assert len(matching(state, RunFilter(operation=found.id)).ids) == 4
 
 
 def test_operation_says_what_became_of_its_runs(state: State, rows: Rows) -> None:

@@ -21,7 +21,7 @@ from flask_cronjobs.jobs.overview import dead_groups, list_orphans, read_overvie
 from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs, matching_ids
+from flask_cronjobs.jobs.runs.list import list_runs, matching
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.ticks import read_activity
 from tests.rows import Rows, ago
@@ -220,7 +220,7 @@ def test_a_filter_finds_its_runs(
     page = list_runs(state, which)
     assert {names[row.id] for row in page.rows} == expected
     assert [row.id for row in page.rows] == sorted((row.id for row in page.rows), reverse=True)
-    assert {names[run_id] for run_id in matching_ids(state, which)} == expected
+    assert {names[run_id] for run_id in matching(state, which).ids} == expected
 
 
 def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows) -> None:

@@ -72,13 +72,11 @@ def test_every_rule_of_the_url_map_has_a_right(pages: Pages) -> None:
     assert len(endpoints) == len(ROUTES) + 1
 
 
-def test_what_acts_is_post_alone_and_what_reads_is_get_alone(pages: Pages) -> None:
+def test_what_reads_takes_no_post(pages: Pages) -> None:
     for rule, _ in _rules(pages.app):
         if RIGHTS[rule.endpoint] == "token":  # The guard wants a header.
             continue
-        acts = RIGHTS[rule.endpoint] == "act"
-        assert ("POST" in (rule.methods or ())) is acts
-        assert ("GET" in (rule.methods or ())) is not acts
+        assert ("POST" in (rule.methods or ())) is (RIGHTS[rule.endpoint] == "act")
 
 
 def test_closed_without_authorize(app: Flask, db: SQLAlchemy) -> None:
@@ -365,9 +363,30 @@ def test_another_site_can_link_to_a_page_and_cannot_fetch_it(pages: Pages, site:
         headers = {"Sec-Fetch-Site": site}
         if mode is not None and dest is not None:
             headers |= {"Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
-        answer = pages.get("/jobs/runs?error=key-of-ada", headers=headers)
+        answer = pages.get("/jobs/runs?status=dead", headers=headers)
         assert answer.status_code == status, (mode, dest)
         assert pages.get("/jobs/health", headers=headers).status_code == 503
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin", "none", None])
+def test_another_site_cannot_open_a_search(pages: Pages, site: str | None) -> None:
+    """It could measure when the page came, also of a window that it has opened."""
+    headers = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    headers |= {"Sec-Fetch-Site": site} if site else {}
+    status = 403 if site in ("cross-site", "same-site") else 200
+    for path in ("runs?q=ada", "runs?error=key-of-ada", "runs/bulk?do=retry&q=ada"):
+        assert pages.get(f"/jobs/{path}", headers=headers).status_code == status, path
+    found = pages.get("/jobs/find?q=ada", headers=headers, follow_redirects=False)
+    assert found.status_code == (403 if status == 403 else 303)
+
+
+@pytest.mark.parametrize("path", ["runs/1/retry", "runs/bulk/act", "definitions/pause", "pause"])
+def test_a_get_of_an_action_is_refused_as_a_page_of_ours(pages: Pages, path: str) -> None:
+    answer = pages.get(f"/jobs/{path}")
+    page = pages.get("/jobs/")
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+    for name in ("Content-Security-Policy", "Cache-Control", "X-Frame-Options", "Referrer-Policy"):
+        assert answer.headers[name] == page.headers[name]
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])

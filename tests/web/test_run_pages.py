@@ -20,6 +20,7 @@ from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobFailure, JobOutput
 from flask_cronjobs.web.life import differences
 from flask_cronjobs.web.params import cursor, cursor_text
+from tests.rows import Rows
 
 from .conftest import NOW, OWN, Pages
 
@@ -406,3 +407,23 @@ def test_the_question_searches_payloads_once(pages: Pages, monkeypatch: pytest.M
     monkeypatch.setattr(run_list, "showing", counted)
     pages.shows("runs/bulk?do=retry&q=needle", "Retry 1 run?")
     assert searches == ["needle"]
+
+
+def test_a_number_goes_to_its_run_which_says_how_to_search_for_it(pages: Pages, rows: Rows) -> None:
+    run_id = rows.run()
+    page = pages.get(f"/jobs/find?q={run_id}", follow_redirects=True).text
+    assert f"Run {run_id}, queued" in page
+    assert f'href="/jobs/runs?q={run_id}"' in page
+    assert "search for" not in pages.get(f"/jobs/runs/{run_id}").text
+
+
+def test_the_question_before_an_action_says_how_far_back_it_searched(
+    pages: Pages, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = [rows.run("dead", label="to Ada") for _ in range(3)][-1]
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.SEARCH_FOR", 0.0)
+    page = pages.get("/jobs/runs/bulk?do=retry&q=Ada").text
+    assert f"searched back to run {latest}" in page
+    assert "Retry 1+ runs?" in page
+    monkeypatch.undo()
+    assert "searched back" not in pages.get("/jobs/runs/bulk?do=retry&q=Ada").text

@@ -109,7 +109,7 @@ def queue_run(
         run_id, holder = queue_new(books, values, Act("ran now", one_line(name), actor))
     if holder not in (None, values["job_type"]):
         raise KeyConflict(
-            f"The idempotency key {values['idempotency_key']!r} is held by run {run_id} of the "
+            f"The idempotency key of this run is held by run {run_id} of the "
             f"task {holder}. Nothing was queued. Give another key."
         )
     if holder is None:

@@ -21,6 +21,7 @@ from ...types import JSON
 from ..humanize import duration, plural
 from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
 from ..runs.filters import RunFilter
+from ..runs.labels import shown_key
 from ..runs.list import RunRow, page_ids, rows_of
 from ..state import State
 from .slots import slots_of
@@ -123,6 +124,9 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
             words=_words(row.schedule),
             slots=_slots(view, reader.now),
             payload=redacted(row.payload, reader.state.settings.redact),
+            concurrency_key=shown_key(
+                *(reader.state, row.job_type, row.payload, "concurrency_key", row.concurrency_key)
+            ),
             task=task_code(reader.state, row.job_type),
             missed=tuple(_missed(reader, row.id)),
             runs=tuple(found[:SHOWN]),

@@ -21,12 +21,12 @@ from ..batches.ending import end_batches, family, telling
 from ..batches.views import BatchView, find_batch
 from ..humanize import plural
 from ..operations import Act, Operation, perform
-from ..reader import CAP, RUNS, Count, Source, is_one_of, reading
+from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
 from .filters import RunFilter, written
-from .list import MOST_MATCHING, RunRow, matching_count, matching_ids, rows_of
-from .search import wanted
+from .list import MOST_MATCHING, Matching, RunRow, matching, rows_of
+from .search import SEARCH_ALL_FOR, SEARCH_FOR, wanted
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -148,16 +148,19 @@ class Action:
     def ids(self, state: State, which: RunFilter, limit: int = MOST_MATCHING) -> list[int]:
         """Return the ids of the runs of *which* that can be changed, up to *limit*.
 
-        :raises StateConflict: the filter's status does not allow it.
+        :raises StateConflict: the filter's status does not allow it; or a search takes too long.
         """
-        return matching_ids(state, which, self._allowed(which), limit)
+        found = matching(state, which, self._allowed(which), limit)
+        if found.stopped_at is not None:
+            raise StateConflict(
+                f"The search has looked back to run {found.stopped_at} in {SEARCH_ALL_FOR:g} s, "
+                "and stopped. Narrow it by a task, a status or an age."
+            )
+        return found.ids
 
-    def count(self, state: State, which: RunFilter, most: int) -> Count:
-        """Return how many runs of *which* can be changed, counted up to *most*.
-
-        :raises StateConflict: the filter's status does not allow it.
-        """
-        return matching_count(state, which, most, self._allowed(which))
+    def some_ids(self, state: State, which: RunFilter, limit: int) -> Matching:
+        """Return likewise those that a search finds in as long as a page may take."""
+        return matching(state, which, self._allowed(which), limit, SEARCH_FOR)
 
     def _allowed(self, which: RunFilter) -> list[Status]:
         """Return `statuses`.

@@ -31,6 +31,7 @@ from ..reader import (
     record,
 )
 from ..step_views import StepView, steps_of
+from .labels import shown_keys
 from .list import RunRow, run_row, with_definition
 from .waits import Wait, position, waits_of
 
@@ -265,8 +266,11 @@ def _view(
     shown_row = run_row(row, row.label)
     found = waits_of(reader, [shown_row]).get(row.id, ())
     for_worker = any(wait.kind == "worker" for wait in found)
+    keys = shown_keys(reader.state, row)
     shown: dict[str, Any] = {
         "row": shown_row,
+        "idempotency_key": keys.idempotency,
+        "concurrency_key": keys.concurrency,
         "payload": redacted(row.payload, names),
         "result": redacted(row.result, names),
         "attempts": _attempts(row, failures, outputs),

@@ -27,7 +27,6 @@ from ...types import Status
 from ..eligibility import not_paused
 from ..humanize import duration
 from ..reader import BATCHES, DEFINITIONS, RUNS, Reader
-from .search import searches_payloads, wanted
 
 Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]
 
@@ -104,10 +103,6 @@ def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
     return and_(text(RUNNABLE), conditions[why])
 
 
-def _is_overdue(*_: object) -> ColumnElement[bool]:
-    return true()  # Its statements have the condition: see `overdue`.
-
-
 def _is_since(_: Reader, moment: datetime) -> ColumnElement[bool]:
     return moment <= _MOMENT
 
@@ -116,15 +111,8 @@ def _is_until(_: Reader, moment: datetime) -> ColumnElement[bool]:
     return moment >= _MOMENT
 
 
-def _is_searched(reader: Reader, search: str) -> ColumnElement[bool]:
-    """Return the condition for names and labels; where payloads are read, `showing` looks there."""
-    if searches_payloads(reader, search):
-        return true()
-    asked = wanted(search)
-    in_label = RUNS.c.label.icontains(asked.value, autoescape=True)
-    if asked.field == "label":
-        return in_label
-    return or_(*(c.icontains(search, autoescape=True) for c in (RUNS.c.job_type, RUNS.c.label)))
+def _all(*_: object) -> ColumnElement[bool]:
+    return true()  # Its statements have the condition, see `overdue`; or `showing` looks for it.
 
 
 #: What the filter can find of the reasons of `waits`.
@@ -135,7 +123,7 @@ _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
 _ALIKE = "Only runs whose error is of this group: see errors."
 _TOUCHED = "Only runs that this operation was the last to change."
 _IN_ERROR = "Only with TEXT in the error's type or message."
-_SEARCHED = "An id, a key, part of a name, label or payload; label:TEXT, FIELD:VALUE."
+_SEARCHED = "An id, part of a key, name, label or payload; key:TEXT, label:TEXT, FIELD:VALUE."
 #: In the order of the options of commands, and of the fields of the page.
 FILTERS = (
     Filter("status", "status", _equals("status"), "Only runs of this status."),
@@ -146,7 +134,7 @@ FILTERS = (
     Filter("older_than", "age", _is_older, "Ended (or due) over AGE ago.", "older than", "older"),
     Filter("definition", "name", _OF_DEFINITION, "Only runs of this definition.", is_rare=True),
     Filter("batch", "key", _OF_BATCH, "Only runs of this batch.", is_rare=True),
-    Filter("overdue", "flag", _is_overdue, "Only runs that have waited too long.", is_rare=True),
+    Filter("overdue", "flag", _all, "Only runs that have waited too long.", is_rare=True),
     Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
     Filter("waits", "wait", _waits, "Only runs that wait for this.", "waits:", is_rare=True),
     Filter("error_type", "type", _is_of_type, label="error", is_rare=True),
@@ -154,7 +142,7 @@ FILTERS = (
     Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
     Filter("since", "time", _is_since, "Ended (or due) at TIME or later.", is_rare=True),
     Filter("until", "time", _is_until, "Ended (or due) at TIME or before.", is_rare=True),
-    Filter("search", "text", _is_searched, _SEARCHED, parameter="q"),
+    Filter("search", "text", _all, _SEARCHED, parameter="q"),
 )
 
 
@@ -171,9 +159,9 @@ class RunFilter:
     :ivar stale: only running runs whose lease ran out.
     :ivar since: it ended, or was due if it has not ended, then or later.
     :ivar until: likewise, then or before.
-    :ivar search: exactly the id or idempotency key, or a part of the task's name, of the label or
-        of the payload, if pages may show that; ``label:TEXT`` and ``FIELD:VALUE`` look there alone.
-        Case does not matter.
+    :ivar search: exactly the id, or a part of a key, the task's name, the label or the payload, if
+        pages may show that; ``key:TEXT``, ``label:TEXT`` and ``FIELD:VALUE`` look there alone. Case
+        does not matter.
     :ivar batch: the key of the runs' batch.
     :ivar waits: only runs that wait for this, one of `WAITS`.
     :ivar fingerprint: only runs whose latest error is of this group; empty: of none.

@@ -1,24 +1,30 @@
-"""What lists say that a run is for: its label, or the head of its payload."""
+"""What people are shown of a run: what it is for, and its keys, without what the pages hide."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Row, Text, and_, case, cast, func
+from sqlalchemy import Row, Text, and_, case, func, select
+from sqlalchemy import cast as as_type
 
-from ...text import one_line, redacted, shortened
-from ..reader import RUNS, Reader, readable
+from ...text import HIDDEN, one_line, redacted, shortened
+from ...types import JSON
+from ..reader import RUNS, Reader, is_one_of, readable
+from ..state import State
 
 #: How many letters of a payload stand for a label, and of how long a payload at most.
 HEAD, LONGEST = 80, 4_000
+#: Shorter values are not looked for in keys: they stand there by chance.
+_LEAST = 4
 
 
 def payload_columns(reader: Reader) -> tuple[Any, ...]:
     """Return the columns that `label_of` needs beside the label; none where payloads are hidden."""
     if not reader.state.settings.show_payload:
         return ()
-    is_needed = and_(RUNS.c.label.is_(None), func.length(cast(RUNS.c.payload, Text)) <= LONGEST)
+    is_needed = and_(RUNS.c.label.is_(None), func.length(as_type(RUNS.c.payload, Text)) <= LONGEST)
     return (readable(reader, case((is_needed, RUNS.c.payload)).label("payload")),)
 
 
@@ -36,3 +42,73 @@ def label_of(reader: Reader, row: Row[Any]) -> str | None:
 
 def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class Keys(NamedTuple):
+    """The keys of a run, as people are shown them."""
+
+    idempotency: str | None
+    concurrency: str | None
+
+
+#: What `shown_keys` needs of a run, beside its payload.
+KEYS = RUNS.c.job_type, RUNS.c.idempotency_key, RUNS.c.concurrency_key
+
+
+def shown_keys(state: State, row: Any) -> Keys:
+    """Return the keys of *row*, which has `KEYS` and the payload."""
+    return Keys(
+        shown_key(state, row.job_type, row.payload, "unique", row.idempotency_key),
+        shown_key(state, row.job_type, row.payload, "concurrency_key", row.concurrency_key),
+    )
+
+
+def keys_of(reader: Reader, ids: Iterable[int]) -> dict[int, Keys]:
+    """Return the keys of the runs *ids*."""
+    some = select(RUNS.c.id, *KEYS, readable(reader, RUNS.c.payload))
+    rows = reader.rows(some.where(is_one_of(reader, RUNS.c.id, ids)))
+    return {row.id: shown_keys(reader.state, row) for row in rows}
+
+
+def shown_key(state: State, task: str, payload: object, option: str, key: str | None) -> str | None:
+    """Return *key* of a run without the values that are hidden in its payload.
+
+    If the task's template has made it, it is made again of what is shown. Another one is hidden if
+    it has a hidden value in it.
+
+    :param payload: as it is stored.
+    :param option: the option of the task that makes such keys.
+    """
+    if key is None:
+        return None
+    handler = state.registry.tasks.get(task)
+    whole = cast("JSON", payload)
+    if handler is not None and isinstance(payload, Mapping):
+        whole = cast("JSON", {**handler.arguments.defaults, **payload})
+    shown = redacted(whole, state.settings.redact)
+    if shown == whole:
+        return key
+    template = None if handler is None else getattr(handler.options, option)
+    if template is not None and _filled(template, whole) == key:
+        return _filled(template, shown) or HIDDEN
+    # By hand, perhaps. To hide a part of it would tell which part is the value.
+    is_inside = any(len(value) >= _LEAST and value in key for value in _hidden(whole, shown))
+    return HIDDEN if is_inside else key
+
+
+def _filled(template: str, payload: JSON) -> str | None:
+    try:
+        return template.format_map(cast("Any", payload))
+    except (LookupError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def _hidden(stored: JSON, shown: JSON) -> Iterator[str]:
+    """Yield each value that is *stored* and not *shown*, as a text."""
+    if isinstance(stored, (dict, list)):
+        members = stored.items() if isinstance(stored, dict) else enumerate(stored)
+        for place, member in members:
+            inside = type(shown) is type(stored)
+            yield from _hidden(member, cast("Any", shown)[place] if inside else shown)
+    elif stored != shown:
+        yield str(stored)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, func, not_, null, select, text, union_all
 
-from ...errors import StateConflict
 from ...models.conditions import (
     DEAD,
     IN_BATCH,
@@ -24,19 +23,11 @@ from ...models.conditions import (
     UNKEYED_GROUPS,
 )
 from ...types import Status, handed_to, without_secret
-from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
+from ..reader import DEFINITIONS, RUNS, Page, Query, Reader, Source, reading, record
 from ..waiting import first_due, overdue
 from .filters import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, RunFilter, Sorting
 from .labels import label_of, payload_columns
-from .search import (
-    SEARCH_ALL_FOR,
-    SEARCH_FOR,
-    Hit,
-    is_exact,
-    named,
-    searches_payloads,
-    showing,
-)
+from .search import SEARCH_ALL_FOR, SEARCH_FOR, Hit, named, showing
 from .waits import Wait, waits_of
 
 
@@ -127,7 +118,7 @@ class RunPage(Page[RunRow]):
         return None if self.next is None else self.next.id
 
 
-#: How many rows a page reads where no index narrows the search, or where it searches payloads.
+#: How many rows a page reads where no index narrows the list, or where it searches a text.
 WINDOW = 50_000
 #: How many characters of an error a list shows.
 ERROR_SHOWN = 300
@@ -162,7 +153,7 @@ def list_runs(
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
         if which.search is not None:
-            rows.sort(key=lambda row: not (row.id in first or is_exact(row, which.search, hits)))
+            rows.sort(key=lambda row: row.id not in first and not hits[row.id].exact)
         is_full = len(found) > limit
         last = found[limit - 1] if is_full else floor
         searched_to = None if is_full or floor is None else _created(reader, floor.id)
@@ -180,49 +171,46 @@ def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) ->
     """Return the runs whose id or key is searched for, however old they are."""
     if which.search is None:
         return []
-    others = _conditions(reader, replace(which, search=None), statuses)
-    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(named(which.search)), *others)
-    return [row.id for row in reader.rows(wanted)]
+    found = named(reader, which.search)
+    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(found), *_conditions(reader, which, statuses))
+    matching = {row.id for row in reader.rows(wanted)}
+    return [each for each in found if each in matching]
 
 
-def matching_ids(
-    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = MOST_MATCHING
-) -> list[int]:
-    """Return the ids of all runs that match *which*, newest first, for bulk actions.
+class Matching(NamedTuple):
+    """The runs that match a filter, newest first.
+
+    :ivar stopped_at: of a search that took too long, the last run at which it looked.
+    """
+
+    ids: list[int]
+    stopped_at: int | None = None
+
+
+def matching(
+    source: Source,
+    which: RunFilter,
+    statuses: Sequence[Status] = (),
+    limit: int = MOST_MATCHING,
+    seconds: float = SEARCH_ALL_FOR,
+) -> Matching:
+    """Return all runs that match *which*, for bulk actions.
 
     :param statuses: only runs of these; none means any.
-    :raises StateConflict: it searches payloads, and that takes too long.
+    :param seconds: how long a search may take.
     """
     with reading(source) as reader:
-        hides = which.search is not None and searches_payloads(reader, which.search)
-        wide = _is_wide(which, statuses)
-        most = MOST_MATCHING if hides else limit
-        found = _first(_statements(reader, which, statuses), most, NEWEST, fenced=not wide)
-        rows = reader.rows(found)
-        if which.search is not None and hides:
-            among = rows
-            rows, looked, _ = showing(reader, which.search, among, limit, SEARCH_ALL_FOR)
-            if looked < len(among) and len(rows) < limit:
-                raise StateConflict(
-                    f"The search of payloads has looked at {looked} of {len(among)} runs in "
-                    f"{SEARCH_ALL_FOR:g} s, and stopped. Narrow it by a task, a status or an age."
-                )
+        searched = which.search
+        most = limit if searched is None else MOST_MATCHING
+        fenced = not _is_wide(which, statuses)
+        rows = reader.rows(_first(_statements(reader, which, statuses), most, NEWEST, fenced))
+        if searched is None:
+            return Matching([row.id for row in rows])
+        found, looked, _ = showing(reader, searched, rows, limit, seconds)
         by_name = _named(reader, which, statuses)
-        return [*by_name, *(row.id for row in rows if row.id not in by_name)]
-
-
-def matching_count(
-    source: Source, which: RunFilter, most: int, statuses: Sequence[Status] = ()
-) -> Count:
-    """Return how many runs `matching_ids` finds, counted up to *most*."""
-    if which.search is not None:
-        number = len(matching_ids(source, which, statuses, most + 1))
-        return Count(min(number, most), number > most)
-    with reading(source) as reader:
-        some = [part.limit(most + 1).subquery() for part in _statements(reader, which, statuses)]
-        counts = [select(func.count()).select_from(each).scalar_subquery() for each in some]
-        number = sum(reader.rows(select(*counts))[0])
-    return Count(min(number, most), number > most)
+        ids = [*by_name, *(row.id for row in found if row.id not in by_name)]
+        is_cut = looked < len(rows) and len(found) < limit
+        return Matching(ids, rows[looked - 1].id if is_cut else None)
 
 
 def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[Query]:
@@ -289,7 +277,6 @@ def page_ids(
     Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
     """
     found, searched = _statements(reader, which, statuses), which.search
-    hides = searched is not None and searches_payloads(reader, searched)
     wide = _is_wide(which, statuses)
     floor = _floor(reader, cursor, order) if wide and which != RunFilter() else None
     # The index of the dead has their order: so they need no fence.
@@ -302,8 +289,8 @@ def page_ids(
         found = [part.where(not_(order.beyond(RUNS.c, floor))) for part in found]
     if order == DUE_FIRST and which in _NEARLY_ALL_WAITING:
         found = list(first_due(reader, found, limit + 1))
-    rows = reader.rows(_first(found, WINDOW if hides else limit + 1, order, fenced))
-    if searched is None or not hides:
+    rows = reader.rows(_first(found, limit + 1 if searched is None else WINDOW, order, fenced))
+    if searched is None:
         return Found(rows, floor)
     shown, looked, hits = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
     if looked < len(rows) or (floor is None and looked >= WINDOW):

@@ -163,8 +163,8 @@ def _keep_order(run: Row[Any], key: str | None) -> None:
     """
     if run.on_dead is not None and key != run.concurrency_key:
         raise StateConflict(
-            f"Run {run.id} has its place in the strict order of {run.concurrency_key!r}, and the "
-            f"new payload belongs to {key!r}. Run it again with that payload, as a new run, and "
+            f"Run {run.id} has its place in the strict order of its concurrency key, and the new "
+            "payload belongs to another key. Run it again with that payload, as a new run, and "
             "discard this one."
         )
 

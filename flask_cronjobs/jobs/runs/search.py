@@ -1,24 +1,30 @@
-"""Search runs by id, key, name, label and payload. It does not find what the pages hide."""
+"""Search runs by id, keys, name, label and payload. It does not find what the pages hide."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, select, union
+from sqlalchemy import Row, case, or_, select, text, union_all
 
+from ...models.conditions import KEYED, ORDERED
 from ...text import one_line, redacted
 from ...types import JSON
-from ..reader import RUNS, Query, Reader, is_one_of, readable
+from ..reader import RUNS, Reader, is_one_of, readable
+from .labels import KEYS, Keys, keys_of, shown_keys
 
 MAX_ID = 2**63 - 1
 #: How long a page's search of payloads may take, and one for an action on all, in seconds.
 SEARCH_FOR, SEARCH_ALL_FOR = 1.0, 10.0
 #: How many payloads are read together at first, and twice as many where that took less seconds.
 _CHUNK, _QUICK = 50, 0.05
+#: How many of the runs that wait, have a turn or run with a concurrency key are found at once.
+_MOST_OF_KEY = 10
+#: What a run has beside its payload: ``label:TEXT`` and ``key:TEXT`` look there alone.
+_OWN = ("label", "key")
 #: How many letters before a hit in a payload are shown, and how many from there on.
 _BEFORE, _FROM = 20, 60
 
@@ -28,7 +34,7 @@ _OF_FIELD = re.compile(r"\s*([^\W\d][\w-]*):\s*(\S.*?)\s*", re.DOTALL)
 class Wanted(NamedTuple):
     """What a search asks for.
 
-    :ivar field: the field of a payload, or ``label``; None: it may stand anywhere.
+    :ivar field: the field of a payload, ``label`` or ``key``; None: it may stand anywhere.
     :ivar value: what to look for there.
     """
 
@@ -40,7 +46,8 @@ class Hit(NamedTuple):
     """Where a run shows what is searched.
 
     :ivar exact: whether a whole value is it.
-    :ivar around: what is shown of the payload around it; None: it stands in the name or the label.
+    :ivar around: what is shown of the payload or the key around it; None: it stands in the name or
+        the label.
     """
 
     exact: bool
@@ -60,30 +67,38 @@ class Showing(NamedTuple):
 
 
 def wanted(search: str) -> Wanted:
-    """Return what *search* asks for: ``FIELD:VALUE``, ``label:TEXT``, or any text."""
+    """Return what *search* asks for: ``FIELD:VALUE``, ``label:TEXT``, ``key:TEXT``, or any text."""
     found = _OF_FIELD.fullmatch(search)
     return Wanted(found[1], found[2]) if found else Wanted(None, search)
 
 
-def named(search: str) -> Query:
-    """Return a SELECT of the ids of the runs whose id or idempotency key is *search*."""
-    by_key = select(RUNS.c.id).where(RUNS.c.idempotency_key == search)
-    number = search.strip().removeprefix("#")
-    if number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID:
-        return union(select(RUNS.c.id).where(RUNS.c.id == int(number)), by_key)
-    return by_key
+def named(reader: Reader, search: str) -> list[int]:
+    """Return the runs whose id, or a key of which, is *search*, the one with the id first.
 
-
-def searches_payloads(reader: Reader, search: str) -> bool:
-    """Return whether *search* looks into payloads."""
-    return reader.state.settings.show_payload and wanted(search).field != "label"
+    A concurrency key finds those that wait or run, up to `_MOST_OF_KEY`; see `showing` for others.
+    """
+    c, number = RUNS.c, search.strip().removeprefix("#")
+    is_id = number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID
+    own = c.concurrency_key >= search, c.concurrency_key <= search
+    conditions: list[tuple[Any, ...]] = [(c.idempotency_key == search,)]
+    for live in (KEYED, ORDERED, "concurrency_share IS NOT NULL"):
+        conditions.append((text(live), *own))
+    found = [select(c.id).where(*each).limit(_MOST_OF_KEY).subquery() for each in conditions]
+    ids = {row.id for row in reader.rows(union_all(*(select(each) for each in found)))}
+    keys = keys_of(reader, ids)
+    by_key = sorted((each for each in keys if search in keys[each]), reverse=True)
+    by_id: Sequence[Row[Any]] = []
+    if is_id:
+        by_id = reader.rows(select(c.id).where(c.id == int(number)))
+    return list(dict.fromkeys([*(row.id for row in by_id), *by_key]))
 
 
 def scope(search: str, show_payload: bool) -> str:
     """Return where *search* looks, as a part of a sentence, beside ids and keys."""
-    if wanted(search).field == "label":
-        return "labels"
-    return "names of tasks, labels and payloads" if show_payload else "names of tasks and labels"
+    field = wanted(search).field
+    if field in _OWN:
+        return f"{field}s"
+    return f"names of tasks, labels, keys{' and payloads' if show_payload else ''}"
 
 
 def showing(
@@ -92,7 +107,8 @@ def showing(
     """Return the first *most* of *rows* that show *search*.
 
     No condition of the database looks for it: who measures how long a search takes would learn
-    what the pages hide. All payloads are read, and *search* is looked for in what is shown of them.
+    what the pages hide. All keys and payloads are read, and *search* is looked for in what is shown
+    of them.
 
     :param seconds: how long it may take.
     """
@@ -115,35 +131,51 @@ def showing(
     return Showing(found, len(rows), hits)
 
 
-def is_exact(row: Any, search: str | None, hits: Mapping[int, Hit]) -> bool:
-    """Return whether a whole value, the name or the label of *row* is what *search* asks for."""
-    value = wanted(search or "").value.lower()
-    in_payload = row.id in hits and hits[row.id].exact
-    return in_payload or value in (row.task.lower(), (row.label or "").lower())
-
-
 def _stored(reader: Reader, ids: Sequence[int]) -> dict[int, Row[Any]]:
-    columns = RUNS.c.id, RUNS.c.job_type, RUNS.c.label, readable(reader, RUNS.c.payload)
-    wanted_rows = select(*columns).where(is_one_of(reader, RUNS.c.id, ids))
-    return {row.id: row for row in reader.rows(wanted_rows)}
+    c = RUNS.c
+    needed: Any = c.payload
+    if not reader.state.settings.show_payload:  # Then it is needed for keys alone.
+        has_key = or_(c.idempotency_key.is_not(None), c.concurrency_key.is_not(None))
+        needed = case((has_key, c.payload)).label("payload")
+    rows = select(c.id, *KEYS, c.label, readable(reader, needed))
+    return {row.id: row for row in reader.rows(rows.where(is_one_of(reader, c.id, ids)))}
 
 
 def _hit(reader: Reader, row: Row[Any], search: str) -> Hit | None:
-    payload = redacted(row.payload, reader.state.settings.redact)
-    asked, found = wanted(search), None
-    for field, value in _values(payload):
-        if asked.field is not None and asked.field != field:
+    settings, asked, found = reader.state.settings, wanted(search), None
+    payload: JSON = None
+    if settings.show_payload and asked.field not in _OWN:
+        payload = redacted(row.payload, settings.redact)
+    for field, value, part in _places(row, shown_keys(reader.state, row), payload, search):
+        if part.lower() not in value.lower():
             continue
-        if value.lower() == asked.value.lower():
-            return Hit(True, f"{field}: {value}")
-        if asked.field is not None and asked.value.lower() in value.lower():
-            found = found or Hit(False, _around(f"{field}: {value}", asked.value))
-    if any(search.lower() in text.lower() for text in (row.job_type, row.label or "")):
-        return found or Hit(False)
-    return found or _hit_in_text(json.dumps(payload, ensure_ascii=False), search)
+        if value.lower() == part.lower():
+            return Hit(True, field and f"{field}: {value}")
+        found = found or Hit(False, field and _around(f"{field}: {value}", part))
+    return found or _hit_in_text(payload, search)
 
 
-def _hit_in_text(shown: str, search: str) -> Hit | None:
+def _places(
+    row: Row[Any], keys: Keys, payload: JSON, search: str
+) -> Iterator[tuple[str | None, str, str]]:
+    """Yield where to look: a field, its value, and what to look for; None: what lists show."""
+    asked = wanted(search)
+    part = asked.value if asked.field in _OWN else search  # A key may be FIELD:VALUE, too.
+    own = (
+        (None, "name", row.job_type),
+        (None, "label", row.label),
+        *(("key", "key", k) for k in keys),
+    )
+    for field, kind, value in own:
+        if value and (asked.field == kind or asked.field not in _OWN):
+            yield field, value, part
+    for field, value in _values(payload) if payload is not None else ():
+        if asked.field in (None, field):
+            yield field, value, asked.value
+
+
+def _hit_in_text(payload: JSON, search: str) -> Hit | None:
+    shown = "" if payload is None else json.dumps(payload, ensure_ascii=False)
     for part in (search, json.dumps(search, ensure_ascii=False)[1:-1]):
         if part.lower() in shown.lower():
             return Hit(False, _around(shown, part))

@@ -28,7 +28,6 @@ from flask_cronjobs.jobs.definitions.actions import QueuedRun, queue_run, run_no
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
 from flask_cronjobs.jobs.pauses import Target, pause, resume
 from flask_cronjobs.jobs.pruning import prune_all as prune
-from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.state import State
@@ -199,24 +198,14 @@ def test_a_filter_without_a_status_means_those_of_the_action(
     state: State, rows: Rows, name: str, changed: set[Status]
 ) -> None:
     ids: dict[Status, int] = {status: rows.run(status) for status in STATUSES}
-    counted = ACTIONS[name].count(state, RunFilter(task="send"), 100)
     result = ACTIONS[name].many(state, RunFilter(task="send"), "ada")
-    assert (counted, result.changed, result.left) == (Count(len(changed)), len(changed), 0)
+    assert (result.changed, result.left) == (len(changed), 0)
     moved = {
         status
         for status, run_id in ids.items()
         if (rows.get(run_id).status, rows.get(run_id).cancel_requested_at) != (status, None)
     }
     assert moved == changed
-
-
-def test_a_count_stops_where_it_is_told_to(state: State, rows: Rows) -> None:
-    for key in (None, None, "k"):
-        rows.run(concurrency_key=key, concurrency_limit=key and 1)
-    which = RunFilter(task="send")
-    assert [CANCEL.count(state, which, most) for most in (100, 3, 2)] == [
-        Count(3), Count(3), Count(2, capped=True),
-    ]  # fmt: skip
 
 
 def test_many_leave_what_has_moved_on_and_what_is_beyond_their_limit(
@@ -277,8 +266,6 @@ def test_many_of_a_status_that_cannot_be_are_refused(
     for ask in (ACTIONS[name].many, ACTIONS[name].ids):
         with pytest.raises(StateConflict, match=which.status or "running"):
             ask(state, which)
-    with pytest.raises(StateConflict):
-        ACTIONS[name].count(state, which, 100)
 
 
 def test_bulk_takes_those_overdue_or_stale_runs_that_it_may(state: State, rows: Rows) -> None:

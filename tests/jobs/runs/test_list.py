@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, text
 
-from flask_cronjobs import StateConflict
+from flask_cronjobs import CronJobs, StateConflict
+from flask_cronjobs.jobs.orders import list_key_orders
+from flask_cronjobs.jobs.overview import find_place
+from flask_cronjobs.jobs.reader import Reader, plain_data
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs import search as run_search
+from flask_cronjobs.jobs.runs.actions import CANCEL
+from flask_cronjobs.jobs.runs.detail import facts_of, find_run
 from flask_cronjobs.jobs.runs.filters import NEWEST, Cursor, RunFilter, Sorting, sorting_of
-from flask_cronjobs.jobs.runs.list import RunPage, list_runs, matching_ids
+from flask_cronjobs.jobs.runs.labels import shown_key
+from flask_cronjobs.jobs.runs.list import RunPage, list_runs, matching
+from flask_cronjobs.jobs.runs.search import Showing, showing
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
@@ -66,7 +74,7 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
     listed: tuple[Status | None, ...] = (None, *STATUSES)
     for wanted in listed:
         which, order = RunFilter(status=wanted), sorting_of(wanted, False)
-        found = [rows.get(run_id) for run_id in matching_ids(state, which)]
+        found = [rows.get(run_id) for run_id in matching(state, which).ids]
         assert {run.status for run in found} <= ({wanted} if wanted else {*STATUSES})
         expected = sorted(found, key=lambda run: run.id, reverse=order.descending)
         expected.sort(key=attrgetter(order.column), reverse=order.descending)
@@ -124,13 +132,13 @@ def _shown(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_list, "SEARCH_FOR", 60.0)  # A busy machine may need more than a second.
 
 
-def test_finds_by_id_and_by_the_whole_key(state: State, rows: Rows) -> None:
+def test_finds_by_id_and_by_key_and_the_whole_key_comes_first(state: State, rows: Rows) -> None:
     first = rows.run(idempotency_key="invoice:1")
     second = rows.run(idempotency_key="invoice:12")
-    assert ids(state, str(first)) == [first]
+    assert ids(state, str(first)) == [first, second]
     assert ids(state, f"#{second} ") == [second]
-    assert ids(state, "invoice:1") == [first]
-    assert ids(state, "invoice") == []
+    assert ids(state, "invoice:1") == [first, second]
+    assert ids(state, "key:INVOICE:12") == [second]
     assert ids(state, "9" * 30) == []
 
 
@@ -181,7 +189,7 @@ def test_a_field_or_the_label_is_searched_alone_and_what_is_exact_comes_first(
     assert ids(state, "customer_id:471") == [key, exact, longer]
     assert ids(state, "zip: 471") == [exact]
     assert ids(state, "label:471") == [other, longer]
-    assert ids(state, "471") == [other, exact, longer]
+    assert ids(state, "471") == [other, exact, key, longer]
     assert ids(state, "token:4711") == []
     hits = list_runs(state, RunFilter(search="customer_id:471")).hits
     assert {run: hit.around for run, hit in hits.items()} == {
@@ -194,6 +202,74 @@ def test_labels_are_searched_where_payloads_are_hidden(state: State, rows: Rows)
     run_id = rows.run(payload={"user": "ada"}, label="for Ada")
     assert ids(state, "label:ADA") == ids(state, "or ad") == [run_id]
     assert ids(state, "user:ada") == []
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_finds_by_concurrency_key_what_waits_and_what_has_ended(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, shown: bool
+) -> None:
+    object.__setattr__(state.settings, "show_payload", shown)
+    key: dict[str, Any] = {"concurrency_key": "customer:7", "concurrency_limit": 2}
+    ended, waits = rows.run("succeeded", **key), rows.run(**key)
+    runs = rows.run("running", concurrency_share=0, **key)
+    other = rows.run("dead", concurrency_key="customer:71", concurrency_limit=2)
+    assert ids(state, "customer:7") == [runs, waits, ended, other]
+    assert ids(state, "key:customer:71") == [other]
+    monkeypatch.setattr(run_list, "WINDOW", 1)
+    assert ids(state, "customer:7")[:2] == [runs, waits]
+
+
+def _of_login(jobs: CronJobs) -> None:
+    @jobs.task(unique="login:{user}:{token}", concurrency_key="{token:.9}", order="strict")
+    def login(user: int, token: str) -> None: ...
+
+
+_LOGIN: dict[str, Any] = {
+    "job_type": "login",
+    "payload": {"user": 7, "token": "hunter2"},
+    "idempotency_key": "login:7:hunter2",
+    "concurrency_key": "hunter2",
+    "concurrency_limit": 1,
+    "on_dead": "stop",
+    "order_mark": None,
+}
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_key_is_shown_without_the_hidden_values_that_its_template_names(
+    state: State, rows: Rows, jobs: CronJobs, shown: bool
+) -> None:
+    object.__setattr__(state.settings, "show_payload", shown)
+    _of_login(jobs)
+    run_id = rows.run("dead", **_LOGIN)
+    view = find_run(state, run_id)
+    assert view is not None
+    assert (view.idempotency_key, view.concurrency_key) == ("login:7:***", "***")
+    assert [each.key for each in list_key_orders(state).rows] == ["***"]
+    assert "hunter2" not in repr((plain_data(view), list_key_orders(state), facts_of(view)))
+    for search in ("login:7:hunter2", "hunter2", "key:hunter", "7:h"):
+        assert ids(state, search) == [], search
+        assert find_place(state, search)[0] == "runs"
+    assert ids(state, "login:7:***") == ids(state, "key:login:7") == [run_id]
+
+
+@pytest.mark.parametrize(
+    ("key", "payload", "shown"),
+    [
+        ("by-hand:hunter2", {"token": "hunter2"}, "***"),
+        ("by-hand:hunter2", {"auth": {"token": ["hunter2"]}}, "***"),
+        ("by-hand:7", {"user": 7, "token": "hunter2"}, "by-hand:7"),
+        ("by-hand:1", {"token": "1"}, "by-hand:1"),
+        ("f:x://me:hunter2@db/", {"url": "x://me:hunter2@db/"}, "***"),
+        (None, {"token": "hunter2"}, None),
+    ],
+)
+def test_another_key_is_hidden_if_it_has_a_hidden_value(
+    state: State, jobs: CronJobs, key: str | None, payload: dict[str, Any], shown: str | None
+) -> None:
+    _of_login(jobs)
+    for task in ("login", "undeclared"):
+        assert shown_key(state, task, payload, "unique", key) == shown
 
 
 def test_lists_runs_of_several_statuses_and_of_a_time(state: State, rows: Rows) -> None:
@@ -225,8 +301,8 @@ def test_values_that_are_redacted_are_not_found(
     rows.run(payload={"token": "hunter2", "url": "x://me:hunter2@db/", "to": "ada"})
     assert ids(state, "hunter2", status=status) == []
     assert len(ids(state, "ada", status=status)) == 1
-    assert matching_ids(state, RunFilter(search="hunter2", status=status)) == []
-    assert len(matching_ids(state, RunFilter(search="ada", status=status))) == 1
+    assert matching(state, RunFilter(search="hunter2", status=status)).ids == []
+    assert len(matching(state, RunFilter(search="ada", status=status)).ids) == 1
 
 
 @pytest.mark.usefixtures("_shown")
@@ -269,7 +345,7 @@ def test_a_search_of_payloads_goes_on_from_window_to_window(
     shown = [row.id for row in everything if "to" in dict(rows.get(row.id).payload or {})]
     assert found == shown
     newest = sorted(shown, reverse=True)
-    assert [matching_ids(state, which, limit=most) for most in (2, 9)] == [newest[:2], newest]
+    assert [matching(state, which, limit=most).ids for most in (2, 9)] == [newest[:2], newest]
 
 
 @pytest.mark.usefixtures("_shown")
@@ -291,12 +367,17 @@ def test_a_search_that_takes_long_stops_and_goes_on(
 def test_an_action_on_a_search_that_takes_long_is_refused(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _ in range(3):
-        rows.run(payload={"to": "ada"})
-    monkeypatch.setattr(run_list, "SEARCH_ALL_FOR", 0.0)
-    with pytest.raises(StateConflict, match="looked at 1 of 3 runs in 0 s, and stopped"):
-        matching_ids(state, RunFilter(search="ada"))
-    assert len(matching_ids(state, RunFilter(search="ada"), limit=1)) == 1
+    latest = [rows.run(payload={"to": "ada"}) for _ in range(3)][-1]
+    looking = partial(matching, state, RunFilter(search="ada"), seconds=0.0)
+    assert looking() == ([latest], latest)
+    assert looking(limit=1) == ([latest], None)
+
+    def slow(reader: Reader, search: str, found: Any, most: int, _: float) -> Showing:
+        return showing(reader, search, found, most, 0.0)
+
+    monkeypatch.setattr(run_list, "showing", slow)
+    with pytest.raises(StateConflict, match=f"looked back to run {latest} in 10 s, and stopped"):
+        CANCEL.ids(state, RunFilter(search="ada"))
 
 
 @pytest.mark.usefixtures("_shown")
