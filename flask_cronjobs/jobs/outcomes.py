@@ -250,7 +250,7 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
     d = dialect_of(connection.engine)
     statement = f"""
         UPDATE job_runs SET {_values_of_success(d, "CAST(:result AS text)")}
-        WHERE id = :id AND locked_by = :token AND {RUNNING} RETURNING id
+        WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE RETURNING id
     """
     values = {"id": claim.id, "token": claim.token, "result": kept}
     return connection.execute(text(statement), values).first() is not None

@@ -214,12 +214,13 @@ def holding(d: Dialect, waits: bool) -> TextClause:
          WHERE (kind = 'task' AND name = job_runs.job_type)
             OR (kind = 'queue' AND name = job_runs.queue)) > 0
     """
+    # IS TRUE, as in `outcomes.held`: the planner must not choose the index of leases.
     # What is returned is compared in Python: SQLite 3.40 returns that a NULL column IS NOT NULL.
     return text(f"""
     UPDATE job_runs SET
         progress_message = COALESCE({d.typed(":message", "text")}, progress_message),
         {f"run_at = {due}" if waits else forgiven}
-    WHERE id = :id AND locked_by = :token AND {RUNNING}
+    WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE
     RETURNING max_attempts, forgiven, cancel_requested_at,
         {paused} AS paused
     """)
