@@ -14,7 +14,7 @@ from typing import Any
 import click
 from flask.cli import FlaskGroup
 
-from ..jobs.humanize import Fact, ago, print_age, seconds_since, utc
+from ..jobs.humanize import Fact, ago, full, print_age, seconds_since
 from ..jobs.reader import plain_data
 from ..text import one_line, printable, similar_names
 from .terminal import cut_to_width, paint, text_width
@@ -139,8 +139,8 @@ def width() -> int:
 
 
 def moment(value: datetime | None) -> str:
-    """Return *value* as ``2026-01-31 09:30:00 UTC``; ``-`` for None."""
-    return "-" if value is None else utc(value)
+    """Return *value* in full, such as ``2026-01-31 09:30:00 UTC``; ``-`` for None."""
+    return "-" if value is None else full(value)
 
 
 def since(now: datetime, value: datetime | None) -> str:

@@ -30,7 +30,7 @@ from .definitions import no_definitions
 from .group import JobsGroup, examples
 from .lists import repeat, watch_option
 from .output import as_called, command, heading, paragraph, print_json, since, table
-from .params import json_option
+from .params import TIMEZONE, json_option
 from .terminal import paint
 
 _CELLS = {
@@ -87,6 +87,8 @@ _MODULES = (
 for _module in _MODULES:
     for _command in _module.group.commands.values():
         admin.add_command(_command)
+for _command in (admin, *admin.commands.values()):
+    _command.params.append(TIMEZONE)
 
 
 def _print(seen: Overview) -> None:

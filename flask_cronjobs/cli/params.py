@@ -17,9 +17,11 @@ from typing import Any, TypeVar, cast
 import click
 from flask.cli import ScriptInfo
 
-from ..jobs.humanize import parse_age
+from ..errors import ScheduleError
+from ..jobs.humanize import parse_age, printed_zone
 from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
 from ..jobs.state import State, state_of
+from ..schedule.cron_text import parse_zone
 from ..types import STATUSES, Status
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -212,6 +214,28 @@ ALL_FIELDS = "all"
 def json_option(command: F) -> F:
     """Add ``--json`` to *command*, which gets ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def _print_in_zone(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+    """Print times in the zone *name* until *ctx* ends."""
+    if name is None:
+        return
+    try:
+        zone = parse_zone(name)
+    except ScheduleError as error:
+        raise click.BadParameter(str(error)) from None
+    token = printed_zone.set(zone)
+    ctx.call_on_close(lambda: printed_zone.reset(token))
+
+
+#: For each command of ``admin``. JSON has UTC always.
+TIMEZONE = click.Option(
+    ["--timezone"],
+    metavar="ZONE",
+    help="Print times in this zone, such as Europe/Berlin. Default: UTC.",
+    expose_value=False,
+    callback=_print_in_zone,
+)
 
 
 def fields_option(command: F) -> F:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from sqlalchemy import Row
 
-from ..jobs.humanize import ago, duration, rate, seconds_since, utc
+from ..jobs.humanize import ago, duration, full, rate, seconds_since
 from ..jobs.orders import KeyOrder, list_key_orders
 from ..jobs.queues import QueueView, list_queues
 from ..jobs.reader import reading
@@ -99,8 +99,8 @@ def ticks(limit: int, before: int | None, as_json: bool) -> None:
 def _gap(gap: Gap, now: datetime) -> str:
     took = duration(seconds_since(gap.start, gap.end or now))
     if gap.end is None:
-        return f"No tick has done its work since {utc(gap.start)}: {took}."
-    return f"No tick did its work from {utc(gap.start)} to {utc(gap.end)}: {took}."
+        return f"No tick has done its work since {full(gap.start)}: {took}."
+    return f"No tick did its work from {full(gap.start)} to {full(gap.end)}: {took}."
 
 
 def _took(tick: Row[Any], now: datetime) -> str:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from contextvars import ContextVar
+from datetime import datetime, timezone, tzinfo
 from typing import NamedTuple, TypeAlias
+
+#: The zone of the times that a command prints. Sentences on pages have UTC until they are shown.
+printed_zone: ContextVar[tzinfo] = ContextVar("printed_zone", default=timezone.utc)
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
@@ -78,9 +82,13 @@ def since(moment: datetime | None, now: datetime) -> str:
     return "" if moment is None else ago(seconds_since(moment, now))
 
 
-def utc(moment: datetime) -> str:
-    """Return *moment* in full: ``2026-11-20 06:00:00 UTC``."""
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+def full(moment: datetime) -> str:
+    """Return *moment* in full, in `printed_zone`: ``2026-11-20 06:00:00 UTC``."""
+    try:
+        local = moment.astimezone(printed_zone.get())
+    except OverflowError:  # At the end of the year 9999.
+        local = moment.astimezone(timezone.utc)
+    return f"{local:%Y-%m-%d %H:%M:%S %Z}"
 
 
 def rate(number: float) -> str:
@@ -118,7 +126,7 @@ class Fact(NamedTuple):
     def text(self) -> str:
         """Return the value as a text."""
         if isinstance(self.value, datetime):
-            return utc(self.value)
+            return full(self.value)
         return f"{self.value:,}" if isinstance(self.value, int) else str(self.value)
 
 

@@ -170,6 +170,16 @@ def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: 
     assert hint in admin.ok(verb, "--definition", "export")
 
 
+def test_times_are_in_the_zone_that_is_asked_for(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run("dead", started_at=datetime(2026, 1, 31, 23, 30, tzinfo=timezone.utc))
+    assert "2026-01-31 23:30:00 UTC" in admin.ok("show", run_id)
+    tokyo = "--timezone", "Asia/Tokyo"
+    for words in (("show", run_id, *tokyo), (*tokyo, "show", run_id)):
+        assert "2026-02-01 08:30:00 JST" in admin.ok(*words)
+    assert "2026-01-31 23:30:00 UTC" in admin.ok("show", run_id)
+    assert "no time zone 'Asia/Tokio'" in admin.refused("list", "--timezone", "Asia/Tokio", code=2)
+
+
 def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows) -> None:
     ours = '  File "/lib/flask_cronjobs/engine/worker/runner.py", line 12, in call\n    call()\n'
     theirs = '  File "/srv/shop.py", line 3, in send\n    post()\n'
