@@ -51,6 +51,7 @@ def life_of(run: RunView) -> Life | None:
     if not attempts:
         return None
     end = max(moment for each in attempts for moment in _moments(each, run))
+    end = end if run.row.finished_at is not None else max(end, run.now)
     first = attempts[0].started_at or run.now
     start = min(run.row.scheduled_for, first) if attempts[0].number == 1 else first
     whole = max((end - start).total_seconds(), 1e-6)
@@ -79,10 +80,12 @@ def _spans(
         begun, over = _moments(each, run)
         if begun > before:
             yield None, before, begun, "waited"
-        outcome = "is running since" if each.outcome == "running" else f"{each.outcome} after"
+        outcome = "has run" if each.outcome == "running" else f"{each.outcome} after"
         tone = tone_of("failed" if each.outcome == "failed" else run.row.status)
         yield tone, begun, max(begun, over), f"attempt {each.number} {outcome}"
         before = max(before, over)
+    if run.row.finished_at is None and before < run.now:
+        yield None, before, run.now, "has waited"
 
 
 def differences(before: JSON, after: JSON) -> list[str]:

@@ -255,6 +255,18 @@ def failed(pages: Pages) -> int:
     return run_id
 
 
+def test_the_life_of_a_run_that_goes_on_lasts_until_now(pages: Pages) -> None:
+    started = NOW - timedelta(seconds=30)
+    retried = pages.add("queued", attempts=1)
+    pages.insert(JobFailure(
+        run_id=retried, attempt=1, worker="w", error_type="E", error="no", started_at=started,
+        failed_at=started + timedelta(seconds=15),
+    ))  # fmt: skip
+    pages.shows(f"runs/{retried}", "attempt 1 failed after 15 s, has waited ")
+    running = pages.add("running", attempts=1, run_at=started, started_at=started)
+    pages.shows(f"runs/{running}", "attempt 1 has run ", " so far")
+
+
 def test_a_dead_run_shows_its_life_and_what_differs_from_the_last_success(
     pages: Pages, failed: int
 ) -> None:

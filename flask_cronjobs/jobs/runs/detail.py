@@ -14,7 +14,7 @@ from ...models.conditions import DEAD
 from ...text import redacted
 from ...types import JSON, Status, without_secret
 from ..eligibility import PauseView, list_pauses, stopping
-from ..humanize import Fact, Link, duration, known, plural, since
+from ..humanize import Fact, Link, duration, known, plural, seconds_since, since
 from ..operations import OperationView, operations_on
 from ..outcomes import FAILURES_KEPT
 from ..reader import (
@@ -191,7 +191,7 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("scheduled for", row.scheduled_for),
         Fact("due", row.run_at if waits else None, row.run_at),
         Fact("last started", row.started_at, row.started_at),
-        Fact("waited, then ran", _waited_and_took(row), latest),
+        Fact("waited, then ran", _waited_and_took(row, run.now), latest),
         Fact("finished", row.finished_at, row.finished_at),
         Fact("handed to", row.handed_to, f"if it does not begin there, it comes back {back}"),
         Fact(
@@ -221,9 +221,11 @@ def _uncounted(run: RunView) -> str | None:
     return f"the first {first} not count, since steps ended"
 
 
-def _waited_and_took(row: RunRow) -> str | None:
+def _waited_and_took(row: RunRow, now: datetime) -> str | None:
     if row.waited is None:
         return None
+    if row.status == "running" and row.started_at is not None:
+        return f"{duration(row.waited)}, then {duration(seconds_since(row.started_at, now))} so far"
     return ", then ".join(duration(each) for each in (row.waited, row.took) if each is not None)
 
 
