@@ -211,10 +211,10 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
 def web_paths(app: Flask, run_id: int) -> list[str]:
     """Return the paths of the pages, if they are mounted."""
     prefix = state_of(app).settings.url_prefix
-    paths = [f"{rule.rule}" for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())]
-    # The tick route answers every method, with 404 to all but a POST with the token.
+    # Actions and the tick route take POST as well, and answer a GET by 405 or 404.
+    rules = [rule for rule in app.url_map.iter_rules() if "POST" not in (rule.methods or ())]
+    paths = [f"{rule.rule}" for rule in rules]
     ours = [path for path in paths if path.startswith(f"{prefix}/") and "static" not in path]
-    ours = [path for path in ours if path != f"{prefix}/tick"]
     queries = {
         f"{prefix}/definition": "?name=task_3",
         f"{prefix}/task": "?name=task_3",
