@@ -172,13 +172,7 @@ def _take_marks(d: Dialect) -> TextClause:
     return text(f"""
     WITH given AS MATERIALIZED {d.table("groups", **columns, priority="integer", free="integer")},
     ready AS MATERIALIZED (
-        SELECT rate_key, (
-            SELECT count(*) FROM (
-                SELECT job_type, queue, run_at, attempts, max_attempts,
-                    concurrency_key, concurrency_limit
-                FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key LIMIT {_READY}
-            ) AS r WHERE {claimable(d)} AND {_has_share("r")}
-        ) AS number
+        SELECT rate_key, ({_number_ready(d)}) AS number
         FROM (SELECT DISTINCT rate_key FROM given) AS keys
     ),
     due AS MATERIALIZED (
@@ -203,6 +197,17 @@ def _take_marks(d: Dialect) -> TextClause:
         rate_key = CASE WHEN {d.one_of("job_type", "rated")} THEN rate_key END
     WHERE {d.any_of("id", "SELECT id FROM free")} RETURNING id
     """)
+
+
+def _number_ready(d: Dialect) -> str:
+    """Return SQL for how many runs of ``keys.rate_key`` may be claimed already."""
+    return f"""
+        SELECT count(*) FROM (
+            SELECT job_type, queue, run_at, attempts, max_attempts,
+                concurrency_key, concurrency_limit
+            FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key LIMIT {_READY}
+        ) AS r WHERE {claimable(d)} AND {_has_share("r")}
+    """
 
 
 def _has_share(run: str) -> str:
