@@ -230,8 +230,10 @@ class _Step:
 
     def __init__(self, state: State, kind: str, name: str) -> None:
         check_key(f"{kind}: the name", name, 200)
-        self.state, self.kind, self.name = state, kind, name
-        self.run = _run_of(state, self)
+        self.state: State = state
+        self.kind: str = kind
+        self.name: str = name
+        self.run: CurrentRun = _run_of(state, self)
         self._note_line()
         row = self._known_rows().get(name)
         if row is not None and row.kind != kind:
@@ -240,7 +242,7 @@ class _Step:
             )
         self.result: JSON = None if row is None else row.result
         self._chunks = 0 if row is None else row.chunks
-        self.finished = row is not None and row.finished
+        self.finished: bool = row is not None and row.finished
         self.row: StepRow | None = row if self.finished else None
         self._session: Session = state.db.session()
 
