@@ -21,8 +21,8 @@ from ...types import JSON
 from ..humanize import duration, plural
 from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
 from ..runs.filters import RunFilter
-from ..runs.labels import shown_key
 from ..runs.list import RunRow, page_ids, rows_of
+from ..runs.search import shown_key
 from ..state import State
 from .slots import slots_of
 from .views import DefinitionView, definition_views, next_slots, whole_rows

@@ -12,9 +12,8 @@ from ...models.conditions import KEYED, ORDERED, UNKEYED
 from ...registry.rate import Rate
 from ..eligibility import PauseView, list_pauses, not_paused, stopping
 from ..humanize import duration, late, seconds_since, since
+from ..queues import ends, is_unserved
 from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
-from ..workers import is_unserved
-from .throughput import ends
 
 if TYPE_CHECKING:
     from .list import RunRow
