@@ -37,8 +37,8 @@ from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew, watch
 from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim, release_token
 from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
-from flask_cronjobs.registry.rate import Rate
-from flask_cronjobs.registry.registry import DefinitionSpec
+from flask_cronjobs.registry import DefinitionSpec
+from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome, stored_time
 from tests.jobs.test_rates import refuse_too_early
