@@ -124,11 +124,6 @@ def marked(text: str, part: str) -> Markup:
     )
 
 
-def percent(part: float) -> str:
-    """Return *part* of 1 as ``97.5 %``, rounded down: 100 % is all of them."""
-    return f"{int(part * 1000) / 10:g} %"
-
-
 def describe(run: RunView) -> str:
     """Return the state of *run* as a sentence."""
     row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
