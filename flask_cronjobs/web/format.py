@@ -73,9 +73,7 @@ def _hour(local: datetime) -> str:
 
 
 #: A moment in a sentence, such as those of missed slots.
-_IN_TEXT = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2})(?: UTC|(?= to [0-9: -]{16} UTC))"
-)
+_IN_TEXT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}) UTC")
 
 
 def in_zone(sentence: str, zone: str, now: datetime) -> str:
