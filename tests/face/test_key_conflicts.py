@@ -84,8 +84,8 @@ def test_other_payload_is_logged_and_not_shown(
     assert record.getMessage() == (
         f"The idempotency key of this run is held by run {first.id} of the task greet, with "
         "another payload, which is succeeded since 2026-01-02 03:04 UTC and holds the key until "
-        "about 2026-01-16 03:04 UTC, when its row is pruned. Nothing was enqueued. If this is other "
-        "work, give it another key: put into the key what differs."
+        "about 2026-01-16 03:04 UTC, when its row is pruned. Nothing was enqueued. If this is "
+        "other work, give it another key: put into the key what differs."
     )
 
 
