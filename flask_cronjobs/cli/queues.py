@@ -11,11 +11,10 @@ from sqlalchemy import Row
 
 from ..jobs.humanize import ago, duration, full, rate, seconds_since
 from ..jobs.orders import KeyOrder, list_key_orders
-from ..jobs.queues import QueueView, list_queues
+from ..jobs.queues import HostView, QueueView, list_hosts, list_queues
 from ..jobs.reader import reading
 from ..jobs.state import state_of
 from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
-from ..jobs.workers import HostView, list_hosts
 from ..text import one_line
 from .group import JobsGroup, examples
 from .lists import listing, print_page, watchable

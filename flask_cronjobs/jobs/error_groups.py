@@ -13,7 +13,7 @@ from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
 from ..models.conditions import DEAD
 from ..text import one_line
-from .fingerprints import pattern_of
+from .columns import pattern_of
 from .history import list_marks
 from .operations import Act, perform
 from .reader import (

@@ -232,8 +232,8 @@ def list_key_orders(
     # Here, since it maps the tables, which a tick does not use.
     from .eligibility import list_pauses, stopping
     from .reader import CAP, count_of, cut_page, reading
-    from .runs.labels import keys_of
     from .runs.list import rows_of
+    from .runs.search import keys_of
 
     with reading(source) as reader:
         which = _heads(STOPS if stopped else ORDERED, reader.dialect)

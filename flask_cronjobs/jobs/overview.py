@@ -1,11 +1,10 @@
-"""The overview, read over one connection; and the page of what a text names."""
+"""The overview, read over one connection."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import case, func, literal, select, text
 
@@ -13,11 +12,7 @@ from ..models.conditions import DEAD, KEYED_GROUPS, RATE_WAITS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .history import Mark, list_marks
-from .humanize import Link
-from .pauses import queues
 from .reader import (
-    BATCHES,
-    DEFINITIONS,
     RUNS,
     Count,
     Reader,
@@ -29,7 +24,6 @@ from .reader import (
     values_of,
 )
 from .runs.list import ERROR_SHOWN, first_line
-from .runs.search import named
 from .ticks import Bucket, read_activity
 from .waiting import waiting_groups
 
@@ -196,30 +190,3 @@ def _waiting_of(
     )
     rows = reader.rows(select(each.c.value, number.label("number")))
     return {row.value: count_of(row.number) for row in rows}
-
-
-def find_place(source: Source, name: str) -> Link:
-    """Return the page of what *name* names; else that of the runs in which it is found.
-
-    In this order: the id or a key of a run, the key of a batch, the name of a definition, of a task
-    that the code declares, of a queue.
-    """
-    name = name.strip()
-    with reading(source) as reader:
-        runs = named(reader, name)
-        if runs and (len(runs) == 1 or str(runs[0]) == name.removeprefix("#")):
-            # A number may be meant as a customer's: the page says how to search for that.
-            return "run", {"run_id": runs[0], **({"q": name} if name.isdecimal() else {})}
-        if _has(reader, BATCHES.c.key, name):
-            return "batch", {"key": name}
-        if _has(reader, DEFINITIONS.c.name, name):
-            return "definition", {"name": name}
-        if name in reader.state.registry.tasks:
-            return "task", {"name": name}
-        if name in queues(reader.state):
-            return "runs", {"queue": name}
-    return "runs", {"q": name}
-
-
-def _has(reader: Reader, column: Any, name: str) -> bool:
-    return bool(reader.rows(select(column).where(column == name).limit(1)))

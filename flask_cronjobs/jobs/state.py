@@ -97,6 +97,11 @@ class State:
         with self._context():
             return self.db.bind
 
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the tasks of this app's code use, by name."""
+        return sorted({task.options.queue for task in self.registry.tasks.values()})
+
     def forget_connections(self) -> None:
         """In a forked process, forget the connections, which are the parent's, and close none."""
         with self.app.app_context():

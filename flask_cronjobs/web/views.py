@@ -20,18 +20,16 @@ from ..jobs.error_groups import list_errors
 from ..jobs.health import headline_of, tone_of
 from ..jobs.operations import list_operations
 from ..jobs.orders import list_key_orders
-from ..jobs.overview import find_place, read_overview
-from ..jobs.pauses import queues as declared_queues
-from ..jobs.queues import list_queues
+from ..jobs.overview import read_overview
+from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, RunFilter, sorting_of
 from ..jobs.runs.list import WINDOW, list_runs
-from ..jobs.runs.search import scope, wanted
+from ..jobs.runs.search import find_place, scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.trends import Trend, read_trend
-from ..jobs.workers import list_hosts
 from ..text import HIDDEN
 from .actions import run_or_404
 from .bulk import BULK
@@ -73,7 +71,7 @@ def overview() -> ResponseReturnValue:
         headline=headline_of(view.verdict, view.figures),
         chart=chart(view.activity, view.marks),
         declared=len(state_of().registry.declarations),
-        queues=declared_queues(state_of()),
+        queues=state_of().queues,
         tasks=sorted(state_of().registry.tasks),
         refresh=REFRESH,
         data=view,

@@ -10,13 +10,13 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.jobs import error_groups as views
+from flask_cronjobs.jobs.columns import fingerprint, pattern_of
 from flask_cronjobs.jobs.error_groups import (
     ErrorGroup,
     decide,
     list_errors,
     retry_group,
 )
-from flask_cronjobs.jobs.fingerprints import fingerprint, pattern_of
 from flask_cronjobs.jobs.operations import list_operations
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.reader import Count

@@ -10,11 +10,17 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.errors import StateConflict
-from flask_cronjobs.jobs.definitions.actions import add_definition, remove_definition, run_now
+from flask_cronjobs.jobs.definitions.actions import (
+    Target,
+    add_definition,
+    pause,
+    remove_definition,
+    resume,
+    run_now,
+)
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
 from flask_cronjobs.jobs.history import add_mark, remove_mark
 from flask_cronjobs.jobs.operations import KEPT, OperationView, list_operations, operations_on
-from flask_cronjobs.jobs.pauses import Target, pause, resume
 from flask_cronjobs.jobs.pruning import prune, prune_all
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
 from flask_cronjobs.jobs.runs.detail import facts_of, find_run

@@ -9,9 +9,9 @@ import pytest
 from flask_cronjobs import CronJobs, __version__
 from flask_cronjobs.jobs.health import findings_of, read_verdict_and_figures
 from flask_cronjobs.jobs.humanize import duration
+from flask_cronjobs.jobs.queues import HostView, hosts_of, list_hosts
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.jobs.workers import HostView, hosts_of, list_hosts
 from tests.rows import Rows
 
 MINUTE = 60.0

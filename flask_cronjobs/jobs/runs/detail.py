@@ -31,8 +31,8 @@ from ..reader import (
     record,
 )
 from ..step_views import StepView, steps_of
-from .labels import shown_keys
 from .list import RunRow, run_row, with_definition
+from .search import shown_keys
 from .waits import Wait, position, waits_of
 
 #: How many outputs a view has: each may have 64 kB.

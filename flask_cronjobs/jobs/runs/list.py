@@ -26,8 +26,7 @@ from ...types import Status, handed_to, without_secret
 from ..reader import DEFINITIONS, RUNS, Page, Query, Reader, Source, reading, record
 from ..waiting import first_due, overdue
 from .filters import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, RunFilter, Sorting
-from .labels import label_of, payload_columns
-from .search import SEARCH_ALL_FOR, SEARCH_FOR, Hit, named, showing
+from .search import SEARCH_ALL_FOR, SEARCH_FOR, Hit, label_of, named, payload_columns, showing
 from .waits import Wait, waits_of
 
 
