@@ -58,7 +58,7 @@ def trend(task: str | None, as_json: bool) -> None:
 
 def _print_task(task: str, as_json: bool) -> None:
     zone = printed_zone.get(None)
-    found = read_trend(state_of(), task, zone and str(zone))
+    found = read_trend(state_of(), task, None if zone is None else str(zone))
     if not found.days:
         tasks = state_of().registry.tasks
         hint = "" if task in tasks else did_you_mean(task, tasks)

@@ -37,7 +37,7 @@ def test_overview_of_an_empty_app_teaches(admin: Admin) -> None:
 def test_times_in_sentences_are_in_the_zone_that_is_asked_for(admin: Admin, rows: Rows) -> None:
     made = rows.definition("daily", schedule="0 7 * * *")
     slot = ago(3600).replace(second=0, microsecond=0)
-    why = {"error_type": "Missed", "scheduled_for": slot, "finished_at": ago(5)}
+    why: dict[str, Any] = {"error_type": "Missed", "scheduled_for": slot, "finished_at": ago(5)}
     rows.run("skipped", definition_id=made, **why)
     rows.tick()
     tokyo = f"{slot + timedelta(hours=9):%Y-%m-%d %H:%M} JST"
