@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, get_args
 
 from sqlalchemy import (
@@ -26,7 +26,7 @@ from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
 from .definitions.slots import slots_of
 from .effects import is_in_doubt
-from .humanize import Link, duration, plural, seconds_since
+from .humanize import Link, duration, minute, plural, seconds_since
 from .reader import (
     DEFINITIONS,
     EFFECTS,
@@ -70,8 +70,8 @@ class Missed:
     def __str__(self) -> str:
         """Return the same for people, such as "3 slots of a and b were missed, from … to …"."""
         were = "was" if self.slots == 1 else "were"
-        first, until = _minute(self.first), _minute(self.last)
-        span = f"at {first} UTC" if first == until else f"from {first} to {until} UTC"
+        first, until = minute(self.first), minute(self.last)
+        span = f"at {first}" if first == until else f"from {first} to {until}"
         *others, last = self.names or ("",)
         if more := len(others) - _NAMED + 1 if len(others) >= _NAMED else 0:
             others, last = others[: _NAMED - 1], f"{more + 1} more"
@@ -118,10 +118,6 @@ def missed_slots(reader: Reader) -> Missed | None:
         tuple({row.definition_id: None for row in rows if row.definition_id is not None}),
         tuple(sorted({row.name for row in rows if row.name is not None})),
     )
-
-
-def _minute(moment: datetime) -> str:
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M}"
 
 
 #: What to check, for the doctor and the verdict.

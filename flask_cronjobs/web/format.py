@@ -73,9 +73,7 @@ def _hour(local: datetime) -> str:
 
 
 #: A moment in a sentence, such as those of missed slots.
-_IN_TEXT = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2})(?: UTC|(?= to [0-9: -]{16} UTC))"
-)
+_IN_TEXT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}) UTC")
 
 
 def in_zone(sentence: str, zone: str, now: datetime) -> str:
@@ -122,11 +120,6 @@ def marked(text: str, part: str) -> Markup:
         Markup("<mark>%s</mark>") % piece if place % 2 else escape(piece)
         for place, piece in enumerate(pieces)
     )
-
-
-def percent(part: float) -> str:
-    """Return *part* of 1 as ``97.5 %``, rounded down: 100 % is all of them."""
-    return f"{int(part * 1000) / 10:g} %"
 
 
 def describe(run: RunView) -> str:

@@ -252,7 +252,7 @@ class TestMissed:
         assert figures.missed is not None
         assert figures.missed.slots in (26, 27)
         assert figures.missed.first == first
-        said = f"{figures.missed.slots} slots of hourly were missed, from {first:%Y-%m-%d %H:%M} to"
+        said = f"slots of hourly were missed, from {first:%Y-%m-%d %H:%M} UTC to"
         assert said in headline_of(verdict, figures)
         assert admin().output.startswith("WARN")
         assert said in admin().output

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,8 +26,8 @@ from ..state import State
 from .slots import slots_of
 from .views import DefinitionView, definition_views, next_slots, whole_rows
 
-#: How many of the latest runs the statistics look at, and how many of them are shown.
-LOOKED_AT, SHOWN = 200, 50
+#: How many of the latest runs are shown.
+SHOWN = 50
 #: How many gaps in its slots a definition's page shows, of so many runs set aside of all.
 GAPS, SET_ASIDE_LOOKED_AT = 20, 2_000
 #: How many of its next slots a definition's page shows.
@@ -65,7 +64,6 @@ class DefinitionDetail:
     :ivar task: what this app's code says about its task; None if it does not declare it.
     :ivar missed: the latest slots that it missed, the last gap first.
     :ivar runs: its last 50 runs, newest first.
-    :ivar statistics: of its last 200 runs.
     :ivar now: the database's now.
     """
 
@@ -81,7 +79,6 @@ class DefinitionDetail:
     task: TaskCode | None
     missed: tuple[MissedSlots, ...]
     runs: tuple[RunRow, ...]
-    statistics: Statistics
     now: datetime
 
 
@@ -92,7 +89,6 @@ class TaskDetail:
     :ivar declared: what this app's code says about it; None if it does not declare it.
     :ivar definitions: its definitions by name, at most 50.
     :ivar runs: its last 50 runs among the newest 50,000 of all tasks, newest first.
-    :ivar statistics: of its last 200 among them.
     :ivar partial: whether there are older runs, which were not searched.
     :ivar now: the database's now.
     """
@@ -101,7 +97,6 @@ class TaskDetail:
     declared: TaskCode | None
     definitions: tuple[DefinitionView, ...]
     runs: tuple[RunRow, ...]
-    statistics: Statistics
     partial: bool
     now: datetime
 
@@ -129,8 +124,7 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
             ),
             task=task_code(reader.state, row.job_type),
             missed=tuple(_missed(reader, row.id)),
-            runs=tuple(found[:SHOWN]),
-            statistics=statistics(found),
+            runs=tuple(found),
             now=reader.now,
         )
 
@@ -140,17 +134,16 @@ def find_task(source: Source, name: str) -> TaskDetail | None:
     with reading(source) as reader:
         statement = whole_rows(reader).where(DEFINITIONS.c.job_type == name)
         rows = reader.rows(statement.order_by(DEFINITIONS.c.name).limit(DEFINITIONS_OF_A_TASK))
-        latest, floor, _ = page_ids(reader, RunFilter(task=name), None, LOOKED_AT)
+        latest, floor, _ = page_ids(reader, RunFilter(task=name), None, SHOWN)
         declared = task_code(reader.state, name)
         if declared is None and not rows and not latest:
             return None
-        found = rows_of(reader, [run.id for run in latest[:LOOKED_AT]])
+        found = rows_of(reader, [run.id for run in latest[:SHOWN]])
         return TaskDetail(
             name=name,
             declared=declared,
             definitions=definition_views(reader, rows),
-            runs=tuple(found[:SHOWN]),
-            statistics=statistics(found),
+            runs=tuple(found),
             partial=floor is not None,
             now=reader.now,
         )
@@ -158,7 +151,7 @@ def find_task(source: Source, name: str) -> TaskDetail | None:
 
 def _last_runs(definition_id: int) -> Query:
     own = select(RUNS.c.id).where(RUNS.c.definition_id == definition_id)
-    return own.order_by(RUNS.c.scheduled_for.desc()).limit(LOOKED_AT)
+    return own.order_by(RUNS.c.scheduled_for.desc()).limit(SHOWN)
 
 
 def _missed(reader: Reader, definition_id: int) -> Iterator[MissedSlots]:
@@ -254,61 +247,3 @@ def _retry(policy: RetryPolicy) -> str:
         return f"{attempts} at most, after delays that a function chooses"
     delays = f"{policy.backoff} delays from {duration(policy.base)} to {duration(policy.cap)}"
     return f"{attempts}, {delays}"
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """How some numbers of seconds are spread: half are at most `p50`, 95 of 100 at most `p95`."""
-
-    p50: float
-    p95: float
-    most: float
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """The latest runs of a definition or a task, in numbers.
-
-    :ivar runs: how many runs were looked at.
-    :ivar since: when the first of them was due; None if there is none.
-    :ivar ended: how many of them succeeded or ended dead.
-    :ivar took: how long these took; None if none has ended.
-    :ivar waited: how long runs were due before they began; None if none has begun.
-    """
-
-    runs: int
-    since: datetime | None
-    ended: int
-    succeeded: int
-    took: Spread | None
-    waited: Spread | None
-
-    @property
-    def success_rate(self) -> float | None:
-        """The part of the ended runs that succeeded, from 0 to 1; None if none has ended."""
-        return self.succeeded / self.ended if self.ended else None
-
-
-def statistics(rows: Sequence[RunRow]) -> Statistics:
-    """Return the numbers of *rows*."""
-    ended = [row for row in rows if row.status in ("succeeded", "dead")]
-    return Statistics(
-        runs=len(rows),
-        since=min((row.scheduled_for for row in rows), default=None),
-        ended=len(ended),
-        succeeded=sum(row.status == "succeeded" for row in ended),
-        took=_spread(row.took for row in ended),
-        waited=_spread(row.waited for row in rows),
-    )
-
-
-def _spread(values: Iterable[float | None]) -> Spread | None:
-    known = sorted(value for value in values if value is not None)
-    if not known:
-        return None
-    return Spread(_percentile(known, 50), _percentile(known, 95), known[-1])
-
-
-def _percentile(ascending: Sequence[float], percent: int) -> float:
-    """Return the least of the values that *percent* of them do not exceed."""
-    return ascending[math.ceil(len(ascending) * percent / 100) - 1]

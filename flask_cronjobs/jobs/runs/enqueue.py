@@ -240,13 +240,13 @@ def _tell_conflicts(
 def _conflict(settings: Settings, run: Holder | JobRun, task: str, payload: str) -> str | None:
     """Return a warning if the key's *run* is not what was wanted, or will never be executed.
 
-    The payloads themselves are never logged.
+    It names neither payloads nor keys, which may be made of values to hide.
 
     :param task: the task of the run that was wanted.
     :param payload: its payload, as JSON text.
     :raises KeyConflict: it is a run of another task.
     """
-    holder = f"The idempotency key {run.idempotency_key!r} is held by run {run.id}"
+    holder = f"The idempotency key of this run is held by run {run.id}"
     if run.job_type != task:
         raise KeyConflict(
             f"{holder} of the task {run.job_type}, which {_status(settings, run)}. Nothing was "
@@ -267,6 +267,7 @@ def _conflict(settings: Settings, run: Holder | JobRun, task: str, payload: str)
 
 
 def _status(settings: Settings, run: Holder | JobRun) -> str:
+    """Return what *run* is, and until when it has its key: in UTC, as all that an app logs."""
     if run.unique_while is not None:
         until = "has ended" if run.unique_while == "pending" else "begins"
         return f"is {run.status} and holds the key until it {until}"

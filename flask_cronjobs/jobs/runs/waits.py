@@ -180,8 +180,8 @@ def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
     slot_at = waiting.slot_at
     if slot_at is None or waiting.row.run_at > waiting.now:
         return
-    is_open = slot_at <= waiting.now
-    when = "a worker takes the next" if is_open else f"next at {slot_at:%H:%M:%S} UTC"
+    since_slot = seconds_since(slot_at, waiting.now)
+    when = "a worker takes the next" if since_slot > -1 else f"next {late(since_slot)}"
     yield Wait("rate", f"for its rate, {when}", f"for its rate, {when}")
 
 
