@@ -19,8 +19,8 @@ from .jobs.runs.uncommitted import watch_commits
 from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
+from .registry import Declaration, Registry, name_of
 from .registry.options import SCHEDULE_OPTIONS, AroundHook, EnqueueOptions, TaskOptions
-from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import (
     OF_TASK,

@@ -12,10 +12,10 @@ from .config import in_seconds
 from .errors import PayloadError
 from .jobs.state import state_of
 from .log import logger
+from .registry import Registry, declaration
 from .registry.arguments import Upgrade
 from .registry.handler import Handler
 from .registry.options import EnqueueOptions, NewRun, TaskOptions
-from .registry.registry import Registry, declaration
 from .registry.validation import OF_METHODS, OF_USING, answering, check_upgrade
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 

@@ -1,16 +1,28 @@
-"""What stands beside the runs, as mapped classes: what attempts left, what people and ticks did."""
+"""The base of the mapped classes; the classes for what attempts left, people and ticks did."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import Boolean, Float, ForeignKey, Index, Integer, String, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import JSON as JSONColumn
+from sqlalchemy.types import TypeEngine
 
 from ..types import JSON
 from . import conditions
-from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial
 
 __all__ = [
@@ -26,6 +38,26 @@ __all__ = [
     "JobStep",
     "JobTick",
 ]
+
+
+NOW = text("CURRENT_TIMESTAMP")
+#: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
+BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
+JSONType: TypeEngine[Any] = JSONColumn(none_as_null=True).with_variant(
+    JSONB(none_as_null=True), "postgresql"
+)
+
+
+class Base(DeclarativeBase):
+    """The declarative base of the job tables, separate from the app's own."""
+
+    # Fix every name, so that a naming convention of the app does not change those of the copies.
+    metadata: ClassVar[MetaData] = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            **dict.fromkeys(("ck", "fk", "ix", "uq"), "%(constraint_name)s"),
+        }
+    )
 
 
 class JobFailure(Base):

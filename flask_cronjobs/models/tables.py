@@ -16,9 +16,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
-from . import records as records  # Whoever maps these classes maps those.
-from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .records import NOW, Base, BigId, JSONType
 
 __all__ = ["JobBatch", "JobDefinition", "JobEffect", "JobRun"]
 

@@ -13,14 +13,15 @@ from ..config import in_seconds
 from ..errors import SetupError, TaskError
 from ..text import did_you_mean
 from .options import (
+    MOST_REST,
     SCHEDULE_OPTIONS,
     Around,
     AroundHook,
     TaskOptions,
     check_name,
     check_options,
+    read_rate,
 )
-from .rate import MOST_REST, read_rate
 from .retry import check_retry, why_uncallable
 
 M = TypeVar("M", bound=Callable[..., Any])

@@ -21,8 +21,8 @@ from ..jobs.state import State, state_of
 from ..log import worker_name
 from ..models import JobRun
 from ..models.conditions import RUNNABLE
+from ..registry import name_of
 from ..registry.payload import check_keys
-from ..registry.registry import name_of
 from ..task import Task
 from ..types import TickReport, stored_time
 from .inline import (

@@ -29,7 +29,7 @@ from flask_cronjobs.jobs.runs.list import list_runs, matching
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobOperation
-from flask_cronjobs.registry.registry import DefinitionSpec
+from flask_cronjobs.registry import DefinitionSpec
 from tests.rows import Rows, ago
 
 
