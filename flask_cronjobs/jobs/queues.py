@@ -313,7 +313,7 @@ class Silence:
 def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:
     """Return the hosts that ticked within the last day: silent ones, those here, then the others.
 
-    :param limit: how many at most. What is left out is not said: they are those that are gone.
+    :param limit: how many at most.
     """
     order = "silent", "here", "ended", "gone"
     with reading(source) as reader:
@@ -324,7 +324,7 @@ def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:
             runs = at_work.get(host.host, [])
             some = tuple(runs[:_RUNS_SHOWN])
             rows.append(replace(host, running=Count(len(runs), capped), runs=some))
-        return Page(rows, None, reader.now)
+        return Page(rows, None, reader.now, Count(len(found)))
 
 
 @read_once

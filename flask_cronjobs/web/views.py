@@ -121,8 +121,8 @@ def ticks() -> ResponseReturnValue:
     before = row_id(request.args, "before")
     with reading(state_of()) as reader:
         found = list_ticks(reader, _TICKS, before)
-        gaps = list_gaps(reader) if before is None else ()
-    data = {"ticks": found.rows, "gaps": gaps, "before": found.next}
+        gaps = list_gaps(reader) if before is None else Page((), None, reader.now)
+    data = {"ticks": found.rows, "gaps": gaps.rows, "before": found.next}
     return _list_page("ticks", found, data, gaps=gaps)
 
 
@@ -134,6 +134,7 @@ def queues() -> ResponseReturnValue:
         "queues",
         queues=found.rows,
         hosts=hosts.rows,
+        cut=hosts.cut("host"),
         now=found.now,
         refresh=REFRESH,
         data={"queues": found.rows, "hosts": hosts.rows},

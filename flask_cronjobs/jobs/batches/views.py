@@ -12,11 +12,13 @@ from sqlalchemy import ColumnElement, Row, select, text
 
 from ...models.conditions import OPEN_BATCH
 from ...types import TERMINAL, BatchCounts
-from ..humanize import Fact, duration, known, plural
+from ..humanize import Fact, Link, duration, known, plural
 from ..reader import BATCHES, Page, Source, cut_page, readable, reading, record
-from .members import all_members, counts_of, inside_of
+from .members import Inside, all_members, counts_of, inside_of
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
+#: How many batches inside in which a member died are named.
+_DEAD_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class BatchView:
     :ivar counts: its members by how they ended, counted from their rows.
     :ivar waiting: the runs that wait, also for a retry.
     :ivar inside: the batches inside it that have not ended.
+    :ivar dead_inside: the keys of batches inside it in which a member died, three at most.
+    :ivar dead_runs: how many of its dead members are runs.
     :ivar whole: its members and those of the batches inside it, at any depth, by status; a batch
         that has not ended is ``open``.
     """
@@ -44,6 +48,8 @@ class BatchView:
     waiting: int
     running: int
     inside: int
+    dead_runs: int
+    dead_inside: tuple[str, ...]
     whole: Counter[str] = field(default_factory=Counter[str])
 
     @property
@@ -126,8 +132,12 @@ def _members_of(batch: BatchView) -> Iterator[Fact]:
     live = {"waiting": batch.waiting, "running": batch.running}
     for name, number in ({name: getattr(batch.counts, name) for name in TERMINAL} | live).items():
         status = "queued" if name == "waiting" else name
+        is_empty = name == "dead" and not batch.dead_runs
         if number or name in ("succeeded", "dead"):
-            yield Fact(name, number, link=("runs", {"batch": batch.key, "status": status}))
+            link: Link = ("runs", {"batch": batch.key, "status": status})
+            yield Fact(name, number, link=None if is_empty else link)
+    for key in batch.dead_inside:
+        yield Fact("a member died in", key, link=("batch", {"key": key}))
 
 
 def list_batches(
@@ -166,12 +176,14 @@ def _found(
         return tuple(_view(row, members[row.id], inside[row.id]) for row in rows)
 
 
-def _view(row: Row[Any], members: Counter[str], inside: Counter[str]) -> BatchView:
+def _view(row: Row[Any], members: Counter[str], inside: Inside) -> BatchView:
     return record(
         BatchView,
         row,
         counts=counts_of(row, members),
-        whole=members + inside,
+        whole=members + inside.members,
+        dead_runs=max(0, members["dead"] - len(inside.dead)),
+        dead_inside=tuple(inside.dead[:_DEAD_NAMED]),
         waiting=members["queued"] + members["failed"],
         running=members["running"],
         inside=members["open"],
