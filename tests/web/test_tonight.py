@@ -90,7 +90,8 @@ def test_pieces_of_one_kind_that_are_close_are_one_node() -> None:
         at = start + timedelta(minutes=minute)
         return Piece(kind, at, at + timedelta(seconds=1), minute)
 
-    kinds: list[Kind] = ["succeeded"] * 5 + ["dead"] + ["succeeded"] * 2
+    good: list[Kind] = ["succeeded"]
+    kinds: list[Kind] = [*good * 5, "dead", *good * 2]
     near = [piece(kind, 5 * at) for at, kind in enumerate(kinds)]
     lane = Lane("a", "a", "UTC", (*near, piece("succeeded", 120)), None)
     drawn = stretches(lane, start, start + timedelta(hours=24))
