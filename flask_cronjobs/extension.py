@@ -302,9 +302,8 @@ class CronJobs(OperatorMethods, StepMethods):
         :raises PayloadError: *payload* is not plain JSON.
         :raises TablesMissing: the job tables do not exist.
         """
-        options = {
-            each: value for each, value in locals().items() if each in EnqueueOptions._fields
-        }
+        given = locals()
+        options = {option: given[option] for option in EnqueueOptions._fields}
         task = self.get(name)
         return task.using(**options).enqueue(**task.payload_from(payload or {}))
 
