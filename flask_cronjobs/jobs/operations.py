@@ -21,7 +21,6 @@ from .humanize import plural
 
 if TYPE_CHECKING:
     from .reader import Page, Query, Reader, Source
-    from .runs.filters import RunFilter
 
 T = TypeVar("T")
 #: For how many seconds operations are kept.
@@ -155,7 +154,7 @@ class OperationView:
     """One operation.
 
     :ivar what: the verb, as in the log.
-    :ivar target: what it was done to.
+    :ivar target: what it was done to: ``34 runs of send, older than 6 h``.
     :ivar run_id: the run, if it was one.
     :ivar asked: how many runs it was to change; None if it was not about runs.
     :ivar done: how many of them it has changed.
@@ -175,22 +174,6 @@ class OperationView:
     finished_at: datetime | None
     stopped: bool = False
     became: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def which(self) -> RunFilter | None:
-        """The filter of its runs, if it was about those that one finds, and all of it is kept."""
-        from .runs.filters import read
-
-        is_cut = len(self.target) >= _LONGEST
-        return None if is_cut else read(self.target.partition(" of ")[2])
-
-    @property
-    def words(self) -> str:
-        """What it was done to, in words: ``34 runs of send, older than 6 h``."""
-        from .runs.filters import words
-
-        which = self.which
-        return self.target if which is None else self.target.partition(" of ")[0] + words(which)
 
     @property
     def progress(self) -> str:
