@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Row, func, literal, select, text, union_all
@@ -204,14 +205,14 @@ def list_operations(
     :param before: only smaller ids, for paging.
     :param limit: at most 100.
     """
-    from .reader import OPERATIONS, cut_page, reading
+    from .reader import OPERATIONS, page_of, reading
 
     limit = max(1, min(limit, 100))
     with reading(source) as reader:
-        newest = select(OPERATIONS).order_by(OPERATIONS.c.id.desc()).limit(limit + 1)
+        newest = select(OPERATIONS).order_by(OPERATIONS.c.id.desc())
         if before is not None:
             newest = newest.where(OPERATIONS.c.id < before)
-        return cut_page(_views(reader, reader.rows(newest)), limit, reader.now)
+        return page_of(reader, newest, limit, partial(_views, reader))
 
 
 def operations_on(source: Source, run_id: int) -> tuple[OperationView, ...]:
