@@ -132,7 +132,7 @@ class Registry:
     @property
     def ordered(self) -> frozenset[str]:
         """The names of the tasks with a strict order."""
-        return frozenset(name for name, task in self.tasks.items() if task.on_dead is not None)
+        return frozenset(name for name, task in self.tasks.items() if task.options.order)
 
     @property
     def rates(self) -> dict[str, Rate]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from ..config import Settings
 from ..errors import PayloadError, TaskError
 from ..text import cut, one_line, redacted, shortened, strip_credentials
-from ..types import JSON, OnDead
+from ..types import JSON
 from .arguments import Arguments
 from .options import EnqueueOptions, Rate, TaskOptions, is_key, read_rate
 from .payload import check_keys, payload_text
@@ -131,11 +131,6 @@ class Handler:
         """Return the task's retry policy; *default_attempts* is its default number of attempts."""
         return retry_policy(self.options.retry, default_attempts)
 
-    @property
-    def on_dead(self) -> OnDead | None:
-        """What those behind a dead run do; None without a strict order."""
-        return None if self.options.order is None else self.options.on_dead or "skip"
-
     def concurrency_key_for(self, payload: Mapping[str, object]) -> str | None:
         """Return the concurrency key of a run with *payload*; by default the task's name.
 
@@ -235,14 +230,10 @@ def policy_columns(
     handler: Handler, settings: Settings, options: EnqueueOptions = _AS_THE_TASK_SAYS
 ) -> dict[str, Any]:
     """Return the columns that do not depend on the payload; *options* come before the task's."""
-    task = handler.options
-    policy = handler.retry_policy(settings.max_attempts)
     return {
+        **handler.options.columns,
         "job_type": handler.name,
-        "queue": options.queue or task.queue,
-        "priority": task.priority if options.priority is None else options.priority,
-        "max_attempts": options.max_attempts or policy.max_attempts,
-        "on_dead": handler.on_dead,
+        "max_attempts": handler.retry_policy(settings.max_attempts).max_attempts,
         "concurrency_limit": handler.concurrency_limit,
         **options.own_columns,
     }

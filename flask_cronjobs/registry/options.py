@@ -55,6 +55,13 @@ class TaskOptions(NamedTuple):
     burst: int | None = None
     label: str | None = None
 
+    @property
+    def columns(self) -> dict[str, object]:
+        """The columns of its runs that an option fills by itself."""
+        # What those behind a dead run do, in a strict order.
+        on_dead = None if self.order is None else self.on_dead or "skip"
+        return {"queue": self.queue, "priority": self.priority, "on_dead": on_dead}
+
 
 #: The options of a schedule that a task may be declared with, and what they are by default.
 SCHEDULE_OPTIONS: Mapping[str, object] = {
@@ -81,16 +88,18 @@ class EnqueueOptions(NamedTuple):
 
     @property
     def own_columns(self) -> dict[str, object]:
-        """The columns that a task has no option for: the key, and when the run is due.
+        """The columns that they fill: of those that a task has, too, the ones that are given.
 
         ``unique_while`` is None if the key is held as long as the row is kept.
         """
         held = None if self.unique_while == "kept" else self.unique_while
+        of_task = {name: getattr(self, name) for name in ("queue", "priority", "max_attempts")}
         return {
             "idempotency_key": self.idempotency_key,
             "unique_while": "waiting" if self.replace else held,
             "run_at": self.run_at,
             "delay": self.delay or 0.0,
+            **{name: value for name, value in of_task.items() if value is not None},
         }
 
     def check(self) -> None:

@@ -152,9 +152,6 @@ def _definition_run(
         "definition_id": None if found is None else found.id,
         **options.own_columns,
     }
-    for name in ("queue", "priority", "max_attempts"):
-        if (given := getattr(options, name)) is not None:
-            values[name] = given
     if payload is not None:
         whole = with_hidden_values(state, payload, spec.payload)
         values |= payload_columns(task, state.settings, task.payload_from(whole))
