@@ -288,14 +288,19 @@ class Page(Generic[Shown]):
         return self.total.shown(len(self.rows), noun)
 
 
-def cut_page(found: Sequence[Shown], limit: int, now: datetime, by: str = "id") -> Page[Shown]:
-    """Return a page of at most *limit* rows.
+def page_of(
+    reader: Reader,
+    statement: Query,
+    limit: int,
+    shown: Callable[[Sequence[Row[Any]]], Sequence[Any]] = list,
+) -> Page[Any]:
+    """Return a page of at most *limit* rows of *statement*, and whether there are more.
 
-    :param found: the rows of the page and one more, if there are so many.
-    :param by: the attribute after whose last value the next page begins.
+    :param shown: makes of the rows what the page shows.
     """
-    following = getattr(found[limit - 1], by) if len(found) > limit else None
-    return Page(found[:limit], following, now)
+    found = reader.rows(statement.limit(limit + 1))
+    following = found[limit - 1].id if len(found) > limit else None
+    return Page(shown(found[:limit]), following, reader.now)
 
 
 def plain_data(value: Any) -> Any:

@@ -380,16 +380,13 @@ def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Pa
 
     :param before: only ticks before the one with this id.
     """
-    from .reader import TICKS, cut_page, reading
+    from .reader import TICKS, page_of, reading
 
-    statement = (
-        select(*(TICKS.c[name] for name in _SHOWN))
-        .order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
-        .limit(limit + 1)
-    )
+    ticks = select(*(TICKS.c[name] for name in _SHOWN))
+    statement = ticks.order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
     if before is not None:
         place = tuple_(TICKS.c.started_at, TICKS.c.id)
         cursor = select(TICKS.c.started_at, TICKS.c.id).where(TICKS.c.id == before)
         statement = statement.where(place < cursor.scalar_subquery())
     with reading(source) as reader:
-        return cut_page(reader.rows(statement), limit, reader.now)
+        return page_of(reader, statement, limit)

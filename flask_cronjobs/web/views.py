@@ -30,7 +30,6 @@ from ..jobs.runs.search import find_place, scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.trends import Trend, read_trend
-from ..text import HIDDEN
 from .actions import run_or_404
 from .bulk import BULK
 from .format import ACROSS, Tone, bars_of, chart, day_chart
@@ -43,7 +42,6 @@ from .params import (
     cursor,
     cursor_text,
     definition_filter,
-    filter_args,
     needed,
     page_zone,
     row_id,
@@ -111,9 +109,7 @@ def errors() -> ResponseReturnValue:
 def operations() -> ResponseReturnValue:
     """Render what operators did, and what became of the runs."""
     found = list_operations(state_of(), **_asked(50))
-    which = [row.which for row in found.rows]
-    links = [None if each is None or HIDDEN in str(each) else filter_args(each) for each in which]
-    return _list_page("operations", found, found_by=links)
+    return _list_page("operations", found)
 
 
 def ticks() -> ResponseReturnValue:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import ColumnElement, Row, select, text
@@ -13,7 +14,7 @@ from sqlalchemy import ColumnElement, Row, select, text
 from ...models.conditions import OPEN_BATCH
 from ...types import TERMINAL, BatchCounts
 from ..humanize import Fact, Link, duration, known, plural
-from ..reader import BATCHES, Page, Source, cut_page, readable, reading, record
+from ..reader import BATCHES, Page, Query, Reader, Source, page_of, readable, reading, record
 from .members import Inside, all_members, counts_of, inside_of
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
@@ -152,28 +153,29 @@ def list_batches(
     if before is not None:
         conditions.append(BATCHES.c.id < before)
     with reading(source) as reader:
-        return cut_page(_found(reader, conditions, limit + 1), limit, reader.now)
+        return page_of(reader, _rows(reader, *conditions), limit, partial(_views, reader))
 
 
 def find_batch(source: Source, which: int | str) -> BatchView | None:
     """Return one batch by its id or its key; None if there is none."""
     column = BATCHES.c.id if isinstance(which, int) else BATCHES.c.key
-    found = _found(source, [column == which], 1)
-    return found[0] if found else None
+    with reading(source) as reader:
+        return next(iter(_views(reader, reader.rows(_rows(reader, column == which)))), None)
 
 
-def _found(
-    source: Source, conditions: Sequence[ColumnElement[bool]], limit: int
-) -> tuple[BatchView, ...]:
+def _rows(reader: Reader, *conditions: ColumnElement[bool]) -> Query:
     outer = BATCHES.alias("outer_batch")
     parent = select(outer.c.key).where(outer.c.id == BATCHES.c.parent_id).scalar_subquery()
-    with reading(source) as reader:
-        columns = (readable(reader, column) for column in BATCHES.c)
-        statement = select(*columns, parent.label("parent")).where(*conditions)
-        rows = reader.rows(statement.order_by(BATCHES.c.id.desc()).limit(limit))
-        members = all_members(reader.connection.execute, reader.dialect, rows)
-        inside = inside_of(reader.connection.execute, reader.dialect, [row.id for row in rows])
-        return tuple(_view(row, members[row.id], inside[row.id]) for row in rows)
+    columns = (readable(reader, column) for column in BATCHES.c)
+    rows = select(*columns, parent.label("parent")).where(*conditions)
+    return rows.order_by(BATCHES.c.id.desc())
+
+
+def _views(reader: Reader, rows: Sequence[Row[Any]]) -> list[BatchView]:
+    execute, d = reader.connection.execute, reader.dialect
+    members = all_members(execute, d, rows)
+    inside = inside_of(execute, d, [row.id for row in rows])
+    return [_view(row, members[row.id], inside[row.id]) for row in rows]
 
 
 def _view(row: Row[Any], members: Counter[str], inside: Inside) -> BatchView:

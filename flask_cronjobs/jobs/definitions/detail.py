@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select, text
+from sqlalchemy import Row, select
 
 from ...errors import ScheduleError
-from ...models.conditions import SET_ASIDE
 from ...registry.handler import Handler
 from ...registry.options import TaskOptions
 from ...registry.retry import Retry, RetryPolicy
 from ...schedule.cron_text import in_words
 from ...text import cut, redacted
 from ...types import JSON
+from ..attention import set_aside
 from ..humanize import duration, plural
 from ..reader import (
     DEFINITIONS,
@@ -41,8 +41,8 @@ from .views import DefinitionView, definition_views, next_slots, whole_rows
 
 #: How many of the latest runs are shown.
 SHOWN = 50
-#: How many gaps in its slots a definition's page shows, of so many runs set aside of all.
-GAPS, SET_ASIDE_LOOKED_AT = 20, 2_000
+#: How many gaps in its slots a definition's page shows.
+GAPS = 20
 #: How many of its next slots a definition's page shows.
 SLOTS = 10
 #: How many definitions of a task are shown.
@@ -176,10 +176,7 @@ def _last_runs(definition_id: int) -> Query:
 
 def _missed(reader: Reader, definition_id: int) -> Query:
     """Return a SELECT of the latest gaps of a definition among what was skipped and cancelled."""
-    names = ("id", "definition_id", "error_type", "last_error", "scheduled_for", "finished_at")
-    columns = (RUNS.c[name] for name in names)
-    newest: Query = select(readable(reader, RUNS.c.result), *columns).where(text(SET_ASIDE))
-    some = newest.order_by(RUNS.c.id.desc()).limit(SET_ASIDE_LOOKED_AT).subquery()
+    some = set_aside(reader)
     of_this = some.c.definition_id == definition_id, some.c.error_type == "Missed"
     return select(some, NUMBER).where(*of_this).limit(GAPS)
 

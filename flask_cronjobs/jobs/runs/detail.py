@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, and_, case, false, func, or_, select, text, true
+from sqlalchemy import Row, and_, case, false, func, or_, select, true
 
-from ...models.conditions import DEAD
 from ...text import redacted
 from ...types import JSON, Status, without_secret
+from ..attention import latest_dead
 from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import Fact, Link, duration, known, plural, seconds_since, since
 from ..operations import OperationView, operations_on
@@ -381,13 +381,7 @@ def _payload(reader: Reader, run_id: int) -> JSON:
 
 
 def _alike(reader: Reader, run: Row[Any]) -> Count:
-    latest = (
-        select(RUNS.c.id, RUNS.c.job_type, RUNS.c.error_type, RUNS.c.fingerprint)
-        .where(text(DEAD))
-        .order_by(RUNS.c.finished_at.desc())
-        .limit(OF_DEAD)
-        .subquery()
-    )
+    latest = latest_dead(OF_DEAD)
     is_of_type = func.coalesce(latest.c.error_type, "") == (run.error_type or "")
     in_group = and_(latest.c.job_type == run.job_type, is_of_type)
     if run.fingerprint is not None:
