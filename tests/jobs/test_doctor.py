@@ -82,14 +82,6 @@ def test_the_database_in_use_is_named(state: State) -> None:
     assert str(state.engine.url.database) in found(state)["database"].what
 
 
-def test_missing_tables_are_an_error(app: Flask, db: SQLAlchemy) -> None:
-    CronJobs(app)
-    finding = found(state_of(app))["tables"]
-    assert finding.level == "error"
-    assert "job_runs" in finding.what
-    assert "admin init" in finding.todo
-
-
 @pytest.mark.parametrize(
     ("statements", "id_", "level", "said"),
     [
@@ -258,21 +250,6 @@ def test_a_pool_of_one_is_a_warning(on_postgresql: Flask) -> None:
     findings = found(state)
     assert findings["pool"].level == "warning"
     assert findings["pooler"].level == "ok"
-
-
-def test_a_pooler_is_no_trouble_once_psycopg_is_set_for_it(
-    on_postgresql: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "is_pooled", lambda connection: True)
-    with state_of(on_postgresql).engine.connect() as connection:
-        driver = connection.connection.driver_connection
-        assert driver is not None
-        (finding,) = database._pooler(connection)
-        assert finding.level == "warning"
-        assert "prepare_threshold" in finding.todo
-        driver.prepare_threshold = None
-        (finding,) = database._pooler(connection)
-        assert finding.level == "ok"
 
 
 @pytest.mark.pgbouncer

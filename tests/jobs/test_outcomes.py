@@ -96,20 +96,6 @@ def test_text_that_no_database_takes_is_cleaned_not_refused(kit: Kit) -> None:
     assert failure.error == failure.error_type == failure.stack == "a\ufffdb\ufffdc"
 
 
-def test_thousand_outcomes_are_recorded_in_one_exchange(kit: Kit) -> None:
-    placeholder = kit.run()
-    kit.sql(
-        "INSERT INTO job_runs (job_type, run_at) WITH RECURSIVE n(i) AS"
-        " (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 999)"
-        " SELECT 'task', '2000-01-01' FROM n"
-    )
-    claims = kit.claim(limit=1000)
-    assert len(claims) == 1000
-    answer = kit.claims.record_and_claim([outcome(claim, "succeeded") for claim in claims], None)
-    assert len(answer.recorded) == 1000
-    assert placeholder in answer.recorded
-
-
 def test_only_expired_leases_are_found_oldest_first(kit: Kit) -> None:
     kit.runs(3, max_attempts=4)
     holding, older, newer = kit.claim()

@@ -116,19 +116,6 @@ def test_dead_runs_are_grouped_by_task_and_error(state: State, rows: Rows) -> No
     assert third.error_type is None
 
 
-def test_orphans_are_waiting_runs_of_unknown_tasks(
-    state: State, rows: Rows, jobs: CronJobs
-) -> None:
-    jobs.task(name="send")(lambda: None)
-    rows.run()
-    rows.run(job_type="gone")
-    rows.run("failed", job_type="gone", age=100)
-    rows.run(job_type="gone", concurrency_key="k", concurrency_limit=1)
-    rows.run("succeeded", job_type="gone")
-    ((orphan,), _) = list_orphans(state)
-    assert (orphan.task, orphan.count) == ("gone", Count(3))
-
-
 def test_activity_has_24_hours_summed_from_ticks(state: State, rows: Rows) -> None:
     rows.tick(succeeded=3, failed=1)
     rows.tick(succeeded=4, dead=2)

@@ -78,13 +78,6 @@ def statements(kit: Kit) -> Generator[list[str]]:
     event.remove(kit.engine, "before_cursor_execute", note)
 
 
-def test_dead_runs_have_their_own_retention(kit: Kit) -> None:
-    finished(kit, "dead", 91)
-    kept = finished(kit, "dead", 89)
-    assert pruned(kit) == 1
-    assert ids(kit) == [kept]
-
-
 def test_what_is_not_finished_stays_however_old(kit: Kit) -> None:
     old: dict[str, Any] = {"created_at": ago(days=999), "run_at": ago(days=999)}
     kit.run(**old)

@@ -120,29 +120,6 @@ def test_retry_and_cancel_of_an_outer_batch_are_of_what_is_inside_too(shop: Shop
     assert (shop.view("outer").state, shop.view("outer").whole["dead"]) == ("finished", 0)
 
 
-def test_counts_of_an_ended_batch_follow_a_discard(shop: Shop) -> None:
-    with shop.jobs.batch("outer"):
-        _, dead = shop.fill(1, bad=1, key="inner")
-    shop.db.session.commit()
-    shop.jobs.tick()
-    assert (shop.counts("inner"), shop.counts("outer")[2]) == ((2, 1, 1, 0), 1)
-    DISCARD.one(shop.state, dead)
-    assert shop.counts("inner") == (2, 1, 0, 1)
-    assert shop.counts("outer")[2] == 0  # The inner batch is not dead any more.
-    assert shop.thens() == 1
-
-
-def test_cancel_the_rest(shop: Shop) -> None:
-    with shop.jobs.batch("outer", close=False):
-        shop.work.enqueue()
-        shop.fill(2, key="inner")
-    shop.db.session.commit()
-    assert cancel_batch(shop.state, "outer").changed == 3
-    assert (shop.counts("outer"), shop.counts("inner")) == ((2 + 1, 0, 0, 2), (2, 0, 0, 2))
-    shop.jobs.tick()
-    assert shop.view("outer").state == "finished"
-
-
 def test_close_by_an_operator(shop: Shop) -> None:
     with shop.jobs.batch("b", then=shop.then, close=False):
         pass

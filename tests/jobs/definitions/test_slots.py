@@ -37,16 +37,6 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit, at: 
     assert kit.claim_one().scheduled_for == at
 
 
-def test_plan_made_from_an_older_watermark_is_dropped(kit: Kit, at: datetime) -> None:
-    one, two, three = (kit.define(name, due=at) for name in "abc")
-    kit.slots.record_slots([plan(two, at)])
-    watermark = kit.definition(two).next_run_at
-    recorded = kit.slots.record_slots([plan(each, at) for each in (one, two, three)])
-    assert {slot.definition_id for slot in recorded} == {one, three}
-    assert kit.definition(two).next_run_at == watermark
-    assert len(kit.all_rows()) == 3
-
-
 def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit, at: datetime) -> None:
     """Whatever moved the watermark back: a restored backup, a hand."""
     definition = kit.define(due=at, overlap="allow")
@@ -122,13 +112,6 @@ def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit, at: datetime
     assert (row.status, row.error_type, row.scheduled_for) == ("skipped", "Missed", last)
     assert row.result == {"skipped": 240, "from": first.isoformat(), "to": last.isoformat()}
     assert kit.row(run.run_id).status == "queued"
-
-
-def test_catch_up_of_several_slots_queues_each(kit: Kit) -> None:
-    times = [ago(minutes=minutes) for minutes in (4, 3, 2)]
-    definition = kit.define(due=times[0], overlap="allow")
-    kit.slots.record_slots([plan(definition, times[0], *(Slot(definition, at) for at in times))])
-    assert [claim.scheduled_for for claim in kit.claim()] == times
 
 
 def test_racing_ticks_record_each_slot_once(kit: Kit, at: datetime) -> None:

@@ -67,15 +67,6 @@ def test_retry_queues_a_run_that_did_not_succeed(
     assert (run.attempts, run.max_attempts) == (10, then)
 
 
-@pytest.mark.parametrize("status", ["queued", "failed"])
-def test_cancel_ends_a_waiting_run_at_once(state: State, rows: Rows, status: str) -> None:
-    run_id = rows.run(status)
-    assert CANCEL.one(state, run_id, "ada").status == "cancelled"
-    run = rows.get(run_id)
-    assert (run.status, run.last_error) == ("cancelled", "cancelled by ada")
-    assert run.finished_at is not None
-
-
 def test_cancel_asks_the_worker_of_a_running_run(state: State, rows: Rows) -> None:
     run_id = rows.run("running")
     assert CANCEL.one(state, run_id).status == "running"
@@ -165,29 +156,7 @@ def test_an_action_allows_or_refuses_each_status(state: State, action: Action) -
         action.one(state, 4711)
 
 
-def test_a_retried_run_is_run_by_the_next_tick(state: State, rows: Rows, jobs: CronJobs) -> None:
-    jobs.task(name="send")(lambda: None)
-    run_id = rows.run("dead", attempts=10)
-    with state.app.app_context():
-        jobs.retry(run_id)
-        jobs.tick()
-    assert rows.get(run_id).status == "succeeded"
-
-
 # Many at once
-
-
-def test_retry_many_by_filter_takes_dead_runs_and_counts_progress(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
-    dead = [rows.run("dead", error_type="OSError") for _ in range(5)]
-    others = [rows.run("dead"), rows.run("failed", error_type="OSError")]
-    steps: list[int] = []
-    result = RETRY.many(state, RunFilter(error_type="OSError"), progress=steps.append)
-    assert (result.changed, result.left, steps) == (5, 0, [2, 2, 1])
-    assert {rows.get(run_id).status for run_id in dead} == {"queued"}
-    assert [rows.get(run_id).status for run_id in others] == ["dead", "failed"]
 
 
 @pytest.mark.parametrize(
@@ -218,37 +187,6 @@ def test_many_leave_what_has_moved_on_and_what_is_beyond_their_limit(
     result = RETRY.many(state, RunFilter(status="dead"), most=2)
     assert (result.changed, result.left, result.beyond) == (2, 0, 3)
     assert [rows.get(run_id).status for run_id in dead].count("queued") == 2
-
-
-@pytest.mark.parametrize("verb", ["retry", "cancel"])
-def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
-    state: State,
-    rows: Rows,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    verb: str,
-) -> None:
-    """A web server ends a worker whose request takes too long by SystemExit."""
-    caplog.set_level(logging.INFO, "flask_cronjobs")
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
-    status: Status = "dead" if verb == "retry" else "queued"
-    for _ in range(5):
-        rows.run(status, job_type="a\nb")
-    steps: list[int] = []
-
-    def stop(done: int) -> None:
-        steps.append(done)
-        if len(steps) == 2:
-            raise SystemExit(1)
-
-    with pytest.raises(SystemExit):
-        ACTIONS[verb].many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
-    begun, *each, ended = (record.getMessage() for record in caplog.records)
-    assert "by ada: 5 runs of" in begun
-    assert f"status='{status}', task='a\\nb'" in begun
-    assert len(each) == 4
-    assert not any("\n" in line for line in each)
-    assert ended.endswith("by ada: 4 runs")
 
 
 @pytest.mark.parametrize(
@@ -551,12 +489,3 @@ def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
         elif verb in ("retry", "run_now"):
             VERBS[verb](jobs)
         db.session.rollback()
-
-
-def test_verb_works_beside_a_session_that_only_reads(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs
-) -> None:
-    jobs.task(name="send")(lambda: None)
-    with app.app_context():
-        assert db.session.scalars(select(JobRun)).all() == []
-        assert jobs.run_now("send")

@@ -63,33 +63,3 @@ def test_outcomes_and_claims_go_in_one_exchange(kit: Kit) -> None:
     answer = kit.claims.record_and_claim([outcome(held, "succeeded")], kit.request(1))
     assert answer.recorded == {first}
     assert [claim.id for claim in answer.claims] == [second]
-
-
-def test_exchange_of_nothing_does_nothing(kit: Kit) -> None:
-    kit.run()
-    answer = kit.claims.record_and_claim([], None)
-    assert (answer.recorded, answer.claims) == (frozenset(), ())
-
-
-def test_racing_claims_share_no_run_and_never_take_more_than_the_limit(kit: Kit) -> None:
-    ids = kit.runs(60)
-    taken: list[list[int]] = []
-    lock = threading.Lock()
-    start = threading.Barrier(4)
-
-    def compete() -> None:
-        worker = kit.another()
-        start.wait()
-        with worker.books:
-            while claimed := worker.claim_ids(limit=5):
-                with lock:
-                    taken.append(claimed)
-
-    threads = [threading.Thread(target=compete) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert max(map(len, taken)) <= 5
-    assert sorted(run for claimed in taken for run in claimed) == ids
-    assert {row.attempts for row in kit.all_rows()} == {1}

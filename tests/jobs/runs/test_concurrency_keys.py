@@ -20,24 +20,6 @@ def keyed(kit: Kit, key: str = "key", limit: int = 1, **values: Any) -> int:
     return kit.run(concurrency_key=key, concurrency_limit=limit, **values)
 
 
-def test_ten_thousand_runs_of_a_busy_key_are_stepped_over(kit: Kit) -> None:
-    busy = keyed(kit, "busy", priority=9)
-    kit.sql(
-        "INSERT INTO job_runs (job_type, run_at, priority, concurrency_key, concurrency_limit)"
-        " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)"
-        " SELECT 'task', '2000-01-01', 9, 'busy', 1 FROM n"
-    )
-    others = [keyed(kit, "quiet"), kit.run()]
-    kit.sql("ANALYZE")
-    first = kit.claim_ids(limit=1)
-    assert first != [busy], "the rows of 2000 are due before it"
-    started = time.monotonic()
-    assert kit.claim_ids() == others
-    assert kit.claim() == ()
-    # A walk over ten thousand rows with a look at each takes far longer than a step over them.
-    assert time.monotonic() - started < 60
-
-
 class TestBehindABusyKey:
     """More of its runs than a claim looks through stand in front."""
 
@@ -47,10 +29,6 @@ class TestBehindABusyKey:
         kit.claim_one()
         for _ in range(WINDOW + 10):
             keyed(kit, "m", run_at=ago(seconds=600))
-
-    def test_others_are_found_on_both_sides_of_it(self, kit: Kit) -> None:
-        ids = {keyed(kit, "a"), keyed(kit, "z")}
-        assert set(kit.claim_ids(limit=10)) == ids
 
     def test_each_has_its_turn(self, kit: Kit) -> None:
         """However many runs the first have: a claim goes on where the last one ended."""

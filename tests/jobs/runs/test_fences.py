@@ -55,22 +55,3 @@ def test_live_holder_is_not_disturbed_by_all_that(kit: Kit, stale: Claim) -> Non
     assert progress(kit.books, live, 0.5, "half")
     assert kit.finish(live)
     assert kit.row(live.id).status == "succeeded"
-
-
-def test_heartbeat_moves_the_lease_on(kit: Kit) -> None:
-    kit.run()
-    claim = kit.claim_one(lease=10.0)
-    before = kit.row(claim.id).locked_until
-    assert renew(kit.books, [claim], 600.0).held == {claim.id}
-    after = kit.row(claim.id).locked_until
-    assert before is not None
-    assert after is not None
-    assert (after - before).total_seconds() > 500
-
-
-def test_progress_of_the_holder_is_in_the_row_at_once(kit: Kit) -> None:
-    kit.run()
-    claim = kit.claim_one()
-    assert progress(kit.books, claim, 0.25, "a quarter")
-    row = kit.row(claim.id)
-    assert (row.progress, row.progress_message) == (0.25, "a quarter")
