@@ -15,7 +15,6 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.jobs import doctor_database as database
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import Finding
 from flask_cronjobs.jobs.state import State, state_of

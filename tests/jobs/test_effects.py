@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from flask_cronjobs.jobs.effects import Mark
 from tests.kit import Kit, in_threads
 

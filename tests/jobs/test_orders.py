@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import orders as turns_of_orders

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.peers import contestants, environments
 from benchmarks.peers.calls import tally
 from benchmarks.peers.environments import NODE, OURS, PYTHON
-from benchmarks.peers.figures import Figure, Table, ratio
+from benchmarks.peers.figures import Table
 from benchmarks.peers.plots import plot
 from benchmarks.peers.report import HEADLINES, Results
 from benchmarks.peers.work import Plan

@@ -28,7 +28,7 @@ from flask_cronjobs.jobs.runs.leases import (
     watch,
 )
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.registry.rate import Rate
+from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.types import Claim, LateSlot
 from tests.kit import Kit, outcome, plan, spec
 from tests.plans import Sent, explain, faults, paths, run, sent_by, tables_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from sqlalchemy import Connection, TextClause, text
 
@@ -105,11 +105,19 @@ def all_members(execute: Execute, d: Dialect, batches: Iterable[Any]) -> dict[in
     }
 
 
-def inside_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Counter[str]]:
-    """Return how many members the batches inside of *ids* have, at any depth, by status.
+class Inside(NamedTuple):
+    """The batches inside of one.
 
-    Of the first `MOST_INSIDE` of these.
+    :ivar members: those that they have, at any depth, by status.
+    :ivar dead: the keys of those directly inside in which a member died.
     """
+
+    members: Counter[str]
+    dead: list[str]
+
+
+def inside_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Inside]:
+    """Return what is inside of each batch of *ids*, of the first `MOST_INSIDE` of all."""
     wanted = list(ids)
     rows: dict[int, Any] = {}
     level = wanted
@@ -120,16 +128,19 @@ def inside_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Cou
         rows |= new
         level = list(new)
     members = all_members(execute, d, rows.values())
-    below = {each: Counter[str]() for each in (*wanted, *rows)}
+    below = {each: Inside(Counter(), []) for each in (*wanted, *rows)}
     # Who opens a batch inside another one opens it later.
     for row in sorted(rows.values(), key=lambda row: row.id, reverse=True):
-        below[row.parent_id] += members[row.id] + below[row.id]
+        around = below[row.parent_id]
+        around.members.update(members[row.id] + below[row.id].members)
+        if row.finished_at is not None and row.dead:
+            around.dead.append(row.key)
     return {each: below[each] for each in wanted}
 
 
 def _next_inside(d: Dialect) -> TextClause:
     return text(f"""
-        SELECT id, parent_id, finished_at, pruned, {", ".join(TERMINAL)} FROM job_batches
+        SELECT id, key, parent_id, finished_at, pruned, {", ".join(TERMINAL)} FROM job_batches
         WHERE {d.among("parent_id")} ORDER BY parent_id, finished_at LIMIT :most
     """)
 

@@ -11,7 +11,7 @@ from sqlalchemy import TextClause, text
 
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
-from ...models.conditions import OPEN_BATCH, RUNNING, SPENT
+from ...models.conditions import RUNNING, SPENT
 from ...text import clean
 from ...types import Claim, Outcome
 from ..columns import assigned, ended
@@ -33,19 +33,6 @@ class Renewal(NamedTuple):
     cancelled: frozenset[int]
     locked: frozenset[int] = frozenset()
     is_heartbeat: bool = False
-
-
-class Expiry(NamedTuple):
-    """What `look_for_expired` saw.
-
-    :ivar leases: the claims whose lease ran out, oldest first; without payload and slot.
-    :ivar exhausted: whether a run waits that has no attempt left.
-    :ivar open_batches: whether a batch has not ended.
-    """
-
-    leases: list[Claim]
-    exhausted: bool = False
-    open_batches: bool = False
 
 
 #: On SQLite, for how many seconds the write lock is free before runs are taken back, so that living
@@ -102,10 +89,13 @@ def passed_over(
     return watch(books, left).held if left and books.dialect.skip_locked else ()
 
 
-def look_for_expired(books: Bookkeeping, limit: int = 200) -> Expiry:
-    """Look for runs whose lease ran out, at most *limit*, and for what else is over."""
+def look_for_expired(books: Bookkeeping, limit: int = 200) -> list[Claim]:
+    """Return the claims whose lease ran out, at most *limit*, oldest first.
+
+    They lack payload and slot.
+    """
     rows = books.rows(expired(books.dialect), {"limit": limit})
-    leases = [
+    return [
         Claim(
             row.id,
             row.locked_by,
@@ -121,11 +111,6 @@ def look_for_expired(books: Bookkeeping, limit: int = 200) -> Expiry:
         for row in rows
         if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
     ]
-    return Expiry(
-        leases,
-        exhausted=any(row.locked_by is None and row.job_type is not None for row in rows),
-        open_batches=any(row.job_type is None for row in rows),
-    )
 
 
 def give_up_exhausted(books: Bookkeeping, limit: int) -> list[Outcome]:
@@ -192,27 +177,10 @@ def _progress(d: Dialect) -> TextClause:
 
 @lru_cache(maxsize=2)
 def expired(d: Dialect) -> TextClause:
-    """Return the query for expired leases, one waiting run that has no attempt left, and one batch.
-
-    The run is held by nobody, and the batch, which has not ended, has no task either. One look for
-    all: most ticks find none of them.
-    """
-    of_batch = """
-        id, CAST(NULL AS text), CAST(NULL AS text), CAST(NULL AS integer), CAST(NULL AS integer),
-        CAST(NULL AS bigint), CAST(NULL AS integer), CAST(NULL AS text)
-    """
-    columns = "id, locked_by, job_type, attempts, max_attempts, definition_id, forgiven, label"
+    """Return the query for expired leases."""
     return text(f"""
-    SELECT * FROM (
-        SELECT {columns} FROM job_runs
-        WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
-    ) AS expired
-    UNION ALL
-    SELECT * FROM (SELECT {columns} FROM job_runs WHERE {SPENT} LIMIT 1) AS spent
-    UNION ALL
-    SELECT * FROM (
-        SELECT {of_batch} FROM job_batches WHERE {OPEN_BATCH} ORDER BY id LIMIT 1
-    ) AS unended
+    SELECT id, locked_by, job_type, attempts, max_attempts, definition_id, forgiven, label
+    FROM job_runs WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
     """)
 
 

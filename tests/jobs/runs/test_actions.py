@@ -24,9 +24,15 @@ from flask_cronjobs import (
     run_cancelled,
 )
 from flask_cronjobs.errors import UnknownTask
-from flask_cronjobs.jobs.definitions.actions import QueuedRun, queue_run, run_now
+from flask_cronjobs.jobs.definitions.actions import (
+    QueuedRun,
+    Target,
+    pause,
+    queue_run,
+    resume,
+    run_now,
+)
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
-from flask_cronjobs.jobs.pauses import Target, pause, resume
 from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
 from flask_cronjobs.jobs.runs.filters import RunFilter

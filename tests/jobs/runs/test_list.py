@@ -13,16 +13,14 @@ from sqlalchemy import Engine, event, text
 
 from flask_cronjobs import CronJobs, StateConflict
 from flask_cronjobs.jobs.orders import list_key_orders
-from flask_cronjobs.jobs.overview import find_place
 from flask_cronjobs.jobs.reader import Reader, plain_data
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs import search as run_search
 from flask_cronjobs.jobs.runs.actions import CANCEL
 from flask_cronjobs.jobs.runs.detail import facts_of, find_run
 from flask_cronjobs.jobs.runs.filters import NEWEST, Cursor, RunFilter, Sorting, sorting_of
-from flask_cronjobs.jobs.runs.labels import shown_key
 from flask_cronjobs.jobs.runs.list import RunPage, list_runs, matching
-from flask_cronjobs.jobs.runs.search import Showing, showing
+from flask_cronjobs.jobs.runs.search import Showing, find_place, showing, shown_key
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
