@@ -34,7 +34,8 @@ from flask_cronjobs.jobs.definitions.actions import (
 )
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
 from flask_cronjobs.jobs.pruning import prune_all as prune
-from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
+from flask_cronjobs.jobs.runs import actions as module
+from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
@@ -99,15 +100,20 @@ def test_discarded_run_ends_cancelled_from_now_on_and_can_be_retried(
     assert rows.get(run_id).status == "queued"
 
 
-def test_waiting_run_that_is_cancelled_is_told_and_one_at_work_is_not_yet(
-    state: State, rows: Rows
+@pytest.mark.parametrize("status", ["queued", "failed"])
+def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
+    state: State, rows: Rows, status: str
 ) -> None:
-    waiting, working = rows.run("queued"), rows.run("running")
+    run_id = rows.run(status)
     with heard() as told:
-        CANCEL.one(state, waiting, "ada")
-        CANCEL.one(state, working, "ada")
-    (only,) = told
-    assert (only.id, only.kind, only.error) == (waiting, "cancelled", "cancelled by ada")
+        assert CANCEL.one(state, run_id, "ada").status == "cancelled"
+        CANCEL.one(state, rows.run("running"))  # Of this, its worker tells.
+    run = rows.get(run_id)
+    assert (run.status, run.last_error) == ("cancelled", "cancelled by ada")
+    assert run.finished_at is not None
+    assert [(each.id, each.kind, each.error) for each in told] == [
+        (run_id, "cancelled", "cancelled by ada")
+    ]
 
 
 @contextmanager
@@ -495,3 +501,28 @@ def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
         elif verb in ("retry", "run_now"):
             VERBS[verb](jobs)
         db.session.rollback()
+
+
+# What a person sees of runs before they are changed
+
+
+def test_preview_has_the_first_runs_and_the_split_by_error(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHOWN", 2)
+    kinds = ("KeyError", "ValueError", None, "ValueError", "KeyError", "ValueError")
+    ids = [rows.run("dead", error_type=kind) for kind in kinds][::-1]
+    found = preview(state, ids)
+    assert [row.id for row in found.first] == ids[:2]
+    assert found.split() == ["3 of send, ValueError", "2 of send, KeyError"]
+    assert found.heading(6) == "By task and error"
+    monkeypatch.setattr(module, "CAP", 4)
+    found = preview(state, ids)
+    assert found.split()[0] == "2 of send, ValueError"
+    assert found.heading(6) == "By task and error, of the first 4 runs"
+    assert preview(state, []).first == ()
+
+
+def test_picked_runs_are_those_of_a_status(state: State, rows: Rows) -> None:
+    dead, queued, failed = (rows.run(status) for status in ("dead", "queued", "failed"))
+    assert of_status(state, [dead, queued, failed, 99], ("dead", "failed")) == [failed, dead]

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from flask_cronjobs.jobs.runs.candidates import WINDOW
 from flask_cronjobs.jobs.runs.leases import watch
-from tests.kit import Kit
+from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql
 from tests.rows import ago
 
@@ -75,11 +75,7 @@ def test_racing_claims_never_run_two_of_a_key(kit: Kit) -> None:
                     while not worker.finish(claim):  # Another one may have locked its row.
                         assert claim.id in watch(worker.books, [claim]).held
 
-    threads = [threading.Thread(target=compete) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[compete] * 4)
     while claims := kit.claim():
         for claim in claims:
             kit.finish(claim)
