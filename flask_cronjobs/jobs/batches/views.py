@@ -15,7 +15,7 @@ from ...models.conditions import OPEN_BATCH
 from ...types import TERMINAL, BatchCounts
 from ..humanize import Fact, Link, duration, known, plural
 from ..reader import BATCHES, Page, Query, Reader, Source, page_of, readable, reading, record
-from .members import Inside, all_members, counts_of, inside_of
+from .rows import Inside, all_members, counts_of, inside_of
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 #: How many batches inside in which a member died are named.
