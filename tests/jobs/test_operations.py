@@ -15,9 +15,9 @@ from flask_cronjobs.jobs.definitions.actions import (
     Target,
     add_definition,
     pause,
+    queue_run,
     remove_definition,
     resume,
-    run_now,
 )
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
 from flask_cronjobs.jobs.history import add_mark, remove_mark
@@ -54,7 +54,7 @@ def test_each_act_is_a_row(state: State, rows: Rows, jobs: CronJobs) -> None:
     CANCEL.one(state, dead, "ada")
     retry_with(state, dead, {"x": 1}, "ada")
     again = run_again(state, dead, actor="ada")
-    new = run_now(state, "a", actor="ada")
+    new = queue_run(state, "a", actor="ada").id
     DISCARD.many(state, [rows.run("dead"), rows.run("dead")], "ada")
     RETRY.many(state, RunFilter(status="dead", task="send"), "ada")
     for target in (Target("definition", "a"), Target("queue", "mail")):

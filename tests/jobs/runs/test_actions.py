@@ -30,7 +30,6 @@ from flask_cronjobs.jobs.definitions.actions import (
     pause,
     queue_run,
     resume,
-    run_now,
 )
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
 from flask_cronjobs.jobs.pruning import prune_all as prune
@@ -126,6 +125,10 @@ def heard() -> Generator[list[Outcome]]:
 
     with run_cancelled.connected_to(hear):
         yield told
+
+
+def run_now(*args: Any, **kwargs: Any) -> int:
+    return queue_run(*args, **kwargs).id
 
 
 ACTIONS = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
