@@ -19,9 +19,9 @@ from flask_cronjobs.jobs.operations import Act, Operation
 from flask_cronjobs.jobs.outcomes import write_output
 from flask_cronjobs.jobs.pruning import behind, prune
 from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.jobs.runs.handed import in_brokers
 from flask_cronjobs.jobs.runs.leases import (
     give_up_exhausted,
+    in_brokers,
     look_for_expired,
     progress,
     renew,
