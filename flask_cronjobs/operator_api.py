@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from .jobs.state import State, state_of
 from .log import logger
-from .registry.registry import name_of
+from .registry import name_of
 from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
+    from .jobs.definitions.actions import Target
     from .jobs.health import Verdict
-    from .jobs.pauses import Target
     from .jobs.runs.changes import Change
     from .task import Task
 
@@ -137,7 +137,7 @@ class OperatorMethods:
         :param task: a task, or its name: the same for all of its runs, those of definitions too.
         :raises NotFound: no definition or task has that name.
         """
-        from .jobs.pauses import pause
+        from .jobs.definitions.actions import pause
 
         pause(_writable(), _target(name, queue, task))
 
@@ -156,7 +156,7 @@ class OperatorMethods:
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
         """
-        from .jobs.pauses import resume
+        from .jobs.definitions.actions import resume
 
         return resume(_writable(), _target(name, queue, task))
 
@@ -172,9 +172,9 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .jobs.definitions.actions import run_now
+        from .jobs.definitions.actions import queue_run
 
-        return run_now(_writable(), name_of(name), payload)
+        return queue_run(_writable(), name_of(name), payload).id
 
     def batch_counts(self, key: str) -> BatchCounts | None:
         """Return how far a batch is, as its rows say now.
@@ -241,7 +241,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON, or too large.
         """
-        from .registry.registry import declaration
+        from .registry import declaration
         from .task import Task
 
         state = _writable()
@@ -272,7 +272,7 @@ def _target(
 
     :raises TypeError: none was, or several.
     """
-    from .jobs.pauses import only
+    from .jobs.definitions.actions import only
 
     names = [None if each is None else name_of(each) for each in (name, task)]
     target = only(names[0], queue, names[1])

@@ -9,7 +9,7 @@ import click
 
 from ..jobs.agenda import Agenda, Piece, read_agenda, span_of
 from ..jobs.eligibility import Due, due, next_due
-from ..jobs.humanize import duration, plural, seconds_since
+from ..jobs.humanize import duration, minute, plural, seconds_since
 from ..jobs.reader import Reader, reading
 from ..jobs.state import State, state_of
 from ..text import one_line
@@ -100,7 +100,7 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps(_as_json(found)))
         return
     for name, slot in found.definitions:
-        click.echo(f"would enqueue  {one_line(name)}  slot of {slot:%Y-%m-%d %H:%M} UTC")
+        click.echo(f"would enqueue  {one_line(name)}  slot of {minute(slot)}")
     for line in _runs(state, found, "(not in this code: would wait)"):
         click.echo(f"would run      {line}")
     if found.expired:

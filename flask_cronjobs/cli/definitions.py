@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
-from ..jobs import pauses
 from ..jobs.agenda import NextRun, next_runs
+from ..jobs.definitions import actions
+from ..jobs.definitions.actions import Target, only
 from ..jobs.definitions.actions import remove as remove_definition
 from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
 from ..jobs.humanize import duration, late, plural, seconds_since
-from ..jobs.pauses import Target, only, queues
 from ..jobs.reader import Page, reading
 from ..jobs.state import state_of
 from ..text import one_line, printable
@@ -157,9 +157,9 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
     """
     target = _only(name, queue, task)
     what = _named(target)
-    if target.kind == "queue" and target.name not in queues(state_of()):
+    if target.kind == "queue" and target.name not in state_of().queues:
         click.echo(f"No task of this app's code has {what} by itself.", err=True)
-    is_new = pauses.pause(state_of(), target, actor())
+    is_new = actions.pause(state_of(), target, actor())
     done = f"Paused {what}" if is_new else f"{one_line(target.name)} is paused already"
     option = () if target.kind == "definition" else (f"--{target.kind}",)
     click.echo(f"{done}. To resume it: {command('resume', *option, target.name)}")
@@ -179,7 +179,7 @@ def resume(name: str | None, queue: str | None, task: str | None) -> None:
     task are.
     """
     target = _only(name, queue, task)
-    resumed = pauses.resume(state_of(), target, actor())
+    resumed = actions.resume(state_of(), target, actor())
     click.echo(f"Resumed {_named(target)}." if resumed else f"Not paused: {_named(target)}.")
 
 

@@ -12,7 +12,7 @@ from ..db.engines import how_to_migrate
 from ..jobs.doctor import examine
 from ..jobs.effects import Effect, effect_done, effect_redo, list_effects
 from ..jobs.health import Finding
-from ..jobs.humanize import plural
+from ..jobs.humanize import minute, plural
 from ..jobs.operations import OperationView, list_operations
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of
@@ -49,7 +49,7 @@ def operations(limit: int, before: int | None, as_json: bool) -> None:
             row.what,
             runs,
             became,
-            row.words,
+            row.target,
         )
 
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")
@@ -172,7 +172,7 @@ def _list_effects(everything: bool, limit: int, before: int | None, as_json: boo
 
 def _print(finding: Finding) -> None:
     level = paint(finding.level, f"{finding.level:<8}")
-    started = f" (since {finding.since:%Y-%m-%d %H:%M} UTC)" if finding.since else ""
+    started = f" (since {minute(finding.since)})" if finding.since else ""
     paragraph(level, " " * 8, f"{finding.id}: {as_called(finding.what)}{started}")
     if finding.todo:
         paragraph(" " * 8 + "-> ", " " * 11, as_called(finding.todo))

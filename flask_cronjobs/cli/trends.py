@@ -9,7 +9,7 @@ import click
 
 from ..errors import NotFound
 from ..jobs.history import Mark, add_mark, list_marks, remove_mark
-from ..jobs.humanize import duration
+from ..jobs.humanize import duration, printed_zone
 from ..jobs.reader import reading
 from ..jobs.state import state_of
 from ..jobs.trends import BUSIEST, DAY, WEEK, Period, Trend, read_trend, read_trends
@@ -57,7 +57,8 @@ def trend(task: str | None, as_json: bool) -> None:
 
 
 def _print_task(task: str, as_json: bool) -> None:
-    found = read_trend(state_of(), task)
+    zone = printed_zone.get(None)
+    found = read_trend(state_of(), task, None if zone is None else str(zone))
     if not found.days:
         tasks = state_of().registry.tasks
         hint = "" if task in tasks else did_you_mean(task, tasks)

@@ -18,7 +18,6 @@ from ..db.connection import Bookkeeping
 from ..db.notify import wake_all
 from ..errors import DatabaseTrouble
 from ..jobs import ticks
-from ..jobs.history import write_hours
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
@@ -33,8 +32,8 @@ from .tick import (
     finish,
     housekeeping,
     number_of_workers,
-    prune,
     worker_options,
+    write_hours_and_prune,
 )
 from .worker.options import Limits, ResidentWorker
 
@@ -207,12 +206,14 @@ class ResidentMinutes(threading.Thread):
         self._finish()
         opened = self._opened = self._opened or self._begin()
         news, stopped = self._worker.news, self._stopped.is_set
-        steps = housekeeping(self._state, self._books, news, self._counts, self._sender.put)
+        steps = housekeeping(
+            self._state, self._books, opened.row, news, self._counts, self._sender.put
+        )
         while not stopped() and (ready := next(steps, None)) is not None:
             self._wake(ready)
         if not stopped():
-            write_hours(self._books, opened.last_hour, opened.now)
-            self._counts["pruned"] += prune(self._state, self._books, opened, stopped)
+            pruned = write_hours_and_prune(self._state, self._books, opened.row, stopped)
+            self._counts["pruned"] += pruned
         self._done = True
         self._trouble.over("The database")
 
@@ -229,7 +230,7 @@ class ResidentMinutes(threading.Thread):
         """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""
         listening = self._worker.listening()
         if self._opened is not None and listening != self._listening:
-            ticks.listen(self._books, self._opened.id, listening)
+            ticks.listen(self._books, self._opened.row.id, listening)
             self._listening = listening
 
     def _finish(self) -> None:
@@ -244,8 +245,8 @@ class ResidentMinutes(threading.Thread):
 
     def _begin(self) -> OpenTick:
         self._listening = self._worker.listening()
-        opened = begin(self._books, self._queues, True, self._listening)
-        self._tally.tick_id = opened.id
+        opened = begin(self._state, self._books, self._queues, True, self._listening)
+        self._tally.tick_id = opened.row.id
         self._counts.clear()
         return opened
 

@@ -7,7 +7,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import __version__, signals
@@ -29,7 +28,6 @@ from ..signals import News, unheard
 from ..types import Outcome, TickReport
 from .alerts import alert
 from .pings import ping, ping_ended
-from .reclaim import reclaim
 from .worker.process_signals import keyboard_held
 
 if TYPE_CHECKING:
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 
 #: One tick in so many prunes, counted over all hosts.
 PRUNE_EVERY = 20
-#: After how many seconds past its retention something makes each tick prune.
-PRUNE_SLACK = 300.0
 #: For how many seconds one tick prunes, about.
 PRUNE_BUDGET = 9.0
 
@@ -65,18 +61,13 @@ class TickOptions(NamedTuple):
 class OpenTick(NamedTuple):
     """A tick that has begun.
 
-    :ivar id: the id of its row.
     :ivar clock_offset: by how many seconds this host's clock is ahead of the database's.
     :ivar started: when it began, by `time.monotonic`.
-    :ivar now: the same, by the database's clock.
-    :ivar last_hour: as of `ticks.TickRow`.
     """
 
-    id: int
+    row: ticks.TickRow
     clock_offset: float
     started: float
-    now: datetime
-    last_hour: datetime | None
 
 
 def tick(state: State, options: TickOptions) -> TickReport:
@@ -88,8 +79,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
     """
     refuse_shared(state.database)
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
-        opened, counts, lost = begin(books, options.queues), Counter[str](), list[Outcome]()
-        for _ in housekeeping(state, books, options.news, counts, lost.extend):
+        opened, counts, lost = begin(state, books, options.queues), Counter[str](), list[Outcome]()
+        for _ in housekeeping(state, books, opened.row, options.news, counts, lost.extend):
             pass
         budget = state.settings.tick_budget if options.budget is None else options.budget
         until = opened.started + budget
@@ -98,14 +89,13 @@ def tick(state: State, options: TickOptions) -> TickReport:
         if seen.may_find or seen.just_claimed or slot_comes:
             work_options = worker_options(state, options)._replace(
                 until=until,
-                tick_id=opened.id,
+                tick_id=opened.row.id,
                 pings=has_pings(books),
                 queue_look=seen,
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))
-        write_hours(books, opened.last_hour, opened.now)
-        counts["pruned"] = prune(state, books, opened)
+        counts["pruned"] = write_hours_and_prune(state, books, opened.row)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
     ping_ended(state, lost)
@@ -117,6 +107,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
 def housekeeping(
     state: State,
     books: Bookkeeping,
+    row: ticks.TickRow,
     news: News,
     counts: Counter[str],
     take_lost: Callable[[list[Outcome]], object],
@@ -127,16 +118,20 @@ def housekeeping(
     :param take_lost: called with the outcomes of attempts that were taken back, and of runs without
         an attempt left.
     """
-    reclaimed = reclaim(state, books, news)
-    counts["reclaimed"] += len(reclaimed.outcomes)
-    take_lost([*reclaimed.outcomes, *reclaimed.given_up])
-    yield len(reclaimed.outcomes)
+    if row.expired or row.exhausted:
+        # Here, since most ticks find nothing to take back, and need none of a worker's modules.
+        from .reclaim import give_up, reclaim
+
+        reclaimed = reclaim(state, books, news) if row.expired else []
+        counts["reclaimed"] += len(reclaimed)
+        take_lost([*reclaimed, *(give_up(state, books, news) if row.exhausted else ())])
+        yield len(reclaimed)
     tell_late(state, books)
     slots, rows = enqueue_slots(state, books, news)
     counts.update(slots)
     yield slots["recorded"]
-    sync_definitions(state, books, rows)
-    if reclaimed.open_batches:
+    sync_definitions(state, books, rows, row.undeclared)
+    if row.open_batches:
         yield end_batches(books, telling(state)).enqueued
 
 
@@ -153,6 +148,7 @@ def _slot_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until
 
 
 def begin(
+    state: State,
     books: Bookkeeping,
     queues: tuple[str, ...] = (),
     resident: bool = False,
@@ -171,6 +167,8 @@ def begin(
         resident=resident,
         queues=queues,
         version=__version__,
+        declared=tuple(state.registry.declarations),
+        app=state.app.name,
     )
     if row.was_ahead:
         logger.warning(
@@ -186,23 +184,32 @@ def begin(
             abs(offset),
             "ahead of" if offset > 0 else "behind",
         )
-    return OpenTick(row.id, round(offset, 3), started, row.now, row.last_hour)
+    return OpenTick(row, round(offset, 3), started)
 
 
-def prune(
-    state: State, books: Bookkeeping, opened: OpenTick, stopped: Callable[[], bool] = lambda: False
+def write_hours_and_prune(
+    state: State,
+    books: Bookkeeping,
+    row: ticks.TickRow,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Delete what is past its retention; return how many runs.
+    """Write the hours that are over, and delete what is past its retention; return how many runs.
 
-    In one tick of `PRUNE_EVERY`, and in each while something has been left for `PRUNE_SLACK`.
+    One tick of `PRUNE_EVERY` prunes; where ticks are rarer, the first of each hour; and each while
+    the latest have deleted so much that there may be more.
 
     :param stopped: returns whether to stop after the current chunks.
     """
-    if not opened.id % PRUNE_EVERY:
+    is_first = write_hours(books, row.last_hour, row.now) > 0
+    if not row.id % PRUNE_EVERY:
         orders.mend(books)
         rates.mend(books, state.registry.tasks, state.registry.rates)
-    elif pruning.behind(books.rows, books.dialect, state.settings) < PRUNE_SLACK:
+    elif not is_first and row.pruned < pruning.CHUNK:
         return 0
+    return _prune(state, books, stopped)
+
+
+def _prune(state: State, books: Bookkeeping, stopped: Callable[[], bool]) -> int:
     until, pruned = time.monotonic() + PRUNE_BUDGET, 0
     try:
         for deleted in pruning.prune(books, state.settings):
@@ -224,7 +231,7 @@ def finish(books: Bookkeeping, opened: OpenTick, counts: Mapping[str, int]) -> T
     """Finish the tick's row, and return what the tick did."""
     seconds = round(time.monotonic() - opened.started, 3)
     report = TickReport(worker_name(), **counts, seconds=seconds)
-    ticks.finish(books, opened.id, report, opened.clock_offset)
+    ticks.finish(books, opened.row.id, report, opened.clock_offset)
     return report
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, get_args
 
 from sqlalchemy import (
@@ -26,7 +26,7 @@ from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
 from .definitions.slots import slots_of
 from .effects import is_in_doubt
-from .humanize import Link, duration, plural, seconds_since
+from .humanize import Link, duration, minute, plural, seconds_since
 from .reader import (
     DEFINITIONS,
     EFFECTS,
@@ -45,7 +45,6 @@ from .trends import Slowdown, slow_tasks
 
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
 _LOOKED_AT = 2000
-_SHOWN = ("scheduled_for", "definition_id")
 #: How many definitions a sentence names.
 _NAMED = 3
 
@@ -70,8 +69,8 @@ class Missed:
     def __str__(self) -> str:
         """Return the same for people, such as "3 slots of a and b were missed, from … to …"."""
         were = "was" if self.slots == 1 else "were"
-        first, until = _minute(self.first), _minute(self.last)
-        span = f"at {first} UTC" if first == until else f"from {first} to {until} UTC"
+        first, until = minute(self.first), minute(self.last)
+        span = f"at {first}" if first == until else f"from {first} to {until}"
         *others, last = self.names or ("",)
         if more := len(others) - _NAMED + 1 if len(others) >= _NAMED else 0:
             others, last = others[: _NAMED - 1], f"{more + 1} more"
@@ -84,24 +83,23 @@ class Missed:
         return "runs", {"status": "skipped", "error_type": "Missed", "newer": "24h"}
 
 
+def set_aside(reader: Reader) -> Query:
+    """Return a subquery of the newest runs that were skipped or cancelled."""
+    names = "id", "definition_id", "error_type", "last_error", "scheduled_for", "finished_at"
+    columns = readable(reader, RUNS.c.result), *(RUNS.c[name] for name in names)
+    newest = select(*columns).where(text(SET_ASIDE)).order_by(RUNS.c.id.desc())
+    return newest.limit(_LOOKED_AT).subquery()
+
+
 @read_once
 def missed_slots(reader: Reader) -> Missed | None:
     """Return the slots that were recorded as missed in the last 24 hours; None if there are none.
 
     Slots of a pause, of a time when no code declared the definition, and overlaps are not missed.
     """
-    newest = (
-        select(
-            readable(reader, RUNS.c.result),
-            *(RUNS.c[name] for name in (*_SHOWN, "error_type", "finished_at")),
-        )
-        .where(text(SET_ASIDE))
-        .order_by(RUNS.c.id.desc())
-        .limit(_LOOKED_AT)
-        .subquery()
-    )
+    newest = set_aside(reader)
     rows = reader.rows(
-        select(newest.c.result, *(newest.c[name] for name in _SHOWN), DEFINITIONS.c.name)
+        select(newest.c.result, newest.c.scheduled_for, newest.c.definition_id, DEFINITIONS.c.name)
         .join_from(newest, DEFINITIONS, DEFINITIONS.c.id == newest.c.definition_id, isouter=True)
         .where(
             newest.c.error_type == "Missed",
@@ -118,10 +116,6 @@ def missed_slots(reader: Reader) -> Missed | None:
         tuple({row.definition_id: None for row in rows if row.definition_id is not None}),
         tuple(sorted({row.name for row in rows if row.name is not None})),
     )
-
-
-def _minute(moment: datetime) -> str:
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M}"
 
 
 #: What to check, for the doctor and the verdict.
@@ -248,14 +242,15 @@ def needs(reader: Reader) -> Needs:
     return Needs(reader, found, reader.now - overdue, slow_tasks(reader))
 
 
+def latest_dead(number: int) -> Query:
+    """Return a subquery of the latest *number* dead runs: what they are, and of which errors."""
+    names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at"
+    dead = select(*(RUNS.c[name] for name in names)).where(text(DEAD))
+    return dead.order_by(RUNS.c.finished_at.desc()).limit(number).subquery()
+
+
 def _with_dead_runs() -> Query:
-    newest = (
-        select(RUNS.c.definition_id)
-        .where(text(DEAD))
-        .order_by(RUNS.c.finished_at.desc())
-        .limit(_DEAD_LOOKED_AT)
-        .subquery()
-    )
+    newest = latest_dead(_DEAD_LOOKED_AT)
     return _having("dead", newest.c.definition_id).select_from(newest)
 
 

@@ -26,6 +26,7 @@ from .effects import in_doubt
 from .eligibility import PauseView, Stalled, list_pauses, oldest_due, ours, stalled
 from .humanize import Link, ago, capitalized, duration, plural, seconds_since
 from .orders import behind_dead
+from .queues import Silence, find_silence
 from .reader import (
     CAP,
     RUNS,
@@ -41,7 +42,6 @@ from .reader import (
 )
 from .ticks import did_its_work
 from .waiting import handed, overdue
-from .workers import Silence, find_silence
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
 #: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from datetime import datetime, timezone, tzinfo
 from typing import NamedTuple, TypeAlias
 
-#: The zone of the times that a command prints. Sentences on pages have UTC until they are shown.
+#: The zone of the times that a command prints. Sentences for pages have UTC until they are shown.
 printed_zone: ContextVar[tzinfo] = ContextVar("printed_zone", default=timezone.utc)
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -84,11 +84,19 @@ def since(moment: datetime | None, now: datetime) -> str:
 
 def full(moment: datetime) -> str:
     """Return *moment* in full, in `printed_zone`: ``2026-11-20 06:00:00 UTC``."""
+    return f"{_printed(moment):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def minute(moment: datetime) -> str:
+    """Return *moment* to the minute, for a sentence, likewise: ``2026-11-20 06:00 UTC``."""
+    return f"{_printed(moment):%Y-%m-%d %H:%M %Z}"
+
+
+def _printed(moment: datetime) -> datetime:
     try:
-        local = moment.astimezone(printed_zone.get())
+        return moment.astimezone(printed_zone.get())
     except OverflowError:  # At the end of the year 9999.
-        local = moment.astimezone(timezone.utc)
-    return f"{local:%Y-%m-%d %H:%M:%S %Z}"
+        return moment.astimezone(timezone.utc)
 
 
 def rate(number: float) -> str:

@@ -1,31 +1,25 @@
-"""Queues: how much waits in each, how fast it comes and goes, and who serves it."""
+"""Queues: what waits in each, how fast it comes and goes, who serves it. The hosts that tick."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Integer, String, bindparam, column, text
+from sqlalchemy import Row, String, case, cast, func, select, text, union_all
 
-from ..db.dialect import Dialect
-from ..models.columns import UTCDateTime
-from ..models.conditions import KEYED_GROUPS, RATE_WAITS, UNKEYED_GROUPS
+from ..models.conditions import DEAD, DONE, RUNNING
 from .eligibility import PauseView, list_pauses
-from .humanize import since
-from .pauses import queues as declared_queues
-from .reader import CAP, Count, Page, Reader, Source, reading
-from .runs.throughput import arrivals, ends, waited
-from .waiting import Waiting, waiting_groups
-from .workers import hosts_of
+from .humanize import duration, seconds_since, since
+from .reader import CAP, RUNS, TICKS, Count, Page, Reader, Source, read_once, reading
+from .waiting import Waiting, count_waiting, waiting_groups
 
-#: In how many pairs of a task and a queue runs are counted.
-_COUNTED = 100
 #: How many hosts `QueueView.service` names.
 _NAMED = 3
-_NUMBERS = "waiting", "due", "rated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +63,9 @@ def list_queues(source: Source) -> Page[QueueView]:
     with reading(source) as reader:
         groups = waiting_groups(reader)
         pauses = {each.name: each for each in list_pauses(reader) if each.kind == "queue"}
-        counts = _counts(reader, groups)
+        counts = count_waiting(reader, groups, "queue")
         names = {
-            *declared_queues(reader.state),
+            *reader.state.queues,
             *(group.queue for group in groups),
             *ends(reader).numbers,
             *pauses,
@@ -109,43 +103,273 @@ def _name_of(executor: object) -> str | None:
     return executor if executor is None or isinstance(executor, str) else type(executor).__name__
 
 
-def _counts(reader: Reader, groups: Sequence[Waiting]) -> dict[str, tuple[Count, Count]]:
-    """Return by queue how many runs wait, and how many of them are due."""
-    pairs = sorted({(each.queue, each.task) for each in groups if each.rate_key is None})
-    given = [{"queue": queue, "task": task} for queue, task in pairs[:_COUNTED]]
-    values = {"pairs": json.dumps(given), "most": CAP + 1}
-    columns: list[Any] = [column("queue", String)]
-    columns += [column(name, Integer) for name in _NUMBERS]
-    now = bindparam("now", reader.now, UTCDateTime())
-    rows = reader.rows(text(_counted(reader.dialect)).bindparams(now, **values).columns(*columns))
-    left = {queue for queue, _ in pairs[_COUNTED:]}
-    if sum(row.rated for row in rows) > CAP:  # Of so many that wait for a rate, some are left out.
-        left.update(row.queue for row in rows if row.rated)
-    found = {queue: (Count(0, True), Count(0, True)) for queue in left}
-    for row in rows:
-        capped = row.waiting > CAP or row.queue in left
-        found[row.queue] = (
-            Count(min(row.waiting, CAP), capped),
-            Count(min(row.due, CAP), capped),
-        )
-    return found
+#: How far back is looked.
+LATELY = timedelta(minutes=10)
+#: At how many runs, the newest first.
+MOST = 2_000
+#: At how many for how long they waited.
+_MOST_WAITED = 1_000
 
 
-def _counted(d: Dialect) -> str:
-    own = "job_type = pairs.task AND job_runs.queue = pairs.queue"
-    first = " UNION ALL ".join(
-        f"SELECT * FROM (SELECT run_at FROM job_runs WHERE {rows} AND {own} LIMIT :most) AS {name}"
-        for name, rows in (("free", UNKEYED_GROUPS), ("keyed", KEYED_GROUPS))
+class Flow(NamedTuple):
+    """How many runs came, or ended, within so many seconds, by queue."""
+
+    numbers: Mapping[str, int]
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        """How many there were in all queues."""
+        return sum(self.numbers.values())
+
+    def a_minute(self, queue: str) -> float:
+        """Return how many there were a minute."""
+        return self.numbers.get(queue, 0) / self.seconds * 60
+
+
+@read_once
+def arrivals(reader: Reader) -> Flow:
+    """Return how many runs were made lately."""
+    c = RUNS.c
+    newest = select(c.queue, c.created_at.label("at")).order_by(c.id.desc()).limit(MOST)
+    return _flow(reader, newest.subquery())
+
+
+@read_once
+def ends(reader: Reader) -> Flow:
+    """Return how many runs have ended lately."""
+    return _flow(reader, _ended(reader, MOST))
+
+
+@read_once
+def waited(reader: Reader) -> Mapping[str, float]:
+    """Return by queue for how many seconds 95 % of the last runs had been due when they began."""
+    found: dict[str, list[float]] = {}
+    some = _ended(reader, _MOST_WAITED)
+    for row in reader.rows(select(some).where(some.c.started_at >= some.c.run_at)):
+        found.setdefault(row.queue, []).append(seconds_since(row.run_at, row.started_at))
+    return {queue: sorted(each)[math.ceil(len(each) * 0.95) - 1] for queue, each in found.items()}
+
+
+def _ended(reader: Reader, most: int) -> Any:
+    """Return a subquery of the runs that ended last: each kind has its own index."""
+    c = RUNS.c
+    columns = c.queue, c.finished_at.label("at"), c.run_at, c.started_at
+    parts = [
+        select(*columns)
+        .where(text(status), c.finished_at > reader.now - LATELY)
+        .order_by(c.finished_at.desc())
+        .limit(most)
+        .subquery()
+        for status in (DONE, DEAD)
+    ]
+    both = union_all(*(select(part) for part in parts)).subquery()
+    return select(both).order_by(both.c.at.desc()).limit(most).subquery()
+
+
+def _flow(reader: Reader, some: Any) -> Flow:
+    rows = reader.rows(
+        select(some.c.queue, func.count().label("number"), func.min(some.c.at).label("since"))
+        .where(some.c.at > reader.now - LATELY)
+        .group_by(some.c.queue)
     )
-    sums = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in _NUMBERS)
-    rated = f"SELECT queue, run_at FROM job_runs WHERE {RATE_WAITS} LIMIT :most"
-    return f"""
-    SELECT queue, {sums} FROM (
-        SELECT pairs.queue, (SELECT count(*) FROM ({first}) AS front) AS waiting,
-            (SELECT count(*) FROM ({first}) AS front WHERE run_at <= :now) AS due, 0 AS rated
-        FROM {d.table("pairs", queue="text", task="text")} AS pairs
-        UNION ALL
-        SELECT queue, 1, CASE WHEN run_at <= :now THEN 1 ELSE 0 END, 1 FROM ({rated}) AS rated
-    ) AS counted
-    GROUP BY queue
+    numbers = {row.queue: int(row.number) for row in rows}
+    seconds = LATELY.total_seconds()
+    if sum(numbers.values()) >= MOST:  # There were more, so look back less far.
+        seconds = max(1.0, seconds_since(min(row.since for row in rows), reader.now))
+    return Flow(numbers, seconds)
+
+
+#: ``here``: seen as lately as can be expected; ``ended``: its resident workers were stopped;
+#: ``silent``: it had ticked for long, and stopped; ``gone``: it had ticked a few times.
+HostState: TypeAlias = Literal["here", "ended", "silent", "gone"]
+
+#: How many ticks are looked at, the newest first.
+_LOOKED_AT = 10_000
+#: How long a host may be silent, at least. One that ticks seldom may be so for three of its gaps.
+PATIENCE = timedelta(minutes=10)
+#: Of a host that had fewer ticks, or within less time, nobody expects more: the hosts of cloud
+#: functions have another name for each tick.
+LEAST_TICKS = 10
+LEAST_SPAN = timedelta(minutes=30)
+#: How long after its last row has ended a resident worker counts as stopped: it begins the next
+#: one at once.
+_ENDED_AFTER = timedelta(seconds=10)
+#: How many runs of a host are named.
+_RUNS_SHOWN = 5
+_NONE = Count(0)
+
+
+class RunAtWork(NamedTuple):
+    """A run that a worker of the host has."""
+
+    id: int
+    task: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """A host that ticked within the last day.
+
+    :ivar by: ``cron``, ``resident`` or both: whether processes came and went, or stayed.
+    :ivar queues: those that it serves; None: all.
+    :ivar version: of Flask-CronJobs.
+    :ivar ticks: how many there were.
+    :ivar running: how many runs its workers have.
+    :ivar runs: the first of them.
     """
+
+    host: str
+    state: HostState
+    seen_at: datetime
+    by: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    version: str | None
+    ticks: int
+    running: Count = _NONE
+    runs: tuple[RunAtWork, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Hosts that ticked for long and stopped, while others go on.
+
+    :ivar hosts: their names, first the one that has been silent longest.
+    :ivar since: when that one was seen last.
+    """
+
+    hosts: tuple[str, ...]
+    seconds: float
+    since: datetime
+
+    def __str__(self) -> str:
+        first, *others = self.hosts
+        long = duration(self.seconds)
+        if others:
+            return f"{len(self.hosts)} hosts are silent, {first} for {long}"
+        return f"the host {first} has been silent for {long}"
+
+
+def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:
+    """Return the hosts that ticked within the last day: silent ones, those here, then the others.
+
+    :param limit: how many at most.
+    """
+    order = "silent", "here", "ended", "gone"
+    with reading(source) as reader:
+        found = sorted(_hosts(reader), key=lambda each: (order.index(each.state), each.host))
+        at_work, capped = _at_work(reader)
+        rows: list[HostView] = []
+        for host in found[:limit]:
+            runs = at_work.get(host.host, [])
+            some = tuple(runs[:_RUNS_SHOWN])
+            rows.append(replace(host, running=Count(len(runs), capped), runs=some))
+        return Page(rows, None, reader.now, Count(len(found)))
+
+
+@read_once
+def find_silence(reader: Reader) -> Silence | None:
+    """Return which hosts are silent; None if there are none, or if all are."""
+    silent = [each for each in _hosts(reader) if each.state == "silent"]
+    if not silent or not _here(reader):
+        return None
+    silent.sort(key=lambda each: (each.seen_at, each.host))
+    since = silent[0].seen_at
+    return Silence(tuple(each.host for each in silent), seconds_since(since, reader.now), since)
+
+
+def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
+    """Return the hosts that serve *queue*."""
+    serving = (each for each in _here(reader) if each.queues is None or queue in each.queues)
+    return tuple(sorted(each.host for each in serving))
+
+
+def is_unserved(reader: Reader, queue: str) -> bool:
+    """Return whether there are hosts, and none of them serves *queue*."""
+    return bool(_here(reader)) and not hosts_of(reader, queue)
+
+
+def _here(reader: Reader) -> list[HostView]:
+    return [each for each in _hosts(reader) if each.state == "here"]
+
+
+@read_once
+def _hosts(reader: Reader) -> list[HostView]:
+    """Return the hosts, without their runs."""
+    found: dict[str, list[Row[Any]]] = {}
+    for row in sorted(reader.rows(_grouped(reader)), key=lambda row: row.seen, reverse=True):
+        found.setdefault(row.host, []).append(row)
+    return [_host(reader, host, groups) for host, groups in found.items()]
+
+
+def _grouped(reader: Reader) -> Any:
+    c = TICKS.c
+    queues = cast(c.queues, String).label("queues")
+    columns = c.id, c.host, c.resident, queues, c.started_at, c.seen_at, c.finished_at
+    recent = select(*columns).where(c.started_at > reader.now - timedelta(days=1))
+    n = recent.order_by(c.started_at.desc()).limit(_LOOKED_AT).subquery().c
+    alike = n.host, n.resident, n.queues
+    groups = (
+        select(
+            *alike,
+            func.count().label("ticks"),
+            func.min(n.started_at).label("first"),
+            func.max(n.started_at).label("last"),
+            func.max(n.seen_at).label("seen"),
+            func.max(n.id).label("latest"),
+            func.max(case((n.finished_at.is_(None), n.id))).label("open"),
+        )
+        .group_by(*alike)
+        .subquery()
+    )
+    return select(groups, c.version).join(TICKS, c.id == groups.c.latest)
+
+
+def _has_ended(reader: Reader, group: Row[Any]) -> bool:
+    """Return whether resident workers were stopped: one that dies leaves its row unfinished."""
+    finished = group.open != group.latest
+    return bool(group.resident) and finished and group.seen < reader.now - _ENDED_AFTER
+
+
+def _is_here(reader: Reader, group: Row[Any]) -> bool:
+    usual = (group.last - group.first) / max(group.ticks - 1, 1)
+    is_late = group.seen < reader.now - max(PATIENCE, 3 * usual)
+    return not is_late and not _has_ended(reader, group)
+
+
+def _host(reader: Reader, host: str, groups: Sequence[Row[Any]]) -> HostView:
+    """Return a host by the *groups* of its ticks that are alike, the one seen last first."""
+    here = [group for group in groups if _is_here(reader, group)]
+    now = here or groups[:1]
+    names = [json.loads(group.queues) for group in now if group.queues is not None]
+    return HostView(
+        host=host,
+        state="here" if here else _host_state(reader, groups),
+        seen_at=groups[0].seen,
+        by=tuple(sorted({"resident" if group.resident else "cron" for group in now})),
+        queues=tuple(sorted({*chain(*names)})) if len(names) == len(now) else None,
+        version=now[0].version,
+        ticks=sum(group.ticks for group in groups),
+    )
+
+
+def _host_state(reader: Reader, groups: Sequence[Row[Any]]) -> HostState:
+    """Return the state of a host that is not here."""
+    if _has_ended(reader, groups[0]):
+        return "ended"
+    span = max(group.last for group in groups) - min(group.first for group in groups)
+    is_regular = sum(group.ticks for group in groups) >= LEAST_TICKS and span >= LEAST_SPAN
+    return "silent" if is_regular else "gone"
+
+
+def _at_work(reader: Reader) -> tuple[dict[str, list[RunAtWork]], bool]:
+    """Return by host what its workers have, of `CAP` runs; and whether there are more."""
+    c = RUNS.c
+    running = select(c.id, c.job_type, c.locked_by, c.started_at).where(text(RUNNING))
+    rows = reader.rows(running.order_by(c.locked_until).limit(CAP + 1))
+    found: dict[str, list[RunAtWork]] = {}
+    for row in rows[:CAP]:
+        host = str(row.locked_by).rsplit(":", 2)[0]
+        found.setdefault(host, []).append(RunAtWork(row.id, row.job_type, row.started_at))
+    return found, len(rows) > CAP

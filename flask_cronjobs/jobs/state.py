@@ -18,7 +18,7 @@ from ..db.database import Database
 from ..db.engines import by_psycopg
 from ..errors import SetupError
 from ..log import logger
-from ..registry.registry import Registry
+from ..registry import Registry
 
 if TYPE_CHECKING:
     from ..db.connection import Bookkeeping
@@ -96,6 +96,11 @@ class State:
         """What ``db.session`` is bound to: the engine, or in some tests one connection."""
         with self._context():
             return self.db.bind
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the tasks of this app's code use, by name."""
+        return sorted({task.options.queue for task in self.registry.tasks.values()})
 
     def forget_connections(self) -> None:
         """In a forked process, forget the connections, which are the parent's, and close none."""

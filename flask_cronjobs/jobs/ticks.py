@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
+    TextClause,
     func,
     literal_column,
     select,
@@ -23,7 +24,9 @@ from sqlalchemy import (
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
+from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
 from ..types import TickReport, stored_time, time_or_none
+from .definitions.rows import undeclared
 
 if TYPE_CHECKING:
     from .reader import Page, Source
@@ -36,21 +39,36 @@ TICK_RETENTION = timedelta(days=1)
 TICK_SLACK = timedelta(hours=1)
 #: How far a host's clock may be off from the database's without a warning, in seconds.
 CLOCK_TOLERANCE = 2.0
+#: Of how many ticks `TickRow.pruned` is the sum.
+LATEST = 5
 #: What a tick counts, in the order in which it does it.
 TICK_COUNTS = tuple(name for name in TickReport._fields if name not in ("worker", "seconds"))
 
 
 class TickRow(NamedTuple):
-    """A tick that has begun: its id, and when it began by the database's clock.
+    """A tick that has begun: its row, and what there is to do for it beside its runs.
 
+    All this comes with the row: most ticks find nothing to do, and send no further look.
+
+    :ivar now: when it began, by the database's clock.
     :ivar was_ahead: whether that clock had been ahead before, which is put right.
     :ivar last_hour: the last hour whose numbers are written; None if none is.
+    :ivar pruned: how many runs the last `LATEST` ticks have pruned.
+    :ivar expired: whether a lease has run out.
+    :ivar exhausted: whether a run waits that has no attempt left.
+    :ivar open_batches: whether a batch has not ended.
+    :ivar undeclared: whether there is a definition to be marked as not declared by the code.
     """
 
     id: int
     now: datetime
-    was_ahead: bool = False
-    last_hour: datetime | None = None
+    was_ahead: bool
+    last_hour: datetime | None
+    pruned: int
+    expired: bool
+    exhausted: bool
+    open_batches: bool
+    undeclared: bool
 
 
 def begin(
@@ -63,6 +81,8 @@ def begin(
     resident: bool = False,
     queues: Sequence[str] = (),
     version: str | None = None,
+    declared: Sequence[str] = (),
+    app: str | None = None,
 ) -> TickRow:
     """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
 
@@ -72,7 +92,10 @@ def begin(
     :param listening: whether it is a resident worker that a NOTIFY wakes.
     :param resident: whether it is a minute of a resident worker.
     :param queues: those that it serves; empty means all.
+    :param declared: the names of the definitions that its code declares.
+    :param app: the name of the app.
     """
+    d = books.dialect
     values = {
         "worker": worker,
         "host": host,
@@ -81,30 +104,50 @@ def begin(
         "resident": resident,
         "queues": json.dumps(sorted(set(queues))) if queues else None,
         "version": version,
+        "age": -(TICK_RETENTION + TICK_SLACK).total_seconds(),
+        "declared": d.array(tuple(declared)),
+        "app": app,
     }
-    clock, limit = books.dialect.now, books.dialect.later(":age")
-    own_queues = books.dialect.typed(":queues", "jsonb")
-    statement = f"""
+    (row,) = books.rows(insert_tick(d), values)
+    if row.has_old:
+        old = d.any_of("id", old_ticks(d))
+        age = TICK_RETENTION.total_seconds()
+        books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
+    if row.was_ahead:
+        books.transaction(partial(put_right, d=d))
+    marks = (bool(getattr(row, name)) for name in _marks(d))
+    now, last_hour = stored_time(row.started_at), time_or_none(row.last_hour)
+    return TickRow(row.id, now, bool(row.was_ahead), last_hour, row.pruned or 0, *marks)
+
+
+@lru_cache(maxsize=4)
+def insert_tick(d: Dialect) -> TextClause:
+    """Return the INSERT of `begin`."""
+    latest = f"SELECT pruned FROM job_ticks ORDER BY started_at DESC LIMIT {LATEST}"
+    marks = (f"EXISTS (SELECT 1 FROM {rows}) AS {name}" for name, rows in _marks(d).items())
+    return text(f"""
     INSERT INTO job_ticks (
         worker, host, pid, listening, resident, queues, version, started_at, seen_at
     )
     VALUES (
-        :worker, :host, :pid, :listening, :resident, {own_queues}, :version,
-        {clock}, {clock}
+        :worker, :host, :pid, :listening, :resident, {d.typed(":queues", "jsonb")}, :version,
+        {d.now}, {d.now}
     )
-    RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old,
-        {is_ahead(books.dialect)} AS was_ahead, (SELECT max(hour) FROM job_hours) AS last_hour
-    """
-    age = -(TICK_RETENTION + TICK_SLACK).total_seconds()
-    (row,) = books.rows(text(statement), {**values, "age": age})
-    if row.has_old:
-        old = books.dialect.any_of("id", old_ticks(books.dialect))
-        age = TICK_RETENTION.total_seconds()
-        books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
-    if row.was_ahead:
-        books.transaction(partial(put_right, d=books.dialect))
-    now, last_hour = stored_time(row.started_at), time_or_none(row.last_hour)
-    return TickRow(row.id, now, bool(row.was_ahead), last_hour)
+    RETURNING id, started_at,
+        (SELECT min(started_at) FROM job_ticks) < {d.later(":age")} AS has_old,
+        {is_ahead(d)} AS was_ahead, (SELECT max(hour) FROM job_hours) AS last_hour,
+        (SELECT sum(pruned) FROM ({latest}) AS latest) AS pruned, {", ".join(marks)}
+    """)
+
+
+def _marks(d: Dialect) -> dict[str, str]:
+    """Return of which rows one is enough for each of the last marks of `TickRow`, in SQL."""
+    return {
+        "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
+        "exhausted": f"job_runs WHERE {SPENT}",
+        "open_batches": f"job_batches WHERE {OPEN_BATCH}",
+        "undeclared": f"job_definitions WHERE {undeclared(d)}",
+    }
 
 
 def seen(books: Bookkeeping, tick_id: int) -> None:
@@ -304,12 +347,12 @@ class Gap(NamedTuple):
 _GAPS = 50
 
 
-def list_gaps(source: Source) -> tuple[Gap, ...]:
+def list_gaps(source: Source) -> Page[Gap]:
     """Return when no tick came for ``CRONJOBS_HEALTH_TICK_AGE``, newest first; at most 50.
 
     This looks at the ticks that are kept, those of the last day.
     """
-    from .reader import TICKS, reading
+    from .reader import NUMBER, TICKS, Count, Page, number_of, reading
 
     with reading(source) as reader:
         d, age = reader.dialect, reader.state.settings.health_tick_age
@@ -319,17 +362,17 @@ def list_gaps(source: Source) -> tuple[Gap, ...]:
         each = select(TICKS.c.started_at, before).where(works).subquery()
         too_long = f"{d.epoch('started_at')} - {d.epoch('before')} > :age"
         found = reader.rows(
-            select(each.c.before, each.c.started_at)
+            select(each.c.before, each.c.started_at, NUMBER)
             .where(text(too_long).bindparams(age=age))
             .order_by(each.c.started_at.desc())
             .limit(_GAPS)
         )
         last = reader.value(select(func.max(TICKS.c.seen_at)).where(works))
         now = reader.now
-    over = [Gap(row.before, row.started_at) for row in found]
+    over, number = [Gap(row.before, row.started_at) for row in found], number_of(found)
     if isinstance(last, datetime) and (now - last).total_seconds() > age:
-        over.insert(0, Gap(last, None))
-    return tuple(over)
+        over, number = [Gap(last, None), *over], Count(number.value + 1)
+    return Page(over, None, now, number)
 
 
 def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:
@@ -337,16 +380,13 @@ def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Pa
 
     :param before: only ticks before the one with this id.
     """
-    from .reader import TICKS, cut_page, reading
+    from .reader import TICKS, page_of, reading
 
-    statement = (
-        select(*(TICKS.c[name] for name in _SHOWN))
-        .order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
-        .limit(limit + 1)
-    )
+    ticks = select(*(TICKS.c[name] for name in _SHOWN))
+    statement = ticks.order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
     if before is not None:
         place = tuple_(TICKS.c.started_at, TICKS.c.id)
         cursor = select(TICKS.c.started_at, TICKS.c.id).where(TICKS.c.id == before)
         statement = statement.where(place < cursor.scalar_subquery())
     with reading(source) as reader:
-        return cut_page(reader.rows(statement), limit, reader.now)
+        return page_of(reader, statement, limit)

@@ -25,9 +25,8 @@ from ..errors import (
 )
 from ..jobs import effects
 from ..jobs import error_groups as groups
-from ..jobs.definitions.actions import queue_run, remove
+from ..jobs.definitions.actions import Target, pause, queue_run, remove, resume
 from ..jobs.definitions.detail import read_arguments
-from ..jobs.pauses import Target, pause, resume
 from ..jobs.runs import payloads
 from ..jobs.runs.actions import (
     CANCEL,

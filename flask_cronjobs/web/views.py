@@ -20,19 +20,16 @@ from ..jobs.error_groups import list_errors
 from ..jobs.health import headline_of, tone_of
 from ..jobs.operations import list_operations
 from ..jobs.orders import list_key_orders
-from ..jobs.overview import find_place, read_overview
-from ..jobs.pauses import queues as declared_queues
-from ..jobs.queues import list_queues
+from ..jobs.overview import read_overview
+from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, RunFilter, sorting_of
 from ..jobs.runs.list import WINDOW, list_runs
-from ..jobs.runs.search import scope, wanted
+from ..jobs.runs.search import find_place, scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.trends import Trend, read_trend
-from ..jobs.workers import list_hosts
-from ..text import HIDDEN
 from .actions import run_or_404
 from .bulk import BULK
 from .format import ACROSS, Tone, bars_of, chart, day_chart
@@ -45,7 +42,6 @@ from .params import (
     cursor,
     cursor_text,
     definition_filter,
-    filter_args,
     needed,
     page_zone,
     row_id,
@@ -73,7 +69,7 @@ def overview() -> ResponseReturnValue:
         headline=headline_of(view.verdict, view.figures),
         chart=chart(view.activity, view.marks),
         declared=len(state_of().registry.declarations),
-        queues=declared_queues(state_of()),
+        queues=state_of().queues,
         tasks=sorted(state_of().registry.tasks),
         refresh=REFRESH,
         data=view,
@@ -113,9 +109,7 @@ def errors() -> ResponseReturnValue:
 def operations() -> ResponseReturnValue:
     """Render what operators did, and what became of the runs."""
     found = list_operations(state_of(), **_asked(50))
-    which = [row.which for row in found.rows]
-    links = [None if each is None or HIDDEN in str(each) else filter_args(each) for each in which]
-    return _list_page("operations", found, found_by=links)
+    return _list_page("operations", found)
 
 
 def ticks() -> ResponseReturnValue:
@@ -123,8 +117,8 @@ def ticks() -> ResponseReturnValue:
     before = row_id(request.args, "before")
     with reading(state_of()) as reader:
         found = list_ticks(reader, _TICKS, before)
-        gaps = list_gaps(reader) if before is None else ()
-    data = {"ticks": found.rows, "gaps": gaps, "before": found.next}
+        gaps = list_gaps(reader) if before is None else Page((), None, reader.now)
+    data = {"ticks": found.rows, "gaps": gaps.rows, "before": found.next}
     return _list_page("ticks", found, data, gaps=gaps)
 
 
@@ -136,6 +130,7 @@ def queues() -> ResponseReturnValue:
         "queues",
         queues=found.rows,
         hosts=hosts.rows,
+        cut=hosts.cut("host"),
         now=found.now,
         refresh=REFRESH,
         data={"queues": found.rows, "hosts": hosts.rows},

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from flask_cronjobs.cli import crontab
 from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.models import JobRun
-from tests.rows import Rows
+from tests.rows import Rows, ago
 
 from .conftest import Admin
 
@@ -31,6 +32,19 @@ def test_overview_of_an_empty_app_teaches(admin: Admin) -> None:
     output = admin.ok()
     assert output.startswith("NEVER  No tick has run yet")
     assert "add schedule= to a task" in output
+
+
+def test_times_in_sentences_are_in_the_zone_that_is_asked_for(admin: Admin, rows: Rows) -> None:
+    made = rows.definition("daily", schedule="0 7 * * *")
+    slot = ago(3600).replace(second=0, microsecond=0)
+    why: dict[str, Any] = {"error_type": "Missed", "scheduled_for": slot, "finished_at": ago(5)}
+    rows.run("skipped", definition_id=made, **why)
+    rows.tick()
+    tokyo = f"{slot + timedelta(hours=9):%Y-%m-%d %H:%M} JST"
+    for args in ((), ("doctor",)):
+        assert f"missed, at {slot:%Y-%m-%d %H:%M} UTC" in admin(*args).output
+        assert f"missed, at {tokyo}" in admin(*args, "--timezone", "Asia/Tokyo").output
+    assert f"(since {tokyo})" in admin("doctor", "--timezone", "Asia/Tokyo").output
 
 
 def test_overview_shows_verdict_definitions_dead_orphans_and_doubts(

@@ -282,7 +282,7 @@ class TestOptions:
 
 
 class TestCost:
-    def test_idle_tick_sends_at_most_seven_statements(self, tick: Tick) -> None:
+    def test_idle_tick_sends_four_statements(self, tick: Tick) -> None:
         for number in range(20):
             tick.jobs.task(name=f"daily {number}", schedule="@yearly")(lambda: None)
         sent: list[str] = []
@@ -295,7 +295,7 @@ class TestCost:
 
             tick.jobs.tick()
         work = [statement for statement in sent if not statement.startswith("PRAGMA")]
-        assert len(work) <= 7, "\n".join(work)
+        assert len(work) == 4, "\n".join(work)
 
     def test_tick_leaves_no_connection_open(self, tick: Tick) -> None:
         tick.enqueue(3)
@@ -329,30 +329,41 @@ class TestRetention:
             assert tick.jobs.tick().pruned == 0
         assert "needs ON DELETE CASCADE or SET NULL" in caplog.text
 
-    def test_one_tick_of_every_twenty_prunes(self, tick: Tick, rows: Rows) -> None:
-        """If it is soon enough for what is past its retention by a minute."""
+    def test_first_tick_of_an_hour_prunes_and_one_of_every_twenty(
+        self, tick: Tick, rows: Rows
+    ) -> None:
         pruned: list[int] = []
         with tick.app.app_context():
             for _ in range(40):
                 rows.run("succeeded", finished_at=ago(days=14, minutes=1))
                 pruned.append(tick.jobs.tick().pruned)
-        assert pruned == [*[0] * 19, 20] * 2
+        assert pruned == [1, *[0] * 18, 19, *[0] * 19, 20]
 
     def test_next_tick_prunes_what_one_has_left(
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """So one host with a tick a minute keeps up with what ends, whatever kind it is."""
+        """So one host with a tick a minute keeps up with what ends, and with its effects."""
         monkeypatch.setattr(pruning, "CHUNK", 2)
         monkeypatch.setattr(tick_module, "PRUNE_BUDGET", -1.0)
-        for each in range(3):
+        for each in range(5):
             rows.run("succeeded", finished_at=ago(days=14, minutes=10))
             rows.effect(str(each), state="done", done_at=ago(days=91))
         with tick.app.app_context():
-            assert [tick.jobs.tick().pruned for _ in range(3)] == [2, 1, 0]
+            assert [tick.jobs.tick().pruned for _ in range(4)] == [2, 2, 1, 0]
             assert tick.db.session.scalars(select(JobEffect.id)).all() == []
-            rows.effect("late", state="done", done_at=ago(days=91))
-            tick.jobs.tick()
-            assert tick.db.session.scalars(select(JobEffect.id)).all() == []
+
+    def test_tick_after_the_latest_that_pruned_prunes_no_more(
+        self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pruning, "CHUNK", 1)
+        rows.run("succeeded", finished_at=ago(days=15))
+        pruned: list[int] = []
+        with tick.app.app_context():
+            for _ in range(8):
+                pruned.append(tick.jobs.tick().pruned)
+                if len(pruned) == 6:
+                    rows.run("succeeded", finished_at=ago(days=15))
+        assert pruned == [1, *[0] * 7]
 
     def test_tick_that_is_told_to_stop_prunes_no_further(
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
@@ -362,8 +373,9 @@ class TestRetention:
         for _ in range(5):
             rows.run("succeeded", finished_at=ago(days=15))
         with tick.app.app_context(), state.bookkeeping() as books:
-            opened = tick_module.begin(books)
-            assert tick_module.prune(state, books, opened, lambda: True) == 2
+            opened = tick_module.begin(state, books)
+            prune = tick_module.write_hours_and_prune
+            assert prune(state, books, opened.row, lambda: True) == 2
 
 
 def test_a_queue_that_no_task_has_is_told_with_a_suggestion(

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs
 from flask_cronjobs.engine.alerts import message
 from flask_cronjobs.jobs.alerts import Change, found
-from flask_cronjobs.jobs.pauses import Target, pause
+from flask_cronjobs.jobs.definitions.actions import Target, pause
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobAlert, JobRun
 

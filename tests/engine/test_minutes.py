@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,6 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
-from flask_cronjobs.engine.reclaim import Reclaimed
 from flask_cronjobs.engine.resident import Tally
 from flask_cronjobs.engine.worker import announcer as announcer_module
 from flask_cronjobs.jobs.state import State
@@ -38,7 +38,6 @@ from tests.process.support import wait_until
 pytestmark = pytest.mark.usefixtures("context")
 
 Start = Callable[..., Resident]
-NOTHING = Reclaimed([], [], open_batches=False)
 
 
 def fetch(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
@@ -82,12 +81,11 @@ def test_slow_minute_work_loses_no_run_however_short_the_lease(
 ) -> None:  # fmt: skip
     gate, slow = threading.Event(), threading.Event()
 
-    def slow_reclaim(*args: object) -> Reclaimed:
+    def slow_look(*args: object) -> None:
         slow.set()
         gate.wait(120)
-        return NOTHING
 
-    monkeypatch.setattr(tick_module, "reclaim", slow_reclaim)
+    monkeypatch.setattr(tick_module, "tell_late", slow_look)
     jobs.task(name="long")(lambda: renewed(db)).using(commit=True).enqueue()
     resident()
     assert slow.wait(60)
@@ -145,20 +143,19 @@ def test_minute_work_is_tried_again_soon_after_trouble_with_the_same_row(
     monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
     calls: list[int] = []
 
-    def troubled(*args: object) -> Reclaimed:
+    def troubled(*args: object) -> tuple[Counter[str], list[object]]:
         calls.append(1)
         if len(calls) == 1:
             raise DatabaseTrouble("The database is locked.", transient=True)
-        outcomes = [Outcome(number, "a:1:x", "failed", 1, "it") for number in range(3)]
-        return NOTHING._replace(outcomes=outcomes)
+        return Counter(recorded=3), []
 
-    monkeypatch.setattr(tick_module, "reclaim", troubled)
+    monkeypatch.setattr(tick_module, "enqueue_slots", troubled)
     worker = resident()
     wait_until(lambda: len(calls) == 2)
     worker.stop()
     assert worker.error is None
-    ((reclaimed, finished_at),) = fetch(db, JobTick.reclaimed, JobTick.finished_at)
-    assert (reclaimed, finished_at is not None) == (3, True)
+    ((recorded, finished_at),) = fetch(db, JobTick.recorded, JobTick.finished_at)
+    assert (recorded, finished_at is not None) == (3, True)
 
 
 @pytest.mark.parametrize("passes", [True, False])
@@ -196,12 +193,11 @@ def test_a_worker_stops_soon_though_its_minute_work_hangs(
     monkeypatch.setattr(resident_module, "END_WITHIN", 0.1)
     gate, hanging = threading.Event(), threading.Event()
 
-    def hang(*args: object) -> Reclaimed:
+    def hang(*args: object) -> None:
         hanging.set()
         gate.wait(120)
-        return NOTHING
 
-    monkeypatch.setattr(tick_module, "reclaim", hang)
+    monkeypatch.setattr(tick_module, "tell_late", hang)
     worker = resident()
     assert hanging.wait(60)
     try:
@@ -324,7 +320,7 @@ def test_the_work_begins_just_after_the_full_minute_of_the_database(
             return self.now
 
     clock = Clock()
-    begin, prune = tick_module.begin, tick_module.prune
+    begin, prune = tick_module.begin, tick_module.write_hours_and_prune
 
     def begin_ahead(*args: Any) -> Any:
         return begin(*args)._replace(clock_offset=ahead)
@@ -340,7 +336,7 @@ def test_the_work_begins_just_after_the_full_minute_of_the_database(
 
     monkeypatch.setattr(resident_module, "time", clock)
     monkeypatch.setattr(resident_module, "begin", begin_ahead)
-    monkeypatch.setattr(resident_module, "prune", prune_for_long)
+    monkeypatch.setattr(resident_module, "write_hours_and_prune", prune_for_long)
     monkeypatch.setattr(resident_module.ResidentMinutes, "_rest", note)
     worker = resident()
     assert rested.wait(60)

@@ -21,7 +21,7 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import reclaim as reclaim_module
 from flask_cronjobs.engine.reclaim import reclaim
 from flask_cronjobs.jobs.runs import leases
-from flask_cronjobs.jobs.runs.leases import Expiry, renew
+from flask_cronjobs.jobs.runs.leases import renew
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.log import worker_name
 from flask_cronjobs.models import JobFailure, JobRun
@@ -123,7 +123,7 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     looked = threading.Event()
     expired_leases = leases.look_for_expired
 
-    def look(books: Bookkeeping, limit: int = 200) -> Expiry:
+    def look(books: Bookkeeping, limit: int = 200) -> list[Claim]:
         expired = expired_leases(books, limit)
         looked.set()
         return expired
@@ -140,7 +140,7 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
 
     def tick() -> None:
         with Bookkeeping(state.engine) as books:
-            found.append(len(reclaim(state, books, unheard).outcomes))
+            found.append(len(reclaim(state, books, unheard)))
 
     thread = threading.Thread(target=tick)
     thread.start()
@@ -161,9 +161,9 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
     look = leases.look_for_expired
     looks: list[int] = []
 
-    def look_and_renew(books: Bookkeeping, *args: int) -> Expiry:
+    def look_and_renew(books: Bookkeeping, *args: int) -> list[Claim]:
         found = look(books, *args)
-        looks.append(len(found.leases))
+        looks.append(len(found))
         if len(looks) == (
             2 if books.dialect.one_writer else 1
         ):  # SQLite's second look is the last.

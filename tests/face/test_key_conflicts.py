@@ -9,7 +9,7 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, KeyConflict
+from flask_cronjobs import CronJobs, KeyConflict, NewRun, StateConflict
 from flask_cronjobs.models import JobRun
 from tests.marks import on_both
 
@@ -39,7 +39,7 @@ def test_key_of_another_task_is_refused(db: SQLAlchemy, jobs: CronJobs, greet: A
     def charge(user_id: int) -> None: ...
 
     first = greet.enqueue(1)
-    expected = rf"'key' is held by run {first.id} of the task greet, which is queued .*charge a key"
+    expected = rf"key of this run is held by run {first.id} of the task greet, which is queued "
     with pytest.raises(KeyConflict, match=expected):
         charge.using(idempotency_key="key").enqueue(1)
     with pytest.raises(KeyConflict):
@@ -47,6 +47,30 @@ def test_key_of_another_task_is_refused(db: SQLAlchemy, jobs: CronJobs, greet: A
     greet.using(idempotency_key="other").enqueue(2)  # The transaction is as good as before.
     db.session.commit()
     assert list(db.session.scalars(select(JobRun.job_type))) == ["greet", "greet"]
+
+
+def test_no_message_has_a_key_that_may_hide_a_value(
+    db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task(unique="login:{token}", concurrency_key="at:{token}", order="strict")
+    def login(token: str, n: int = 0) -> None: ...
+
+    @jobs.task
+    def other(token: str) -> None: ...
+
+    login.enqueue("s3cret")
+    login.enqueue("s3cret", 1)
+    key = "login:s3cret"
+    with pytest.raises(KeyConflict) as taken:
+        other.using(idempotency_key=key).enqueue("s3cret")
+    with pytest.raises(StateConflict) as moved:
+        login.using(idempotency_key=key, replace=True).enqueue("n3w")
+    with pytest.raises(KeyConflict) as second:
+        other.enqueue_many([NewRun({"token": "s3cret"}, idempotency_key=key)])
+    said = f"{caplog.text} {taken.value} {moved.value} {second.value}"
+    assert "is held by run 1" in said
+    assert "s3cret" not in said
+    assert "n3w" not in said
 
 
 def test_other_payload_is_logged_and_not_shown(
@@ -58,10 +82,10 @@ def test_other_payload_is_logged_and_not_shown(
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
-        f"The idempotency key 'key' is held by run {first.id} of the task greet, with another "
-        "payload, which is succeeded since 2026-01-02 03:04 UTC and holds the key until about "
-        "2026-01-16 03:04 UTC, when its row is pruned. Nothing was enqueued. If this is other "
-        "work, give it another key: put into the key what differs."
+        f"The idempotency key of this run is held by run {first.id} of the task greet, with "
+        "another payload, which is succeeded since 2026-01-02 03:04 UTC and holds the key until "
+        "about 2026-01-16 03:04 UTC, when its row is pruned. Nothing was enqueued. If this is "
+        "other work, give it another key: put into the key what differs."
     )
 
 

@@ -9,9 +9,9 @@ from sqlalchemy import update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs import queues as queues_module
+from flask_cronjobs.jobs import waiting
 from flask_cronjobs.jobs.queues import QueueView, list_queues
 from flask_cronjobs.jobs.reader import reading
-from flask_cronjobs.jobs.runs import throughput
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
 from tests.rows import Rows, ago, now
@@ -45,7 +45,7 @@ def test_a_queue_counts_what_waits_and_says_since_when(
 
 
 def test_counting_stops(rows: Rows, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues_module, "_COUNTED", 1)
+    monkeypatch.setattr(waiting, "COUNTED", 1)
     rows.run(age=60)
     rows.run(age=60, job_type="of the same queue")
     rows.run(age=60, queue="mail")
@@ -70,11 +70,11 @@ def test_a_queue_says_how_fast_runs_come_and_end(rows: Rows, state: State) -> No
 def test_of_many_runs_only_the_newest_are_looked_at(
     rows: Rows, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throughput, "MOST", 3)
+    monkeypatch.setattr(queues_module, "MOST", 3)
     for age in (10, 20, 30, 40):
         rows.run("succeeded", age=age, queue="mail")
     with reading(state) as reader:
-        flow = throughput.ends(reader)
+        flow = queues_module.ends(reader)
     assert flow.total == 3
     assert flow.seconds == pytest.approx(30, abs=2)
 

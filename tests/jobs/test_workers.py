@@ -9,9 +9,9 @@ import pytest
 from flask_cronjobs import CronJobs, __version__
 from flask_cronjobs.jobs.health import findings_of, read_verdict_and_figures
 from flask_cronjobs.jobs.humanize import duration
+from flask_cronjobs.jobs.queues import HostView, hosts_of, list_hosts
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.jobs.workers import HostView, hosts_of, list_hosts
 from tests.rows import Rows
 
 MINUTE = 60.0
@@ -62,6 +62,13 @@ def test_a_tick_notes_its_queues_and_version(state: State, jobs: CronJobs) -> No
         jobs.tick(queues=["slow", "mail"])
     (host,) = list_hosts(state).rows
     assert (host.queues, host.version, host.by) == (("mail", "slow"), __version__, ("cron",))
+
+
+def test_a_list_of_hosts_that_is_cut_says_so(rows: Rows, state: State) -> None:
+    for host in ("web-1", "web-2"):
+        rows.tick(age=1, host=host)
+    assert list_hosts(state).cut("host") == ""
+    assert list_hosts(state, limit=1).cut("host") == "1 of 2 hosts"
 
 
 def test_silence_is_named_once_and_only_while_others_tick(rows: Rows, state: State) -> None:

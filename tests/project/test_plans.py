@@ -35,7 +35,7 @@ from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.leases import expired
 from flask_cronjobs.jobs.runs.record_and_claim import queue_look
 from flask_cronjobs.jobs.steps import holding, of_run
-from flask_cronjobs.jobs.ticks import old_ticks
+from flask_cronjobs.jobs.ticks import insert_tick, old_ticks
 from flask_cronjobs.types import Outcome
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by, tables_of
 
@@ -149,9 +149,11 @@ OLD = ("one", "job_runs", "job_effects", "job_batches", "job_operations")
 CASES = {
     "claim": Case(claim_in_every_way, RUNNABLE),
     "record": Case(record_outcomes, ("pk_job_runs",)),
-    "queue look": Case(queue_look, RUNNABLE[::2]),
+    "queue look": Case(lambda d: queue_look(d).text, RUNNABLE[::2]),
+    "tick": Case(lambda d: insert_tick(d).text, ("ix_job_runs_lease", "ix_job_ticks_started_at"),
+                 ("job_runs", "job_ticks", "job_hours", "job_batches")),
     "expired": Case(lambda d: expired(d).text, ("ix_job_runs_lease",)),
-    "due definitions": Case(read_definitions, ("ix_job_definitions_due",), (),
+    "due definitions": Case(lambda d: read_definitions(d).text, ("ix_job_definitions_due",), (),
                             (("after", 0),)),
     "slots": Case(insert_of_slots, ("ix_job_runs_live",), ("live",)),
     "old runs": Case(lambda d: oldest(d, RUNS), ("ix_job_runs_finished",), OLD),
@@ -192,6 +194,8 @@ def parameters(d: Dialect) -> dict[str, Any]:
         "declared": d.array(()), "chunk": 500, "all": False, "near": NEAR, "some": SOME,
         "start": "2026-11-18 09:00:00+00", "end": "2026-11-18 10:00:00+00",
         "place": d.earliest, "id": 7, "attempt": 3, "run_id": 7, "name": "step", "message": None,
+        **dict.fromkeys(("worker", "host", "version", "app", "queues")), "pid": 7,
+        **dict.fromkeys(("listening", "resident"), False),
     }  # fmt: skip
 
 

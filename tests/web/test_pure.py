@@ -38,7 +38,7 @@ def test_the_clock_of_a_zone(moment: datetime, zone: str, shown: str) -> None:
 
 
 def test_a_sentence_has_the_pages_clock() -> None:
-    sentence = "missed, from 2026-11-20 05:00 to 2026-11-20 11:30 UTC; 2026-11-20 10:00:00"
+    sentence = "missed, from 2026-11-20 05:00 UTC to 2026-11-20 11:30 UTC; 2026-11-20 10:00:00"
     local = "missed, from today 06:00 to today 12:30; 2026-11-20 10:00:00"
     assert format.in_zone(sentence, "Europe/Berlin", NOW) == local
 

@@ -1,4 +1,4 @@
-"""Add, remove and run definitions."""
+"""Add, remove and run definitions; pause and resume them, and the runs of a task or a queue."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import logging
 import shlex
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from sqlalchemy import text
 
 from ...db.connection import Bookkeeping
 from ...db.errors import waiting_for_lock
 from ...errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ...log import DEFAULT_ACTOR, log_run
-from ...registry.handler import run_columns, stored_payload
-from ...registry.options import EnqueueOptions
-from ...registry.registry import DefinitionSpec
+from ...registry import DefinitionSpec
+from ...registry.handler import payload_columns, run_columns
+from ...registry.options import EnqueueOptions, is_key
 from ...text import did_you_mean, one_line
+from ...types import PauseKind
 from ..columns import RUN_COLUMNS
 from ..operations import Act, perform
 from ..runs.changes import queue_new
@@ -25,7 +28,7 @@ from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
 from .rows import DefinitionRow
-from .scheduler import announce_slot, first_slot, plan_due, record_pause
+from .scheduler import announce_slot, first_slot, plan_due, plan_paused, record_pause
 from .slots import record_slots
 from .views import definition_names
 
@@ -62,27 +65,6 @@ class QueuedRun(NamedTuple):
     is_new: bool
 
 
-def run_now(
-    state: State,
-    name: str,
-    payload: Mapping[str, object] | None = None,
-    actor: str = DEFAULT_ACTOR,
-    tasks: bool = True,
-) -> int:
-    """Queue a run of a definition or a task, due now.
-
-    :param name: a definition's name, or else a task's.
-    :param payload: the handler's keyword arguments; default: the definition's payload.
-    :param tasks: whether *name* may be a task's.
-    :returns: the run's id.
-    :raises NotFound: no definition or task has that name; the message suggests similar names.
-    :raises UnknownTask: the definition's task is not declared by this app's code.
-    :raises TypeError: the handler does not take *payload*.
-    :raises PayloadError: *payload* is not plain JSON.
-    """
-    return queue_run(state, name, payload, actor, tasks).id
-
-
 def queue_run(
     state: State,
     name: str,
@@ -91,9 +73,17 @@ def queue_run(
     tasks: bool = True,
     options: EnqueueOptions = _DUE_NOW,
 ) -> QueuedRun:
-    """Queue a run of a definition or a task, as `run_now`, with options as of `Task.using`.
+    """Queue a run of a definition or a task.
 
-    :param options: all but ``replace``: a run that waits with the key stays as it is.
+    :param name: a definition's name, or else a task's.
+    :param payload: the handler's keyword arguments; default: the definition's payload.
+    :param tasks: whether *name* may be a task's.
+    :param options: as of `Task.using`, all but ``replace``: a run that waits with the key stays as
+        it is.
+    :raises NotFound: no definition or task has that name; the message suggests similar names.
+    :raises UnknownTask: the definition's task is not declared by this app's code.
+    :raises TypeError: the handler does not take *payload*.
+    :raises PayloadError: *payload* is not plain JSON.
     :raises TaskError: an option is invalid.
     :raises KeyConflict: the idempotency key belongs to a run of another task.
     """
@@ -149,14 +139,9 @@ def _definition_run(
         "definition_id": None if found is None else found.id,
         **options.own_columns,
     }
-    for name in ("queue", "priority", "max_attempts"):
-        if (given := getattr(options, name)) is not None:
-            values[name] = given
     if payload is not None:
         whole = with_hidden_values(state, payload, spec.payload)
-        stored = stored_payload(task, state.settings, task.payload_from(whole))
-        values |= {"payload": stored.text, "concurrency_key": stored.concurrency_key}
-        values |= {"label": stored.label, "rate_key": stored.rate_key}
+        values |= payload_columns(task, state.settings, task.payload_from(whole))
         values["concurrency_limit"] = task.concurrency_limit
     if spec.overlap == "skip":
         # As for its slots: no two runs of the definition are at work at once.
@@ -260,3 +245,110 @@ def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bo
             if perform(books, act, partial(definitions.remove, definition=row)):
                 return True
             wait()
+
+
+_LONGEST = 100
+
+
+Kind: TypeAlias = Literal["definition", "queue", "task"]
+
+
+class Target(NamedTuple):
+    """What is paused or resumed."""
+
+    kind: Kind
+    name: str
+
+
+def only(name: str | None, queue: str | None, task: str | None) -> Target | None:
+    """Return what was given: a definition's *name*, a queue or a task; None if not just one was."""
+    each: tuple[tuple[Kind, str | None], ...]
+    each = ("definition", name), ("queue", queue), ("task", task)
+    given = [Target(kind, name) for kind, name in each if name is not None]
+    return given[0] if len(given) == 1 else None
+
+
+def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
+    """Pause *target* until `resume`.
+
+    None of a definition's slots runs; one that is due is recorded first. The runs of a task or a
+    queue wait, and those that run go on to their end.
+
+    :returns: False if it is a task or a queue that was paused before.
+    :raises NotFound: no definition has that name, and the message suggests similar names; this
+        app's code declares no such task; or the queue's name cannot be one.
+    """
+    kind, name = target
+    if kind == "task" and name not in state.registry.tasks:
+        raise NotFound(f"There is no task {name!r}.{did_you_mean(name, state.registry.tasks)}")
+    if kind == "queue" and not is_key(name, _LONGEST):
+        raise NotFound(f"There is no queue {name!r}. A name has 1 to {_LONGEST} characters.")
+    act = Act("paused", f"{kind} {name}", actor)
+    with state.bookkeeping() as books:
+        if kind == "definition":
+            return _pause_definition(state, books, name, act)
+        return perform(books, act, lambda inner: _add(inner, kind, name, actor))
+
+
+def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
+    """Resume *target*, also a task or a queue that no code declares any more.
+
+    A definition goes on from its next slot after now. Slots that passed meanwhile are not made up:
+    they are recorded as one skipped row.
+
+    :returns: False if it was not paused.
+    :raises NotFound: no definition has that name.
+    :raises ScheduleError: the definition's schedule cannot be read.
+    """
+    kind, name = target
+    act = Act("resumed", f"{kind} {name}", actor)
+    with state.bookkeeping() as books:
+        if kind == "definition":
+            return _resume_definition(state, books, name, act)
+        return perform(books, act, lambda inner: _remove(inner, kind, name))
+
+
+def _add(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
+    statement = f"""
+        INSERT INTO job_pauses (kind, name, paused_at, paused_by)
+        VALUES (:kind, :name, {books.dialect.now}, :by)
+        ON CONFLICT (kind, name) DO NOTHING RETURNING id
+    """
+    return bool(books.rows(text(statement), {"kind": kind, "name": name, "by": by}))
+
+
+def _remove(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
+    statement = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
+    return bool(books.rows(text(statement), {"kind": kind, "name": name}))
+
+
+def _pause_definition(state: State, books: Bookkeeping, name: str, act: Act) -> bool:
+    wait = waiting_for_lock(f"The definition {name!r}")
+    while True:
+        found = definitions.find(books, name)
+        if found is None:
+            raise no_definition(state, name, "pause")
+        if found.due:
+            record_due(state, books, found)
+        if perform(books, act, partial(definitions.pause, definition=found)):
+            return True
+        wait()
+
+
+def _resume_definition(state: State, books: Bookkeeping, name: str, act: Act) -> bool:
+    wait = waiting_for_lock(f"The definition {name!r}")
+    while True:
+        found = definitions.find(books, name)
+        if found is None:
+            raise no_definition(state, name, "resume")
+        if not found.paused:
+            return False
+        plan = plan_paused(found)
+        skip = partial(definitions.skip_pause, definition=found, plan=plan, resume=True)
+        slots = perform(books, act, skip, changed=lambda slots: slots is not None)
+        if slots is not None:
+            break
+        wait()
+    for slot in slots:
+        announce_slot(state, slot)
+    return True

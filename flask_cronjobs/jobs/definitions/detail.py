@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import Row, select
 
 from ...errors import ScheduleError
-from ...models.conditions import SET_ASIDE
 from ...registry.handler import Handler
 from ...registry.options import TaskOptions
 from ...registry.retry import Retry, RetryPolicy
 from ...schedule.cron_text import in_words
 from ...text import cut, redacted
 from ...types import JSON
+from ..attention import set_aside
 from ..humanize import duration, plural
-from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
+from ..reader import (
+    DEFINITIONS,
+    NUMBER,
+    RUNS,
+    Count,
+    Query,
+    Reader,
+    Source,
+    number_of,
+    readable,
+    reading,
+    record,
+)
 from ..runs.filters import RunFilter
-from ..runs.labels import shown_key
 from ..runs.list import RunRow, page_ids, rows_of
+from ..runs.search import shown_key
 from ..state import State
 from .slots import slots_of
 from .views import DefinitionView, definition_views, next_slots, whole_rows
 
-#: How many of the latest runs the statistics look at, and how many of them are shown.
-LOOKED_AT, SHOWN = 200, 50
-#: How many gaps in its slots a definition's page shows, of so many runs set aside of all.
-GAPS, SET_ASIDE_LOOKED_AT = 20, 2_000
+#: How many of the latest runs are shown.
+SHOWN = 50
+#: How many gaps in its slots a definition's page shows.
+GAPS = 20
 #: How many of its next slots a definition's page shows.
 SLOTS = 10
 #: How many definitions of a task are shown.
@@ -63,9 +75,9 @@ class DefinitionDetail:
     :ivar slots: its next ten slots; none while it is paused.
     :ivar payload: redacted by ``CRONJOBS_REDACT``.
     :ivar task: what this app's code says about its task; None if it does not declare it.
-    :ivar missed: the latest slots that it missed, the last gap first.
+    :ivar missed: the latest slots that it missed, the last gap first, at most 20.
+    :ivar gaps: how many gaps there are, of those that are looked at.
     :ivar runs: its last 50 runs, newest first.
-    :ivar statistics: of its last 200 runs.
     :ivar now: the database's now.
     """
 
@@ -80,8 +92,8 @@ class DefinitionDetail:
     updated_at: datetime
     task: TaskCode | None
     missed: tuple[MissedSlots, ...]
+    gaps: Count
     runs: tuple[RunRow, ...]
-    statistics: Statistics
     now: datetime
 
 
@@ -91,8 +103,8 @@ class TaskDetail:
 
     :ivar declared: what this app's code says about it; None if it does not declare it.
     :ivar definitions: its definitions by name, at most 50.
+    :ivar number: how many definitions it has.
     :ivar runs: its last 50 runs among the newest 50,000 of all tasks, newest first.
-    :ivar statistics: of its last 200 among them.
     :ivar partial: whether there are older runs, which were not searched.
     :ivar now: the database's now.
     """
@@ -100,8 +112,8 @@ class TaskDetail:
     name: str
     declared: TaskCode | None
     definitions: tuple[DefinitionView, ...]
+    number: Count
     runs: tuple[RunRow, ...]
-    statistics: Statistics
     partial: bool
     now: datetime
 
@@ -114,6 +126,7 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
             return None
         (row,) = rows
         (view,) = definition_views(reader, rows)
+        missed = reader.rows(_missed(reader, row.id))
         found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
         # A run by hand, or of a slot that was caught up, may have been inserted later than others.
         found.sort(key=lambda run: run.scheduled_for, reverse=True)
@@ -128,9 +141,9 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
                 *(reader.state, row.job_type, row.payload, "concurrency_key", row.concurrency_key)
             ),
             task=task_code(reader.state, row.job_type),
-            missed=tuple(_missed(reader, row.id)),
-            runs=tuple(found[:SHOWN]),
-            statistics=statistics(found),
+            missed=tuple(map(_gap, missed)),
+            gaps=number_of(missed),
+            runs=tuple(found),
             now=reader.now,
         )
 
@@ -138,19 +151,19 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
 def find_task(source: Source, name: str) -> TaskDetail | None:
     """Return one task with its last runs; None if neither the code nor a row names it."""
     with reading(source) as reader:
-        statement = whole_rows(reader).where(DEFINITIONS.c.job_type == name)
+        statement = whole_rows(reader).add_columns(NUMBER).where(DEFINITIONS.c.job_type == name)
         rows = reader.rows(statement.order_by(DEFINITIONS.c.name).limit(DEFINITIONS_OF_A_TASK))
-        latest, floor, _ = page_ids(reader, RunFilter(task=name), None, LOOKED_AT)
+        latest, floor, _ = page_ids(reader, RunFilter(task=name), None, SHOWN)
         declared = task_code(reader.state, name)
         if declared is None and not rows and not latest:
             return None
-        found = rows_of(reader, [run.id for run in latest[:LOOKED_AT]])
+        found = rows_of(reader, [run.id for run in latest[:SHOWN]])
         return TaskDetail(
             name=name,
             declared=declared,
             definitions=definition_views(reader, rows),
-            runs=tuple(found[:SHOWN]),
-            statistics=statistics(found),
+            number=number_of(rows),
+            runs=tuple(found),
             partial=floor is not None,
             now=reader.now,
         )
@@ -158,20 +171,20 @@ def find_task(source: Source, name: str) -> TaskDetail | None:
 
 def _last_runs(definition_id: int) -> Query:
     own = select(RUNS.c.id).where(RUNS.c.definition_id == definition_id)
-    return own.order_by(RUNS.c.scheduled_for.desc()).limit(LOOKED_AT)
+    return own.order_by(RUNS.c.scheduled_for.desc()).limit(SHOWN)
 
 
-def _missed(reader: Reader, definition_id: int) -> Iterator[MissedSlots]:
-    """Yield the latest gaps of a definition among what was skipped and cancelled of all."""
-    names = ("id", "definition_id", "error_type", "last_error", "scheduled_for", "finished_at")
-    columns = (RUNS.c[name] for name in names)
-    newest: Query = select(readable(reader, RUNS.c.result), *columns).where(text(SET_ASIDE))
-    some = newest.order_by(RUNS.c.id.desc()).limit(SET_ASIDE_LOOKED_AT).subquery()
+def _missed(reader: Reader, definition_id: int) -> Query:
+    """Return a SELECT of the latest gaps of a definition among what was skipped and cancelled."""
+    some = set_aside(reader)
     of_this = some.c.definition_id == definition_id, some.c.error_type == "Missed"
-    for row in reader.rows(select(some).where(*of_this).limit(GAPS)):
-        number, first = slots_of(row.result, row.scheduled_for)
-        why = row.last_error or "missed"
-        yield MissedSlots(row.id, number, first, row.scheduled_for, why, row.finished_at)
+    return select(some, NUMBER).where(*of_this).limit(GAPS)
+
+
+def _gap(row: Row[Any]) -> MissedSlots:
+    number, first = slots_of(row.result, row.scheduled_for)
+    why = row.last_error or "missed"
+    return MissedSlots(row.id, number, first, row.scheduled_for, why, row.finished_at)
 
 
 def _words(cron: str) -> str | None:
@@ -254,61 +267,3 @@ def _retry(policy: RetryPolicy) -> str:
         return f"{attempts} at most, after delays that a function chooses"
     delays = f"{policy.backoff} delays from {duration(policy.base)} to {duration(policy.cap)}"
     return f"{attempts}, {delays}"
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """How some numbers of seconds are spread: half are at most `p50`, 95 of 100 at most `p95`."""
-
-    p50: float
-    p95: float
-    most: float
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """The latest runs of a definition or a task, in numbers.
-
-    :ivar runs: how many runs were looked at.
-    :ivar since: when the first of them was due; None if there is none.
-    :ivar ended: how many of them succeeded or ended dead.
-    :ivar took: how long these took; None if none has ended.
-    :ivar waited: how long runs were due before they began; None if none has begun.
-    """
-
-    runs: int
-    since: datetime | None
-    ended: int
-    succeeded: int
-    took: Spread | None
-    waited: Spread | None
-
-    @property
-    def success_rate(self) -> float | None:
-        """The part of the ended runs that succeeded, from 0 to 1; None if none has ended."""
-        return self.succeeded / self.ended if self.ended else None
-
-
-def statistics(rows: Sequence[RunRow]) -> Statistics:
-    """Return the numbers of *rows*."""
-    ended = [row for row in rows if row.status in ("succeeded", "dead")]
-    return Statistics(
-        runs=len(rows),
-        since=min((row.scheduled_for for row in rows), default=None),
-        ended=len(ended),
-        succeeded=sum(row.status == "succeeded" for row in ended),
-        took=_spread(row.took for row in ended),
-        waited=_spread(row.waited for row in rows),
-    )
-
-
-def _spread(values: Iterable[float | None]) -> Spread | None:
-    known = sorted(value for value in values if value is not None)
-    if not known:
-        return None
-    return Spread(_percentile(known, 50), _percentile(known, 95), known[-1])
-
-
-def _percentile(ascending: Sequence[float], percent: int) -> float:
-    """Return the least of the values that *percent* of them do not exceed."""
-    return ascending[math.ceil(len(ascending) * percent / 100) - 1]

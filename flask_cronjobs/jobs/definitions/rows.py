@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, Row, TextClause, text
@@ -12,7 +13,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...models.conditions import PINGED, SCHEDULED
-from ...registry.registry import DefinitionSpec
+from ...registry import DefinitionSpec
 from ...schedule.catchup import SlotPlan
 from ...types import JSON, RecordedSlot, stored_time, time_or_none
 from ..columns import NEW_RUN, assigned
@@ -82,7 +83,7 @@ def read(
         "near": NEAR,
         "some": SOME,
     }
-    rows = books.rows(text(read_definitions(books.dialect)), parameters)
+    rows = books.rows(read_definitions(books.dialect), parameters)
     return sorted((_row(books.dialect, row) for row in rows), key=lambda found: found.id)
 
 
@@ -178,18 +179,21 @@ def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> No
     Old and new code may run side by side, so this does not yet mean that no code declares them.
     """
     d = books.dialect
-    # "= ANY" with thousands of names would compare each with each.
-    undeclared = f"""
-        SELECT id FROM job_definitions
-        WHERE origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
-            AND name NOT IN (SELECT name FROM {d.each("declared", "name")})
-        LIMIT :chunk {d.skip_locked}
-    """
+    which = f"SELECT id FROM job_definitions WHERE {undeclared(d)} LIMIT :chunk {d.skip_locked}"
     statement = f"""
-        UPDATE job_definitions SET undeclared_since = {d.now} WHERE {d.any_of("id", undeclared)}
+        UPDATE job_definitions SET undeclared_since = {d.now} WHERE {d.any_of("id", which)}
     """
     names = d.array(tuple(declared))
     books.rows(text(statement), {"declared": names, "app": app, "chunk": CHUNK})
+
+
+def undeclared(d: Dialect) -> str:
+    """Return SQL for: a definition of ``app``, not in ``declared``, is not marked yet."""
+    # "= ANY" with thousands of names would compare each with each.
+    return f"""
+        origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
+        AND name NOT IN (SELECT name FROM {d.each("declared", "name")})
+    """
 
 
 def mark_declared(books: Bookkeeping, ids: Sequence[int], app: str) -> None:
@@ -279,11 +283,12 @@ def _free(d: Dialect, which: str) -> str:
     return d.any_of("id", f"SELECT id FROM job_definitions WHERE {which} {d.skip_locked}")
 
 
-def read_definitions(d: Dialect) -> str:
+@lru_cache(maxsize=4)
+def read_definitions(d: Dialect) -> TextClause:
     """Return the SELECT of `read`."""
     due = f"{SCHEDULED} AND next_run_at <= {d.now}"
     # The plus keeps SQLite from reading all definitions by id instead of only those that are due.
-    return f"""
+    return text(f"""
     SELECT * FROM (
         SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
         WHERE {due} AND {_ours(d)} AND +id > :after ORDER BY +id LIMIT :chunk
@@ -300,7 +305,7 @@ def read_definitions(d: Dialect) -> str:
             AND origin = 'database' AND {d.one_of("job_type", "tasks")}
         ORDER BY random() LIMIT :some
     ) AS near
-    """
+    """)
 
 
 def _ours(d: Dialect) -> str:

@@ -14,7 +14,7 @@ from ...db.connection import Bookkeeping
 from ...db.errors import is_about_the_rows
 from ...errors import CronJobsError, DatabaseTrouble
 from ...log import log_run, logger
-from ...registry.registry import DefinitionSpec
+from ...registry import DefinitionSpec
 from ...schedule import Schedule
 from ...schedule.catchup import SlotPlan, plan_slots
 from ...signals import News, notify, unheard
@@ -62,10 +62,13 @@ def enqueue_slots(
     return counts, seen
 
 
-def sync_definitions(state: State, books: Bookkeeping, rows: Sequence[DefinitionRow]) -> None:
+def sync_definitions(
+    state: State, books: Bookkeeping, rows: Sequence[DefinitionRow], undeclared: bool = False
+) -> None:
     """Insert the definitions that only the code has; change the rows that differ from the code.
 
     :param rows: the definitions that `enqueue_slots` read.
+    :param undeclared: as of `ticks.TickRow`.
     """
     by_name = {row.spec.name: row for row in rows if row.origin == "code"}
     app = state.app.name
@@ -90,7 +93,8 @@ def sync_definitions(state: State, books: Bookkeeping, rows: Sequence[Definition
         made = definitions.declare(books, with_slots, "code", app)
         if made < len(missing):
             _log_taken_names(books, missing)
-    definitions.mark_undeclared(books, list(state.registry.declarations), app)
+    if undeclared:
+        definitions.mark_undeclared(books, list(state.registry.declarations), app)
     marked = [
         row.id
         for row in rows

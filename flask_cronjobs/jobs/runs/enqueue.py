@@ -18,7 +18,7 @@ from ...db.notify import WAKE_EVERY, wake_listeners
 from ...errors import CronJobsError, KeyConflict, TaskError
 from ...log import logger
 from ...models import JobRun
-from ...registry.handler import Handler, policy_columns, run_columns, stored_payload
+from ...registry.handler import Handler, payload_columns, policy_columns, run_columns
 from ...registry.options import EnqueueOptions, NewRun
 from ...types import RunIds
 from ..humanize import plural
@@ -152,15 +152,15 @@ def _rows(
 
 
 def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun) -> NewRow:
+    payload = given.payload if isinstance(given, NewRun) else given
+    row = NewRow(**payload_columns(task, settings, task.payload_from(payload), with_key=True))
     if not isinstance(given, NewRun):
-        text, concurrency_key, key, *made = stored_payload(task, settings, task.payload_from(given))
-        return NewRow(text, None, None, None, key, concurrency_key, *made)
+        return row
     own = given.options()
-    text, concurrency_key, key, *made = stored_payload(
-        task, settings, task.payload_from(given.payload)
+    key = own.idempotency_key or row.idempotency_key
+    return row._replace(
+        priority=own.priority, run_at=own.run_at, delay=own.delay, idempotency_key=key
     )
-    key = own.idempotency_key or key
-    return NewRow(text, own.priority, own.run_at, own.delay, key, concurrency_key, *made)
 
 
 def _check_key(options: EnqueueOptions, key: str | None) -> None:
@@ -240,13 +240,13 @@ def _tell_conflicts(
 def _conflict(settings: Settings, run: Holder | JobRun, task: str, payload: str) -> str | None:
     """Return a warning if the key's *run* is not what was wanted, or will never be executed.
 
-    The payloads themselves are never logged.
+    It names neither payloads nor keys, which may be made of values to hide.
 
     :param task: the task of the run that was wanted.
     :param payload: its payload, as JSON text.
     :raises KeyConflict: it is a run of another task.
     """
-    holder = f"The idempotency key {run.idempotency_key!r} is held by run {run.id}"
+    holder = f"The idempotency key of this run is held by run {run.id}"
     if run.job_type != task:
         raise KeyConflict(
             f"{holder} of the task {run.job_type}, which {_status(settings, run)}. Nothing was "
@@ -267,6 +267,7 @@ def _conflict(settings: Settings, run: Holder | JobRun, task: str, payload: str)
 
 
 def _status(settings: Settings, run: Holder | JobRun) -> str:
+    """Return what *run* is, and until when it has its key: in UTC, as all that an app logs."""
     if run.unique_while is not None:
         until = "has ended" if run.unique_while == "pending" else "begins"
         return f"is {run.status} and holds the key until it {until}"

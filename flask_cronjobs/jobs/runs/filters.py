@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +21,7 @@ from sqlalchemy import (
 )
 
 from ...models.conditions import RUNNABLE
-from ...text import strip_credentials
+from ...text import one_line, strip_credentials
 from ...types import Status
 from ..eligibility import not_paused
 from ..humanize import duration
@@ -61,6 +60,10 @@ def _equals(column: str) -> Condition:
     return lambda _, value: RUNS.c[column] == value
 
 
+def _equals_or_lacks(column: str) -> Condition:
+    return lambda _, value: func.coalesce(RUNS.c[column], "") == value
+
+
 def _refers_to(column: str, key: Any) -> Condition:
     owner = key.table.c.id
     return lambda _, value: RUNS.c[column] == select(owner).where(key == value).scalar_subquery()
@@ -69,14 +72,6 @@ def _refers_to(column: str, key: Any) -> Condition:
 def _has_error(_: Reader, part: str) -> ColumnElement[bool]:
     texts = (RUNS.c.error_type, RUNS.c.last_error)
     return or_(*(each.icontains(part, autoescape=True) for each in texts))
-
-
-def _is_of_type(_: Reader, name: str) -> ColumnElement[bool]:
-    return func.coalesce(RUNS.c.error_type, "") == name
-
-
-def _is_alike(_: Reader, name: str) -> ColumnElement[bool]:
-    return func.coalesce(RUNS.c.fingerprint, "") == name
 
 
 def _is_newer(reader: Reader, age: float) -> ColumnElement[bool]:
@@ -120,6 +115,7 @@ WAITS: tuple[str, ...] = ("turn", "paused", "undeclared", "later", "rate")
 _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
 _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
+_OF_GROUP = _equals_or_lacks("fingerprint")
 _ALIKE = "Only runs whose error is of this group: see errors."
 _TOUCHED = "Only runs that this operation was the last to change."
 _IN_ERROR = "Only with TEXT in the error's type or message."
@@ -137,8 +133,15 @@ FILTERS = (
     Filter("overdue", "flag", _all, "Only runs that have waited too long.", is_rare=True),
     Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
     Filter("waits", "wait", _waits, "Only runs that wait for this.", "waits:", is_rare=True),
-    Filter("error_type", "type", _is_of_type, label="error", is_rare=True),
-    Filter("fingerprint", "type", _is_alike, _ALIKE, "errors of group", is_rare=True),
+    Filter("error_type", "type", _equals_or_lacks("error_type"), label="error", is_rare=True),
+    Filter(
+        "fingerprint",
+        "type",
+        _equals_or_lacks("fingerprint"),
+        _ALIKE,
+        "errors of group",
+        is_rare=True,
+    ),
     Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
     Filter("since", "time", _is_since, "Ended (or due) at TIME or later.", is_rare=True),
     Filter("until", "time", _is_until, "Ended (or due) at TIME or before.", is_rare=True),
@@ -248,7 +251,7 @@ def sorting_of(status: Status | None, overdue: bool) -> Sorting:
 
 def words(which: RunFilter) -> str:
     """Return *which* for people, to stand after "runs": `` of send, older than 6 h``."""
-    task = f" of {which.task}" if which.task else ""
+    task = f" of {one_line(which.task)}" if which.task else ""
     others = (_word(*each) for each in which.given() if each[0].field != "task")
     return "".join([task, *(f", {each}" for each in others)])
 
@@ -257,29 +260,5 @@ def _word(which: Filter, value: Any) -> str:
     name = (which.label or which.field.replace("_", " ")).rstrip(":")
     if which.kind == "flag":
         return name
-    return f"{name} {duration(value) if which.kind == 'age' else value or 'none'}"
-
-
-def written(which: RunFilter) -> str:
-    """Return *which* as a text that `read` reads: ``task='send', older_than=21600.0``."""
-    return ", ".join(f"{each.field}={_plain(value)!r}" for each, value in which.given()) or "all"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return strip_credentials(value) if isinstance(value, str) else value
-
-
-def read(text: str) -> RunFilter | None:
-    """Return the filter that `written` has written as *text*; None if that is something else."""
-    if text == "all":
-        return RunFilter()
-    try:
-        call: Any = ast.parse(f"_({text})", mode="eval").body
-        given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
-        for name in given.keys() & {"since", "until"}:
-            given[name] = datetime.fromisoformat(given[name])
-        return RunFilter(**given) if given and not call.args else None
-    except (AttributeError, SyntaxError, TypeError, ValueError):
-        return None
+    said = duration(value) if which.kind == "age" else strip_credentials(str(value))
+    return f"{name} {one_line(said) or 'none'}"

@@ -179,10 +179,9 @@ def _keep_order(run: Any, key: str | None) -> None:
     """
     if run.concurrency_key != key:
         raise StateConflict(
-            f"Run {run.id} waits with the idempotency key {run.idempotency_key!r} in the strict "
-            f"order of {run.concurrency_key!r}. Its new payload belongs to {key!r}, and a run "
-            "keeps its place. Nothing was changed. Put what the concurrency key names into the "
-            "idempotency key, too."
+            f"Run {run.id} waits with this idempotency key in the strict order of its concurrency "
+            "key. Its new payload belongs to another one, and a run keeps its place. Nothing was "
+            "changed. Put what the concurrency key names into the idempotency key, too."
         )
 
 

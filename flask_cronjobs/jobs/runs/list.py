@@ -26,8 +26,7 @@ from ...types import Status, handed_to, without_secret
 from ..reader import DEFINITIONS, RUNS, Page, Query, Reader, Source, reading, record
 from ..waiting import first_due, overdue
 from .filters import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, RunFilter, Sorting
-from .labels import label_of, payload_columns
-from .search import SEARCH_ALL_FOR, SEARCH_FOR, Hit, named, showing
+from .search import SEARCH_ALL_FOR, SEARCH_FOR, Hit, label_of, named, payload_columns, showing
 from .waits import Wait, waits_of
 
 
@@ -103,7 +102,7 @@ class RunPage(Page[RunRow]):
     :ivar hits: of a search in payloads, where each run shows what is searched.
     """
 
-    searched_to: datetime | None
+    searched_to: datetime | None = None
     waits: Mapping[int, tuple[Wait, ...]] = field(default_factory=dict[int, tuple[Wait, ...]])
     hits: Mapping[int, Hit] = field(default_factory=dict[int, Hit])
 
@@ -159,7 +158,9 @@ def list_runs(
         searched_to = None if is_full or floor is None else _created(reader, floor.id)
         following = None if last is None else Cursor(last.id, last.moment)
         waits = waits_of(reader, rows)
-        return RunPage(tuple(rows), following, reader.now, searched_to, waits, hits)
+        return RunPage(
+            tuple(rows), following, reader.now, searched_to=searched_to, waits=waits, hits=hits
+        )
 
 
 def _created(reader: Reader, run_id: int) -> datetime | None:

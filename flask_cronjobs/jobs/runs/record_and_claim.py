@@ -40,8 +40,7 @@ from ..outcomes import (
 )
 from . import claim as statements
 from .claim import NO_CLAIM, Answer, ClaimRequest, received, recorded_in
-from .handed import begin
-from .leases import as_held, given, passed_over
+from .leases import as_held, begin, given, passed_over
 
 #: How many waiting runs are looked at, of those with a concurrency key and of those without.
 LOOKED_AT = 100
@@ -163,7 +162,7 @@ def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
 
 def look_at_queue(books: Bookkeeping) -> QueueLook:
     """Look at the runs that come first, without claiming them."""
-    rows = books.rows(text(queue_look(books.dialect)))
+    rows = books.rows(queue_look(books.dialect))
     turns_pend = any(row.unplaced for row in rows)
     may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
     return QueueLook(may_find, turns_pend, any(row.just_claimed for row in rows))
@@ -184,7 +183,8 @@ def _record_then_claim(
     return rows
 
 
-def queue_look(d: Dialect) -> str:
+@lru_cache(maxsize=4)
+def queue_look(d: Dialect) -> TextClause:
     """Return the query for how many runs are in the first window, and how many of them are due.
 
     That window alone, in the order of an index: there may be a million runs that are due next year.
@@ -208,10 +208,10 @@ def queue_look(d: Dialect) -> str:
             AND ({HANDED}) IS NOT TRUE
         ORDER BY locked_until DESC LIMIT 1
     """
-    return f"""
+    return text(f"""
         {windows} UNION ALL SELECT 0, 0, count(*), 0 FROM ({unplaced}) AS unplaced
         UNION ALL SELECT 0, 0, 0, count(*) FROM ({just_claimed}) AS just_claimed
-    """
+    """)
 
 
 @lru_cache(maxsize=2)

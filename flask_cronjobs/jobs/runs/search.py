@@ -1,20 +1,25 @@
-"""Search runs by id, keys, name, label and payload. It does not find what the pages hide."""
+"""What people are shown of a run: what it is for, and its keys; and the search in that.
+
+Neither shows or finds what the pages hide.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Row, case, or_, select, text, union_all
+from sqlalchemy import Row, Text, and_, case, func, or_, select, text, union_all
+from sqlalchemy import cast as as_type
 
 from ...models.conditions import KEYED, ORDERED
-from ...text import one_line, redacted
+from ...text import HIDDEN, one_line, redacted, shortened
 from ...types import JSON
-from ..reader import RUNS, Reader, is_one_of, readable
-from .labels import KEYS, Keys, keys_of, shown_keys
+from ..humanize import Link
+from ..reader import BATCHES, DEFINITIONS, RUNS, Reader, Source, is_one_of, readable, reading
+from ..state import State
 
 MAX_ID = 2**63 - 1
 #: How long a page's search of payloads may take, and one for an action on all, in seconds.
@@ -29,6 +34,105 @@ _OWN = ("label", "key")
 _BEFORE, _FROM = 20, 60
 
 _OF_FIELD = re.compile(r"\s*([^\W\d][\w-]*):\s*(\S.*?)\s*", re.DOTALL)
+
+#: How many letters of a payload stand for a label, and of how long a payload at most.
+HEAD, LONGEST = 80, 4_000
+#: Shorter values are not looked for in keys: they stand there by chance.
+_LEAST = 4
+
+
+def payload_columns(reader: Reader) -> tuple[Any, ...]:
+    """Return the columns that `label_of` needs beside the label; none where payloads are hidden."""
+    if not reader.state.settings.show_payload:
+        return ()
+    is_needed = and_(RUNS.c.label.is_(None), func.length(as_type(RUNS.c.payload, Text)) <= LONGEST)
+    return (readable(reader, case((is_needed, RUNS.c.payload)).label("payload")),)
+
+
+def label_of(reader: Reader, row: Row[Any]) -> str | None:
+    """Return the label of *row*, or the head of what is shown of its payload."""
+    payload = getattr(row, "payload", None)
+    if row.label is not None or not payload:
+        return None if row.label is None else one_line(str(row.label))
+    shown = redacted(payload, reader.state.settings.redact)
+    if not isinstance(shown, dict):
+        return None
+    pairs = (f"{key}: {_plain(value)}" for key, value in shown.items())
+    return shortened(one_line(", ".join(pairs)), HEAD)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class Keys(NamedTuple):
+    """The keys of a run, as people are shown them."""
+
+    idempotency: str | None
+    concurrency: str | None
+
+
+#: What `shown_keys` needs of a run, beside its payload.
+KEYS = RUNS.c.job_type, RUNS.c.idempotency_key, RUNS.c.concurrency_key
+
+
+def shown_keys(state: State, row: Any) -> Keys:
+    """Return the keys of *row*, which has `KEYS` and the payload."""
+    return Keys(
+        shown_key(state, row.job_type, row.payload, "unique", row.idempotency_key),
+        shown_key(state, row.job_type, row.payload, "concurrency_key", row.concurrency_key),
+    )
+
+
+def keys_of(reader: Reader, ids: Iterable[int]) -> dict[int, Keys]:
+    """Return the keys of the runs *ids*."""
+    some = select(RUNS.c.id, *KEYS, readable(reader, RUNS.c.payload))
+    rows = reader.rows(some.where(is_one_of(reader, RUNS.c.id, ids)))
+    return {row.id: shown_keys(reader.state, row) for row in rows}
+
+
+def shown_key(state: State, task: str, payload: object, option: str, key: str | None) -> str | None:
+    """Return *key* of a run without the values that are hidden in its payload.
+
+    If the task's template has made it, it is made again of what is shown. Another one is hidden if
+    it has a hidden value in it.
+
+    :param payload: as it is stored.
+    :param option: the option of the task that makes such keys.
+    """
+    if key is None:
+        return None
+    handler = state.registry.tasks.get(task)
+    whole = cast("JSON", payload)
+    if handler is not None and isinstance(payload, Mapping):
+        whole = cast("JSON", {**handler.arguments.defaults, **payload})
+    shown = redacted(whole, state.settings.redact)
+    if shown == whole:
+        return key
+    template = None if handler is None else getattr(handler.options, option)
+    if template is not None and _filled(template, whole) == key:
+        return _filled(template, shown) or HIDDEN
+    # By hand, perhaps. To hide a part of it would tell which part is the value.
+    is_inside = any(len(value) >= _LEAST and value in key for value in _hidden(whole, shown))
+    return HIDDEN if is_inside else key
+
+
+def _filled(template: str, payload: JSON) -> str | None:
+    try:
+        return template.format_map(cast("Any", payload))
+    except (LookupError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def _hidden(stored: JSON, shown: JSON) -> Iterator[str]:
+    """Yield each value that is *stored* and not *shown*, as a text."""
+    if isinstance(stored, (dict, list)):
+        members = stored.items() if isinstance(stored, dict) else enumerate(stored)
+        for place, member in members:
+            inside = type(shown) is type(stored)
+            yield from _hidden(member, cast("Any", shown)[place] if inside else shown)
+    elif stored != shown:
+        yield str(stored)
 
 
 class Wanted(NamedTuple):
@@ -199,3 +303,30 @@ def _values(value: JSON, field: str = "") -> Iterator[tuple[str, str]]:
             yield from _values(member, field)
     else:
         yield field, value if isinstance(value, str) else json.dumps(value)
+
+
+def find_place(source: Source, name: str) -> Link:
+    """Return the page of what *name* names; else that of the runs in which it is found.
+
+    In this order: the id or a key of a run, the key of a batch, the name of a definition, of a task
+    that the code declares, of a queue.
+    """
+    name = name.strip()
+    with reading(source) as reader:
+        runs = named(reader, name)
+        if runs and (len(runs) == 1 or str(runs[0]) == name.removeprefix("#")):
+            # A number may be meant as a customer's: the page says how to search for that.
+            return "run", {"run_id": runs[0], **({"q": name} if name.isdecimal() else {})}
+        if _has(reader, BATCHES.c.key, name):
+            return "batch", {"key": name}
+        if _has(reader, DEFINITIONS.c.name, name):
+            return "definition", {"name": name}
+        if name in reader.state.registry.tasks:
+            return "task", {"name": name}
+        if name in reader.state.queues:
+            return "runs", {"queue": name}
+    return "runs", {"q": name}
+
+
+def _has(reader: Reader, column: Any, name: str) -> bool:
+    return bool(reader.rows(select(column).where(column == name).limit(1)))

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import Row, and_, case, func, or_, select, text
 
 from ...models.conditions import KEYED, ORDERED, UNKEYED
-from ...registry.rate import Rate
+from ...registry.options import Rate
 from ..eligibility import PauseView, list_pauses, not_paused, stopping
 from ..humanize import duration, late, seconds_since, since
+from ..queues import ends, is_unserved
 from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
-from ..workers import is_unserved
-from .throughput import ends
 
 if TYPE_CHECKING:
     from .list import RunRow
@@ -181,8 +180,8 @@ def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
     slot_at = waiting.slot_at
     if slot_at is None or waiting.row.run_at > waiting.now:
         return
-    is_open = slot_at <= waiting.now
-    when = "a worker takes the next" if is_open else f"next at {slot_at:%H:%M:%S} UTC"
+    since_slot = seconds_since(slot_at, waiting.now)
+    when = "a worker takes the next" if since_slot > -1 else f"next {late(since_slot)}"
     yield Wait("rate", f"for its rate, {when}", f"for its rate, {when}")
 
 

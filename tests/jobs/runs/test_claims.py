@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta, timezone
+from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
+from flask_cronjobs.jobs.runs import candidates
+from flask_cronjobs.jobs.runs.record_and_claim import LOOKED_AT
+from flask_cronjobs.models import JobRun
 from tests.kit import Kit, outcome
+from tests.marks import on_postgresql
 from tests.rows import ago
 
 
@@ -65,31 +70,170 @@ def test_outcomes_and_claims_go_in_one_exchange(kit: Kit) -> None:
     assert [claim.id for claim in answer.claims] == [second]
 
 
-def test_exchange_of_nothing_does_nothing(kit: Kit) -> None:
-    kit.run()
-    answer = kit.claims.record_and_claim([], None)
-    assert (answer.recorded, answer.claims) == (frozenset(), ())
+# A look at the front says no only where a claim finds nothing
 
 
-def test_racing_claims_share_no_run_and_never_take_more_than_the_limit(kit: Kit) -> None:
+KEY = {"concurrency_key": "shop", "concurrency_limit": 1}
+LATER = {"run_at": ago(hours=-1)}
+
+
+def test_no_run_no_claim(kit: Kit) -> None:
+    assert not kit.claims.look_at_queue().may_find
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, KEY, {"status": "failed", "attempts": 1}, {"job_type": "another app's"}, {"queue": "q"}],
+    ids=["free", "keyed", "retry", "task", "queue"],
+)
+def test_due_run_may_be_claimed(kit: Kit, values: dict[str, Any]) -> None:
+    kit.run(**values)
+    assert kit.claims.look_at_queue().may_find
+
+
+@pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
+def test_due_run_behind_those_of_higher_priority_that_are_not_is_found(
+    kit: Kit, values: dict[str, Any]
+) -> None:
+    kit.runs(LOOKED_AT - 1, priority=1, **LATER, **values)
+    assert not kit.claims.look_at_queue().may_find
+    kit.run(**values)
+    assert kit.claims.look_at_queue().may_find
+
+
+@pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
+def test_front_that_is_full_of_later_runs_tells_nothing_of_those_behind(
+    kit: Kit, values: dict[str, Any]
+) -> None:
+    kit.runs(LOOKED_AT + 1, priority=1, **LATER, **values)
+    kit.run(**values)
+    assert kit.claims.look_at_queue().may_find
+
+
+def test_runs_at_work_and_ended_ones_are_not_waiting(kit: Kit) -> None:
+    kit.runs(2)
+    claim, _ = kit.claim()
+    assert kit.finish(claim)
+    assert not kit.claims.look_at_queue().may_find
+
+
+# The first run, for a worker whose handlers are at work side by side
+
+
+def first(kit: Kit, **values: Any) -> tuple[str, bool] | None:
+    return kit.claims.next_run(kit.request(1, **values))
+
+
+def test_first_is_what_an_idle_worker_would_claim(kit: Kit) -> None:
+    tasks = ("task", "other")
+    assert first(kit, tasks=tasks) is None
+    run = kit.run(run_at=ago(minutes=5))
+    kit.run(job_type="other", priority=-1, queue="slow")
+    kit.run(job_type="of another app", priority=9)
+    assert first(kit, tasks=tasks) == ("task", False)
+    assert first(kit, tasks=("other",)) == ("other", False)
+    assert first(kit, tasks=tasks, queues=("slow",)) == ("other", False)
+    assert kit.row(run).status == "queued"
+
+
+def test_first_says_whether_it_must_run_alone(kit: Kit) -> None:
+    run = kit.run(status="failed", attempts=1, error_type="WorkerLost")
+    assert first(kit) == ("task", True)
+    kit.sql("UPDATE job_runs SET error_type = 'ValueError'")
+    assert first(kit) == ("task", False)
+    kit.sql("UPDATE job_runs SET max_attempts = 2")
+    assert first(kit) == ("task", True)
+    assert kit.row(run).attempts == 1
+
+
+# Behind a backlog of runs that it may not take: the same runs in the same order
+
+
+#: More than a claim of ten reads in order before it goes from group to group.
+MANY = 10 + candidates.WINDOW + candidates.WINDOW + 1
+
+
+def fill(kit: Kit, **values: object) -> None:
+    """Insert a backlog that comes before all else."""
+    given = {"job_type": "task", "priority": 9, "run_at": ago(days=9), **values}
+    with kit.engine.begin() as connection:
+        connection.execute(insert(JobRun), [given] * MANY)
+
+
+@pytest.fixture(
+    params=[
+        {"job_type": "theirs"},
+        {"queue": "bulk"},
+        {"run_at": ago(days=-9)},
+        {"job_type": "theirs", **KEY},
+        {"queue": "bulk", **KEY},
+        {"run_at": ago(days=-9), **KEY},
+    ],
+    ids=["task", "queue", "delayed", "task of keys", "queue of keys", "delayed keys"],
+)
+def blocked(request: pytest.FixtureRequest, kit: Kit) -> Kit:
+    """A database with a backlog that is not to be claimed."""
+    fill(kit, **request.param)
+    return kit
+
+
+def test_runs_behind_a_backlog_are_claimed_in_order(blocked: Kit) -> None:
+    """By priority, then by time, then by id, over all tasks, queues and keys."""
+    asked = {"tasks": ("task", "other", "none"), "queues": ("default", "mail", "empty")}
+    at = ago(minutes=5)
+    last = blocked.run(run_at=ago(minutes=1))
+    third = blocked.run(job_type="other", run_at=ago(minutes=7))
+    fifth = blocked.run(queue="mail", run_at=at)
+    first = blocked.run(priority=2)
+    sixth = blocked.run(run_at=at)
+    second = blocked.run(priority=1, job_type="other", queue="mail")
+    fourth = blocked.run(run_at=ago(minutes=6), concurrency_key="a", concurrency_limit=1)
+    blocked.run(run_at=at, concurrency_key="a", concurrency_limit=1)
+    blocked.run(run_at=ago(minutes=-5))
+    blocked.run(status="failed", attempts=2, max_attempts=2)
+    expected = [first, second, third, fourth, fifth, sixth, last]
+    assert blocked.claim_ids(2, **asked) == expected[:2]
+    assert blocked.claim_ids(10, **asked) == expected[2:]
+    assert blocked.claim_ids(10, **asked) == []
+
+
+def test_all_queues_are_looked_through_behind_a_backlog(kit: Kit) -> None:
+    fill(kit, job_type="theirs")
+    ids = [kit.run(queue=f"queue {number}") for number in range(5)]
+    assert kit.claim_ids(10) == ids
+
+
+def test_retry_behind_a_backlog_is_claimed_alone(blocked: Kit) -> None:
+    retry = blocked.run(status="failed", attempts=1, run_at=ago(minutes=9))
+    fresh = blocked.runs(3)
+    asked = {"queues": ("default",)}
+    assert blocked.claim_ids(10, idle=False, **asked) == []
+    assert blocked.claim_ids(10, **asked) == [retry]
+    assert blocked.claim_ids(10, **asked) == fresh
+
+
+def test_limit_of_a_key_holds_behind_a_backlog(blocked: Kit) -> None:
+    asked = {"queues": ("default",)}
+    for _ in range(3):
+        blocked.run(concurrency_key="mine", concurrency_limit=2)
+    assert [len(blocked.claim(10, **asked)) for _ in range(3)] == [1, 1, 0]
+
+
+def test_more_runs_of_one_group_than_are_wanted(kit: Kit) -> None:
+    fill(kit, job_type="theirs")
     ids = kit.runs(60)
-    taken: list[list[int]] = []
-    lock = threading.Lock()
-    start = threading.Barrier(4)
+    claimed = [kit.claim_ids(25) for _ in range(4)]
+    assert [len(batch) for batch in claimed] == [25, 25, 10, 0]
+    assert [run_id for batch in claimed for run_id in batch] == ids
 
-    def compete() -> None:
-        worker = kit.another()
-        start.wait()
-        with worker.books:
-            while claimed := worker.claim_ids(limit=5):
-                with lock:
-                    taken.append(claimed)
 
-    threads = [threading.Thread(target=compete) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert max(map(len, taken)) <= 5
-    assert sorted(run for claimed in taken for run in claimed) == ids
-    assert {row.attempts for row in kit.all_rows()} == {1}
+@on_postgresql
+def test_runs_that_another_claim_has_locked_are_skipped(kit: Kit) -> None:
+    fill(kit, job_type="theirs")
+    ids = kit.runs(6)
+    with kit.engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"SELECT id FROM job_runs WHERE id IN ({ids[0]}, {ids[1]}) FOR UPDATE"
+        )
+        assert kit.claim_ids(2) == ids[2:4]
+    assert kit.claim_ids(10) == [*ids[:2], *ids[4:]]

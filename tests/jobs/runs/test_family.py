@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.overview import find_place
 from flask_cronjobs.jobs.runs import detail
-from flask_cronjobs.jobs.runs.detail import Family, facts_of, find_run
+from flask_cronjobs.jobs.runs.detail import Family, facts_of
+from flask_cronjobs.jobs.runs.search import find_place
 from flask_cronjobs.jobs.state import State
-from tests.rows import Rows
+from tests.rows import Rows, view_of
 
 
 def _family(state: State, run_id: int) -> Family:
-    view = find_run(state, run_id)
-    assert view is not None
-    assert view.family is not None
-    return view.family
+    found = view_of(state, run_id).family
+    assert found is not None
+    return found
 
 
 def _ids(found: Family) -> tuple[int | None, ...]:
@@ -39,6 +40,27 @@ def test_relatives_of_a_slot_are_those_of_its_definition_by_time(state: State, r
     assert _ids(_family(state, good)) == (None, bad, None)
 
 
+def test_the_last_success_is_one_of_the_same_label_or_key_if_one_is_near(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = {"labelled": rows.run("succeeded", label="invoice 7")}
+    near["keyed"] = rows.run("succeeded", concurrency_key="account:7", concurrency_limit=1)
+    near["other"] = rows.run("succeeded", label="invoice 8")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"label": "invoice 7"}, "labelled"),
+        ({"label": "x", "concurrency_key": "account:7", "concurrency_limit": 1}, "keyed"),
+        ({"label": "x"}, "other"),
+        ({}, "other"),
+    ]
+    for values, wanted in cases:
+        found = _family(state, rows.run("dead", **values)).succeeded
+        assert found is not None
+        assert (found.id, bool(found.same_key)) == (near[wanted], wanted != "other")
+    monkeypatch.setattr(detail, "OF_ALL", 4)
+    found = _family(state, rows.run("dead", label="invoice 7")).succeeded
+    assert found is None  # It is too far, and so are the others.
+
+
 def test_relatives_of_an_enqueued_run_are_those_of_its_task(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,9 +78,8 @@ def test_dead_runs_that_died_alike_are_counted_up_to_a_cap(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def said(run_id: int) -> str | None:
-        view = find_run(state, run_id)
-        assert view is not None
-        return next((str(each.value) for each in facts_of(view) if "died" in each.label), None)
+        facts = facts_of(view_of(state, run_id))
+        return next((str(each.value) for each in facts if "died" in each.label), None)
 
     this = rows.run("dead", error_type="OSError")
     assert said(this) is None
@@ -76,9 +97,7 @@ def test_dead_runs_of_one_group_of_errors_are_alike(state: State, rows: Rows) ->
     this = rows.run("dead", error_type="OSError", fingerprint="a")
     for group in ("a", "b", None):
         rows.run("dead", error_type="OSError", fingerprint=group)
-    view = find_run(state, this)
-    assert view is not None
-    (fact,) = [each for each in facts_of(view) if "died" in each.label]
+    (fact,) = [each for each in facts_of(view_of(state, this)) if "died" in each.label]
     assert (fact.text, fact.link) == (
         "1 other run",
         ("runs", {"status": "dead", "fingerprint": "a"}),

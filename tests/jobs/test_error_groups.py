@@ -10,13 +10,14 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.jobs import error_groups as views
+from flask_cronjobs.jobs import reader
+from flask_cronjobs.jobs.columns import fingerprint, pattern_of
 from flask_cronjobs.jobs.error_groups import (
     ErrorGroup,
     decide,
     list_errors,
     retry_group,
 )
-from flask_cronjobs.jobs.fingerprints import fingerprint, pattern_of
 from flask_cronjobs.jobs.operations import list_operations
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.reader import Count
@@ -140,6 +141,7 @@ def test_counts_and_groups_are_capped(
 ) -> None:
     """The latest failures' groups are there, however many groups there are."""
     monkeypatch.setattr(views, "CAP", 2)
+    monkeypatch.setattr(reader, "CAP", 2)
     monkeypatch.setattr(views, "MOST_GROUPS", 2)
     monkeypatch.setattr(views, "LOOKED_AT", 1)
     words = ("one", "two", "three", "four", "five")
