@@ -11,7 +11,6 @@ figures are read.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -24,6 +23,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, text
 
+from benchmarks import argument_parser
 from flask_cronjobs import Batch, CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs.batches.views import find_batch
@@ -37,11 +37,10 @@ CHUNK = 20_000
 
 def main() -> None:
     """Measure on both databases; exit 1 if the limit is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = argument_parser("batches", __doc__, "a form for CI, without the bound")
+    parser.add_argument("--runs", type=int, default=20_000, help="runs of a round")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each is measured")
     parser.add_argument("--large", type=int, default=1_000_000, help="runs of the large batch")
-    parser.add_argument("--short", action="store_true", help="a form for CI, without the bound")
     options = parser.parse_args()
     runs, rounds, large = options.runs, options.rounds, options.large
     if options.short:

@@ -12,7 +12,6 @@ to look whose turn it is. Exits 1 if a claim takes over twice as long and over a
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
+from benchmarks import argument_parser
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import orders
@@ -44,8 +44,7 @@ SELECT 't', '{{}}', {key}, {limit}, '2026-01-01 00:00:00' FROM n
 
 def main() -> None:
     """Measure on both databases."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--short", action="store_true", help="a form for CI, without the bound")
+    parser = argument_parser("busy_key", __doc__, "a form for CI, without the bound")
     short = parser.parse_args().short
     rounds = 30 if short else 200
     with tempfile.TemporaryDirectory() as folder, postgres.running_server() as server:

@@ -8,7 +8,6 @@ table with the same indexes, and without any handler.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -21,6 +20,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, text
 
+from benchmarks import argument_parser
 from flask_cronjobs import CronJobs
 from tests import postgres
 
@@ -48,10 +48,9 @@ ONE_AT_A_TIME = """
 
 def main() -> None:
     """Measure, print, and exit 1 if the limit is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--short", action="store_true", help="a form for CI, without the bound")
+    parser = argument_parser("drain", __doc__, "a form for CI, without the bound")
+    parser.add_argument("--runs", type=int, default=20_000, help="runs of a round")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
     options = parser.parse_args()
     runs, rounds = (2_000, 2) if options.short else (options.runs, options.rounds)
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {runs} no-op runs, by round:")

@@ -12,7 +12,6 @@ second, and the ratios of the rounds. Exits 1 if a ratio is below its bound.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sqlite3
@@ -28,6 +27,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, text
 
+from benchmarks import argument_parser
 from flask_cronjobs import CronJobs, NewRun
 from flask_cronjobs.db.create import create_tables
 from tests import postgres
@@ -63,9 +63,8 @@ PAYLOADS: list[dict[str, object]] = [{"user_id": n, "week": "2026-W03"} for n in
 
 def main() -> None:
     """Measure both databases, print, and exit 1 if a bound is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--short", action="store_true", help="a form for CI, without the bounds")
+    parser = argument_parser("enqueue", __doc__, "a form for CI, without the bounds")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each is measured")
     options = parser.parse_args()
     rounds = 2 if options.short else options.rounds
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, runs per second:")

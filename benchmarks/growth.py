@@ -32,6 +32,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, text
 
+from benchmarks import argument_parser
 from benchmarks._chart import line_chart
 from flask_cronjobs import CronJobs
 from flask_cronjobs.config import Settings
@@ -151,12 +152,13 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--sizes", default=None)
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--only", choices=("run", "vacuum", "growth"))
-    parser.add_argument("--plot", type=Path)
-    parser.add_argument("--short", action="store_true", help="a form for CI")
+    parser = argument_parser("growth", __doc__, "a form for CI")
+    parser.add_argument(
+        "--sizes", default=None, help="numbers of finished runs, separated by commas"
+    )
+    parser.add_argument("--rounds", type=int, default=21, help="how often each is measured")
+    parser.add_argument("--only", choices=("run", "vacuum", "growth"), help="one part alone")
+    parser.add_argument("--plot", type=Path, help="draw an SVG into this file")
     options = parser.parse_args()
     options.sizes = options.sizes or ("10000,50000" if options.short else SIZES)
     return options

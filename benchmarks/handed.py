@@ -8,7 +8,6 @@ PostgreSQL. Ours must be at least half as fast. Both begin with a round that is 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
+from benchmarks import argument_parser
 from tests import brokers, postgres
 
 #: How fast ours must be at least, as a part of plain Celery.
@@ -51,11 +51,12 @@ def plain(): pass
 
 def main() -> None:
     """Measure both in turn, print the rates, and fail below the bound."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--concurrency", type=int, default=os.cpu_count() or 2)
-    parser.add_argument("--short", action="store_true", help="a form for CI, without the bound")
+    parser = argument_parser("handed", __doc__, "a form for CI, without the bound")
+    parser.add_argument("--runs", type=int, default=2000, help="runs of a round")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
+    parser.add_argument(
+        "--concurrency", type=int, default=os.cpu_count() or 2, help="processes of Celery's worker"
+    )
     options = parser.parse_args()
     runs, rounds = (200, 1) if options.short else (options.runs, options.rounds)
     with (

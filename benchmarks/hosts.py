@@ -38,6 +38,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy import create_engine, make_url, text
 
+from benchmarks import argument_parser
 from benchmarks._chart import line_chart
 from flask_cronjobs.db.create import create_tables
 from tests import postgres
@@ -147,12 +148,11 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argument_parser("hosts", __doc__, "a form for CI, without the bounds")
     parser.add_argument("--workers", default=None, help="numbers, separated by commas")
-    parser.add_argument("--runs", type=int, default=None)
-    parser.add_argument("--rounds", type=int, default=None)
-    parser.add_argument("--plot", type=Path)
-    parser.add_argument("--short", action="store_true", help="a form for CI, without the bounds")
+    parser.add_argument("--runs", type=int, default=None, help="runs of a round")
+    parser.add_argument("--rounds", type=int, default=None, help="how often each is measured")
+    parser.add_argument("--plot", type=Path, help="draw an SVG into this file")
     options = parser.parse_args()
     options.workers = options.workers or ("1,2" if options.short else "1,2,4,8,16")
     options.runs = options.runs or (2_000 if options.short else 40_000)

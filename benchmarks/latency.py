@@ -7,7 +7,6 @@ at a time, at random moments. The database's clock measures from the insert to t
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
+from benchmarks import argument_parser
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobRun, JobTick
 from tests import postgres
@@ -47,9 +47,8 @@ def noop(): pass
 
 def main() -> None:
     """Measure each and print the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=60)
-    parser.add_argument("--short", action="store_true", help="a form for CI")
+    parser = argument_parser("latency", __doc__, "a form for CI")
+    parser.add_argument("--runs", type=int, default=60, help="runs of a round")
     options = parser.parse_args()
     runs = 5 if options.short else options.runs
     with postgres.running_server() as server, tempfile.TemporaryDirectory() as folder:

@@ -31,6 +31,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, Engine, event, text
 
+from benchmarks import argument_parser
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
@@ -424,10 +425,9 @@ def _replace_ago(template: str, pattern: str) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="a twentieth of the rows")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=("sqlite", "postgresql"))
+    parser = argument_parser("pages", __doc__, "a twentieth of the rows")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each is measured")
+    parser.add_argument("--only", choices=("sqlite", "postgresql"), help="this database alone")
     return parser.parse_args()
 
 

@@ -14,7 +14,6 @@ and the waits. Exits 1 if the median round of a database takes more than `BOUND`
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -29,6 +28,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, text
 
+from benchmarks import argument_parser
 from benchmarks.batches import _stat
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
@@ -84,11 +84,10 @@ TABLES = ("job_runs", "job_batches", "job_effects", "job_outputs", "job_failures
 
 def main() -> None:
     """Measure on both databases; exit 1 if the limit is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argument_parser("prune", __doc__, "a form for CI: a tenth of a minute")
     parser.add_argument("--rows", default="1000000", help="finished runs that are kept")
-    parser.add_argument("--only", choices=["postgresql", "sqlite"])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--short", action="store_true", help="a form for CI: a tenth of a minute")
+    parser.add_argument("--only", choices=["postgresql", "sqlite"], help="this database alone")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
     options = parser.parse_args()
     runs, rounds, sizes = MINUTE, options.rounds, [int(each) for each in options.rows.split(",")]
     if options.short:

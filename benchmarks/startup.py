@@ -9,7 +9,6 @@ initialization takes over 25 ms.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -18,6 +17,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks import argument_parser
 from tests import postgres
 
 #: What the tick may cost, relative to ``flask routes`` without the extension.
@@ -76,9 +76,8 @@ class Figures:
 
 def main() -> None:
     """Measure on both databases, print, and exit 1 if a bound is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--short", action="store_true", help="a form for CI, without the bounds")
+    parser = argument_parser("startup", __doc__, "a form for CI, without the bounds")
+    parser.add_argument("--rounds", type=int, default=15, help="how often each is measured")
     options = parser.parse_args()
     rounds = 3 if options.short else options.rounds
     with postgres.running_server() as server, tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,6 @@ steps is more than `LIMIT` over that of the commits.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -21,6 +20,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
+from benchmarks import argument_parser
 from flask_cronjobs import CronJobs
 from tests import postgres
 
@@ -30,9 +30,8 @@ LIMIT = 2.0
 
 def main() -> None:
     """Measure on each database and print the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--short", action="store_true", help="a form for CI")
+    parser = argument_parser("steps", __doc__, "a form for CI")
+    parser.add_argument("--steps", type=int, default=1000, help="how many steps")
     options = parser.parse_args()
     steps = 100 if options.short else options.steps
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")

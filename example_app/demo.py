@@ -34,7 +34,9 @@ LEASE = 5
 def main() -> None:
     """Run the demo, and print how to open its pages."""
     parser = argparse.ArgumentParser(prog="python -m example_app.demo", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=ROOT / "instance" / "demo")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "instance" / "demo", help="of its database"
+    )
     folder: Path = parser.parse_args().folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob("demo.sqlite*"):

@@ -33,7 +33,9 @@ WORKER = "from example_app import create_app; create_app().extensions['celery'].
 def main() -> None:
     """Run the demo."""
     parser = argparse.ArgumentParser(prog="python -m example_app.demo_celery", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=ROOT / "instance" / "demo-celery")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "instance" / "demo-celery", help="of its database"
+    )
     folder: Path = parser.parse_args().folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob("demo.sqlite*"):

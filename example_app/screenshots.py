@@ -38,7 +38,9 @@ _MORE = (
 
 def main() -> None:
     """Save all screenshots to ``docs/screenshots``, or to the given folder."""
-    parser = argparse.ArgumentParser(description="Take the screenshots of the docs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m example_app.screenshots", description="Take the screenshots of the docs."
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     folder: Path = parser.parse_args().folder
     gone = missing()

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from .db.dialect import dialect_of
 from .errors import BatchClosed, NotFound, TaskError
-from .jobs.batches.rows import THEN_COLUMNS, OpenBatch, close_batch, hold_open, open_batch
+from .jobs.batches.ending import close_batch
+from .jobs.batches.rows import THEN_COLUMNS, OpenBatch, hold_open, open_batch
 from .jobs.runs.enqueue import batch_of, explaining_missing_tables, joined, wake
 from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import note_enqueued

@@ -19,11 +19,10 @@ from .jobs.runs.uncommitted import watch_commits
 from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
+from .registry import Declaration, Registry, name_of
 from .registry.options import SCHEDULE_OPTIONS, AroundHook, EnqueueOptions, TaskOptions
-from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import (
-    OF_TASK,
     answering,
     as_around,
     check_access,
@@ -165,7 +164,7 @@ class CronJobs(OperatorMethods, StepMethods):
         label: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
-    @answering(OF_TASK, {"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields})
+    @answering({"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields})
     def task(self, func: Any = None, /, **options: Any) -> Any:
         """Make a task of a function; bare, or with keywords.
 
@@ -303,19 +302,10 @@ class CronJobs(OperatorMethods, StepMethods):
         :raises PayloadError: *payload* is not plain JSON.
         :raises TablesMissing: the job tables do not exist.
         """
+        given = locals()
+        options = {option: given[option] for option in EnqueueOptions._fields}
         task = self.get(name)
-        chosen = task.using(
-            run_at=run_at,
-            delay=delay,
-            idempotency_key=idempotency_key,
-            unique_while=unique_while,
-            replace=replace,
-            queue=queue,
-            priority=priority,
-            max_attempts=max_attempts,
-            commit=commit,
-        )
-        return chosen.enqueue(**task.payload_from(payload or {}))
+        return task.using(**options).enqueue(**task.payload_from(payload or {}))
 
     def batch(
         self,

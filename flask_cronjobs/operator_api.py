@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .jobs.state import State, state_of
 from .log import logger
-from .registry.registry import name_of
+from .registry import name_of
 from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON, or too large.
         """
-        from .registry.registry import declaration
+        from .registry import declaration
         from .task import Task
 
         state = _writable()

@@ -12,11 +12,11 @@ from .config import in_seconds
 from .errors import PayloadError
 from .jobs.state import state_of
 from .log import logger
+from .registry import Registry, declaration
 from .registry.arguments import Upgrade
 from .registry.handler import Handler
 from .registry.options import EnqueueOptions, NewRun, TaskOptions
-from .registry.registry import Registry, declaration
-from .registry.validation import OF_METHODS, OF_USING, answering, check_upgrade
+from .registry.validation import answering, check_upgrade, written_instead
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ class Task(Handler, Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name not in OF_METHODS:
+            if (instead := written_instead("method", name)) is None:
                 raise AttributeError(f"A task has no {name!r}", name=name, obj=self)
-            raise AttributeError(f"A task has no {name!r}. Write {self.name}.{OF_METHODS[name]}.")
+            raise AttributeError(f"A task has no {name!r}. Write {self.name}.{instead}.")
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobRun:
         """Enqueue a run with these arguments, in ``db.session``: your commit makes it exist.
@@ -138,7 +138,7 @@ class Task(Handler, Generic[P, R]):
         if self._is_idle:
             self._is_idle = False
 
-    @answering(OF_USING, EnqueueOptions._fields)
+    @answering(EnqueueOptions._fields)
     def using(
         self,
         *,
@@ -168,18 +168,9 @@ class Task(Handler, Generic[P, R]):
         :returns: the copy; the task itself stays as it is.
         :raises TaskError: a value is invalid.
         """
-        given: dict[str, Any] = {
-            "run_at": run_at,
-            "delay": in_seconds(delay),
-            "idempotency_key": idempotency_key,
-            "unique_while": unique_while,
-            "replace": replace,
-            "queue": queue,
-            "priority": priority,
-            "max_attempts": max_attempts,
-            "commit": commit,
-        }
-        chosen = {name: value for name, value in given.items() if value is not None}
+        delay = in_seconds(delay)
+        given = locals()
+        chosen = {name: given[name] for name in EnqueueOptions._fields if given[name] is not None}
         options = self._enqueue_options._replace(**chosen)
         options.check()
         self._use()

@@ -23,7 +23,7 @@ from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.runs import record_and_claim
 from flask_cronjobs.jobs.runs.claim import Answer, ClaimRequest
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
-from flask_cronjobs.registry.registry import DefinitionSpec
+from flask_cronjobs.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome, OutcomeKind
 from tests.rows import ago

@@ -105,7 +105,7 @@ def _show(key: str, as_json: bool) -> None:
     if found.stop:
         click.echo(f"  {found.stop}")
     print_facts(facts_of(found, now), now)
-    if counts.dead:
+    if found.dead_runs:
         click.echo(f"Its dead runs: {command('list', '--batch', key, '--status', 'dead')}")
 
 

@@ -104,6 +104,12 @@ def print_next(page: Page[Any]) -> None:
         click.echo(f"{word}: {this_command(**{by: page.next})}", err=True)
 
 
+def print_cut(page: Page[Any], noun: str) -> None:
+    """Print how many rows *page* shows, if it leaves some out."""
+    if said := page.cut(noun):
+        click.echo(f"These are {said}.")
+
+
 def _behind() -> str:
     """Return the option of this command that takes where a page ended."""
     return "after" if "after" in click.get_current_context().params else "before"

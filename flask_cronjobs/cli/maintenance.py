@@ -48,7 +48,7 @@ def operations(limit: int, before: int | None, as_json: bool) -> None:
             row.what,
             runs,
             became,
-            row.words,
+            row.target,
         )
 
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")

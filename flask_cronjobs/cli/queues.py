@@ -17,7 +17,7 @@ from ..jobs.state import state_of
 from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..text import one_line
 from .group import JobsGroup, examples
-from .lists import listing, print_page, watchable
+from .lists import listing, print_cut, print_page, watchable
 from .output import command, moment, since
 from .params import json_option
 from .terminal import paint
@@ -69,6 +69,8 @@ def workers(as_json: bool) -> None:
         return *state, row.running, tasks
 
     print_page("workers", found, as_json, headers, cells, "No host has ticked within the last day.")
+    if not as_json:
+        print_cut(found, "host")
 
 
 @group.command(
@@ -83,8 +85,10 @@ def ticks(limit: int, before: int | None, as_json: bool) -> None:
     """
     with reading(state_of()) as reader:
         found, gaps = list_ticks(reader, limit, before), list_gaps(reader)
-    for gap in gaps if before is None and not as_json else ():
-        click.echo(paint("warn", _gap(gap, found.now)))
+    if before is None and not as_json:
+        for gap in gaps.rows:
+            click.echo(paint("warn", _gap(gap, found.now)))
+        print_cut(gaps, "gap")
     headers = ("ID", "STARTED", "HOST", "TOOK", "DID")
     none = f"No tick has run yet. To install one: {command('crontab')}"
 
@@ -92,7 +96,7 @@ def ticks(limit: int, before: int | None, as_json: bool) -> None:
         return tick.id, moment(tick.started_at), tick.host, _took(tick, found.now), _did(tick)
 
     older = "There are no older ticks."
-    print_page("ticks", found, as_json, headers, cells, older if before else none, gaps=gaps)
+    print_page("ticks", found, as_json, headers, cells, older if before else none, gaps=gaps.rows)
 
 
 def _gap(gap: Gap, now: datetime) -> str:

@@ -296,7 +296,7 @@ def execute(
     result = connection.execute(statement, parameters or {})
     rows: Rows = result.all() if result.returns_rows else ()
     # AUTOCOMMIT has committed already; this ends the transaction that SQLAlchemy assumes. A test's
-    # transaction goes on: see `for_tests`.
+    # transaction goes on: see `SharedBookkeeping`.
     if not connection.in_nested_transaction():
         connection.commit()
     return rows

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from ..jobs.runs.handed import fingerprint, refuse
+from ..jobs.runs.leases import fingerprint, refuse
 from ..jobs.runs.record_and_claim import release_token
 from ..jobs.state import State, Throttle, state_of
 from ..log import logger, worker_name

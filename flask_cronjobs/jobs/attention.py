@@ -45,7 +45,6 @@ from .trends import Slowdown, slow_tasks
 
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
 _LOOKED_AT = 2000
-_SHOWN = ("scheduled_for", "definition_id")
 #: How many definitions a sentence names.
 _NAMED = 3
 
@@ -84,24 +83,23 @@ class Missed:
         return "runs", {"status": "skipped", "error_type": "Missed", "newer": "24h"}
 
 
+def set_aside(reader: Reader) -> Query:
+    """Return a subquery of the newest runs that were skipped or cancelled."""
+    names = "id", "definition_id", "error_type", "last_error", "scheduled_for", "finished_at"
+    columns = readable(reader, RUNS.c.result), *(RUNS.c[name] for name in names)
+    newest = select(*columns).where(text(SET_ASIDE)).order_by(RUNS.c.id.desc())
+    return newest.limit(_LOOKED_AT).subquery()
+
+
 @read_once
 def missed_slots(reader: Reader) -> Missed | None:
     """Return the slots that were recorded as missed in the last 24 hours; None if there are none.
 
     Slots of a pause, of a time when no code declared the definition, and overlaps are not missed.
     """
-    newest = (
-        select(
-            readable(reader, RUNS.c.result),
-            *(RUNS.c[name] for name in (*_SHOWN, "error_type", "finished_at")),
-        )
-        .where(text(SET_ASIDE))
-        .order_by(RUNS.c.id.desc())
-        .limit(_LOOKED_AT)
-        .subquery()
-    )
+    newest = set_aside(reader)
     rows = reader.rows(
-        select(newest.c.result, *(newest.c[name] for name in _SHOWN), DEFINITIONS.c.name)
+        select(newest.c.result, newest.c.scheduled_for, newest.c.definition_id, DEFINITIONS.c.name)
         .join_from(newest, DEFINITIONS, DEFINITIONS.c.id == newest.c.definition_id, isouter=True)
         .where(
             newest.c.error_type == "Missed",
@@ -244,14 +242,15 @@ def needs(reader: Reader) -> Needs:
     return Needs(reader, found, reader.now - overdue, slow_tasks(reader))
 
 
+def latest_dead(number: int) -> Query:
+    """Return a subquery of the latest *number* dead runs: what they are, and of which errors."""
+    names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at"
+    dead = select(*(RUNS.c[name] for name in names)).where(text(DEAD))
+    return dead.order_by(RUNS.c.finished_at.desc()).limit(number).subquery()
+
+
 def _with_dead_runs() -> Query:
-    newest = (
-        select(RUNS.c.definition_id)
-        .where(text(DEAD))
-        .order_by(RUNS.c.finished_at.desc())
-        .limit(_DEAD_LOOKED_AT)
-        .subquery()
-    )
+    newest = latest_dead(_DEAD_LOOKED_AT)
     return _having("dead", newest.c.definition_id).select_from(newest)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from ..db.dialect import Dialect
-from ..registry.registry import DefinitionSpec
+from ..registry import DefinitionSpec
 
 #: The columns that a new run is given, and their types in PostgreSQL. A task option that a claim
 #: obeys is one more, here and in `DefinitionSpec`.

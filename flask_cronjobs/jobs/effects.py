@@ -249,7 +249,7 @@ def list_effects(
     :param before: only smaller ids, for paging.
     """
     # Here, since it maps the tables, which `once` does not use.
-    from .reader import EFFECTS, cut_page, reading
+    from .reader import EFFECTS, page_of, reading
 
     with reading(source) as reader:
         c = EFFECTS.c
@@ -259,10 +259,12 @@ def list_effects(
             statement = statement.where(text(OPEN_EFFECT))
         if before is not None:
             statement = statement.where(c.id < before)
-        rows = reader.rows(statement.order_by(c.id.desc()).limit(limit + 1))
-        found = [Effect(*tuple(row)) for row in rows]
-        shown = [each._replace(worker=without_secret(each.worker)) for each in found]
-        return cut_page(shown, limit, reader.now)
+        return page_of(reader, statement.order_by(c.id.desc()), limit, _shown)
+
+
+def _shown(rows: Rows) -> list[Effect]:
+    found = (Effect(*tuple(row)) for row in rows)
+    return [each._replace(worker=without_secret(each.worker)) for each in found]
 
 
 def in_doubt(d: Dialect) -> Query:

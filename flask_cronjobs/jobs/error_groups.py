@@ -11,8 +11,8 @@ from sqlalchemy import Integer, Row, func, literal_column, select, text, union_a
 
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
-from ..models.conditions import DEAD
 from ..text import one_line
+from .attention import latest_dead
 from .columns import pattern_of
 from .history import list_marks
 from .operations import Act, perform
@@ -25,6 +25,7 @@ from .reader import (
     Query,
     Reader,
     Source,
+    count_of,
     reading,
     values_of,
 )
@@ -206,7 +207,7 @@ def _groups(
                 run_id=sample.run_id,
                 first=row.first,
                 last=row.last,
-                count=Count(min(number, CAP), number > CAP),
+                count=count_of(number),
                 dead=dead.get(name, Count(0)),
                 days=tuple(days[name].get(day, 0) for day in reversed(range(DAYS))),
                 state=state,
@@ -272,13 +273,7 @@ def _by_day(reader: Reader, fingerprints: Sequence[str]) -> dict[str, dict[int, 
 
 def _dead(reader: Reader) -> dict[str, Count]:
     """Return how many of the latest dead runs have each fingerprint."""
-    newest = (
-        select(RUNS.c.fingerprint)
-        .where(text(DEAD))
-        .order_by(RUNS.c.finished_at.desc())
-        .limit(LOOKED_AT)
-        .subquery()
-    )
+    newest = latest_dead(LOOKED_AT)
     counted = select(newest.c.fingerprint, func.count().label("number"))
     rows = reader.rows(counted.group_by(newest.c.fingerprint))
     full = sum(row.number for row in rows) >= LOOKED_AT

@@ -264,16 +264,15 @@ def list_marks(
     """
     from sqlalchemy import select, tuple_
 
-    from .reader import MARKS, cut_page, reading
+    from .reader import MARKS, page_of, reading
 
     place = tuple_(MARKS.c.marked_at, MARKS.c.id)
-    statement = select(MARKS).order_by(MARKS.c.marked_at.desc(), MARKS.c.id.desc())
+    columns = MARKS.c.id, MARKS.c.name, MARKS.c.marked_at, MARKS.c.marked_by
+    statement = select(*columns).order_by(MARKS.c.marked_at.desc(), MARKS.c.id.desc())
     if before is not None:
         cursor = select(MARKS.c.marked_at, MARKS.c.id).where(MARKS.c.id == before)
         statement = statement.where(place < cursor.scalar_subquery())
     if since is not None:
         statement = statement.where(MARKS.c.marked_at >= since)
     with reading(source) as reader:
-        rows = reader.rows(statement.limit(limit + 1))
-        marks = [Mark(row.id, row.name, row.marked_at, row.marked_by) for row in rows]
-        return cut_page(marks, limit, reader.now)
+        return page_of(reader, statement, limit, lambda rows: [Mark(*tuple(row)) for row in rows])

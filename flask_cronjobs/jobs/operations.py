@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Row, func, literal, select, text, union_all
@@ -21,7 +22,6 @@ from .humanize import plural
 
 if TYPE_CHECKING:
     from .reader import Page, Query, Reader, Source
-    from .runs.filters import RunFilter
 
 T = TypeVar("T")
 #: For how many seconds operations are kept.
@@ -155,7 +155,7 @@ class OperationView:
     """One operation.
 
     :ivar what: the verb, as in the log.
-    :ivar target: what it was done to.
+    :ivar target: what it was done to: ``34 runs of send, older than 6 h``.
     :ivar run_id: the run, if it was one.
     :ivar asked: how many runs it was to change; None if it was not about runs.
     :ivar done: how many of them it has changed.
@@ -175,22 +175,6 @@ class OperationView:
     finished_at: datetime | None
     stopped: bool = False
     became: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def which(self) -> RunFilter | None:
-        """The filter of its runs, if it was about those that one finds, and all of it is kept."""
-        from .runs.filters import read
-
-        is_cut = len(self.target) >= _LONGEST
-        return None if is_cut else read(self.target.partition(" of ")[2])
-
-    @property
-    def words(self) -> str:
-        """What it was done to, in words: ``34 runs of send, older than 6 h``."""
-        from .runs.filters import words
-
-        which = self.which
-        return self.target if which is None else self.target.partition(" of ")[0] + words(which)
 
     @property
     def progress(self) -> str:
@@ -221,14 +205,14 @@ def list_operations(
     :param before: only smaller ids, for paging.
     :param limit: at most 100.
     """
-    from .reader import OPERATIONS, cut_page, reading
+    from .reader import OPERATIONS, page_of, reading
 
     limit = max(1, min(limit, 100))
     with reading(source) as reader:
-        newest = select(OPERATIONS).order_by(OPERATIONS.c.id.desc()).limit(limit + 1)
+        newest = select(OPERATIONS).order_by(OPERATIONS.c.id.desc())
         if before is not None:
             newest = newest.where(OPERATIONS.c.id < before)
-        return cut_page(_views(reader, reader.rows(newest)), limit, reader.now)
+        return page_of(reader, newest, limit, partial(_views, reader))
 
 
 def operations_on(source: Source, run_id: int) -> tuple[OperationView, ...]:

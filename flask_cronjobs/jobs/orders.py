@@ -231,7 +231,7 @@ def list_key_orders(
     """
     # Here, since it maps the tables, which a tick does not use.
     from .eligibility import list_pauses, stopping
-    from .reader import CAP, count_of, cut_page, reading
+    from .reader import CAP, Page, count_of, reading
     from .runs.list import rows_of
     from .runs.search import keys_of
 
@@ -254,7 +254,8 @@ def list_key_orders(
             for head in later
             if (first := firsts.get(head.first)) is not None and head.first in shown
         ]
-        return cut_page(keys, limit, reader.now, by="place")
+        following = keys[limit - 1].place if len(keys) > limit else None
+        return Page(keys[:limit], following, reader.now)
 
 
 def _heads(which: str, d: Dialect) -> str:

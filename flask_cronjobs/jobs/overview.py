@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import case, func, literal, select, text
+from sqlalchemy import case, func, select
 
-from ..models.conditions import DEAD, KEYED_GROUPS, RATE_WAITS, UNKEYED_GROUPS
+from .attention import latest_dead
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .history import Mark, list_marks
 from .reader import (
     RUNS,
     Count,
-    Reader,
     Source,
-    capped,
-    count_of,
     reading,
     record,
-    values_of,
 )
 from .runs.list import ERROR_SHOWN, first_line
 from .ticks import Bucket, read_activity
-from .waiting import waiting_groups
+from .waiting import count_waiting, waiting_groups
 
 #: How many dead runs, newest first, `dead_groups` reads.
 DEAD_LOOKED_AT = 10_000
@@ -117,13 +113,7 @@ def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
     At most 50 groups are returned.
     """
     with reading(source) as reader:
-        newest = (
-            select(*(RUNS.c[name] for name in ("id", *_GROUPED, "finished_at")))
-            .where(text(DEAD))
-            .order_by(RUNS.c.finished_at.desc())
-            .limit(DEAD_LOOKED_AT)
-            .subquery()
-        )
+        newest = latest_dead(DEAD_LOOKED_AT)
         groups = (
             select(
                 newest.c.job_type.label("task"),
@@ -157,36 +147,12 @@ def list_orphans(source: Source) -> tuple[tuple[Orphan, ...], Count]:
     Of more than 50, those whose runs have waited longest are returned.
     """
     with reading(source) as reader:
+        groups, declared = waiting_groups(reader), reader.state.registry.tasks
         oldest: dict[str, datetime] = {}
-        rate_keys = set[str]()
-        for group in waiting_groups(reader):
-            if group.task not in reader.state.registry.tasks:
+        for group in groups:
+            if group.task not in declared:
                 oldest[group.task] = min(group.oldest, oldest.get(group.task, group.oldest))
-                rate_keys |= {group.rate_key} if group.rate_key is not None else set()
         tasks = sorted(oldest, key=lambda task: (oldest[task], task))[:_GROUPS]
-        numbers = _waiting_of(reader, tasks, rate_keys)
-    shown = tuple(Orphan(task, numbers[task], oldest[task]) for task in tasks)
+        numbers = count_waiting(reader, [each for each in groups if each.task in tasks], "task")
+    shown = tuple(Orphan(task, numbers[task][0], oldest[task]) for task in tasks)
     return shown, Count(len(oldest))
-
-
-def _waiting_of(
-    reader: Reader, tasks: Sequence[str], rate_keys: Collection[str]
-) -> dict[str, Count]:
-    """Return how many runs of each of *tasks* wait.
-
-    :param rate_keys: those at whose rates some of them wait.
-    """
-    if not tasks:
-        return {}
-    each = values_of(reader, tasks)
-    own = RUNS.c.job_type == each.c.value
-    at_rate = RUNS.c.rate_key.in_(rate_keys)
-    number = sum(
-        (
-            capped(select(literal(1)).select_from(RUNS).where(own, *rows).correlate(each))
-            for rows in ([text(UNKEYED_GROUPS)], [text(KEYED_GROUPS)], [text(RATE_WAITS), at_rate])
-        ),
-        literal(0),
-    )
-    rows = reader.rows(select(each.c.value, number.label("number")))
-    return {row.value: count_of(row.number) for row in rows}

@@ -15,7 +15,7 @@ from ..db.dialect import Dialect
 from ..log import DEFAULT_ACTOR
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time, time_or_none
-from .batches.members import note_pruned
+from .batches.rows import note_pruned
 from .humanize import plural
 from .operations import KEPT, Act, perform
 from .state import State

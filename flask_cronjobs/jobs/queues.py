@@ -10,33 +10,16 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import (
-    Integer,
-    Row,
-    String,
-    bindparam,
-    case,
-    cast,
-    column,
-    func,
-    select,
-    text,
-    union_all,
-)
+from sqlalchemy import Row, String, case, cast, func, select, text, union_all
 
-from ..db.dialect import Dialect
-from ..models.columns import UTCDateTime
-from ..models.conditions import DEAD, DONE, KEYED_GROUPS, RATE_WAITS, RUNNING, UNKEYED_GROUPS
+from ..models.conditions import DEAD, DONE, RUNNING
 from .eligibility import PauseView, list_pauses
 from .humanize import duration, seconds_since, since
 from .reader import CAP, RUNS, TICKS, Count, Page, Reader, Source, read_once, reading
-from .waiting import Waiting, waiting_groups
+from .waiting import Waiting, count_waiting, waiting_groups
 
-#: In how many pairs of a task and a queue runs are counted.
-_COUNTED = 100
 #: How many hosts `QueueView.service` names.
 _NAMED = 3
-_NUMBERS = "waiting", "due", "rated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +63,7 @@ def list_queues(source: Source) -> Page[QueueView]:
     with reading(source) as reader:
         groups = waiting_groups(reader)
         pauses = {each.name: each for each in list_pauses(reader) if each.kind == "queue"}
-        counts = _counts(reader, groups)
+        counts = count_waiting(reader, groups, "queue")
         names = {
             *reader.state.queues,
             *(group.queue for group in groups),
@@ -118,48 +101,6 @@ def _view(
 
 def _name_of(executor: object) -> str | None:
     return executor if executor is None or isinstance(executor, str) else type(executor).__name__
-
-
-def _counts(reader: Reader, groups: Sequence[Waiting]) -> dict[str, tuple[Count, Count]]:
-    """Return by queue how many runs wait, and how many of them are due."""
-    pairs = sorted({(each.queue, each.task) for each in groups if each.rate_key is None})
-    given = [{"queue": queue, "task": task} for queue, task in pairs[:_COUNTED]]
-    values = {"pairs": json.dumps(given), "most": CAP + 1}
-    columns: list[Any] = [column("queue", String)]
-    columns += [column(name, Integer) for name in _NUMBERS]
-    now = bindparam("now", reader.now, UTCDateTime())
-    rows = reader.rows(text(_counted(reader.dialect)).bindparams(now, **values).columns(*columns))
-    left = {queue for queue, _ in pairs[_COUNTED:]}
-    if sum(row.rated for row in rows) > CAP:  # Of so many that wait for a rate, some are left out.
-        left.update(row.queue for row in rows if row.rated)
-    found = {queue: (Count(0, True), Count(0, True)) for queue in left}
-    for row in rows:
-        capped = row.waiting > CAP or row.queue in left
-        found[row.queue] = (
-            Count(min(row.waiting, CAP), capped),
-            Count(min(row.due, CAP), capped),
-        )
-    return found
-
-
-def _counted(d: Dialect) -> str:
-    own = "job_type = pairs.task AND job_runs.queue = pairs.queue"
-    first = " UNION ALL ".join(
-        f"SELECT * FROM (SELECT run_at FROM job_runs WHERE {rows} AND {own} LIMIT :most) AS {name}"
-        for name, rows in (("free", UNKEYED_GROUPS), ("keyed", KEYED_GROUPS))
-    )
-    sums = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in _NUMBERS)
-    rated = f"SELECT queue, run_at FROM job_runs WHERE {RATE_WAITS} LIMIT :most"
-    return f"""
-    SELECT queue, {sums} FROM (
-        SELECT pairs.queue, (SELECT count(*) FROM ({first}) AS front) AS waiting,
-            (SELECT count(*) FROM ({first}) AS front WHERE run_at <= :now) AS due, 0 AS rated
-        FROM {d.table("pairs", queue="text", task="text")} AS pairs
-        UNION ALL
-        SELECT queue, 1, CASE WHEN run_at <= :now THEN 1 ELSE 0 END, 1 FROM ({rated}) AS rated
-    ) AS counted
-    GROUP BY queue
-    """
 
 
 #: How far back is looked.
@@ -313,7 +254,7 @@ class Silence:
 def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:
     """Return the hosts that ticked within the last day: silent ones, those here, then the others.
 
-    :param limit: how many at most. What is left out is not said: they are those that are gone.
+    :param limit: how many at most.
     """
     order = "silent", "here", "ended", "gone"
     with reading(source) as reader:
@@ -324,7 +265,7 @@ def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:
             runs = at_work.get(host.host, [])
             some = tuple(runs[:_RUNS_SHOWN])
             rows.append(replace(host, running=Count(len(runs), capped), runs=some))
-        return Page(rows, None, reader.now)
+        return Page(rows, None, reader.now, Count(len(found)))
 
 
 @read_once

@@ -24,7 +24,7 @@ from sqlalchemy import Connection, TextClause, text
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import RATE_READY, RATE_WAITS
-from ..registry.rate import Rate
+from ..registry.options import Rate
 from ..types import Claim, stored_time, time_or_none
 from .runs.candidates import claimable, of_queues, unpaused
 from .runs.claim import ClaimRequest

@@ -239,6 +239,15 @@ def count_of(value: int) -> Count:
     return Count(min(value, CAP), value > CAP)
 
 
+#: How many rows a SELECT would have without its limit: another column of it.
+NUMBER: Query = func.count().over().label("number")
+
+
+def number_of(rows: Sequence[Row[Any]]) -> Count:
+    """Return the `NUMBER` that *rows* have."""
+    return Count(rows[0].number if rows else 0)
+
+
 def capped(statement: Query) -> ScalarSelect[int]:
     """Return a subquery that counts the rows of *statement*, up to `CAP` plus one."""
     some = statement.limit(CAP + 1).subquery()
@@ -264,21 +273,34 @@ class Page(Generic[Shown]):
     :ivar next: what the next page begins after: the id or key of the last row; None if it is the
         last page.
     :ivar now: the database's now.
+    :ivar total: how many there are, of a list that has one page.
     """
 
     rows: Sequence[Shown]
     next: Any
     now: datetime
+    total: Count | None = None
+
+    def cut(self, noun: str) -> str:
+        """Say how many are shown, if not all are: ``50 of 71 hosts``; else return nothing."""
+        if self.total is None or self.total == Count(len(self.rows)):
+            return ""
+        return self.total.shown(len(self.rows), noun)
 
 
-def cut_page(found: Sequence[Shown], limit: int, now: datetime, by: str = "id") -> Page[Shown]:
-    """Return a page of at most *limit* rows.
+def page_of(
+    reader: Reader,
+    statement: Query,
+    limit: int,
+    shown: Callable[[Sequence[Row[Any]]], Sequence[Any]] = list,
+) -> Page[Any]:
+    """Return a page of at most *limit* rows of *statement*, and whether there are more.
 
-    :param found: the rows of the page and one more, if there are so many.
-    :param by: the attribute after whose last value the next page begins.
+    :param shown: makes of the rows what the page shows.
     """
-    following = getattr(found[limit - 1], by) if len(found) > limit else None
-    return Page(found[:limit], following, now)
+    found = reader.rows(statement.limit(limit + 1))
+    following = found[limit - 1].id if len(found) > limit else None
+    return Page(shown(found[:limit]), following, reader.now)
 
 
 def plain_data(value: Any) -> Any:

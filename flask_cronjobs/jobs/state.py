@@ -18,7 +18,7 @@ from ..db.database import Database
 from ..db.engines import by_psycopg
 from ..errors import SetupError
 from ..log import logger
-from ..registry.registry import Registry
+from ..registry import Registry
 
 if TYPE_CHECKING:
     from ..db.connection import Bookkeeping

@@ -347,12 +347,12 @@ class Gap(NamedTuple):
 _GAPS = 50
 
 
-def list_gaps(source: Source) -> tuple[Gap, ...]:
+def list_gaps(source: Source) -> Page[Gap]:
     """Return when no tick came for ``CRONJOBS_HEALTH_TICK_AGE``, newest first; at most 50.
 
     This looks at the ticks that are kept, those of the last day.
     """
-    from .reader import TICKS, reading
+    from .reader import NUMBER, TICKS, Count, Page, number_of, reading
 
     with reading(source) as reader:
         d, age = reader.dialect, reader.state.settings.health_tick_age
@@ -362,17 +362,17 @@ def list_gaps(source: Source) -> tuple[Gap, ...]:
         each = select(TICKS.c.started_at, before).where(works).subquery()
         too_long = f"{d.epoch('started_at')} - {d.epoch('before')} > :age"
         found = reader.rows(
-            select(each.c.before, each.c.started_at)
+            select(each.c.before, each.c.started_at, NUMBER)
             .where(text(too_long).bindparams(age=age))
             .order_by(each.c.started_at.desc())
             .limit(_GAPS)
         )
         last = reader.value(select(func.max(TICKS.c.seen_at)).where(works))
         now = reader.now
-    over = [Gap(row.before, row.started_at) for row in found]
+    over, number = [Gap(row.before, row.started_at) for row in found], number_of(found)
     if isinstance(last, datetime) and (now - last).total_seconds() > age:
-        over.insert(0, Gap(last, None))
-    return tuple(over)
+        over, number = [Gap(last, None), *over], Count(number.value + 1)
+    return Page(over, None, now, number)
 
 
 def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:
@@ -380,16 +380,13 @@ def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Pa
 
     :param before: only ticks before the one with this id.
     """
-    from .reader import TICKS, cut_page, reading
+    from .reader import TICKS, page_of, reading
 
-    statement = (
-        select(*(TICKS.c[name] for name in _SHOWN))
-        .order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
-        .limit(limit + 1)
-    )
+    ticks = select(*(TICKS.c[name] for name in _SHOWN))
+    statement = ticks.order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
     if before is not None:
         place = tuple_(TICKS.c.started_at, TICKS.c.id)
         cursor = select(TICKS.c.started_at, TICKS.c.id).where(TICKS.c.id == before)
         statement = statement.where(place < cursor.scalar_subquery())
     with reading(source) as reader:
-        return cut_page(reader.rows(statement), limit, reader.now)
+        return page_of(reader, statement, limit)

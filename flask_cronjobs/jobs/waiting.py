@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, Literal
 
-from sqlalchemy import String, bindparam, column, func, select, text
+from sqlalchemy import Integer, String, bindparam, column, func, select, text
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
 from ..models.conditions import HANDED, KEYED, KEYED_GROUPS, RATE_WAITS, UNKEYED, UNKEYED_GROUPS
-from .reader import RUNS, Query, Reader, read_once
+from .reader import CAP, RUNS, Count, Query, Reader, read_once
 
 #: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
 #: all runs.
@@ -54,6 +56,62 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
     if len(rows) - len(rated) >= MOST_STEPS:
         rows = [*_rows(reader, _by_reading_all()), *rated]
     return rows
+
+
+def count_waiting(
+    reader: Reader, groups: Sequence[Waiting], by: Literal["queue", "task"]
+) -> dict[str, tuple[Count, Count]]:
+    """Return by queue or task how many runs of *groups* wait, and how many of them are due."""
+    if not groups:
+        return {}
+    d = reader.dialect
+    pairs = sorted({(each.queue, each.task) for each in groups if each.rate_key is None})
+    given = [{"queue": queue, "task": task} for queue, task in pairs[:COUNTED]]
+    values = {
+        "pairs": json.dumps(given),
+        "rates": d.array(tuple({each.rate_key for each in groups if each.rate_key is not None})),
+        "tasks": d.array(tuple({each.task for each in groups})),
+        "most": CAP + 1,
+    }
+    columns: list[Any] = [column("name", String)]
+    columns += [column(name, Integer) for name in _NUMBERS]
+    now = bindparam("now", reader.now, UTCDateTime())
+    rows = reader.rows(text(_counted(d, by)).bindparams(now, **values).columns(*columns))
+    left = {pair[by == "task"] for pair in pairs[COUNTED:]}
+    if sum(row.rated for row in rows) > CAP:  # Of so many that wait for a rate, some are left out.
+        left.update(row.name for row in rows if row.rated)
+    found = {name: (Count(0, True), Count(0, True)) for name in left}
+    for row in rows:
+        some = row.waiting > CAP or row.name in left
+        found[row.name] = Count(min(row.waiting, CAP), some), Count(min(row.due, CAP), some)
+    return found
+
+
+#: In how many pairs of a task and a queue runs are counted.
+COUNTED = 100
+_NUMBERS = "waiting", "due", "rated"
+
+
+def _counted(d: Dialect, by: str) -> str:
+    own = "job_type = pairs.task AND job_runs.queue = pairs.queue"
+    first = " UNION ALL ".join(
+        f"SELECT * FROM (SELECT run_at FROM job_runs WHERE {rows} AND {own} LIMIT :most) AS {name}"
+        for name, rows in (("free", UNKEYED_GROUPS), ("keyed", KEYED_GROUPS))
+    )
+    sums = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in _NUMBERS)
+    ours = f"{d.one_of('rate_key', 'rates')} AND {d.one_of('job_type', 'tasks')}"
+    at_rate = f"SELECT queue, job_type, run_at FROM job_runs WHERE {RATE_WAITS} AND {ours}"
+    return f"""
+    SELECT {by} AS name, {sums} FROM (
+        SELECT pairs.queue, pairs.task, (SELECT count(*) FROM ({first}) AS front) AS waiting,
+            (SELECT count(*) FROM ({first}) AS front WHERE run_at <= :now) AS due, 0 AS rated
+        FROM {d.table("pairs", queue="text", task="text")} AS pairs
+        UNION ALL
+        SELECT queue, job_type, 1, CASE WHEN run_at <= :now THEN 1 ELSE 0 END, 1
+        FROM ({at_rate} LIMIT :most) AS rated
+    ) AS counted
+    GROUP BY {by}
+    """
 
 
 def overdue(reader: Reader) -> list[Query]:

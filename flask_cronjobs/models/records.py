@@ -1,16 +1,29 @@
-"""What stands beside the runs, as mapped classes: what attempts left, what people and ticks did."""
+"""The base of the mapped classes; the classes for what attempts left, people and ticks did."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import Boolean, Float, ForeignKey, Index, Integer, String, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column
+from sqlalchemy.types import JSON as JSONColumn
+from sqlalchemy.types import TypeEngine
 
 from ..types import JSON
 from . import conditions
-from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial
 
 __all__ = [
@@ -28,6 +41,40 @@ __all__ = [
 ]
 
 
+NOW = text("CURRENT_TIMESTAMP")
+#: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
+BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
+JSONType: TypeEngine[Any] = JSONColumn(none_as_null=True).with_variant(
+    JSONB(none_as_null=True), "postgresql"
+)
+
+
+class Base(DeclarativeBase):
+    """The declarative base of the job tables, separate from the app's own."""
+
+    # Fix every name, so that a naming convention of the app does not change those of the copies.
+    metadata: ClassVar[MetaData] = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            **dict.fromkeys(("ck", "fk", "ix", "uq"), "%(constraint_name)s"),
+        }
+    )
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, sort_order=-1)
+
+    @classmethod
+    def __table_cls__(cls, *given: Any, **options: Any) -> Table:
+        """Return a table that never reuses an id: runs must not become another definition's."""
+        return Table(*given, sqlite_autoincrement=True, **options)
+
+
+def of_run(name: str) -> MappedColumn[int]:
+    """Return a column for the run that a row belongs to.
+
+    :param name: that of its foreign key.
+    """
+    return mapped_column(BigId, ForeignKey("job_runs.id", name=name, ondelete="CASCADE"))
+
+
 class JobFailure(Base):
     """One failed attempt of a run."""
 
@@ -35,13 +82,9 @@ class JobFailure(Base):
     __table_args__: Any = (
         Index("uq_job_failures_attempt", "run_id", "attempt", unique=True),
         Index("ix_job_failures_fingerprint", "fingerprint", "failed_at"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    run_id: Mapped[int] = mapped_column(
-        BigId, ForeignKey("job_runs.id", name="fk_job_failures_run", ondelete="CASCADE")
-    )
+    run_id: Mapped[int] = of_run("fk_job_failures_run")
     attempt: Mapped[int] = mapped_column(Integer)
     worker: Mapped[str] = mapped_column(String)
     started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
@@ -57,15 +100,9 @@ class JobOutput(Base):
     """What the handler of one attempt printed and logged: the end of it."""
 
     __tablename__ = "job_outputs"
-    __table_args__: Any = (
-        Index("uq_job_outputs_attempt", "run_id", "attempt", unique=True),
-        {"sqlite_autoincrement": True},
-    )
+    __table_args__: Any = (Index("uq_job_outputs_attempt", "run_id", "attempt", unique=True),)
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    run_id: Mapped[int] = mapped_column(
-        BigId, ForeignKey("job_runs.id", name="fk_job_outputs_run", ondelete="CASCADE")
-    )
+    run_id: Mapped[int] = of_run("fk_job_outputs_run")
     attempt: Mapped[int] = mapped_column(Integer)
     worker: Mapped[str] = mapped_column(String)
     """The token of the claim."""
@@ -83,13 +120,9 @@ class JobStep(Base):
         check("ck_job_steps_finished", "kind <> 'step' OR finished_at IS NOT NULL"),
         check("ck_job_steps_due", "due_at IS NULL OR kind IN ('sleep', 'wait')"),
         check("ck_job_steps_chunks", "chunks = 0 OR (chunks > 0 AND kind = 'each')"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    run_id: Mapped[int] = mapped_column(
-        BigId, ForeignKey("job_runs.id", name="fk_job_steps_run", ondelete="CASCADE")
-    )
+    run_id: Mapped[int] = of_run("fk_job_steps_run")
     name: Mapped[str] = mapped_column(String)
     kind: Mapped[str] = mapped_column(String)
     """``step``, ``each``, ``sleep`` or ``wait``, by what made it. A signal makes a ``wait``."""
@@ -116,10 +149,8 @@ class JobHour(Base):
         Index("uq_job_hours_hour", "hour", "job_type", unique=True),
         Index("ix_job_hours_task", "job_type", "hour"),
         check("ck_job_hours_ended", "ended >= dead AND dead >= 0"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     hour: Mapped[datetime] = mapped_column(UTCDateTime)
     """When the hour began, in UTC."""
     job_type: Mapped[str] = mapped_column(String)
@@ -145,10 +176,8 @@ class JobMark(Base):
     __table_args__: Any = (
         Index("ix_job_marks_marked_at", "marked_at"),
         check("ck_job_marks_name", "name <> ''"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     name: Mapped[str] = mapped_column(String)
     """What it was, such as ``v812``."""
     marked_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
@@ -164,10 +193,8 @@ class JobOperation(Base):
         Index("ix_job_operations_started_at", "started_at"),
         partial("ix_job_operations_run", "run_id", where=conditions.OF_ONE_RUN),
         check("ck_job_operations_done", "done >= 0 AND done <= asked"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     what: Mapped[str] = mapped_column(String)
     """The verb, as in the log: ``retried``, ``paused``, …"""
     target: Mapped[str] = mapped_column(String)
@@ -193,10 +220,8 @@ class JobErrorGroup(Base):
     __table_args__: Any = (
         Index("uq_job_error_groups_fingerprint", "fingerprint", unique=True),
         Index("ix_job_error_groups_changed_at", "changed_at"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     fingerprint: Mapped[str] = mapped_column(String)
     resolved_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     """It counts as resolved until it is seen again after that."""
@@ -211,10 +236,8 @@ class JobAlert(Base):
     __tablename__ = "job_alerts"
     __table_args__: Any = (
         partial("uq_job_alerts_open", "name", where="ended_at IS NULL", unique=True),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     name: Mapped[str] = mapped_column(String)
     """The name of the check, and what it is about."""
     what: Mapped[str] = mapped_column(String)
@@ -235,10 +258,8 @@ class JobPause(Base):
     __table_args__: Any = (
         Index("uq_job_pauses_name", "kind", "name", unique=True),
         check("ck_job_pauses_kind", "kind IN ('task', 'queue')"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     kind: Mapped[str] = mapped_column(String)
     """``task`` or ``queue``."""
     name: Mapped[str] = mapped_column(String)
@@ -256,10 +277,8 @@ class JobRate(Base):
         Index("ix_job_rates_tat", "tat"),
         check("ck_job_rates_period", "period > 0"),
         check("ck_job_rates_burst", "burst >= 1"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     key: Mapped[str] = mapped_column(String)
     tat: Mapped[datetime] = mapped_column(UTCDateTime)
     """The theoretical arrival time of the next attempt: that of the last one and a period more, or
@@ -274,12 +293,8 @@ class JobTick(Base):
     """One tick: its process, its times and what it did; kept for a day."""
 
     __tablename__ = "job_ticks"
-    __table_args__: Any = (
-        Index("ix_job_ticks_started_at", "started_at"),
-        {"sqlite_autoincrement": True},
-    )
+    __table_args__: Any = (Index("ix_job_ticks_started_at", "started_at"),)
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     worker: Mapped[str] = mapped_column(String)
     host: Mapped[str] = mapped_column(String)
     pid: Mapped[int] = mapped_column(Integer)

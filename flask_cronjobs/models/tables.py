@@ -16,9 +16,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
-from . import records as records  # Whoever maps these classes maps those.
-from .base import NOW, Base, BigId, JSONType
 from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .records import NOW, Base, BigId, JSONType
 
 __all__ = ["JobBatch", "JobDefinition", "JobEffect", "JobRun"]
 
@@ -37,11 +36,8 @@ class JobDefinition(Base):
         check("ck_job_definitions_max_attempts", "max_attempts >= 1"),
         check("ck_job_definitions_concurrency_limit", conditions.KEY_HAS_LIMIT),
         check("ck_job_definitions_on_dead", "on_dead IN ('skip', 'stop')"),
-        # Never reuse an id: the runs of a removed definition must not become another's.
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     name: Mapped[str] = mapped_column(String)
     job_type: Mapped[str] = mapped_column(String)
     """The task's name."""
@@ -166,10 +162,9 @@ class JobRun(Base):
             "(on_dead IS NULL OR concurrency_key IS NOT NULL) AND (order_mark IS NULL"
             " OR (on_dead IS NOT NULL AND (order_mark = 'over') = (finished_at IS NOT NULL)))",
         ),
-        {"sqlite_autoincrement": True, **storage_options("job_runs")},
+        storage_options("job_runs"),
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     definition_id: Mapped[int | None] = mapped_column(BigId)
     """The definition whose slot this run is; null for an enqueued run."""
     job_type: Mapped[str] = mapped_column(String)
@@ -290,10 +285,8 @@ class JobEffect(Base):
         partial("ix_job_effects_done", "done_at", where=conditions.DONE_EFFECT),
         check("ck_job_effects_state", "state IN ('begun', 'done', 'in_doubt')"),
         check("ck_job_effects_done", "(state = 'done') = (done_at IS NOT NULL)"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     key: Mapped[str] = mapped_column(String)
     run_id: Mapped[int | None] = mapped_column(BigId)
     state: Mapped[str] = mapped_column(String, server_default=text("'begun'"))
@@ -320,10 +313,8 @@ class JobBatch(Base):
         check("ck_job_batches_on_dead", "on_dead IN ('continue', 'stop')"),
         check("ck_job_batches_finished", "finished_at IS NULL OR closed_at IS NOT NULL"),
         check("ck_job_batches_total", "(finished_at IS NULL) = (total IS NULL)"),
-        {"sqlite_autoincrement": True},
     )
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
     key: Mapped[str] = mapped_column(String)
     parent_id: Mapped[int | None] = mapped_column(BigId)
     """The batch that this one is a member of."""

@@ -6,16 +6,15 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from ..config import Settings
 from ..errors import PayloadError, TaskError
 from ..text import cut, one_line, redacted, shortened, strip_credentials
-from ..types import JSON, OnDead
+from ..types import JSON
 from .arguments import Arguments
-from .options import EnqueueOptions, TaskOptions, is_key
+from .options import EnqueueOptions, Rate, TaskOptions, is_key, read_rate
 from .payload import check_keys, payload_text
-from .rate import Rate, read_rate
 from .retry import RetryPolicy, retry_policy
 from .validation import options_go_before
 
@@ -132,11 +131,6 @@ class Handler:
         """Return the task's retry policy; *default_attempts* is its default number of attempts."""
         return retry_policy(self.options.retry, default_attempts)
 
-    @property
-    def on_dead(self) -> OnDead | None:
-        """What those behind a dead run do; None without a strict order."""
-        return None if self.options.order is None else self.options.on_dead or "skip"
-
     def concurrency_key_for(self, payload: Mapping[str, object]) -> str | None:
         """Return the concurrency key of a run with *payload*; by default the task's name.
 
@@ -226,57 +220,41 @@ def run_columns(
     :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or too large.
     :raises TaskError: no concurrency key can be made from *payload*.
     """
-    stored = stored_payload(handler, settings, payload)
-    return {
-        **policy_columns(handler, settings, handler.with_unique_while(options)),
-        "payload": stored.text,
-        "concurrency_key": stored.concurrency_key,
-        "rate_key": stored.rate_key,
-        "idempotency_key": options.idempotency_key or stored.unique_key,
-        "label": stored.label,
-    }
+    made = payload_columns(handler, settings, payload, with_key=True)
+    if options.idempotency_key:
+        made["idempotency_key"] = options.idempotency_key
+    return {**policy_columns(handler, settings, handler.with_unique_while(options)), **made}
 
 
 def policy_columns(
     handler: Handler, settings: Settings, options: EnqueueOptions = _AS_THE_TASK_SAYS
 ) -> dict[str, Any]:
     """Return the columns that do not depend on the payload; *options* come before the task's."""
-    task = handler.options
-    policy = handler.retry_policy(settings.max_attempts)
     return {
+        **handler.options.columns,
         "job_type": handler.name,
-        "queue": options.queue or task.queue,
-        "priority": task.priority if options.priority is None else options.priority,
-        "max_attempts": options.max_attempts or policy.max_attempts,
-        "on_dead": handler.on_dead,
+        "max_attempts": handler.retry_policy(settings.max_attempts).max_attempts,
         "concurrency_limit": handler.concurrency_limit,
         **options.own_columns,
     }
 
 
-class StoredPayload(NamedTuple):
-    """A payload as JSON text, and the keys and the label that the task makes of it."""
+def payload_columns(
+    handler: Handler, settings: Settings, payload: Mapping[str, object], with_key: bool = False
+) -> dict[str, Any]:
+    """Return *payload* as JSON text, and the columns that the task makes of it.
 
-    text: str
-    concurrency_key: str | None
-    unique_key: str | None
-    rate_key: str | None
-    label: str | None
-
-
-def stored_payload(
-    handler: Handler, settings: Settings, payload: Mapping[str, object]
-) -> StoredPayload:
-    """Return *payload* as it is stored; raises as `run_columns`."""
+    :param with_key: whether the idempotency key is among them.
+    :raises CronJobsError: as of `run_columns`.
+    """
     plain = handler.arguments.encode(payload)
-    text = payload_text(plain, settings.max_payload_bytes)
-    return StoredPayload(
-        text,
-        handler.concurrency_key_for(plain),
-        handler.unique_key_for(plain),
-        handler.rate_key_for(plain),
-        handler.label_for(plain, settings.redact),
-    )
+    return {
+        "payload": payload_text(plain, settings.max_payload_bytes),
+        "concurrency_key": handler.concurrency_key_for(plain),
+        "rate_key": handler.rate_key_for(plain),
+        "label": handler.label_for(plain, settings.redact),
+        **({"idempotency_key": handler.unique_key_for(plain)} if with_key else {}),
+    }
 
 
 def _bare(parameter: inspect.Parameter) -> str:

@@ -1,4 +1,4 @@
-"""Options of tasks, and of enqueueing."""
+"""Options of tasks, and of enqueueing: what each may be. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ..config import FLAG, Kind, choice, in_seconds, is_number, is_url, whole
 from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
 from ..text import is_printable
 from ..types import Catchup, OnDead, Order, Overlap, Replace, UniqueWhile
-from .rate import is_rate
 from .retry import Retry, RetryCallable
 
 #: The longest timeout of a task, in seconds (30 days).
@@ -24,6 +23,12 @@ Around: TypeAlias = Callable[..., AbstractContextManager[object]]
 #: The same, as users write it: also a function with one ``yield``.
 AroundHook: TypeAlias = Around | Callable[..., Iterator[object]]
 
+_RATE_UNITS = {"s": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86400}
+_RATE = re.compile(rf"([1-9]\d{{0,5}})/([1-9]\d{{0,3}})?({'|'.join(_RATE_UNITS)})")
+#: The shortest time between two attempts: the databases count microseconds.
+_INSTANT = timedelta(microseconds=1)
+#: The longest `Rate.rest`: no date may be beyond what Python knows.
+MOST_REST = timedelta(days=3653)
 #: What a text has in braces that was to be an f-string.
 _UNFILLED = re.compile(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
 
@@ -49,6 +54,13 @@ class TaskOptions(NamedTuple):
     rate_key: str | None = None
     burst: int | None = None
     label: str | None = None
+
+    @property
+    def columns(self) -> dict[str, object]:
+        """The columns of its runs that an option fills by itself."""
+        # What those behind a dead run do, in a strict order.
+        on_dead = None if self.order is None else self.on_dead or "skip"
+        return {"queue": self.queue, "priority": self.priority, "on_dead": on_dead}
 
 
 #: The options of a schedule that a task may be declared with, and what they are by default.
@@ -76,16 +88,18 @@ class EnqueueOptions(NamedTuple):
 
     @property
     def own_columns(self) -> dict[str, object]:
-        """The columns that a task has no option for: the key, and when the run is due.
+        """The columns that they fill: of those that a task has, too, the ones that are given.
 
         ``unique_while`` is None if the key is held as long as the row is kept.
         """
         held = None if self.unique_while == "kept" else self.unique_while
+        of_task = {name: getattr(self, name) for name in ("queue", "priority", "max_attempts")}
         return {
             "idempotency_key": self.idempotency_key,
             "unique_while": "waiting" if self.replace else held,
             "run_at": self.run_at,
             "delay": self.delay or 0.0,
+            **{name: value for name, value in of_task.items() if value is not None},
         }
 
     def check(self) -> None:
@@ -138,6 +152,74 @@ class NewRun:
         )
         options.check()
         return options
+
+
+class Rate(NamedTuple):
+    """At most so many attempts of a key, by GCRA, the generic cell rate algorithm.
+
+    Each attempt takes a slot. A key has one number, its theoretical arrival time ``tat``: when the
+    next slot would come if each came at its time. An attempt may begin earlier by as much as
+    *burst* allows.
+
+    :ivar period: from one slot to the next.
+    :ivar burst: how many may begin at once after a rest.
+    """
+
+    period: timedelta
+    burst: int = 1
+
+    def own(self, tat: datetime | None, period: float | None) -> datetime | None:
+        """Return *tat* as it would be if the last attempt, of that *period*, had had this rate."""
+        if tat is None or period is None:
+            return None
+        return tat + (self.period - timedelta(seconds=period))
+
+    def slot(self, tat: datetime | None, at: datetime) -> datetime | None:
+        """Return the ``tat`` after an attempt that begins *at*; None if it may not begin then."""
+        base = at if tat is None else max(tat, at)
+        return base + self.period if self.opens(base) <= at else None
+
+    @property
+    def rest(self) -> timedelta:
+        """After how long a whole burst may begin again."""
+        return self.period * self.burst
+
+    @property
+    def ahead(self) -> timedelta:
+        """How much earlier than at its ``tat`` an attempt may begin."""
+        return self.period * (self.burst - 1)
+
+    def opens(self, tat: datetime) -> datetime:
+        """Return when an attempt may begin, by *tat*."""
+        return tat - self.ahead
+
+    def free(self, tat: datetime | None, at: datetime) -> int:
+        """Return how many attempts may begin *at* that time."""
+        ahead = timedelta() if tat is None else max(tat - at, timedelta())
+        return max(0, (self.rest - ahead) // self.period)
+
+
+#: For tests of apps: only a key that is held back keeps its runs waiting.
+UNLIMITED = Rate(_INSTANT, 10_000)
+
+
+def read_rate(text: str, burst: int | None = None) -> Rate:
+    """Return the rate that *text* says, such as ``100/minute`` or ``20/10s``.
+
+    :raises ValueError: it says none.
+    """
+    found = _RATE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no rate")
+    number, times, unit = found.groups()
+    # Rounded up, so that there are never more.
+    microseconds = -(-int(times or 1) * _RATE_UNITS[unit] * 1_000_000 // int(number))
+    return Rate(timedelta(microseconds=microseconds), burst or 1)
+
+
+def is_rate(value: object) -> bool:
+    """Return whether *value* is a text that `read_rate` reads."""
+    return isinstance(value, str) and _RATE.fullmatch(value) is not None
 
 
 def is_moment(value: object) -> TypeGuard[datetime]:

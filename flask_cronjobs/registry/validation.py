@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import string
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -13,54 +13,69 @@ from ..config import in_seconds
 from ..errors import SetupError, TaskError
 from ..text import did_you_mean
 from .options import (
+    MOST_REST,
     SCHEDULE_OPTIONS,
     Around,
     AroundHook,
     TaskOptions,
     check_name,
     check_options,
+    read_rate,
 )
-from .rate import MOST_REST, read_rate
 from .retry import check_retry, why_uncallable
 
 M = TypeVar("M", bound=Callable[..., Any])
 
-_ATTEMPTS = "retry=5 for five attempts in all, or retry=Retry(max_attempts=5, …)"
-_BACKOFF = "retry=Retry(base=…, backoff=…)"
-_TIMEOUT = "timeout=…, in seconds"
-# Names that users bring from other packages, each with what to write here.
-#: Of ``@jobs.task(…)``.
-OF_TASK: Mapping[str, str] = {
-    **dict.fromkeys(("cron", "crontab", "run_every", "trigger"), "schedule='0 7 * * *'"),
-    **dict.fromkeys(("tz", "time_zone", "zone"), "timezone='Europe/Berlin'"),
-    **dict.fromkeys(("max_retries", "retries", "max_attempts", "max_tries"), _ATTEMPTS),
-    **dict.fromkeys(("retry_delay", "retry_backoff", "default_retry_delay", "backoff"), _BACKOFF),
-    **dict.fromkeys(("autoretry_for", "retry_for", "throws"), "retry=Retry(on=…, not_on=…)"),
-    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), _TIMEOUT),
-    "bind": "current_run, which any handler can import and ask",
-    "max_instances": "concurrency=…",
-    "args": "payload={…}, the keyword arguments of scheduled runs",
-    "kwargs": "payload={…}, the keyword arguments of scheduled runs",
-    "misfire_grace_time": "catchup='latest', 'all' or 'none'",
+#: Names that users bring from other packages, each with what to write here: options of a task, of
+#: its ``using``, and its methods.
+_OTHER_NAMES = {
+    "task": {
+        "cron crontab run_every trigger": "schedule='0 7 * * *'",
+        "tz time_zone zone": "timezone='Europe/Berlin'",
+        "max_retries retries max_attempts max_tries": (
+            "retry=5 for five attempts in all, or retry=Retry(max_attempts=5, …)"
+        ),
+        "retry_delay retry_backoff default_retry_delay backoff": "retry=Retry(base=…, backoff=…)",
+        "autoretry_for retry_for throws": "retry=Retry(on=…, not_on=…)",
+        "time_limit soft_time_limit job_timeout": "timeout=…, in seconds",
+        "bind": "current_run, which any handler can import and ask",
+        "max_instances": "concurrency=…",
+        "args kwargs": "payload={…}, the keyword arguments of scheduled runs",
+        "misfire_grace_time": "catchup='latest', 'all' or 'none'",
+    },
+    "using": {
+        "countdown schedule_in defer_by": "delay=…, in seconds",
+        "eta at schedule_at scheduled when": "run_at=…, an aware time",
+        "timeout time_limit job_timeout": "it at the task: @jobs.task(timeout=…)",
+        "max_retries retries retry": "max_attempts=…, which counts them all",
+        "key unique unique_key task_id job_id": "idempotency_key=…",
+        "lock queueing_lock": "idempotency_key=…, unique_while='pending'",
+    },
+    "method": {
+        "delay send defer submit queue call_async": "enqueue(…)",
+        "apply_async send_with_options configure options_for enqueue_in": (
+            "using(delay=…).enqueue(…)"
+        ),
+        "enqueue_at apply_at": "using(run_at=…).enqueue(…)",
+    },
 }
-_AT_THE_TASK = "it at the task: @jobs.task(timeout=…)"
-#: Of ``task.using(…)``.
-OF_USING: Mapping[str, str] = {
-    **dict.fromkeys(("countdown", "schedule_in", "defer_by"), "delay=…, in seconds"),
-    **dict.fromkeys(("eta", "at", "schedule_at", "scheduled", "when"), "run_at=…, an aware time"),
-    **dict.fromkeys(("timeout", "time_limit", "job_timeout"), _AT_THE_TASK),
-    **dict.fromkeys(("max_retries", "retries", "retry"), "max_attempts=…, which counts them all"),
-    **dict.fromkeys(("key", "unique", "unique_key", "task_id", "job_id"), "idempotency_key=…"),
-    **dict.fromkeys(("lock", "queueing_lock"), "idempotency_key=…, unique_while='pending'"),
-}
-#: Of a task itself.
-OF_METHODS: Mapping[str, str] = {
-    **dict.fromkeys(("delay", "send", "defer", "submit", "queue", "call_async"), "enqueue(…)"),
-    **dict.fromkeys(
-        ("apply_async", "send_with_options", "configure", "options_for", "enqueue_in"),
-        "using(delay=…).enqueue(…)",
-    ),
-    **dict.fromkeys(("enqueue_at", "apply_at"), "using(run_at=…).enqueue(…)"),
+
+
+def written_instead(where: str, name: str) -> str | None:
+    """Return what to write for *name*; None if it is no name of other packages.
+
+    :param where: ``task``, ``using`` or ``method``.
+    """
+    table = _OTHER_NAMES[where].items()
+    return next((instead for names, instead in table if name in names.split()), None)
+
+
+#: Options that do nothing without another one, and an example of that.
+_NEEDS = {
+    "on_dead": ("order", "order='strict'"),
+    "rate_key": ("rate", "rate='100/minute'"),
+    "burst": ("rate", "rate='100/minute'"),
+    "unique_while": ("unique", "unique='import:{shop_id}'"),
 }
 
 
@@ -92,57 +107,38 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
             )
     check_retry(options.retry)
     check_options(zip(options._fields, options, strict=True), f"{name}: ")
-    _check_async_at_once(func, name, options)
-    _check_order(name, options)
-    _check_rate(name, options)
+    for misfit in _misfits(func, options):
+        raise TaskError(f"{name}: {misfit}")
     for option in ("concurrency_key", "unique", "rate_key", "label"):
         _check_key_format(name, option, getattr(options, option), parameters)
-    if options.unique_while is not None and options.unique is None:
-        raise TaskError(f"{name}: unique_while has no effect without unique. Give both.")
 
 
-def _check_order(name: str, options: TaskOptions) -> None:
-    if options.order is None:
-        if options.on_dead is not None:
-            raise TaskError(
-                f"{name}: on_dead has no effect without order='strict'. Give both, or remove it."
-            )
-        return
-    if options.concurrency_key is None:
-        raise TaskError(
-            f"{name}: order='strict' needs a concurrency_key, whose runs are in order. Give one, "
-            "such as 'account:{account_id}', or a text without braces to order all runs of the "
-            "task."
+def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]:
+    """Yield what does not go together."""
+    for option, (other, example) in _NEEDS.items():
+        if getattr(options, option) is not None and getattr(options, other) is None:
+            yield f"{option} has no effect without {example}. Give both, or remove it."
+    if options.order is not None and options.concurrency_key is None:
+        yield (
+            "order='strict' needs a concurrency_key, whose runs are in order. Give one, such as "
+            "'account:{account_id}', or a text without braces to order all runs of the task."
         )
-    if options.concurrency not in (None, 1):
-        raise TaskError(
-            f"{name}: concurrency is {options.concurrency!r}, but with order='strict' one run of a "
-            "key is at work at a time. Remove concurrency, or order."
+    if options.order is not None and options.concurrency not in (None, 1):
+        yield (
+            f"concurrency is {options.concurrency!r}, but with order='strict' one run of a key is "
+            "at work at a time. Remove concurrency, or order."
         )
-
-
-def _check_rate(name: str, options: TaskOptions) -> None:
-    for option in ("rate_key", "burst"):
-        if options.rate is None and getattr(options, option) is not None:
-            raise TaskError(
-                f"{name}: {option} has no effect without rate. Give both, as in "
-                "rate='100/minute', or remove it."
-            )
     if options.rate is not None and read_rate(options.rate, options.burst).rest > MOST_REST:
-        raise TaskError(
-            f"{name}: with rate={options.rate!r}, a burst of {options.burst or 1} takes more than "
-            "ten years to come again. Give a smaller burst, or a higher rate."
+        yield (
+            f"with rate={options.rate!r}, a burst of {options.burst or 1} takes more than ten "
+            "years to come again. Give a smaller burst, or a higher rate."
         )
-
-
-def _check_async_at_once(func: Callable[..., object], name: str, options: TaskOptions) -> None:
-    if options.async_at_once is None:
-        return
-    if options.atomic or not inspect.iscoroutinefunction(func):
+    is_alone = options.atomic or not inspect.iscoroutinefunction(func)
+    if options.async_at_once is not None and is_alone:
         why = "with atomic=True" if options.atomic else "that is no async def"
-        raise TaskError(
-            f"{name}: async_at_once has no effect on a handler {why}: its runs are one at a time "
-            "in each process. Remove it; concurrency= limits runs over all processes."
+        yield (
+            f"async_at_once has no effect on a handler {why}: its runs are one at a time in each "
+            "process. Remove it; concurrency= limits runs over all processes."
         )
 
 
@@ -168,15 +164,10 @@ def as_around(hook: AroundHook) -> Around:
             f"The hook {name} is an async def. Write a plain function with one yield: it goes "
             "around async handlers, too."
         )
-    if not callable(hook):
-        raise TaskError(
-            f"A hook around handlers is {hook!r}. Give a function that takes the run and has one "
-            "yield, or that returns a context manager."
-        )
     if why := why_uncallable(hook, "the run"):
         raise TaskError(
             f"The hook {getattr(hook, '__name__', repr(hook))} cannot be called with the run: "
-            f"{why}. Let it take one argument, the run."
+            f"{why}. Let it be a function that takes one argument, the run."
         )
     return cast("Around", contextmanager(hook) if inspect.isgeneratorfunction(hook) else hook)
 
@@ -274,8 +265,8 @@ def check_access(authorize: object, actor: object) -> None:
         )
 
 
-def answering(others: Mapping[str, str], known: Collection[str]) -> Callable[[M], M]:
-    """Let a method answer keywords that it does not have: one in *others*, or a misspelled one.
+def answering(known: Collection[str]) -> Callable[[M], M]:
+    """Let a method answer keywords that it does not have: of another package, or misspelled.
 
     :param known: the keywords that it has.
     """
@@ -284,11 +275,10 @@ def answering(others: Mapping[str, str], known: Collection[str]) -> Callable[[M]
         @wraps(method)
         def call(*args: Any, **given: Any) -> Any:
             for strange in given.keys() - known:
-                raise TypeError(f"{method.__name__}() has no {strange!r}.{_told(strange)}")
+                instead = written_instead(method.__name__, strange)
+                told = f" Write {instead}." if instead else did_you_mean(strange, known)
+                raise TypeError(f"{method.__name__}() has no {strange!r}.{told}")
             return method(*args, **given)
-
-        def _told(name: str) -> str:
-            return f" Write {others[name]}." if name in others else did_you_mean(name, known)
 
         return cast("M", call)
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..types import Catchup
-from .schedule import Schedule
+from . import Schedule
 
 #: How many missed slots ``catchup="all"`` runs at most; older ones are recorded as skipped.
 CATCHUP_CAP = 100

@@ -153,26 +153,19 @@ def _zone_hint(name: str) -> str:
     if not zones:
         return "This machine has no tz database: install it with pip install tzdata."
     if offset := re.fullmatch(_OFFSET, name.strip()):
-        return _offset_hint(offset[1], int(offset[2]), zones)
+        ahead, hours = offset[1] == "+", int(offset[2])
+        zone = f"Etc/GMT{'-' if ahead else '+'}{hours}"
+        if zone in zones:
+            return (
+                f"Write a place such as 'Europe/Berlin', which knows when clocks change; or "
+                f"'{zone}' for always {hours} h {'ahead of' if ahead else 'behind'} UTC: in such "
+                "names the sign is turned."
+            )
     wanted = "/" + name.strip().lower().replace(" ", "_")
     for zone in sorted(sorted(zones), key=len):
         if len(wanted) > 1 and f"/{zone.lower()}".endswith(wanted):
             return f"Write '{zone}'."
     return "Write an IANA name such as 'Europe/Berlin'."
-
-
-def _offset_hint(sign: str, hours: int, zones: set[str]) -> str:
-    """Return what to write for an offset such as GMT+2; the names of the tz database turn it."""
-    zone = f"Etc/GMT{'-' if sign == '+' else '+'}{hours}" if hours else "UTC"
-    if zone not in zones and zone != "UTC":
-        return "Write an IANA name such as 'Europe/Berlin'."
-    ahead = f"{hours} h {'ahead of' if sign == '+' else 'behind'} UTC"
-    return (
-        f"Write a place such as 'Europe/Berlin', which knows when clocks change; or '{zone}' for "
-        f"always {ahead}: in such names the sign is turned."
-        if hours
-        else "Write 'UTC'."
-    )
 
 
 def _quoted(text: str) -> str:
@@ -340,7 +333,7 @@ def _times(cron: Cron) -> str:
     if len(minutes) * len(hours) <= _TIMES:
         return f"at {_list([f'{hour:02}:{minute:02}' for hour in hours for minute in minutes])}"
     first, last = f"{hours[0]:02}:{minutes[0]:02}", f"{hours[-1]:02}:{minutes[-1]:02}"
-    if _is_range(hours):
+    if hours[-1] - hours[0] == len(hours) - 1:
         every = "every hour" if len(minutes) == 1 else _minutes(minutes)
         return f"{every} from {first} to {last}"
     if len(minutes) == 1 and (step := _step_of(hours, 24)):
@@ -360,8 +353,11 @@ def _minutes(minutes: Sequence[int]) -> str:
 
 
 def _dates(cron: Cron) -> str:
-    months = "" if len(cron.months) == 12 else _spans(cron.months, _month)
-    weekdays = "" if len(cron.weekdays) == 7 else f"on {_spans(_from_monday(cron), _weekday)}"
+    months = "" if len(cron.months) == 12 else _spans(cron.months, lambda each: _MONTHS[each - 1])
+    # With Sunday as 7, at the end, so that a weekend is a span.
+    from_monday = sorted(day or 7 for day in cron.weekdays)
+    on = f"on {_spans(from_monday, lambda day: _WEEKDAYS[day % 7])}"
+    weekdays = "" if len(cron.weekdays) == 7 else on
     if len(cron.days) == 31:
         return " ".join(part for part in (weekdays, months and f"in {months}") if part)
     number = "day" if len(cron.days) == 1 else "the days"
@@ -373,19 +369,6 @@ def _dates(cron: Cron) -> str:
     return f"{days} or {weekdays}" + (f" in {months}" if months else "")
 
 
-def _from_monday(cron: Cron) -> list[int]:
-    """Return the weekdays with Sunday as 7 at the end, so that a weekend is a span."""
-    return sorted(day or 7 for day in cron.weekdays)
-
-
-def _weekday(day: int) -> str:
-    return _WEEKDAYS[day % 7]
-
-
-def _month(month: int) -> str:
-    return _MONTHS[month - 1]
-
-
 def _step_of(values: Sequence[int], size: int) -> int:
     """Return the step of *values* that goes on from the end of *size* to its start; 0 if none."""
     if len(values) < 2:
@@ -393,10 +376,6 @@ def _step_of(values: Sequence[int], size: int) -> int:
     step = values[1] - values[0]
     regular = size % step == 0 and list(values) == list(range(values[0] % step, size, step))
     return step if regular else 0
-
-
-def _is_range(values: Sequence[int]) -> bool:
-    return values[-1] - values[0] == len(values) - 1
 
 
 def _spans(values: Sequence[int], name: Callable[[int], str]) -> str:

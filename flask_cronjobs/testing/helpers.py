@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import select, text
 
@@ -21,8 +21,8 @@ from ..jobs.state import State, state_of
 from ..log import worker_name
 from ..models import JobRun
 from ..models.conditions import RUNNABLE
+from ..registry import name_of
 from ..registry.payload import check_keys
-from ..registry.registry import name_of
 from ..task import Task
 from ..types import TickReport, stored_time
 from .inline import (
@@ -65,11 +65,7 @@ def drain(
             with inline_worker(state, raise_errors=raise_errors) as worker:
                 worker.counts = counts
                 worker.drain()
-            left = _waiting(state)
-            _refuse_others([each.task for each in left if each.due and not each.known])
-            if not with_delayed:
-                _refuse_ahead([each.task for each in left if each.ahead])
-            waits = [each.wait for each in left if each.known and each.wait is not None]
+            waits = _waits(state, with_delayed)
             if not (with_delayed and waits):
                 break
             wait = min(waits)
@@ -234,23 +230,12 @@ def _fresh_session(state: State) -> Generator[None]:
         state.db.session().expire_all()
 
 
-class _Waiting(NamedTuple):
-    """The runs of one task that wait.
+def _waits(state: State, with_delayed: bool) -> list[float]:
+    """Return in how many seconds the next run of each task comes due, of those that wait.
 
-    :ivar known: whether the current app declares the task.
-    :ivar due: whether one is due.
-    :ivar ahead: whether one was enqueued when the clock was ahead of now.
-    :ivar wait: in how many seconds the next one comes due of those that are not.
+    :param with_delayed: whether they are to be run, too.
+    :raises SetupError: a run is due, or was when it was enqueued, and will never be performed.
     """
-
-    task: str
-    known: bool
-    due: bool
-    ahead: bool
-    wait: float | None
-
-
-def _waiting(state: State) -> list[_Waiting]:
     with state.bookkeeping() as books:
         now = books.dialect.now
         query = f"""
@@ -260,32 +245,23 @@ def _waiting(state: State) -> list[_Waiting]:
             FROM job_runs WHERE {RUNNABLE} GROUP BY job_type ORDER BY job_type
         """
         rows = books.rows(text(query))
-    tasks = state.registry.tasks
-    return [
-        _Waiting(row.job_type, row.job_type in tasks, row.due, row.ahead, _wait(row.next, row.now))
-        for row in rows
-    ]
+    known = [row for row in rows if row.job_type in state.registry.tasks]
+    _refuse(
+        [row.job_type for row in rows if row.due and row not in known],
+        "are due, but the current app declares no such task. Import the module that declares it.",
+    )
+    _refuse(
+        [row.job_type for row in rows if row.ahead and not with_delayed],
+        "were enqueued while the clock was moved ahead, by fire or travel, so none is due now. "
+        "Call drain(with_delayed=True), or drain inside of travel to a time after that.",
+    )
+    times = [(stored_time(row.next), stored_time(row.now)) for row in known if row.next is not None]
+    return [(due - now).total_seconds() for due, now in times]
 
 
-def _wait(due: object, now: object) -> float | None:
-    return None if due is None else (stored_time(due) - stored_time(now)).total_seconds()
-
-
-def _refuse_others(tasks: list[str]) -> None:
+def _refuse(tasks: list[str], why: str) -> None:
     if tasks:
-        raise SetupError(
-            f"Runs of {', '.join(map(repr, tasks))} are due, but the current app declares no such "
-            "task. Import the module that declares it."
-        )
-
-
-def _refuse_ahead(tasks: list[str]) -> None:
-    if tasks:
-        raise SetupError(
-            f"Runs of {', '.join(map(repr, tasks))} were enqueued while the clock was moved ahead, "
-            "by fire or travel, so none is due now. Call drain(with_delayed=True), or drain inside "
-            "of travel to a time after that."
-        )
+        raise SetupError(f"Runs of {', '.join(map(repr, tasks))} {why}")
 
 
 def _name_of(state: State, task: Task[..., Any] | str) -> str:

@@ -36,8 +36,7 @@ from ..jobs.runs.leases import progress as write_progress
 from ..jobs.state import State
 from ..log import worker_name
 from ..models import JobRun
-from ..registry.options import MOMENT, EnqueueOptions
-from ..registry.rate import UNLIMITED
+from ..registry.options import MOMENT, UNLIMITED, EnqueueOptions
 from ..schedule import Schedule
 from ..schedule.catchup import Slot, SlotPlan
 from ..signals import announce

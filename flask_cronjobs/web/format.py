@@ -6,13 +6,15 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence, Set
-from datetime import date, datetime, timezone, tzinfo
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
+from ..jobs.agenda import Lane, Piece
 from ..jobs.definitions.views import Cell
 from ..jobs.history import Mark
 from ..jobs.humanize import capitalized, since
@@ -295,14 +297,69 @@ def across(moment: datetime, start: datetime, end: datetime) -> float:
     return round(min(max(part, 0.0), 1.0) * ACROSS, 1)
 
 
-#: The tone of each piece of a lane.
-PIECES: dict[str, Tone] = {
+#: The tone of each piece of a lane; others are idle.
+_PIECES: dict[str, Tone] = {
     "succeeded": "good",
     "running": "busy",
     "failed": "warn",
     "missed": "warn",
     "dead": "bad",
 }
+#: The least width of a piece, and how close those of one kind are that are one node of the page.
+_NARROW, _CLOSE = 3.0, 15.0
+
+
+@dataclass
+class Stretch:
+    """Pieces of a lane of one kind, close to one another: most often one.
+
+    :ivar shape: their outlines, for an SVG path.
+    :ivar first: the first of them.
+    :ivar last: the last of them.
+    :ivar number: how many runs or slots they stand for.
+    """
+
+    shape: str
+    ends: float
+    first: Piece
+    last: Piece
+    number: int
+
+    @property
+    def tone(self) -> str:
+        """The class of its color."""
+        kind = self.first.kind
+        return "older" if kind == "older" else _PIECES.get(kind, "idle")
+
+    @property
+    def until(self) -> datetime:
+        """The whole second behind its end."""
+        return self.last.end + timedelta(seconds=1)
+
+    def title(self, zone: str, now: datetime) -> str:
+        """Return what it is, and when."""
+        words = {"older": "older runs are not shown", "band": "planned"}
+        first, last = (clock(each.start, zone, now) for each in (self.first, self.last))
+        many = f"{self.number:,} " if self.number > 1 else ""
+        kind = words.get(self.first.kind, self.first.kind)
+        return f"{many}{kind}, {first}{f' to {last}' if last != first else ''}"
+
+
+def stretches(lane: Lane, start: datetime, end: datetime) -> list[Stretch]:
+    """Return what to draw of *lane*, each piece to scale: a busy one would have too many nodes."""
+    found: list[Stretch] = []
+    for piece in lane.pieces:
+        x = across(piece.start, start, end)
+        width = max(round(across(piece.end, start, end) - x, 1), _NARROW)
+        y, height = (8, 4) if piece.kind in ("band", "missed", "older") else (2, 16)
+        shape = f"M{x:g} {y}h{width:g}v{height}h-{width:g}z"
+        last = found[-1] if found else None
+        if last and last.first.kind == piece.kind and x - last.ends <= _CLOSE:
+            last.shape, last.ends, last.last = last.shape + shape, x + width, piece
+            last.number += piece.number
+        else:
+            found.append(Stretch(shape, x + width, piece, piece, piece.number))
+    return found
 
 
 #: Runs shorter than that are not told apart by the heights of their cells, in seconds.

@@ -30,7 +30,6 @@ from ..jobs.runs.search import find_place, scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.trends import Trend, read_trend
-from ..text import HIDDEN
 from .actions import run_or_404
 from .bulk import BULK
 from .format import ACROSS, Tone, bars_of, chart, day_chart
@@ -43,7 +42,6 @@ from .params import (
     cursor,
     cursor_text,
     definition_filter,
-    filter_args,
     needed,
     page_zone,
     row_id,
@@ -111,9 +109,7 @@ def errors() -> ResponseReturnValue:
 def operations() -> ResponseReturnValue:
     """Render what operators did, and what became of the runs."""
     found = list_operations(state_of(), **_asked(50))
-    which = [row.which for row in found.rows]
-    links = [None if each is None or HIDDEN in str(each) else filter_args(each) for each in which]
-    return _list_page("operations", found, found_by=links)
+    return _list_page("operations", found)
 
 
 def ticks() -> ResponseReturnValue:
@@ -121,8 +117,8 @@ def ticks() -> ResponseReturnValue:
     before = row_id(request.args, "before")
     with reading(state_of()) as reader:
         found = list_ticks(reader, _TICKS, before)
-        gaps = list_gaps(reader) if before is None else ()
-    data = {"ticks": found.rows, "gaps": gaps, "before": found.next}
+        gaps = list_gaps(reader) if before is None else Page((), None, reader.now)
+    data = {"ticks": found.rows, "gaps": gaps.rows, "before": found.next}
     return _list_page("ticks", found, data, gaps=gaps)
 
 
@@ -134,6 +130,7 @@ def queues() -> ResponseReturnValue:
         "queues",
         queues=found.rows,
         hosts=hosts.rows,
+        cut=hosts.cut("host"),
         now=found.now,
         refresh=REFRESH,
         data={"queues": found.rows, "hosts": hosts.rows},

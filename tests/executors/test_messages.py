@@ -17,7 +17,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import executor_worker
 from flask_cronjobs.executors import perform
-from flask_cronjobs.jobs.runs.handed import fingerprint
+from flask_cronjobs.jobs.runs.leases import fingerprint
 from flask_cronjobs.jobs.state import Throttle, state_of
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import handed_to

@@ -22,10 +22,10 @@ SHOWN = 3
 
 def main() -> int:
     """Fuzz as the arguments say; 1 if anything is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--interruptions", type=int, default=100, help="on each database")
-    parser.add_argument("--database", choices=["sqlite", "postgresql"], default=None)
-    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--database", choices=["sqlite", "postgresql"], help="default: both")
+    parser.add_argument("--seed", type=int, help="of the moments")
     parser.add_argument("--queries", action="store_true", help="interrupt only inside queries")
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.jobs import error_groups as views
+from flask_cronjobs.jobs import reader
 from flask_cronjobs.jobs.columns import fingerprint, pattern_of
 from flask_cronjobs.jobs.error_groups import (
     ErrorGroup,
@@ -140,6 +141,7 @@ def test_counts_and_groups_are_capped(
 ) -> None:
     """The latest failures' groups are there, however many groups there are."""
     monkeypatch.setattr(views, "CAP", 2)
+    monkeypatch.setattr(reader, "CAP", 2)
     monkeypatch.setattr(views, "MOST_GROUPS", 2)
     monkeypatch.setattr(views, "LOOKED_AT", 1)
     words = ("one", "two", "three", "four", "five")

@@ -274,12 +274,12 @@ class TestMissed:
 
     @pytest.mark.pages
     def test_gaps_of_ticks_are_shown_also_the_current_one(
-        self, app: Flask, state: State, rows: Rows
+        self, app: Flask, state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for age in (600, 660, 720, 4400, 4460):
             rows.tick(age=age)
         rows.tick(age=300, started_at=ago(300), seen_at=ago(300), finished_at=None)
-        current, past = list_gaps(state)
+        current, past = list_gaps(state).rows
         assert current.end is None
         assert (ago() - current.start).total_seconds() == pytest.approx(600, abs=5)
         assert past.end is not None
@@ -287,6 +287,10 @@ class TestMissed:
         app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
         page = app.test_client().get("/jobs/ticks").text
         assert "No tick has done its work since" in page
+        assert "gaps" not in page
+        monkeypatch.setattr("flask_cronjobs.jobs.ticks._GAPS", 1)
+        rows.tick(age=9000)
+        assert "The latest: 2 of 3 gaps." in app.test_client().get("/jobs/ticks").text
         assert "No tick did its work from" in page
 
     @pytest.mark.pages

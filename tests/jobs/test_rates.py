@@ -15,7 +15,7 @@ from flask_cronjobs.jobs import orders, rates
 from flask_cronjobs.jobs.rates import Slot
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.models import JobRate
-from flask_cronjobs.registry.rate import Rate
+from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql

@@ -26,7 +26,7 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import effects, orders, rates
 from flask_cronjobs.jobs.batches import rows as batches
-from flask_cronjobs.jobs.batches.ending import end_batches
+from flask_cronjobs.jobs.batches.ending import close_batch, end_batches
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions.slots import record_slots
 from flask_cronjobs.jobs.pruning import prune
@@ -37,8 +37,8 @@ from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew, watch
 from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim, release_token
 from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
-from flask_cronjobs.registry.rate import Rate
-from flask_cronjobs.registry.registry import DefinitionSpec
+from flask_cronjobs.registry import DefinitionSpec
+from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome, stored_time
 from tests.jobs.test_rates import refuse_too_early
@@ -529,7 +529,7 @@ class BatchMachine(StoreMachine):
         batch = self.batches[id_]
         batch.closed = True
         ends = self.model.may_end(id_)
-        found, ended = self.transaction(lambda c, d: batches.close_batch(c, d, batch.key))
+        found, ended = self.transaction(lambda c, d: close_batch(c, d, batch.key))
         assert found
         assert (ended is not None) == ends
         if ends:

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobTick
-from flask_cronjobs.models.base import Base
 from flask_cronjobs.models.copies import copy_tables
+from flask_cronjobs.models.records import Base
 
 NAMES = {
     *("job_definitions", "job_runs", "job_failures", "job_outputs", "job_effects", "job_pauses"),

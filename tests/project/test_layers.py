@@ -134,7 +134,7 @@ def test_every_module_has_a_floor() -> None:
 
 def test_croniter_is_known_to_the_schedule_alone() -> None:
     assert places("croniter") <= {
-        "flask_cronjobs.schedule.schedule",
+        "flask_cronjobs.schedule",
         "flask_cronjobs.schedule.cron_text",
     }
     assert places("croniter")

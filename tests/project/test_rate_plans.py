@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from flask_cronjobs.jobs import rates
-from flask_cronjobs.registry.rate import Rate
+from flask_cronjobs.registry.options import Rate
 from tests.kit import Kit
 from tests.plans import LONG_AGO, add, cost, run, sent_by, tables_of
 

@@ -19,16 +19,16 @@ from flask_cronjobs.jobs.operations import Act, Operation
 from flask_cronjobs.jobs.outcomes import write_output
 from flask_cronjobs.jobs.pruning import behind, prune
 from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.jobs.runs.handed import in_brokers
 from flask_cronjobs.jobs.runs.leases import (
     give_up_exhausted,
+    in_brokers,
     look_for_expired,
     progress,
     renew,
     watch,
 )
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.registry.rate import Rate
+from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.types import Claim, LateSlot
 from tests.kit import Kit, outcome, plan, spec
 from tests.plans import Sent, explain, faults, paths, run, sent_by, tables_of

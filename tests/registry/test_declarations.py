@@ -87,7 +87,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"concurrency_key": "user:{user_id"}, TaskError, "in braces"),
     ({"unique": "load:{user}"}, TaskError, "handler: unique 'load:{user}' names 'user', which"),
     ({"unique": "{user_id"}, TaskError, "handler: unique '{user_id' is not a format text"),
-    ({"unique_while": "pending"}, TaskError, "unique_while has no effect without unique. Give"),
+    ({"unique_while": "pending"}, TaskError, "unique_while has no effect without unique="),
     ({"unique": "it", "unique_while": "ever"}, TaskError, "unique_while is 'ever'. Give one of"),
     ({"label": "for {user}"}, TaskError, "handler: label 'for {user}' names 'user', which the"),
     ({"label": "for {user_id"}, TaskError, "label 'for {user_id' is not a format text"),
@@ -159,7 +159,7 @@ Wrong = Callable[[CronJobs, Task[..., None]], Any]
             UnknownTask,
             "<Task handler> is not a task's name. Give a text, or call enqueue() on the",
         ),
-        (lambda jobs, task: jobs.around(lines), TaskError, "Let it take one argument, the run."),
+        (lambda jobs, task: jobs.around(lines), TaskError, "Let it be a function that takes one"),
     ],
 )
 def test_wrong_call_is_refused_at_once(call: Wrong, error: type[Exception], sentence: str) -> None:
@@ -182,7 +182,7 @@ def test_wrong_call_is_refused_at_once(call: Wrong, error: type[Exception], sent
 def test_dead_runs_are_skipped_unless_they_are_to_stop_the_key(
     options: dict[str, Any], on_dead: str | None
 ) -> None:
-    assert CronJobs().task(**options)(handler).on_dead == on_dead
+    assert CronJobs().task(**options)(handler).options.columns["on_dead"] == on_dead
 
 
 def test_enqueue_without_the_tables_says_how_to_make_them(app: Flask, db: SQLAlchemy) -> None:

@@ -12,9 +12,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from flask_cronjobs import schedule as schedule_module
 from flask_cronjobs.errors import CronJobsError, ScheduleError
 from flask_cronjobs.schedule import Schedule
-from flask_cronjobs.schedule import schedule as schedule_module
 
 UTC = timezone.utc
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -376,7 +376,7 @@ def test_schedule_survives_copy_and_pickle(zone):
 
 def test_declaring_a_schedule_imports_no_croniter():
     code = (
-        "import sys; from flask_cronjobs.schedule.schedule import Schedule;"
+        "import sys; from flask_cronjobs.schedule import Schedule;"
         "Schedule('0 7 * * 1-5', 'Europe/Berlin'); sys.exit('croniter' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

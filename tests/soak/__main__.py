@@ -73,12 +73,19 @@ class Soak:
 
 def main() -> int:
     """Soak as the arguments say; 1 if anything was violated."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak")
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30, help="how long faults go on")
-    parser.add_argument("--database", choices=["sqlite", "postgresql"], default=None)
-    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--database", choices=["sqlite", "postgresql"], help="default: both")
+    parser.add_argument("--seed", type=int, help="of the load, the faults and the hosts")
     parser.add_argument("--executor", action="store_true", help="let Celery execute all runs")
-    parser.add_argument("--without", choices=FAULTS, action="append", default=[], help="a fault")
+    parser.add_argument(
+        "--without",
+        choices=FAULTS,
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help=f"leave out one of: {', '.join(FAULTS)}",
+    )
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     databases = [options.database] if options.database else ["sqlite", "postgresql"]

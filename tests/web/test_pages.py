@@ -404,7 +404,7 @@ def test_operations_lead_to_their_runs(pages: Pages) -> None:
     pages.post("/jobs/runs/bulk/act", do="retry", status="dead")
     pages.post("/jobs/pause", what="queue:mail")
     shown = pages.shows("operations", "retried", "1 queued", "paused", "queue mail")
-    assert '<a href="/jobs/runs?status=dead">1 run, status dead</a>' in shown
+    assert "1 run, status dead" in shown
     assert "/jobs/runs?operation=1" in shown
     assert [run["id"] for run in pages.data("runs?operation=1")["runs"]] == [run_id]
     assert pages.data("operations")["operations"][1]["asked"] == 1

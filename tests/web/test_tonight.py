@@ -9,10 +9,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from sqlalchemy import update
 
+from flask_cronjobs.jobs.agenda import Kind, Lane, Piece
 from flask_cronjobs.jobs.history import add_mark
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobHour, JobRun
-from flask_cronjobs.web.format import ACROSS, across, height
+from flask_cronjobs.web.format import ACROSS, across, height, stretches
 
 from .conftest import NOW, Pages
 
@@ -80,6 +81,27 @@ def test_cell_is_as_high_as_its_run_was_long(pages: Pages) -> None:
     runs: list[Any] = [Took(0.1), Took(6.0), Took(8.0), Took(None)]
     assert [height(run.took, runs) for run in runs] == [" t1", " t3", "", ""]
     assert height(0.1, runs[:1]) == ""
+
+
+def test_pieces_of_one_kind_that_are_close_are_one_node() -> None:
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def piece(kind: Kind, minute: int) -> Piece:
+        at = start + timedelta(minutes=minute)
+        return Piece(kind, at, at + timedelta(seconds=1), minute)
+
+    good: list[Kind] = ["succeeded"]
+    kinds: list[Kind] = [*good * 5, "dead", *good * 2]
+    near = [piece(kind, 5 * at) for at, kind in enumerate(kinds)]
+    lane = Lane("a", "a", "UTC", (*near, piece("succeeded", 120)), None)
+    drawn = stretches(lane, start, start + timedelta(hours=24))
+    assert [(each.tone, each.number) for each in drawn] == [
+        ("good", 5), ("bad", 1), ("good", 2), ("good", 1),
+    ]  # fmt: skip
+    assert drawn[0].title("UTC", start) == "5 succeeded, today 00:00 to today 00:20"
+    assert drawn[3].title("UTC", start) == "succeeded, today 02:00"
+    assert drawn[0].shape.startswith("M0 2h3v16h-3zM3.5 2h3v16h-3zM6.9 2")
+    assert drawn[0].shape.count("M") == 5
 
 
 def test_moment_is_inside_its_lane() -> None:

@@ -20,7 +20,7 @@ from ...jobs.runs.record_and_claim import (
     release_token,
 )
 from ...jobs.state import State, Throttle
-from ...registry.rate import Rate
+from ...registry.options import Rate
 from ...types import Claim, Outcome
 from .options import WorkOptions
 from .outcomes import released

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ...jobs.humanize import plural, print_age
 from ...jobs.runs.record_and_claim import QueueLook
-from ...registry.rate import Rate
+from ...registry.options import Rate
 from ...signals import News, unheard
 
 if TYPE_CHECKING:

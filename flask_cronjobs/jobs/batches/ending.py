@@ -7,11 +7,12 @@ worker looks at those of its runs, so that their ``then`` is soon enqueued; see 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from ... import failpoints
 from ...db.connection import Bookkeeping, Rows
@@ -20,13 +21,23 @@ from ...db.errors import is_about_the_rows
 from ...db.notify import wake_all
 from ...errors import CronJobsError
 from ...log import logger
-from ...models.conditions import HANDED, RUNNABLE
+from ...models.conditions import HANDED, OPEN_BATCH, RUNNABLE
 from ...signals import announce
 from ...text import one_line
-from ...types import TERMINAL, Outcome
-from ..columns import assigned, ended
+from ...types import TERMINAL, BatchCounts, Outcome
+from ..columns import assigned, ended, insert_into_runs, parameter
 from ..state import State
-from .rows import CHUNK, Ended, end_batch, unended
+from .rows import (
+    CHUNK,
+    HAS_DEAD,
+    LIVE,
+    THEN_COLUMNS,
+    json_object,
+    members_of,
+    numbers_of,
+    pruned_of,
+    set_numbers,
+)
 
 #: Why a run was cancelled that waited in a batch.
 REASON = "its batch was stopped: a member died"
@@ -39,6 +50,18 @@ WAITING = (
 )
 #: How long to wait for somebody else who is about to end the same batch, in seconds, how often.
 MOMENTS = (0.01, 0.04)
+
+
+class Ended(NamedTuple):
+    """A batch that was ended.
+
+    :ivar then_run_id: the run that was enqueued for it; None if none was.
+    """
+
+    counts: BatchCounts
+    parent_id: int | None
+    then_task: str | None
+    then_run_id: int | None
 
 
 class EndedBatches(NamedTuple):
@@ -229,3 +252,103 @@ def _cancel(books: Bookkeeping, runs: Rows) -> list[Outcome]:
         )
         for row in rows
     ]
+
+
+def unended(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[Any]:
+    """Yield the ids and keys of batches that have not ended, with what is to be done to them.
+
+    A row is ``ready`` if the batch can be ended: it is closed, and all of its members have ended.
+    It is ``stopped`` if what waits in it is to be cancelled, since a member died.
+
+    :param ids: look at these; None for all.
+    """
+    d, after = books.dialect, 0
+    which = "" if ids is None else f"AND {d.among('b.id')}"
+    given = {} if ids is None else {"ids": d.many(ids)}
+    statement = f"""
+        SELECT * FROM (
+            SELECT b.id, b.key,
+                CASE WHEN b.closed_at IS NULL THEN 0 WHEN {LIVE} THEN 0 ELSE 1 END AS ready,
+                CASE WHEN {HAS_DEAD} THEN 1 ELSE 0 END AS stopped
+            FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which}
+            ORDER BY b.id LIMIT :chunk
+        ) AS looked_at
+    """
+    while True:
+        rows = books.rows(text(statement), {"after": after, "chunk": CHUNK, **given})
+        yield from rows
+        if len(rows) < CHUNK:
+            return
+        after = rows[-1].id
+
+
+def close_batch(connection: Connection, d: Dialect, key: str) -> tuple[bool, Ended | None]:
+    """Close a batch in *connection*'s transaction, and end it if all of its members have ended.
+
+    A transaction with a snapshot does not see members that came after that. So it only closes the
+    batch, and the next tick ends it.
+
+    :returns: whether there is such a batch; and what became of it, if it ended.
+    """
+    statement = f"""
+        UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now}) WHERE key = :key
+        RETURNING id, {d.sees_latest} AS sees_all
+    """
+    row = connection.execute(text(statement), {"key": key}).first()
+    if row is None:
+        return False, None
+    return True, end_batch(connection, d, row.id) if row.sees_all else None
+
+
+def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None:
+    """End a batch in *connection*'s transaction.
+
+    1. Lock its row, so that nobody else ends, fills or reopens it. 2. Look whether a member is
+    live, by a statement of its own: it sees what was committed before the lock. 3. Count. 4.
+    Enqueue ``then``, unless that was done before. 5. Write it down.
+
+    :returns: None if a member is live, if it is not closed or has ended, or if somebody else holds
+        its row.
+    :raises ValueError: a column of it cannot be read.
+    """
+    own = {"id": batch_id}
+    lock = f"""
+        SELECT key, parent_id, pruned, then_task, then_columns, then_run_id FROM job_batches
+        WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
+    """
+    batch = connection.execute(text(lock), own).first()
+    live = f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {LIVE}"
+    if batch is None or connection.execute(text(live), own).first():
+        return None
+    pruned = pruned_of(d, batch)
+    if pruned is None:
+        raise ValueError(f"its pruned is {batch.pruned!r}, and not numbers by status")
+    members = members_of(connection.execute, d, [batch_id])
+    numbers = numbers_of(members[batch_id] + Counter(pruned))
+    failpoints.reach("before-then")
+    new_run_id = None
+    if batch.then_task is not None and batch.then_run_id is None:
+        new_run_id = _enqueue_then(connection, d, batch_id, batch.then_columns)
+        failpoints.reach("after-then")
+    end = f"""
+        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id,
+            {set_numbers()}
+        WHERE id = :id
+    """
+    then_run_id = new_run_id or batch.then_run_id
+    connection.execute(text(end), {**own, "then_run_id": then_run_id, **numbers})
+    as_counts = BatchCounts(key=batch.key, finished=True, **numbers)
+    return Ended(as_counts, batch.parent_id, batch.then_task, new_run_id)
+
+
+def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_columns: object) -> int:
+    """Insert a batch's run of ``then``; return its id."""
+    columns = json_object(d, then_columns, int | str | None)
+    if columns is None:
+        raise ValueError(f"its then_columns is {then_columns!r}, and not plain JSON")
+    given = {name: parameter(d, name) for name in THEN_COLUMNS}
+    own = {"job_type": "then_task", "payload": "then_payload", "batch_id": "parent_id"}
+    source = "FROM job_batches WHERE id = :id RETURNING id"
+    statement = insert_into_runs({**own, **given}, d.now, d.now, source)
+    values = {name: columns.get(name) for name in THEN_COLUMNS}
+    return int(connection.execute(text(statement), {"id": batch_id, **values}).scalar_one())

@@ -1,4 +1,4 @@
-"""The writes about batches: fill one, close it, and end it once.
+"""Batches: open, hold and close them; count their members, and what is done to these.
 
 How far a batch is, is counted from the rows of its runs, so that it is right whoever wrote them.
 Nothing is written to a batch while its runs end: many workers would wait for its row. Until its
@@ -20,73 +20,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
-from ... import failpoints
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
-from ...models.conditions import OPEN_BATCH
+from ...models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ...types import TERMINAL, BatchCounts
-from ..columns import RUN_COLUMNS, insert_into_runs, parameter
-from .members import (
-    HAS_DEAD,
-    LIVE,
-    all_members,
-    counts_of,
-    json_object,
-    members_of,
-    numbers_of,
-    pruned_of,
-    set_numbers,
-)
+from ..columns import RUN_COLUMNS
 
 #: How many batches one statement looks at, and how many runs one cancels.
 CHUNK = 1000
 #: The columns of a run of ``then`` that `OpenBatch.then_columns` gives.
 THEN_COLUMNS = tuple(name for name in RUN_COLUMNS if name != "job_type")
-
-
-class Ended(NamedTuple):
-    """A batch that was ended.
-
-    :ivar then_run_id: the run that was enqueued for it; None if none was.
-    """
-
-    counts: BatchCounts
-    parent_id: int | None
-    then_task: str | None
-    then_run_id: int | None
-
-
-def unended(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[Any]:
-    """Yield the ids and keys of batches that have not ended, with what is to be done to them.
-
-    A row is ``ready`` if the batch can be ended: it is closed, and all of its members have ended.
-    It is ``stopped`` if what waits in it is to be cancelled, since a member died.
-
-    :param ids: look at these; None for all.
-    """
-    d, after = books.dialect, 0
-    which = "" if ids is None else f"AND {d.among('b.id')}"
-    given = {} if ids is None else {"ids": d.many(ids)}
-    statement = f"""
-        SELECT * FROM (
-            SELECT b.id, b.key,
-                CASE WHEN b.closed_at IS NULL THEN 0 WHEN {LIVE} THEN 0 ELSE 1 END AS ready,
-                CASE WHEN {HAS_DEAD} THEN 1 ELSE 0 END AS stopped
-            FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which}
-            ORDER BY b.id LIMIT :chunk
-        ) AS looked_at
-    """
-    while True:
-        rows = books.rows(text(statement), {"after": after, "chunk": CHUNK, **given})
-        yield from rows
-        if len(rows) < CHUNK:
-            return
-        after = rows[-1].id
 
 
 def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
@@ -167,73 +115,282 @@ def hold_open(connection: Connection, d: Dialect, key: str, alone: bool) -> tupl
     return None if row is None else (int(row.id), row.closed_at is None)
 
 
-def close_batch(connection: Connection, d: Dialect, key: str) -> tuple[bool, Ended | None]:
-    """Close a batch in *connection*'s transaction, and end it if all of its members have ended.
+#: What executes a statement with parameters, and returns its rows.
+Execute: TypeAlias = Callable[[TextClause, dict[str, Any]], Iterable[Any]]
+_NUMBERS = ("total", *TERMINAL)
+#: How many batches inside of others are looked at, to say how far those are.
+MOST_INSIDE = 1000
 
-    A transaction with a snapshot does not see members that came after that. So it only closes the
-    batch, and the next tick ends it.
 
-    :returns: whether there is such a batch; and what became of it, if it ended.
+def _has(status: str) -> str:
+    """Return SQL for: the batch ``b`` has a run of *status*.
+
+    From the end of the index, where the runs that were due last are. At its beginning are, until a
+    vacuum, entries of all those that have had the status.
     """
-    statement = f"""
-        UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now}) WHERE key = :key
-        RETURNING id, {d.sees_latest} AS sees_all
+    return f"""
+        (SELECT r.id FROM job_runs r
+         WHERE r.batch_id = b.id AND r.status = '{status}' AND r.status <> 'running'
+         ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
     """
-    row = connection.execute(text(statement), {"key": key}).first()
-    if row is None:
-        return False, None
-    return True, end_batch(connection, d, row.id) if row.sees_all else None
 
 
-def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None:
-    """End a batch in *connection*'s transaction.
+def _inside(condition: str) -> str:
+    """Return SQL for: inside the batch ``b`` is one, ``c``, of which *condition* is true.
 
-    1. Lock its row, so that nobody else ends, fills or reopens it. 2. Look whether a member is
-    live, by a statement of its own: it sees what was committed before the lock. 3. Count. 4.
-    Enqueue ``then``, unless that was done before. 5. Write it down.
-
-    :returns: None if a member is live, if it is not closed or has ended, or if somebody else holds
-        its row.
-    :raises ValueError: a column of it cannot be read.
+    Not by EXISTS, for which PostgreSQL may choose to read all batches instead.
     """
-    own = {"id": batch_id}
-    lock = f"""
-        SELECT key, parent_id, pruned, then_task, then_columns, then_run_id FROM job_batches
-        WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
+    return f"""
+        (SELECT c.id FROM job_batches c WHERE c.parent_id = b.id AND {condition} LIMIT 1)
+        IS NOT NULL
     """
-    batch = connection.execute(text(lock), own).first()
-    live = f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {LIVE}"
-    if batch is None or connection.execute(text(live), own).first():
+
+
+#: From its end, too.
+_IS_RUNNING = """
+    (SELECT r.id FROM job_runs r WHERE r.status = 'running' AND r.batch_id = b.id
+     ORDER BY r.locked_until DESC LIMIT 1) IS NOT NULL
+"""
+
+
+LIVE = f"""
+    ({_has("queued")} OR {_has("failed")} OR {_IS_RUNNING} OR {_inside("c.finished_at IS NULL")})
+"""
+_DIED = "(c.finished_at IS NOT NULL) IS TRUE AND c.dead > 0"
+HAS_DEAD = f"(b.on_dead = 'stop' AND ({_has('dead')} OR {_inside(_DIED)}))"
+
+
+def members_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Counter[str]]:
+    """Return how many members of batches have which status, but for runs that are pruned.
+
+    A batch inside that has not ended counts as ``open``.
+    """
+    found = {batch_id: Counter[str]() for batch_id in ids}
+    if found:
+        for row in execute(text(_count_members(d)), {"ids": d.many(found)}):
+            found[row.batch_id][row.status] += row.members
+    return found
+
+
+def _count_members(d: Dialect) -> str:
+    """Return a SELECT with a part for each of three indexes."""
+    runs = f"FROM job_runs WHERE {d.among('batch_id')}"
+    return f"""
+        SELECT batch_id, status, count(*) AS members {runs} AND {IN_BATCH}
+        GROUP BY batch_id, status
+        UNION ALL
+        SELECT batch_id, 'running' AS status, count(*) AS members {runs} AND {RUNNING}
+        GROUP BY batch_id
+        UNION ALL
+        SELECT batch_id, status, count(*) AS members FROM (
+            SELECT parent_id AS batch_id,
+                CASE WHEN finished_at IS NULL THEN 'open' WHEN dead > 0 THEN 'dead'
+                    WHEN total > 0 AND cancelled = total THEN 'cancelled'
+                    ELSE 'succeeded' END AS status
+            FROM job_batches WHERE {d.among("parent_id")}
+        ) AS inside GROUP BY batch_id, status
+    """
+
+
+def all_members(execute: Execute, d: Dialect, batches: Iterable[Any]) -> dict[int, Counter[str]]:
+    """Return `members_of` *batches*, rows, with those that are pruned.
+
+    Of a batch that has finished, how they ended stands in its row.
+    """
+    rows = list(batches)
+    live = members_of(execute, d, [row.id for row in rows if row.finished_at is None])
+    return {
+        row.id: live[row.id] + Counter(pruned_of(d, row) or {})
+        if row.id in live
+        else Counter({name: getattr(row, name) or 0 for name in TERMINAL})
+        for row in rows
+    }
+
+
+class Inside(NamedTuple):
+    """The batches inside of one.
+
+    :ivar members: those that they have, at any depth, by status.
+    :ivar dead: the keys of those directly inside in which a member died.
+    """
+
+    members: Counter[str]
+    dead: list[str]
+
+
+def inside_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Inside]:
+    """Return what is inside of each batch of *ids*, of the first `MOST_INSIDE` of all."""
+    wanted = list(ids)
+    rows: dict[int, Any] = {}
+    level = wanted
+    # Level by level, each by its index: PostgreSQL may join by reading all batches instead.
+    while level and len(rows) < MOST_INSIDE:
+        parameters = {"ids": d.many(level), "most": MOST_INSIDE - len(rows)}
+        new = {row.id: row for row in execute(_next_inside(d), parameters) if row.id not in rows}
+        rows |= new
+        level = list(new)
+    members = all_members(execute, d, rows.values())
+    below = {each: Inside(Counter(), []) for each in (*wanted, *rows)}
+    # Who opens a batch inside another one opens it later.
+    for row in sorted(rows.values(), key=lambda row: row.id, reverse=True):
+        around = below[row.parent_id]
+        around.members.update(members[row.id] + below[row.id].members)
+        if row.finished_at is not None and row.dead:
+            around.dead.append(row.key)
+    return {each: below[each] for each in wanted}
+
+
+def _next_inside(d: Dialect) -> TextClause:
+    return text(f"""
+        SELECT id, key, parent_id, finished_at, pruned, {", ".join(TERMINAL)} FROM job_batches
+        WHERE {d.among("parent_id")} ORDER BY parent_id, finished_at LIMIT :most
+    """)
+
+
+def counts_of(batch: Any, members: Counter[str]) -> BatchCounts:
+    """Return how far a batch is.
+
+    :param batch: its row.
+    :param members: as `all_members` has them.
+    """
+    finished = batch.finished_at is not None
+    return BatchCounts(key=batch.key, finished=finished, **numbers_of(members))
+
+
+def numbers_of(members: Counter[str]) -> dict[str, int]:
+    """Return the numbers that a batch's row has: all members, and those that ended in each way."""
+    return {"total": members.total(), **{name: members[name] for name in TERMINAL}}
+
+
+def set_numbers() -> str:
+    """Return what follows SET to write down the numbers of `numbers_of`."""
+    return ", ".join(f"{name} = :{name}" for name in _NUMBERS)
+
+
+def pruned_of(d: Dialect, batch: Any) -> dict[str, int] | None:
+    """Return how many of a batch's runs were pruned, by status; None if that cannot be read."""
+    return {} if batch.pruned is None else json_object(d, batch.pruned, int)
+
+
+def json_object(d: Dialect, value: object, kinds: Any) -> dict[str, Any] | None:
+    """Return the object in a JSON column, its values of *kinds*; None if there is another value."""
+    try:
+        parsed = d.parsed(value)
+    except ValueError:  # SQLite accepts any text.
         return None
-    pruned = pruned_of(d, batch)
-    if pruned is None:
-        raise ValueError(f"its pruned is {batch.pruned!r}, and not numbers by status")
-    members = members_of(connection.execute, d, [batch_id])
-    numbers = numbers_of(members[batch_id] + Counter(pruned))
-    failpoints.reach("before-then")
-    new_run_id = None
-    if batch.then_task is not None and batch.then_run_id is None:
-        new_run_id = _enqueue_then(connection, d, batch_id, batch.then_columns)
-        failpoints.reach("after-then")
-    end = f"""
-        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id,
-            {set_numbers()}
-        WHERE id = :id
+    if not isinstance(parsed, dict):
+        return None
+    found = cast("dict[str, Any]", parsed)
+    return found if all(isinstance(each, kinds) for each in found.values()) else None
+
+
+def hold_batches(
+    connection: Connection, d: Dialect, run_ids: Sequence[int]
+) -> dict[int, list[int]]:
+    """Lock the batches of *run_ids*, and those around them, for `reopen` or `recount`.
+
+    :returns: for each batch of the runs, itself and those around it; nothing, if another
+        transaction holds one of these: then its runs are to be left alone.
     """
-    then_run_id = new_run_id or batch.then_run_id
-    connection.execute(text(end), {**own, "then_run_id": then_run_id, **numbers})
-    as_counts = BatchCounts(key=batch.key, finished=True, **numbers)
-    return Ended(as_counts, batch.parent_id, batch.then_task, new_run_id)
+    own = f"SELECT batch_id FROM job_runs WHERE {d.among('id')}"
+    # By subqueries: PostgreSQL may join by reading all batches.
+    outer = "SELECT parent_id FROM job_batches WHERE id = around.id"
+    sql = f"""
+        WITH RECURSIVE around(own_id, id) AS (
+            SELECT id, id FROM job_batches WHERE {d.any_of("id", own)}
+            UNION
+            SELECT own_id, (SELECT id FROM job_batches b WHERE b.id = ({outer}))
+            FROM around WHERE id IS NOT NULL
+        )
+        SELECT own_id, id FROM around WHERE id IS NOT NULL
+    """
+    found: dict[int, list[int]] = {}
+    for row in connection.execute(text(sql), {"ids": d.many(run_ids)}):
+        found.setdefault(row.own_id, []).append(row.id)
+    wanted = {each for around in found.values() for each in around}
+    free = {row.id for row in _lock(connection, d, wanted)}
+    return {own: around if free.issuperset(around) else [] for own, around in found.items()}
 
 
-def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_columns: object) -> int:
-    """Insert a batch's run of ``then``; return its id."""
-    columns = json_object(d, then_columns, int | str | None)
-    if columns is None:
-        raise ValueError(f"its then_columns is {then_columns!r}, and not plain JSON")
-    given = {name: parameter(d, name) for name in THEN_COLUMNS}
-    own = {"job_type": "then_task", "payload": "then_payload", "batch_id": "parent_id"}
-    source = "FROM job_batches WHERE id = :id RETURNING id"
-    statement = insert_into_runs({**own, **given}, d.now, d.now, source)
-    values = {name: columns.get(name) for name in THEN_COLUMNS}
-    return int(connection.execute(text(statement), {"id": batch_id, **values}).scalar_one())
+def _lock(connection: Connection, d: Dialect, ids: Collection[int]) -> Sequence[Any]:
+    """Lock the batches *ids*, but for those that others hold; return the rows of these."""
+    sql = f"SELECT id, pruned FROM job_batches WHERE {d.among('id')} {d.skip_locked}"
+    return connection.execute(text(sql), {"ids": d.many(ids)}).all() if ids else ()
+
+
+def halted(connection: Connection, d: Dialect, ids: Collection[int]) -> set[int]:
+    """Return which of *ids* with ``on_dead='stop'`` have ended, or have a dead member."""
+    if not ids:
+        return set()
+    statement = f"""
+        SELECT b.id FROM job_batches b
+        WHERE {d.among("b.id")} AND ({HAS_DEAD} OR (b.on_dead = 'stop' AND NOT ({OPEN_BATCH})))
+    """
+    rows = connection.execute(text(statement), {"ids": d.many(ids)})
+    return {row.id for row in rows}
+
+
+def reopen(connection: Connection, d: Dialect, ids: Mapping[int, bool], again: int | None) -> None:
+    """Note that batches have live members again: those of *ids*, which are locked.
+
+    :param ids: for each, whether it was `halted`. If so, it goes on from now on when a member dies.
+    :param again: the batch whose ``then`` is to be enqueued again when it ends.
+    """
+    parameters = {
+        "ids": d.many(ids),
+        "halted": d.many([each for each, was_halted in ids.items() if was_halted]),
+        "again": again or 0,
+    }
+    statement = f"""
+        UPDATE job_batches SET {", ".join(f"{name} = NULL" for name in ("finished_at", *_NUMBERS))},
+            on_dead = CASE WHEN {d.among("id", "halted")} THEN 'continue' ELSE on_dead END,
+            then_run_id = CASE WHEN id = :again THEN NULL ELSE then_run_id END
+        WHERE {d.among("id")}
+    """
+    connection.execute(text(statement), parameters)
+
+
+def recount(connection: Connection, d: Dialect, ids: Iterable[int]) -> None:
+    """Count the members of those of *ids* that have ended: an operator has changed some.
+
+    From the inside out: how a batch ended that is inside another one is seen from its counts.
+    """
+    sql = f"SELECT id, pruned FROM job_batches WHERE {d.among('id')} AND NOT ({OPEN_BATCH})"
+    ended = connection.execute(text(sql), {"ids": d.many(ids)}).all()
+    # Who opens a batch inside another one opens it later.
+    for row in sorted(ended, key=lambda row: row.id, reverse=True):
+        pruned = pruned_of(d, row)
+        if pruned is None:
+            continue  # It is broken, and stops no other.
+        members = members_of(connection.execute, d, [row.id])[row.id]
+        sql = f"UPDATE job_batches SET {set_numbers()} WHERE id = :id"
+        connection.execute(text(sql), {"id": row.id, **numbers_of(members + Counter(pruned))})
+
+
+def note_pruned(
+    connection: Connection, d: Dialect, rows: Sequence[Any]
+) -> tuple[list[int], set[int]]:
+    """Add runs that are about to be deleted to what their batches have lost; return their ids.
+
+    Those whose batch another transaction holds stay for the next time; these batches are returned,
+    too. If what a batch has lost cannot be read, nothing is added.
+
+    :param rows: their ids, statuses and batches.
+    """
+    ids = {row.batch_id for row in rows} - {None}
+    locked = _lock(connection, d, ids)
+    held: set[int] = ids - {row.id for row in locked}
+    if held:
+        there = f"SELECT id FROM job_batches WHERE {d.among('id')}"
+        found = connection.execute(text(there), {"ids": d.many(held)})
+        held = {row.id for row in found}
+    before = {row.id: pruned_of(d, row) for row in locked}
+    lost = {batch: Counter(pruned) for batch, pruned in before.items() if pruned is not None}
+    for row in rows:
+        if row.batch_id in lost:
+            lost[row.batch_id][row.status] += 1
+    if lost:
+        value = d.member("pruned", "id")
+        note = f"UPDATE job_batches SET pruned = {value} WHERE {d.among('id')}"
+        connection.execute(text(note), {"ids": d.many(lost), "pruned": json.dumps(lost)})
+    return [row.id for row in rows if row.batch_id not in held], held

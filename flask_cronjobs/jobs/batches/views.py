@@ -6,17 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import ColumnElement, Row, select, text
 
 from ...models.conditions import OPEN_BATCH
 from ...types import TERMINAL, BatchCounts
-from ..humanize import Fact, duration, known, plural
-from ..reader import BATCHES, Page, Source, cut_page, readable, reading, record
-from .members import all_members, counts_of, inside_of
+from ..humanize import Fact, Link, duration, known, plural
+from ..reader import BATCHES, Page, Query, Reader, Source, page_of, readable, reading, record
+from .rows import Inside, all_members, counts_of, inside_of
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
+#: How many batches inside in which a member died are named.
+_DEAD_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class BatchView:
     :ivar counts: its members by how they ended, counted from their rows.
     :ivar waiting: the runs that wait, also for a retry.
     :ivar inside: the batches inside it that have not ended.
+    :ivar dead_inside: the keys of batches inside it in which a member died, three at most.
+    :ivar dead_runs: how many of its dead members are runs.
     :ivar whole: its members and those of the batches inside it, at any depth, by status; a batch
         that has not ended is ``open``.
     """
@@ -44,6 +49,8 @@ class BatchView:
     waiting: int
     running: int
     inside: int
+    dead_runs: int
+    dead_inside: tuple[str, ...]
     whole: Counter[str] = field(default_factory=Counter[str])
 
     @property
@@ -126,8 +133,12 @@ def _members_of(batch: BatchView) -> Iterator[Fact]:
     live = {"waiting": batch.waiting, "running": batch.running}
     for name, number in ({name: getattr(batch.counts, name) for name in TERMINAL} | live).items():
         status = "queued" if name == "waiting" else name
+        is_empty = name == "dead" and not batch.dead_runs
         if number or name in ("succeeded", "dead"):
-            yield Fact(name, number, link=("runs", {"batch": batch.key, "status": status}))
+            link: Link = ("runs", {"batch": batch.key, "status": status})
+            yield Fact(name, number, link=None if is_empty else link)
+    for key in batch.dead_inside:
+        yield Fact("a member died in", key, link=("batch", {"key": key}))
 
 
 def list_batches(
@@ -142,36 +153,39 @@ def list_batches(
     if before is not None:
         conditions.append(BATCHES.c.id < before)
     with reading(source) as reader:
-        return cut_page(_found(reader, conditions, limit + 1), limit, reader.now)
+        return page_of(reader, _rows(reader, *conditions), limit, partial(_views, reader))
 
 
 def find_batch(source: Source, which: int | str) -> BatchView | None:
     """Return one batch by its id or its key; None if there is none."""
     column = BATCHES.c.id if isinstance(which, int) else BATCHES.c.key
-    found = _found(source, [column == which], 1)
-    return found[0] if found else None
+    with reading(source) as reader:
+        return next(iter(_views(reader, reader.rows(_rows(reader, column == which)))), None)
 
 
-def _found(
-    source: Source, conditions: Sequence[ColumnElement[bool]], limit: int
-) -> tuple[BatchView, ...]:
+def _rows(reader: Reader, *conditions: ColumnElement[bool]) -> Query:
     outer = BATCHES.alias("outer_batch")
     parent = select(outer.c.key).where(outer.c.id == BATCHES.c.parent_id).scalar_subquery()
-    with reading(source) as reader:
-        columns = (readable(reader, column) for column in BATCHES.c)
-        statement = select(*columns, parent.label("parent")).where(*conditions)
-        rows = reader.rows(statement.order_by(BATCHES.c.id.desc()).limit(limit))
-        members = all_members(reader.connection.execute, reader.dialect, rows)
-        inside = inside_of(reader.connection.execute, reader.dialect, [row.id for row in rows])
-        return tuple(_view(row, members[row.id], inside[row.id]) for row in rows)
+    columns = (readable(reader, column) for column in BATCHES.c)
+    rows = select(*columns, parent.label("parent")).where(*conditions)
+    return rows.order_by(BATCHES.c.id.desc())
 
 
-def _view(row: Row[Any], members: Counter[str], inside: Counter[str]) -> BatchView:
+def _views(reader: Reader, rows: Sequence[Row[Any]]) -> list[BatchView]:
+    execute, d = reader.connection.execute, reader.dialect
+    members = all_members(execute, d, rows)
+    inside = inside_of(execute, d, [row.id for row in rows])
+    return [_view(row, members[row.id], inside[row.id]) for row in rows]
+
+
+def _view(row: Row[Any], members: Counter[str], inside: Inside) -> BatchView:
     return record(
         BatchView,
         row,
         counts=counts_of(row, members),
-        whole=members + inside,
+        whole=members + inside.members,
+        dead_runs=max(0, members["dead"] - len(inside.dead)),
+        dead_inside=tuple(inside.dead[:_DEAD_NAMED]),
         waiting=members["queued"] + members["failed"],
         running=members["running"],
         inside=members["open"],

@@ -15,9 +15,9 @@ from ...db.connection import Bookkeeping
 from ...db.errors import waiting_for_lock
 from ...errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ...log import DEFAULT_ACTOR, log_run
-from ...registry.handler import run_columns, stored_payload
+from ...registry import DefinitionSpec
+from ...registry.handler import payload_columns, run_columns
 from ...registry.options import EnqueueOptions, is_key
-from ...registry.registry import DefinitionSpec
 from ...text import did_you_mean, one_line
 from ...types import PauseKind
 from ..columns import RUN_COLUMNS
@@ -152,14 +152,9 @@ def _definition_run(
         "definition_id": None if found is None else found.id,
         **options.own_columns,
     }
-    for name in ("queue", "priority", "max_attempts"):
-        if (given := getattr(options, name)) is not None:
-            values[name] = given
     if payload is not None:
         whole = with_hidden_values(state, payload, spec.payload)
-        stored = stored_payload(task, state.settings, task.payload_from(whole))
-        values |= {"payload": stored.text, "concurrency_key": stored.concurrency_key}
-        values |= {"label": stored.label, "rate_key": stored.rate_key}
+        values |= payload_columns(task, state.settings, task.payload_from(whole))
         values["concurrency_limit"] = task.concurrency_limit
     if spec.overlap == "skip":
         # As for its slots: no two runs of the definition are at work at once.

@@ -6,19 +6,32 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import Row, select
 
 from ...errors import ScheduleError
-from ...models.conditions import SET_ASIDE
 from ...registry.handler import Handler
 from ...registry.options import TaskOptions
 from ...registry.retry import Retry, RetryPolicy
 from ...schedule.cron_text import in_words
 from ...text import cut, redacted
 from ...types import JSON
+from ..attention import set_aside
 from ..humanize import duration, plural
-from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
+from ..reader import (
+    DEFINITIONS,
+    NUMBER,
+    RUNS,
+    Count,
+    Query,
+    Reader,
+    Source,
+    number_of,
+    readable,
+    reading,
+    record,
+)
 from ..runs.filters import RunFilter
 from ..runs.list import RunRow, page_ids, rows_of
 from ..runs.search import shown_key
@@ -28,8 +41,8 @@ from .views import DefinitionView, definition_views, next_slots, whole_rows
 
 #: How many of the latest runs are shown.
 SHOWN = 50
-#: How many gaps in its slots a definition's page shows, of so many runs set aside of all.
-GAPS, SET_ASIDE_LOOKED_AT = 20, 2_000
+#: How many gaps in its slots a definition's page shows.
+GAPS = 20
 #: How many of its next slots a definition's page shows.
 SLOTS = 10
 #: How many definitions of a task are shown.
@@ -62,7 +75,8 @@ class DefinitionDetail:
     :ivar slots: its next ten slots; none while it is paused.
     :ivar payload: redacted by ``CRONJOBS_REDACT``.
     :ivar task: what this app's code says about its task; None if it does not declare it.
-    :ivar missed: the latest slots that it missed, the last gap first.
+    :ivar missed: the latest slots that it missed, the last gap first, at most 20.
+    :ivar gaps: how many gaps there are, of those that are looked at.
     :ivar runs: its last 50 runs, newest first.
     :ivar now: the database's now.
     """
@@ -78,6 +92,7 @@ class DefinitionDetail:
     updated_at: datetime
     task: TaskCode | None
     missed: tuple[MissedSlots, ...]
+    gaps: Count
     runs: tuple[RunRow, ...]
     now: datetime
 
@@ -88,6 +103,7 @@ class TaskDetail:
 
     :ivar declared: what this app's code says about it; None if it does not declare it.
     :ivar definitions: its definitions by name, at most 50.
+    :ivar number: how many definitions it has.
     :ivar runs: its last 50 runs among the newest 50,000 of all tasks, newest first.
     :ivar partial: whether there are older runs, which were not searched.
     :ivar now: the database's now.
@@ -96,6 +112,7 @@ class TaskDetail:
     name: str
     declared: TaskCode | None
     definitions: tuple[DefinitionView, ...]
+    number: Count
     runs: tuple[RunRow, ...]
     partial: bool
     now: datetime
@@ -109,6 +126,7 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
             return None
         (row,) = rows
         (view,) = definition_views(reader, rows)
+        missed = reader.rows(_missed(reader, row.id))
         found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
         # A run by hand, or of a slot that was caught up, may have been inserted later than others.
         found.sort(key=lambda run: run.scheduled_for, reverse=True)
@@ -123,7 +141,8 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
                 *(reader.state, row.job_type, row.payload, "concurrency_key", row.concurrency_key)
             ),
             task=task_code(reader.state, row.job_type),
-            missed=tuple(_missed(reader, row.id)),
+            missed=tuple(map(_gap, missed)),
+            gaps=number_of(missed),
             runs=tuple(found),
             now=reader.now,
         )
@@ -132,7 +151,7 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
 def find_task(source: Source, name: str) -> TaskDetail | None:
     """Return one task with its last runs; None if neither the code nor a row names it."""
     with reading(source) as reader:
-        statement = whole_rows(reader).where(DEFINITIONS.c.job_type == name)
+        statement = whole_rows(reader).add_columns(NUMBER).where(DEFINITIONS.c.job_type == name)
         rows = reader.rows(statement.order_by(DEFINITIONS.c.name).limit(DEFINITIONS_OF_A_TASK))
         latest, floor, _ = page_ids(reader, RunFilter(task=name), None, SHOWN)
         declared = task_code(reader.state, name)
@@ -143,6 +162,7 @@ def find_task(source: Source, name: str) -> TaskDetail | None:
             name=name,
             declared=declared,
             definitions=definition_views(reader, rows),
+            number=number_of(rows),
             runs=tuple(found),
             partial=floor is not None,
             now=reader.now,
@@ -154,17 +174,17 @@ def _last_runs(definition_id: int) -> Query:
     return own.order_by(RUNS.c.scheduled_for.desc()).limit(SHOWN)
 
 
-def _missed(reader: Reader, definition_id: int) -> Iterator[MissedSlots]:
-    """Yield the latest gaps of a definition among what was skipped and cancelled of all."""
-    names = ("id", "definition_id", "error_type", "last_error", "scheduled_for", "finished_at")
-    columns = (RUNS.c[name] for name in names)
-    newest: Query = select(readable(reader, RUNS.c.result), *columns).where(text(SET_ASIDE))
-    some = newest.order_by(RUNS.c.id.desc()).limit(SET_ASIDE_LOOKED_AT).subquery()
+def _missed(reader: Reader, definition_id: int) -> Query:
+    """Return a SELECT of the latest gaps of a definition among what was skipped and cancelled."""
+    some = set_aside(reader)
     of_this = some.c.definition_id == definition_id, some.c.error_type == "Missed"
-    for row in reader.rows(select(some).where(*of_this).limit(GAPS)):
-        number, first = slots_of(row.result, row.scheduled_for)
-        why = row.last_error or "missed"
-        yield MissedSlots(row.id, number, first, row.scheduled_for, why, row.finished_at)
+    return select(some, NUMBER).where(*of_this).limit(GAPS)
+
+
+def _gap(row: Row[Any]) -> MissedSlots:
+    number, first = slots_of(row.result, row.scheduled_for)
+    why = row.last_error or "missed"
+    return MissedSlots(row.id, number, first, row.scheduled_for, why, row.finished_at)
 
 
 def _words(cron: str) -> str | None:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...models.conditions import PINGED, SCHEDULED
-from ...registry.registry import DefinitionSpec
+from ...registry import DefinitionSpec
 from ...schedule.catchup import SlotPlan
 from ...types import JSON, RecordedSlot, stored_time, time_or_none
 from ..columns import NEW_RUN, assigned

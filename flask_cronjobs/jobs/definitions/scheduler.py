@@ -14,7 +14,7 @@ from ...db.connection import Bookkeeping
 from ...db.errors import is_about_the_rows
 from ...errors import CronJobsError, DatabaseTrouble
 from ...log import log_run, logger
-from ...registry.registry import DefinitionSpec
+from ...registry import DefinitionSpec
 from ...schedule import Schedule
 from ...schedule.catchup import SlotPlan, plan_slots
 from ...signals import News, notify, unheard

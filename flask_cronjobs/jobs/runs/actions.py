@@ -24,7 +24,7 @@ from ..operations import Act, Operation, perform
 from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
-from .filters import RunFilter, written
+from .filters import RunFilter, words
 from .list import MOST_MATCHING, Matching, RunRow, matching, rows_of
 from .search import SEARCH_ALL_FOR, SEARCH_FOR, wanted
 
@@ -307,7 +307,7 @@ def _described(state: State, which: RunFilter | Sequence[int], ids: Sequence[int
         typed = {asked.field: asked.value}
         if redacted(cast("JSON", typed), state.settings.redact) != typed:
             which = replace(which, search=f"{asked.field}:{HIDDEN}")
-    return f"{plural(len(ids), 'run')} of {written(which)}"
+    return f"{plural(len(ids), 'run')}{words(which)}"
 
 
 #: How many runs, and how many errors, are shown.

@@ -15,7 +15,7 @@ from ...db.dialect import Dialect
 from ...db.errors import LOCK_WAIT
 from ...models.conditions import HANDED, HOLDS_KEY, sql_list
 from ...types import Status
-from ..batches.members import halted, hold_batches, recount, reopen
+from ..batches.rows import halted, hold_batches, recount, reopen
 from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter, rate_mark
 from ..operations import Act, Operation, note
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, and_, case, func, select, text, true
+from sqlalchemy import Row, and_, case, false, func, or_, select, true
 
-from ...models.conditions import DEAD
 from ...text import redacted
 from ...types import JSON, Status, without_secret
+from ..attention import latest_dead
 from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import Fact, Link, duration, known, plural, seconds_since, since
 from ..operations import OperationView, operations_on
@@ -46,30 +46,24 @@ OF_DEAD = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Relative:
-    """A run of the same definition; or of the same task, if the run has no definition."""
-
-    id: int
-    status: Status
-    scheduled_for: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Family:
     """The relatives of a run, as far as they are looked for.
 
+    Those of its definition; or of its task, if it has none. Each is a row with ``id``, ``status``,
+    ``scheduled_for`` and ``same_key``: whether it has the run's label or its concurrency key.
+
     :ivar earlier: the run before it.
     :ivar later: the run after it.
-    :ivar succeeded: the last one before it that succeeded.
+    :ivar succeeded: the last one before it that succeeded; rather one of the same key.
     :ivar succeeded_payload: the payload of that, redacted by ``CRONJOBS_REDACT``.
     :ivar alike: other dead runs whose error is of its group; None if it is not dead. Of a run
         without a group, those of its task with its type of error.
     :ivar fingerprint: that group.
     """
 
-    earlier: Relative | None
-    later: Relative | None
-    succeeded: Relative | None
+    earlier: Row[Any] | None
+    later: Row[Any] | None
+    succeeded: Row[Any] | None
     succeeded_payload: JSON
     alike: Count | None
     fingerprint: str | None = None
@@ -334,12 +328,14 @@ def family_of(reader: Reader, run: Row[Any]) -> Family:
 
 def family_facts(family: Family, row: RunRow) -> Iterator[Fact]:
     """Yield what the page of a run and the command ``show`` say of its relatives."""
+    success = family.succeeded
+    of_its_key = success is not None and success.same_key
     for label, each in (
         ("run before", family.earlier),
         ("run after", family.later),
-        ("last success before", family.succeeded),
+        (f"last success {'of its label or key' if of_its_key else 'before'}", success),
     ):
-        if each is not None and not (each is family.succeeded and each == family.earlier):
+        if each is not None and not (each is success and each == family.earlier):
             words = f"run {each.id}, {each.status}"
             yield Fact(label, words, each.scheduled_for, ("run", {"run_id": each.id}))
     if family.alike:
@@ -352,11 +348,12 @@ def family_facts(family: Family, row: RunRow) -> Iterator[Fact]:
 def _first(reader: Reader, run: Row[Any], later: bool, status: Status | None = None) -> Any:
     """Return the next relative of *run* in one direction, if it is near enough to be found."""
     near = _near(run, later)
-    wanted = select(near).where(near.c.job_type == run.job_type)
+    c = near.c
+    wanted = select(c.id, c.status, c.scheduled_for, c.same_key).where(c.job_type == run.job_type)
+    order = _in_order(c, run, later)
     if status is not None:
-        wanted = wanted.where(near.c.status == status)
-    rows = reader.rows(wanted.order_by(*_in_order(near.c, run, later)).limit(1))
-    return record(Relative, rows[0]) if rows else None
+        wanted, order = wanted.where(c.status == status), (c.same_key.desc(), *order)
+    return next(iter(reader.rows(wanted.order_by(*order).limit(1))), None)
 
 
 def _near(run: Row[Any], later: bool) -> Query:
@@ -364,7 +361,10 @@ def _near(run: Row[Any], later: bool) -> Query:
     by_slot = run.definition_id is not None
     own = RUNS.c.definition_id == run.definition_id if by_slot else true()
     at, mine = (RUNS.c.scheduled_for, run.scheduled_for) if by_slot else (RUNS.c.id, run.id)
-    columns = RUNS.c.id, RUNS.c.job_type, RUNS.c.status, RUNS.c.scheduled_for
+    keys = {"label": run.label, "concurrency_key": run.concurrency_key}
+    same = [RUNS.c[name] == key for name, key in keys.items() if key is not None]
+    same_key = case((or_(false(), *same), 1), else_=0).label("same_key")
+    columns = RUNS.c.id, RUNS.c.job_type, RUNS.c.status, RUNS.c.scheduled_for, same_key
     found = select(*columns).where(own, at > mine if later else at < mine)
     most = OF_DEFINITION if by_slot else OF_ALL
     return found.order_by(*_in_order(RUNS.c, run, later)).limit(most).subquery()
@@ -381,13 +381,7 @@ def _payload(reader: Reader, run_id: int) -> JSON:
 
 
 def _alike(reader: Reader, run: Row[Any]) -> Count:
-    latest = (
-        select(RUNS.c.id, RUNS.c.job_type, RUNS.c.error_type, RUNS.c.fingerprint)
-        .where(text(DEAD))
-        .order_by(RUNS.c.finished_at.desc())
-        .limit(OF_DEAD)
-        .subquery()
-    )
+    latest = latest_dead(OF_DEAD)
     is_of_type = func.coalesce(latest.c.error_type, "") == (run.error_type or "")
     in_group = and_(latest.c.job_type == run.job_type, is_of_type)
     if run.fingerprint is not None:

@@ -18,7 +18,7 @@ from ...db.notify import WAKE_EVERY, wake_listeners
 from ...errors import CronJobsError, KeyConflict, TaskError
 from ...log import logger
 from ...models import JobRun
-from ...registry.handler import Handler, policy_columns, run_columns, stored_payload
+from ...registry.handler import Handler, payload_columns, policy_columns, run_columns
 from ...registry.options import EnqueueOptions, NewRun
 from ...types import RunIds
 from ..humanize import plural
@@ -152,15 +152,15 @@ def _rows(
 
 
 def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun) -> NewRow:
+    payload = given.payload if isinstance(given, NewRun) else given
+    row = NewRow(**payload_columns(task, settings, task.payload_from(payload), with_key=True))
     if not isinstance(given, NewRun):
-        text, concurrency_key, key, *made = stored_payload(task, settings, task.payload_from(given))
-        return NewRow(text, None, None, None, key, concurrency_key, *made)
+        return row
     own = given.options()
-    text, concurrency_key, key, *made = stored_payload(
-        task, settings, task.payload_from(given.payload)
+    key = own.idempotency_key or row.idempotency_key
+    return row._replace(
+        priority=own.priority, run_at=own.run_at, delay=own.delay, idempotency_key=key
     )
-    key = own.idempotency_key or key
-    return NewRow(text, own.priority, own.run_at, own.delay, key, concurrency_key, *made)
 
 
 def _check_key(options: EnqueueOptions, key: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +21,7 @@ from sqlalchemy import (
 )
 
 from ...models.conditions import RUNNABLE
-from ...text import strip_credentials
+from ...text import one_line, strip_credentials
 from ...types import Status
 from ..eligibility import not_paused
 from ..humanize import duration
@@ -248,7 +247,7 @@ def sorting_of(status: Status | None, overdue: bool) -> Sorting:
 
 def words(which: RunFilter) -> str:
     """Return *which* for people, to stand after "runs": `` of send, older than 6 h``."""
-    task = f" of {which.task}" if which.task else ""
+    task = f" of {one_line(which.task)}" if which.task else ""
     others = (_word(*each) for each in which.given() if each[0].field != "task")
     return "".join([task, *(f", {each}" for each in others)])
 
@@ -257,29 +256,5 @@ def _word(which: Filter, value: Any) -> str:
     name = (which.label or which.field.replace("_", " ")).rstrip(":")
     if which.kind == "flag":
         return name
-    return f"{name} {duration(value) if which.kind == 'age' else value or 'none'}"
-
-
-def written(which: RunFilter) -> str:
-    """Return *which* as a text that `read` reads: ``task='send', older_than=21600.0``."""
-    return ", ".join(f"{each.field}={_plain(value)!r}" for each, value in which.given()) or "all"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return strip_credentials(value) if isinstance(value, str) else value
-
-
-def read(text: str) -> RunFilter | None:
-    """Return the filter that `written` has written as *text*; None if that is something else."""
-    if text == "all":
-        return RunFilter()
-    try:
-        call: Any = ast.parse(f"_({text})", mode="eval").body
-        given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
-        for name in given.keys() & {"since", "until"}:
-            given[name] = datetime.fromisoformat(given[name])
-        return RunFilter(**given) if given and not call.args else None
-    except (AttributeError, SyntaxError, TypeError, ValueError):
-        return None
+    said = duration(value) if which.kind == "age" else strip_credentials(str(value))
+    return f"{name} {one_line(said) or 'none'}"

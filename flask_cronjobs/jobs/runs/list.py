@@ -102,7 +102,7 @@ class RunPage(Page[RunRow]):
     :ivar hits: of a search in payloads, where each run shows what is searched.
     """
 
-    searched_to: datetime | None
+    searched_to: datetime | None = None
     waits: Mapping[int, tuple[Wait, ...]] = field(default_factory=dict[int, tuple[Wait, ...]])
     hits: Mapping[int, Hit] = field(default_factory=dict[int, Hit])
 
@@ -158,7 +158,9 @@ def list_runs(
         searched_to = None if is_full or floor is None else _created(reader, floor.id)
         following = None if last is None else Cursor(last.id, last.moment)
         waits = waits_of(reader, rows)
-        return RunPage(tuple(rows), following, reader.now, searched_to, waits, hits)
+        return RunPage(
+            tuple(rows), following, reader.now, searched_to=searched_to, waits=waits, hits=hits
+        )
 
 
 def _created(reader: Reader, run_id: int) -> datetime | None:

@@ -17,7 +17,7 @@ from sqlalchemy import Row
 from ...db.connection import Bookkeeping
 from ...errors import PayloadError, StateConflict, UnknownTask
 from ...log import DEFAULT_ACTOR, log_run
-from ...registry.handler import Handler, policy_columns, stored_payload
+from ...registry.handler import Handler, payload_columns, policy_columns
 from ...text import HIDDEN, did_you_mean, redacted
 from ...types import JSON
 from ..operations import Act
@@ -144,16 +144,10 @@ def _payload_columns(state: State, run: Row[Any], payload: Mapping[str, object])
     """Return the columns that go with *payload*; a definition's own concurrency key stays."""
     handler = _handler(state, run)
     whole = with_hidden_values(state, payload, _parsed(run))
-    stored = stored_payload(handler, state.settings, handler.payload_from(whole))
-    key = stored.concurrency_key or run.concurrency_key
+    made = payload_columns(handler, state.settings, handler.payload_from(whole))
+    key = made["concurrency_key"] or run.concurrency_key
     limit = run.concurrency_limit or handler.concurrency_limit
-    return {
-        "payload": stored.text,
-        "concurrency_key": key,
-        "concurrency_limit": limit if key else None,
-        "rate_key": stored.rate_key,
-        "label": stored.label,
-    }
+    return {**made, "concurrency_key": key, "concurrency_limit": limit if key else None}
 
 
 def _keep_order(run: Row[Any], key: str | None) -> None:

@@ -40,8 +40,7 @@ from ..outcomes import (
 )
 from . import claim as statements
 from .claim import NO_CLAIM, Answer, ClaimRequest, received, recorded_in
-from .handed import begin
-from .leases import as_held, given, passed_over
+from .leases import as_held, begin, given, passed_over
 
 #: How many waiting runs are looked at, of those with a concurrency key and of those without.
 LOOKED_AT = 100

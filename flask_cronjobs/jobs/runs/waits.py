@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import Row, and_, case, func, or_, select, text
 
 from ...models.conditions import KEYED, ORDERED, UNKEYED
-from ...registry.rate import Rate
+from ...registry.options import Rate
 from ..eligibility import PauseView, list_pauses, not_paused, stopping
 from ..humanize import duration, late, seconds_since, since
 from ..queues import ends, is_unserved

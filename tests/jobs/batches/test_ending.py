@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from flask_cronjobs.jobs.batches.ending import end_batches
-from flask_cronjobs.jobs.batches.rows import OpenBatch, close_batch, end_batch, open_batch
+from flask_cronjobs.jobs.batches.ending import close_batch, end_batch, end_batches
+from flask_cronjobs.jobs.batches.rows import OpenBatch, open_batch
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, in_threads
 

@@ -76,6 +76,21 @@ def test_outer_batch_that_has_finished_counts_what_is_inside(state: State, neste
     assert found(state, nested).whole == {"succeeded": 2 + 2 + 7, "dead": 1 + 1 + 3}
 
 
+def test_a_dead_member_that_is_a_batch_leads_to_that_batch(
+    state: State, rows: Rows, nested: int
+) -> None:
+    del nested
+    inner = found(state, "inner")
+    assert (inner.counts.dead, inner.dead_runs, inner.dead_inside) == (2, 1, ("innermost",))
+    facts = {fact.label: fact for fact in facts_of(inner, ago(0))}
+    assert facts["dead"].link == ("runs", {"batch": "inner", "status": "dead"})
+    assert facts["a member died in"].link == ("batch", {"key": "innermost"})
+    with state.engine.begin() as connection:
+        connection.execute(text("DELETE FROM job_runs WHERE status = 'dead'"))
+    (dead,) = (fact for fact in facts_of(found(state, "inner"), ago(0)) if fact.label == "dead")
+    assert (dead.value, dead.link) == (1, None)
+
+
 @pytest.mark.parametrize(
     ("on_dead", "ended", "said"),
     [

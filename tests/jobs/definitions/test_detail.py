@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import CronJobs, Retry
+from flask_cronjobs.jobs.definitions import detail
 from flask_cronjobs.jobs.definitions.detail import find_definition, find_task, task_code
+from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.state import State
 from tests.rows import Rows, ago
 
@@ -42,7 +44,9 @@ def test_a_broken_or_paused_definition_has_no_slots(state: State, rows: Rows) ->
     assert find_definition(state, "absent") is None
 
 
-def test_a_definition_has_the_slots_that_it_missed(state: State, rows: Rows) -> None:
+def test_a_definition_has_the_slots_that_it_missed(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own, other = rows.definition("own"), rows.definition("other")
     first = ago(hours=3).isoformat()
     why: dict[str, Any] = {"error_type": "Missed", "last_error": "missed: no tick ran in time"}
@@ -57,6 +61,11 @@ def test_a_definition_has_the_slots_that_it_missed(state: State, rows: Rows) -> 
     assert (late.run_id, late.number, late.first) == (edited, 1, late.last)
     assert (early.run_id, early.number, early.first.isoformat()) == (old, 60, first)
     assert early.why == "missed: no tick ran in time"
+    assert found.gaps == Count(2)
+    monkeypatch.setattr(detail, "GAPS", 1)
+    found = find_definition(state, "own")
+    assert found is not None
+    assert (len(found.missed), found.gaps) == (1, Count(2))
 
 
 def test_a_task_has_the_runs_of_all_its_definitions_and_others(
@@ -72,6 +81,7 @@ def test_a_task_has_the_runs_of_all_its_definitions_and_others(
     found = find_task(state, "send")
     assert found is not None
     assert [view.name for view in found.definitions] == ["a", "b"]
+    assert found.number == Count(2)
     assert [run.id for run in found.runs] == [dead, scheduled]
     assert (found.declared, found.partial) == (None, False)
     known = find_task(state, "known")

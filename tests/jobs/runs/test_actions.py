@@ -251,7 +251,7 @@ def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
         ACTIONS[verb].many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
     begun, *each, ended = (record.getMessage() for record in caplog.records)
     assert "by ada: 5 runs of" in begun
-    assert f"status='{status}', task='a\\nb'" in begun
+    assert f"of a b, status {status}" in begun
     assert len(each) == 4
     assert not any("\n" in line for line in each)
     assert ended.endswith("by ada: 4 runs")

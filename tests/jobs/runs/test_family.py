@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 
@@ -37,6 +39,27 @@ def test_relatives_of_a_slot_are_those_of_its_definition_by_time(state: State, r
     assert _ids(found) == (bad, last, good)
     assert found.succeeded_payload == {"week": 3, "token": "***"}
     assert _ids(_family(state, good)) == (None, bad, None)
+
+
+def test_the_last_success_is_one_of_the_same_label_or_key_if_one_is_near(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = {"labelled": rows.run("succeeded", label="invoice 7")}
+    near["keyed"] = rows.run("succeeded", concurrency_key="account:7", concurrency_limit=1)
+    near["other"] = rows.run("succeeded", label="invoice 8")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"label": "invoice 7"}, "labelled"),
+        ({"label": "x", "concurrency_key": "account:7", "concurrency_limit": 1}, "keyed"),
+        ({"label": "x"}, "other"),
+        ({}, "other"),
+    ]
+    for values, wanted in cases:
+        found = _family(state, rows.run("dead", **values)).succeeded
+        assert found is not None
+        assert (found.id, bool(found.same_key)) == (near[wanted], wanted != "other")
+    monkeypatch.setattr(detail, "OF_ALL", 4)
+    found = _family(state, rows.run("dead", label="invoice 7")).succeeded
+    assert found is None  # It is too far, and so are the others.
 
 
 def test_relatives_of_an_enqueued_run_are_those_of_its_task(
