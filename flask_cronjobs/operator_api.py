@@ -172,9 +172,9 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .jobs.definitions.actions import run_now
+        from .jobs.definitions.actions import queue_run
 
-        return run_now(_writable(), name_of(name), payload)
+        return queue_run(_writable(), name_of(name), payload).id
 
     def batch_counts(self, key: str) -> BatchCounts | None:
         """Return how far a batch is, as its rows say now.

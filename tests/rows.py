@@ -9,6 +9,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import insert, select
 
+from flask_cronjobs.jobs.runs.detail import RunView, find_run
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobStep, JobTick
 
 TERMINAL = ("succeeded", "dead", "cancelled", "skipped")
@@ -28,6 +30,13 @@ def the_run(db: SQLAlchemy) -> JobRun:
     """The one run that there is, as it is now."""
     db.session.expire_all()
     return db.session.scalars(select(JobRun)).one()
+
+
+def view_of(state: State, run_id: int) -> RunView:
+    """A run as its page shows it."""
+    found = find_run(state, run_id)
+    assert found is not None
+    return found
 
 
 class Rows:

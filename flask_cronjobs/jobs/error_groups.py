@@ -27,6 +27,7 @@ from .reader import (
     Source,
     count_of,
     reading,
+    steps,
     values_of,
 )
 from .runs.actions import BulkResult, retrying
@@ -131,29 +132,20 @@ def list_errors(source: Source, state: GroupState = "open", limit: int = 50) -> 
 
 def _seen(reader: Reader) -> tuple[list[Row[Any]], bool]:
     """Return fingerprints with when they were seen, the latest first; and if there are more."""
-    steps = [row.fingerprint for row in reader.rows(_steps())]
-    capped = len(steps) > MOST_GROUPS
+    found = reader.rows(steps(FAILURES.c.fingerprint, most=MOST_GROUPS + 1))
+    names = [row.value for row in found]
+    capped = len(names) > MOST_GROUPS
     if capped:
-        steps += [row.fingerprint for row in reader.rows(_latest())]
-    each = values_of(reader, list(dict.fromkeys(steps)))
+        names += [row.fingerprint for row in reader.rows(_latest())]
+    each = values_of(reader, list(dict.fromkeys(names)))
     own = FAILURES.c.fingerprint == each.c.value
     first, last = (
         select(moment(FAILURES.c.failed_at)).where(own).correlate(each).scalar_subquery()
         for moment in (func.min, func.max)
     )
-    found = select(each.c.value.label("fingerprint"), first.label("first"), last.label("last"))
-    rows = [row for row in reader.rows(found) if row.last is not None]
+    moments = select(each.c.value.label("fingerprint"), first.label("first"), last.label("last"))
+    rows = [row for row in reader.rows(moments) if row.last is not None]
     return sorted(rows, key=lambda row: (row.last, row.fingerprint), reverse=True), capped
-
-
-def _steps() -> Query:
-    """Return a SELECT that goes from one fingerprint to the next, and reads one row of each."""
-    name = FAILURES.c.fingerprint
-    steps = select(func.min(name).label("fingerprint")).cte("steps", recursive=True)
-    further = select(func.min(name)).where(name > steps.c.fingerprint).scalar_subquery()
-    steps = steps.union_all(select(further).where(steps.c.fingerprint.is_not(None)))
-    found = select(steps.c.fingerprint).where(steps.c.fingerprint.is_not(None))
-    return found.limit(MOST_GROUPS + 1)
 
 
 def _latest() -> Query:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Integer, String, bindparam, column, func, select, text
+from sqlalchemy import Integer, String, bindparam, column, select, text
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
 from ..models.conditions import HANDED, KEYED, KEYED_GROUPS, RATE_WAITS, UNKEYED, UNKEYED_GROUPS
-from .reader import CAP, RUNS, Count, Query, Reader, read_once
+from .reader import CAP, RUNS, Count, Query, Reader, read_once, steps
 
 #: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
 #: all runs.
@@ -144,22 +144,14 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
     """
     yield from parts[2:]
     for part, rows in zip(parts, (UNKEYED, KEYED), strict=False):
-        found = [row.priority for row in reader.rows(_priorities(rows))]
+        each = steps(RUNS.c.priority, text(rows), down=True, most=MOST_PRIORITIES + 1)
+        found = [row.value for row in reader.rows(each)]
         if len(found) > MOST_PRIORITIES:
             yield part
             continue
         for priority in found or [0]:
             first = part.where(RUNS.c.priority == priority).order_by(RUNS.c.run_at, RUNS.c.id)
             yield first.limit(limit)
-
-
-def _priorities(rows: str) -> Query:
-    highest = select(func.max(RUNS.c.priority).label("priority")).where(text(rows))
-    steps = highest.cte("steps", recursive=True)
-    lower = highest.where(RUNS.c.priority < steps.c.priority).scalar_subquery()
-    steps = steps.union_all(select(lower).where(steps.c.priority.is_not(None)))
-    found = select(steps.c.priority).where(steps.c.priority.is_not(None))
-    return found.limit(MOST_PRIORITIES + 1)
 
 
 def _rows(reader: Reader, sql: str) -> list[Waiting]:

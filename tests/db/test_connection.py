@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -18,7 +21,7 @@ from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.errors import DatabaseTrouble, SetupError
 from flask_cronjobs.models import JobRun
-from tests.kit import Kit
+from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql, on_sqlite
 from tests.postgres import LocalServer, Server
 
@@ -167,11 +170,7 @@ def race_to_the_end(kit: Kit) -> list[int]:
                     claimed.append(claim.id)
                     assert worker.finish(claim)
 
-    threads = [threading.Thread(target=compete) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[compete] * 4)
     return sorted(claimed)
 
 
@@ -217,11 +216,7 @@ class TestTriedAgain:
             with kit.another().books as books:
                 books.transaction(work)
 
-        threads = [threading.Thread(target=take, args=ids) for ids in ((one, two), (two, one))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(partial(take, one, two), partial(take, two, one))
         assert [row.priority for row in kit.all_rows()] == [2, 2]
         assert len(tries) > 2
 
@@ -359,3 +354,55 @@ class TestSQLite:
         monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
         with pytest.raises(SetupError, match=r"needs 3\.35\.0 or later"):
             dialect_of(kit.engine)
+
+
+# Others may go on while it waits for the database
+
+
+class Waits:
+    """Notes the waits of a connection."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.seconds.append(time.monotonic() - began)
+
+
+def test_waits_are_told_of_and_change_no_result(database_url: str) -> None:
+    engine, waits = create_engine(database_url), Waits()
+    with Bookkeeping(engine, waiting=waits.waiting) as books:
+        slowly = " FROM pg_sleep(0.01)" if engine.name == "postgresql" else ""
+        sent = text(f"SELECT CAST(:number AS integer) AS n{slowly}")
+        for number in range(3):
+            assert books.rows(sent, {"number": number})[0].n == number
+        before = len(waits.seconds)
+        assert before >= 3
+        assert books.transaction(lambda c: c.execute(sent, {"number": 5}).scalar()) == 5
+        assert len(waits.seconds) > before
+    engine.dispose()
+
+
+def test_whole_time_of_a_slow_statement_is_a_wait(postgresql_url: str) -> None:
+    engine, waits = create_engine(postgresql_url), Waits()
+    with Bookkeeping(engine, waiting=waits.waiting) as books:
+        books.rows(text("SELECT 1"))
+        waits.seconds.clear()
+        sent = text("SELECT pg_sleep(0.3), repeat('x', 100000) AS long")
+        assert len(books.rows(sent)[0].long) == 100_000
+        assert max(waits.seconds) >= 0.25
+    engine.dispose()
+
+
+def test_statement_that_fails_or_loses_its_connection_says_so(postgresql_url: str) -> None:
+    engine, waits = create_engine(postgresql_url), Waits()
+    with Bookkeeping(engine, patience=0, waiting=waits.waiting) as books:
+        with pytest.raises(DatabaseTrouble, match="division by zero"):
+            books.rows(text("SELECT 1 / 0"))
+        with pytest.raises(DatabaseTrouble):
+            books.rows(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        assert books.rows(text("SELECT 1 AS one"))[0].one == 1
+    engine.dispose()

@@ -21,34 +21,25 @@ def prepared_by(books: Bookkeeping) -> int:
     return int(counted[0].number)
 
 
-def test_bookkeeping_prepares_no_statement_behind_a_pooler(
-    postgresql_url: str, pgbouncer_url: str
+@pytest.mark.parametrize(
+    ("url", "options", "prepares"),
+    [
+        ("postgresql_url", {}, True),
+        ("postgresql_url", {"prepare_threshold": None}, False),  # As an app sets it for a pooler.
+        ("pgbouncer_url", {}, False),
+    ],
+)
+def test_bookkeeping_prepares_statements_where_it_may(
+    postgresql_url: str, request: pytest.FixtureRequest, url: str, options: Any, prepares: bool
 ) -> None:
     # Not through the pooler, where the app's engine may prepare some.
-    direct, engine = create_engine(postgresql_url), create_engine(pgbouncer_url)
+    direct = create_engine(postgresql_url)
     create_tables(direct)
+    engine = create_engine(request.getfixturevalue(url), connect_args=options)
     with Bookkeeping(engine) as books:
-        assert prepared_by(books) == 0
+        assert (prepared_by(books) > 0) == prepares
     engine.dispose()
     direct.dispose()
-
-
-def test_bookkeeping_prepares_no_statement_for_an_app_that_prepares_none(
-    postgresql_url: str,
-) -> None:
-    engine = create_engine(postgresql_url, connect_args={"prepare_threshold": None})
-    create_tables(engine)
-    with Bookkeeping(engine) as books:
-        assert prepared_by(books) == 0
-    engine.dispose()
-
-
-def test_bookkeeping_keeps_its_plans_without_a_pooler(postgresql_url: str) -> None:
-    engine = create_engine(postgresql_url)
-    create_tables(engine)
-    with Bookkeeping(engine) as books:
-        assert prepared_by(books) > 0
-    engine.dispose()
 
 
 def test_settings_of_bookkeeping_end_with_each_transaction(pgbouncer_url: str) -> None:

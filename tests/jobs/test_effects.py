@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from flask_cronjobs.jobs.effects import Mark
 from tests.kit import Kit, in_threads
 
 
 def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> Mark:
     return kit.effects.begin(key, owner, None, lease)
-
-
-def test_other_keys_are_other_effects(kit: Kit) -> None:
-    assert begin(kit, "one", "a").state == "mine"
-    assert begin(kit, "two", "b").state == "mine"
 
 
 def test_removed_mark_lets_the_next_caller_do_it(kit: Kit) -> None:
@@ -28,13 +21,6 @@ def test_removed_mark_lets_the_next_caller_do_it(kit: Kit) -> None:
 def test_owner_outside_a_run_is_gone_when_its_lease_is(kit: Kit) -> None:
     begin(kit, "one", lease=-1)
     assert begin(kit, "two") == Mark("in_doubt", "one")
-
-
-def test_effect_in_doubt_can_be_taken_over_by_one(kit: Kit) -> None:
-    begin(kit, "gone", lease=-1)
-    assert kit.effects.take_over("key", "gone", "two", None, 60)
-    assert not kit.effects.take_over("key", "gone", "three", None, 60)
-    assert begin(kit, "three") == Mark("busy", "two")
 
 
 def test_doubt_is_shown_to_the_operator_once(kit: Kit) -> None:
@@ -52,32 +38,6 @@ def test_done_effect_is_neither_doubted_nor_taken_over_nor_removed(kit: Kit) -> 
     assert not kit.effects.take_over("key", "one", "two", None, 60)
     kit.effects.remove("key", "one")
     assert begin(kit, "two") == Mark("done", "one", "result")
-
-
-class TestInARun:
-    @pytest.mark.parametrize("end", ["expire", "finish", "reclaim"])
-    def test_effect_is_in_doubt_once_the_run_is_not_its_owner_s(self, kit: Kit, end: str) -> None:
-        kit.run()
-        claim = kit.claim_one()
-        kit.effects.begin("key", claim.token, claim.id, 60)
-        if end == "finish":
-            kit.finish(claim)
-        else:
-            kit.expire(claim)
-        if end == "reclaim":
-            kit.finish(claim, "failed", reclaimed=True)
-            kit.claim_one()
-        assert begin(kit, "two") == Mark("in_doubt", claim.token)
-
-    def test_result_of_an_earlier_attempt_is_found_by_the_next(self, kit: Kit) -> None:
-        kit.run()
-        first = kit.claim_one()
-        kit.effects.begin("key", first.token, first.id, 60)
-        kit.effects.done("key", first.token, {"charged": 1})
-        kit.finish(first, "failed")
-        second = kit.claim_one()
-        mark = kit.effects.begin("key", second.token, second.id, 60)
-        assert mark == Mark("done", first.token, {"charged": 1})
 
 
 def test_racing_callers_of_one_key_are_one_owner(kit: Kit) -> None:

@@ -245,6 +245,8 @@ def test_rated_runs_without_code_are_counted_as_those_of_the_task(state: State, 
     for key in ("r", "s"):
         rows.run(job_type="gone", rate_key=key, rate_mark="waits")
         rows.run(rate_key=key, rate_mark="waits")
-    rows.run(job_type="gone")
+    rows.run("failed", job_type="gone", age=100)
+    rows.run("succeeded", job_type="gone")
+    rows.run(job_type="gone", concurrency_key="k", concurrency_limit=1)
     ((orphan,), _) = list_orphans(state)
-    assert (orphan.task, orphan.count.value) == ("gone", 3)
+    assert (orphan.task, orphan.count.value) == ("gone", 4)

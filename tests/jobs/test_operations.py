@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
 
@@ -14,23 +15,23 @@ from flask_cronjobs.jobs.definitions.actions import (
     Target,
     add_definition,
     pause,
+    queue_run,
     remove_definition,
     resume,
-    run_now,
 )
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
 from flask_cronjobs.jobs.history import add_mark, remove_mark
 from flask_cronjobs.jobs.operations import KEPT, OperationView, list_operations, operations_on
 from flask_cronjobs.jobs.pruning import prune, prune_all
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
-from flask_cronjobs.jobs.runs.detail import facts_of, find_run
+from flask_cronjobs.jobs.runs.detail import facts_of
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs, matching
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobOperation
 from flask_cronjobs.registry import DefinitionSpec
-from tests.rows import Rows, ago
+from tests.rows import Rows, ago, view_of
 
 
 def operations(state: State) -> list[OperationView]:
@@ -53,7 +54,7 @@ def test_each_act_is_a_row(state: State, rows: Rows, jobs: CronJobs) -> None:
     CANCEL.one(state, dead, "ada")
     retry_with(state, dead, {"x": 1}, "ada")
     again = run_again(state, dead, actor="ada")
-    new = run_now(state, "a", actor="ada")
+    new = queue_run(state, "a", actor="ada").id
     DISCARD.many(state, [rows.run("dead"), rows.run("dead")], "ada")
     RETRY.many(state, RunFilter(status="dead", task="send"), "ada")
     for target in (Target("definition", "a"), Target("queue", "mail")):
@@ -126,8 +127,9 @@ def test_what_cannot_be_noted_is_not_done(
 
 
 def test_bulk_action_that_was_stopped_says_how_far_it_came(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
     monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
     ids = [rows.run("dead") for _ in range(5)]
     seen: list[str] = []
@@ -140,6 +142,7 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
     with pytest.raises(SystemExit):
         RETRY.many(state, ids, "ada", stop)
     assert seen == ["2 of 5, at work", "4 of 5, at work"]
+    assert caplog.messages[-1].endswith("by ada: 4 runs")
     sql(state, f"UPDATE job_operations SET seen_at = '{ago(61):%Y-%m-%d %H:%M:%S.%f%z}'")
     (found,) = operations(state)
     assert found.progress == "4 of 5, stopped"
@@ -179,9 +182,8 @@ def test_run_says_who_touched_it(state: State, rows: Rows) -> None:
     ]  # fmt: skip
     assert [each.actor for each in operations_on(state, second)] == ["bob"]
     assert operations_on(state, rows.run("dead")) == ()
-    view = find_run(state, second)
-    assert view is not None
-    assert [fact.value for fact in facts_of(view) if fact.label == "cancelled"] == ["by bob"]
+    facts = {fact.label: fact.value for fact in facts_of(view_of(state, second))}
+    assert facts["cancelled"] == "by bob"
 
 
 def test_operations_are_kept_for_a_year(state: State, rows: Rows) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import orders as turns_of_orders
@@ -42,42 +41,11 @@ def turns(kit: Kit, *ids: int) -> list[str | None]:
     return [kit.row(each).order_mark for each in ids]
 
 
-def test_order_is_that_of_ids_whatever_priority_and_time_say(kit: Kit) -> None:
-    late = ordered(kit, run_at=ago(hours=-1))
-    ordered(kit, priority=9, run_at=ago(days=1))
-    assert next_ids(kit) == [], "the first is delayed, and the others wait for it"
-    kit.sql("UPDATE job_runs SET run_at = :now WHERE id = :id", now=ago(), id=late)
-    assert next_ids(kit) == [late]
-
-
 def _claim(kit: Kit, run_id: int) -> Claim:
     """The claim that holds a run, as its row says."""
     row = kit.row(run_id)
     assert row.locked_by is not None
     return Claim(run_id, row.locked_by, row.job_type, {}, row.attempts, row.max_attempts, None)
-
-
-def test_dead_run_stops_its_key_until_it_is_discarded(kit: Kit) -> None:
-    first, second = ordered(kit, on_dead="stop"), ordered(kit, on_dead="stop")
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first), "dead")
-    assert next_ids(kit) == []
-    later = ordered(kit, on_dead="stop")
-    assert next_ids(kit) == []
-    assert turns(kit, first, second, later) == [None, "waits", "waits"]
-    Operator(kit.books).discard([first], "why")
-    assert next_ids(kit) == [second]
-
-
-def test_retried_run_of_a_stopped_key_comes_before_the_others(kit: Kit) -> None:
-    first, second = ordered(kit, on_dead="stop"), ordered(kit, on_dead="stop")
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first), "dead")
-    assert next_ids(kit) == []
-    Operator(kit.books).retry([first])
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first))
-    assert next_ids(kit) == [second]
 
 
 def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
@@ -112,40 +80,6 @@ def _numbers(kit: Kit, number: int) -> str:
         return f"generate_series(1, {number}) AS numbers(id)"
     counted = f"SELECT 1 AS id UNION ALL SELECT id + 1 FROM n WHERE id < {number}"
     return f"(WITH RECURSIVE n AS ({counted}) SELECT id FROM n)"
-
-
-def test_two_runs_cannot_both_have_the_turn(kit: Kit) -> None:
-    ordered(kit, order_mark=None)
-    with pytest.raises(IntegrityError):
-        ordered(kit, order_mark=None)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"order_mark": "later"},
-        {"on_dead": "wait"},
-        {"order_mark": "over"},
-        {"concurrency_key": None, "concurrency_limit": None},
-        {"on_dead": None},
-    ],
-)
-def test_impossible_rows_are_refused(kit: Kit, values: dict[str, Any]) -> None:
-    with pytest.raises(IntegrityError):
-        ordered(kit, **{"on_dead": "skip", **values})
-
-
-def test_order_goes_on_after_rows_were_deleted_by_hand(kit: Kit) -> None:
-    first, second, third = ordered(kit), ordered(kit), ordered(kit)
-    ordered(kit, "other")
-    give(kit)
-    kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
-    assert turns(kit, second, third) == ["waits", "waits"]
-    assert turns_of_orders.mend(kit.books)
-    assert not turns_of_orders.mend(kit.books) or turns(kit, second) == ["new"]
-    give(kit)
-    assert turns(kit, second, third) == [None, "waits"]
-    assert not turns_of_orders.mend(kit.books), "there is nothing to mend"
 
 
 def test_dead_run_that_stops_its_key_is_not_pruned(kit: Kit) -> None:

@@ -7,13 +7,16 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from flask_cronjobs.jobs import outcomes
 from flask_cronjobs.jobs.outcomes import FAILURES_KEPT, write_output
 from flask_cronjobs.jobs.runs.leases import look_for_expired
 from flask_cronjobs.types import OUTCOME_KINDS, OutcomeKind
 from tests.kit import Kit, outcome
+from tests.marks import on_postgresql
 from tests.rows import ago, now
 
 ERROR = ("it broke", "RuntimeError")
+KEPT = 5
 
 
 @pytest.mark.parametrize(
@@ -94,20 +97,6 @@ def test_text_that_no_database_takes_is_cleaned_not_refused(kit: Kit) -> None:
     assert kit.finish(kit.claim_one(), "failed", error=ugly, error_type=ugly, stack=ugly)
     (failure,) = kit.failures(run)
     assert failure.error == failure.error_type == failure.stack == "a\ufffdb\ufffdc"
-
-
-def test_thousand_outcomes_are_recorded_in_one_exchange(kit: Kit) -> None:
-    placeholder = kit.run()
-    kit.sql(
-        "INSERT INTO job_runs (job_type, run_at) WITH RECURSIVE n(i) AS"
-        " (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 999)"
-        " SELECT 'task', '2000-01-01' FROM n"
-    )
-    claims = kit.claim(limit=1000)
-    assert len(claims) == 1000
-    answer = kit.claims.record_and_claim([outcome(claim, "succeeded") for claim in claims], None)
-    assert len(answer.recorded) == 1000
-    assert placeholder in answer.recorded
 
 
 def test_only_expired_leases_are_found_oldest_first(kit: Kit) -> None:
@@ -237,3 +226,64 @@ def test_a_locked_run_does_not_hold_up_the_worker(kit: Kit) -> None:
         with kit.books.trying_once():
             assert not write_output(kit.books, claim, "while locked")
     assert write_output(kit.books, claim, "afterwards")
+
+
+class TestGrowthOfFailures:
+    @pytest.fixture(autouse=True)
+    def keep_few(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Keep `KEPT` failures of a run."""
+        monkeypatch.setattr(outcomes, "FAILURES_KEPT", KEPT)
+
+    def fail(self, kit: Kit, run_id: int, times: int) -> None:
+        """Let a run fail, as often as somebody says that it is to be tried again."""
+        for _ in range(times):
+            kit.finish(kit.claim_one(), "dead", error="boom")
+            kit.sql(
+                "UPDATE job_runs SET status = 'queued', finished_at = NULL,"
+                " max_attempts = attempts + 1 WHERE id = :id",
+                id=run_id,
+            )
+
+    def test_a_run_keeps_its_latest_failures(self, kit: Kit) -> None:
+        run = kit.run(max_attempts=1)
+        self.fail(kit, run, KEPT)
+        assert [failure.attempt for failure in kit.failures(run)] == [1, 2, 3, 4, 5]
+        self.fail(kit, run, 3)
+        assert [failure.attempt for failure in kit.failures(run)] == [4, 5, 6, 7, 8]
+
+    def test_those_of_other_runs_stay(self, kit: Kit) -> None:
+        other = kit.run(max_attempts=1)
+        kit.finish(kit.claim_one(), "dead")
+        run = kit.run(max_attempts=1)
+        self.fail(kit, run, KEPT + 1)
+        assert len(kit.failures(other)) == 1
+
+    def test_lost_workers_count_as_failures(self, kit: Kit) -> None:
+        run = kit.run(max_attempts=100, attempts=20)
+        for _ in range(KEPT + 2):
+            claim = kit.claim_one(idle=True)
+            kit.expire(claim)
+            assert kit.finish(claim, "failed", reclaimed=True, delay=-60.0)
+        assert [failure.attempt for failure in kit.failures(run)] == [23, 24, 25, 26, 27]
+
+    def test_an_outcome_whose_lease_was_lost_deletes_no_failure_of_the_latest(
+        self, kit: Kit
+    ) -> None:
+        run = kit.run(max_attempts=1)
+        self.fail(kit, run, KEPT)
+        lost = kit.claim_one()
+        kit.expire(lost)
+        kit.finish(lost, "dead", reclaimed=True)
+        assert not kit.finish(lost, "dead")
+        assert [failure.attempt for failure in kit.failures(run)] == [2, 3, 4, 5, 6]
+
+    @on_postgresql
+    def test_a_failure_that_somebody_has_locked_holds_up_no_outcome(self, kit: Kit) -> None:
+        run = kit.run(max_attempts=1)
+        self.fail(kit, run, KEPT)
+        with kit.engine.begin() as operator:
+            operator.execute(text("SELECT 1 FROM job_failures FOR UPDATE"))
+            self.fail(kit, run, 1)
+        assert [failure.attempt for failure in kit.failures(run)] == [1, 2, 3, 4, 5, 6]
+        self.fail(kit, run, 1)
+        assert [failure.attempt for failure in kit.failures(run)] == [3, 4, 5, 6, 7]

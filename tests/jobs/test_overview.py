@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Engine, event
+from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.jobs.definitions.views import list_definitions, next_slots
 from flask_cronjobs.jobs.effects import list_effects
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
-from flask_cronjobs.jobs.overview import dead_groups, list_orphans, read_overview
+from flask_cronjobs.jobs.overview import dead_groups, read_overview
 from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs, matching
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.ticks import read_activity
-from tests.rows import Rows, ago
-
-
-@contextmanager
-def statements(engine: Engine) -> Iterator[list[str]]:
-    sent: list[str] = []
-
-    def note(_: Any, __: Any, sql: str, *___: Any) -> None:
-        sent.append(sql)
-
-    event.listen(engine, "before_cursor_execute", note)
-    yield sent
-    event.remove(engine, "before_cursor_execute", note)
-
+from tests.plans import sent_by
+from tests.rows import Rows, ago, view_of
 
 # Definitions
 
@@ -116,19 +101,6 @@ def test_dead_runs_are_grouped_by_task_and_error(state: State, rows: Rows) -> No
     assert third.error_type is None
 
 
-def test_orphans_are_waiting_runs_of_unknown_tasks(
-    state: State, rows: Rows, jobs: CronJobs
-) -> None:
-    jobs.task(name="send")(lambda: None)
-    rows.run()
-    rows.run(job_type="gone")
-    rows.run("failed", job_type="gone", age=100)
-    rows.run(job_type="gone", concurrency_key="k", concurrency_limit=1)
-    rows.run("succeeded", job_type="gone")
-    ((orphan,), _) = list_orphans(state)
-    assert (orphan.task, orphan.count) == ("gone", Count(3))
-
-
 def test_activity_has_24_hours_summed_from_ticks(state: State, rows: Rows) -> None:
     rows.tick(succeeded=3, failed=1)
     rows.tick(succeeded=4, dead=2)
@@ -185,42 +157,36 @@ def several(rows: Rows) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize(
-    ("which", "expected"),
-    [
-        (RunFilter(status="queued"), {"queued", "keyed", "overdue"}),
-        (RunFilter(status="failed"), {"failed"}),
-        (RunFilter(status="running"), {"running", "stale"}),
-        (RunFilter(status="succeeded"), {"succeeded"}),
-        (RunFilter(status="dead"), {"dead", "bare"}),
-        (RunFilter(status="cancelled"), {"cancelled"}),
-        (RunFilter(status="skipped"), {"skipped"}),
-        (RunFilter(overdue=True), {"overdue"}),
-        (RunFilter(overdue=True, queue="default"), set()),
-        (RunFilter(stale=True), {"stale"}),
-        (RunFilter(task="other"), {"bare"}),
-        (RunFilter(queue="mail"), {"overdue"}),
-        (RunFilter(error="BOOM"), {"dead"}),
-        (RunFilter(error="valueerr"), {"dead"}),
-        (RunFilter(error="%"), {"failed"}),
-        (RunFilter(status="dead", error_type="ValueError"), {"dead"}),
-        (RunFilter(status="dead", error_type=""), {"bare"}),
-        (RunFilter(older_than=3000), {"overdue", "succeeded"}),
-        (RunFilter(status="dead", newer_than=3000), {"dead", "bare"}),
-        (RunFilter(newer_than=3000, older_than=30), {"dead", "bare"}),
-        (RunFilter(task="nobody"), set()),
-        (RunFilter(definition="nobody"), set()),
-    ],
-    ids=lambda value: str(value)[:60] if isinstance(value, RunFilter) else "",
-)
-def test_a_filter_finds_its_runs(
-    state: State, several: dict[str, int], which: RunFilter, expected: set[str]
-) -> None:
-    names = {run_id: name for name, run_id in several.items()}
-    page = list_runs(state, which)
-    assert {names[row.id] for row in page.rows} == expected
-    assert [row.id for row in page.rows] == sorted((row.id for row in page.rows), reverse=True)
-    assert {names[run_id] for run_id in matching(state, which).ids} == expected
+#: Filters, and what each finds of `several`.
+FILTERS: list[tuple[RunFilter, set[str]]] = [
+    (RunFilter(status="queued"), {"queued", "keyed", "overdue"}),
+    (RunFilter(status="failed"), {"failed"}),
+    (RunFilter(status="running"), {"running", "stale"}),
+    (RunFilter(status="dead"), {"dead", "bare"}),
+    (RunFilter(status="cancelled"), {"cancelled"}),
+    (RunFilter(overdue=True), {"overdue"}),
+    (RunFilter(overdue=True, queue="default"), set()),
+    (RunFilter(stale=True), {"stale"}),
+    (RunFilter(task="other"), {"bare"}),
+    (RunFilter(queue="mail"), {"overdue"}),
+    (RunFilter(error="BOOM"), {"dead"}),
+    (RunFilter(error="valueerr"), {"dead"}),
+    (RunFilter(error="%"), {"failed"}),
+    (RunFilter(status="dead", error_type="ValueError"), {"dead"}),
+    (RunFilter(status="dead", error_type=""), {"bare"}),
+    (RunFilter(older_than=3000), {"overdue", "succeeded"}),
+    (RunFilter(status="dead", newer_than=3000), {"dead", "bare"}),
+    (RunFilter(newer_than=3000, older_than=30), {"dead", "bare"}),
+    (RunFilter(task="nobody"), set()),
+    (RunFilter(definition="nobody"), set()),
+]
+
+
+def test_a_filter_finds_its_runs(state: State, several: dict[str, int]) -> None:
+    for which, expected in FILTERS:
+        newest = sorted((several[name] for name in expected), reverse=True)
+        assert [row.id for row in list_runs(state, which).rows] == newest, which
+        assert sorted(matching(state, which).ids, reverse=True) == newest, which
 
 
 def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows) -> None:
@@ -250,8 +216,7 @@ def test_a_run_is_shown_with_its_attempts_and_redacted(state: State, rows: Rows)
     )
     rows.failure(run_id, 1)
     rows.failure(run_id, 2, error_type="OSError")
-    view = find_run(state, run_id)
-    assert view is not None
+    view = view_of(state, run_id)
     assert view.payload == {"user": 1, "api_token": "***", "nested": [{"Password": "***"}]}
     assert view.result == {"secret": "***", "sent": 2}
     assert [(a.number, a.outcome) for a in view.attempts] == [
@@ -269,9 +234,8 @@ def test_an_attempt_without_a_failure_is_shown_while_it_runs(state: State, rows:
     rows.failure(dead, 1)
 
     def attempts(run_id: int) -> list[tuple[object, ...]]:
-        view = find_run(state, run_id)
-        assert view is not None
-        return [(each.number, each.outcome, each.worker, each.seconds) for each in view.attempts]
+        found = view_of(state, run_id).attempts
+        return [(each.number, each.outcome, each.worker, each.seconds) for each in found]
 
     assert attempts(rows.run("running")) == [(1, "running", "web-1:7", None)]
     assert attempts(rows.run()) == []
@@ -290,12 +254,12 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
         rows.run("succeeded", definition_id=rows.definition(f"d{number}"))
     taken: list[object] = []
     event.listen(state.engine.pool, "checkout", lambda *args: taken.append(args))
-    with statements(state.engine) as sent:
+    with sent_by(state.engine) as sent:
         overview = read_overview(state)
     assert len(overview.definitions.rows) == 3
-    assert len(sent) <= 17
+    assert len(sent.statements) <= 17
     assert len(taken) == 1
-    assert all(sql.lstrip().startswith(("SELECT", "WITH")) for sql in sent)
+    assert all(sql.lstrip().startswith(("SELECT", "WITH")) for sql, _ in sent.statements)
 
 
 def test_reports_that_share_a_reader_are_of_one_moment(state: State) -> None:

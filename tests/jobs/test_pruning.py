@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
@@ -18,6 +16,7 @@ from flask_cronjobs.models import JobBatch, JobEffect
 from flask_cronjobs.types import STATUSES, TERMINAL
 from tests.kit import Kit
 from tests.marks import on_postgresql
+from tests.plans import Sent, sent_by
 from tests.rows import ago
 
 DAY = 86400.0
@@ -65,24 +64,9 @@ def left(kit: Kit) -> tuple[int, int, int]:
     return counts[0], counts[1], counts[2]
 
 
-@contextmanager
-def statements(kit: Kit) -> Generator[list[str]]:
-    """Note the statements that are sent to the database."""
-    sent: list[str] = []
-
-    def note(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        sent.append(" ".join(statement.split()))
-
-    event.listen(kit.engine, "before_cursor_execute", note)
-    yield sent
-    event.remove(kit.engine, "before_cursor_execute", note)
-
-
-def test_dead_runs_have_their_own_retention(kit: Kit) -> None:
-    finished(kit, "dead", 91)
-    kept = finished(kit, "dead", 89)
-    assert pruned(kit) == 1
-    assert ids(kit) == [kept]
+def count(sent: Sent, beginning: str) -> int:
+    """How many of the statements begin so."""
+    return sum(" ".join(each.split()).startswith(beginning) for each, _ in sent.statements)
 
 
 def test_what_is_not_finished_stays_however_old(kit: Kit) -> None:
@@ -115,9 +99,9 @@ def test_large_backlog_goes_in_short_transactions(
     monkeypatch.setattr(pruning, "CHUNK", 4)
     for _ in range(10):
         finished(kit, "succeeded", 20)
-    with statements(kit) as sent:
+    with sent_by(kit.engine) as sent:
         assert list(prune(kit.books, KEPT)) == [4, 4, 2, 0]
-    assert sum(each.startswith("DELETE FROM job_runs") for each in sent) == 3
+    assert count(sent, "DELETE FROM job_runs") == 3
     assert ids(kit) == []
 
 
@@ -144,9 +128,9 @@ def test_all_batches_of_a_transaction_are_noted_at_once(kit: Kit) -> None:
         finished(kit, "succeeded", 20, batch_id=member)
         finished(kit, "dead", 1, batch_id=member)
     finished(kit, "cancelled", 20, batch_id=batches[0])
-    with statements(kit) as sent:
+    with sent_by(kit.engine) as sent:
         assert pruned(kit) == 8
-    assert sum(each.startswith("UPDATE job_batches") for each in sent) == 1
+    assert count(sent, "UPDATE job_batches") == 1
     with Session(kit.engine) as session:
         noted = session.scalars(select(JobBatch.pruned).order_by(JobBatch.id)).all()
     assert noted == [{"succeeded": 2, "cancelled": 1}, {"succeeded": 2}, *[{"succeeded": 1}] * 3]
@@ -249,11 +233,12 @@ def test_time_that_nobody_can_read_is_no_age(kit: Kit) -> None:
 
 def test_prunable_counts_what_prune_would_delete(kit: Kit) -> None:
     finished(kit, "succeeded", 15)
-    finished(kit, "succeeded", 1)
-    finished(kit, "dead", 100)
+    kept = [finished(kit, "succeeded", 1), finished(kit, "dead", 89)]
+    finished(kit, "dead", 91)
     assert prunable(kit.books, KEPT) == 2
-    assert len(ids(kit)) == 3
+    assert len(ids(kit)) == 4
     assert pruned(kit) == 2
+    assert ids(kit) == kept
 
 
 def test_effects_go_when_done_long_ago_and_never_while_open(kit: Kit) -> None:

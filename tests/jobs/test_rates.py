@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from flask_cronjobs.jobs import orders, rates
+from flask_cronjobs.jobs import rates
 from flask_cronjobs.jobs.rates import Slot
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.models import JobRate
@@ -76,29 +76,6 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     assert kit.row(second).rate_mark == "waits"
 
 
-@pytest.mark.parametrize("number", [3, 30])
-def test_claim_takes_no_more_slots_than_there_are(kit: Kit, number: int) -> None:
-    kit.runs(number, rate_key="key")
-    claims = kit.claim()
-    assert len(claims) == number
-    rate = HUNDRED._replace(burst=10)
-    slots = spent(kit, claims, rate)
-    assert [slot is not None for slot in slots] == [place < 10 for place in range(number)]
-
-
-def test_key_gives_slots_back_that_nobody_has_passed(kit: Kit) -> None:
-    kit.runs(3, rate_key="key")
-    rate = HUNDRED._replace(burst=3)
-    first, second, third = spent(kit, kit.claim(), rate)
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    rates.give_back(kit.books, [first])
-    assert tat(kit) == third.after, "others have passed it"
-    rates.give_back(kit.books, [second, third])
-    assert tat(kit) == first.after
-
-
 def test_first_due_runs_of_each_key_come_first(kit: Kit) -> None:
     low, high = waiting(kit)[0], waiting(kit, priority=1)[0]
     waiting(kit, priority=9, run_at=ago(seconds=-60))
@@ -126,15 +103,6 @@ def test_runs_that_this_worker_cannot_take_do_not_keep_others(kit: Kit) -> None:
     for _ in range(2):
         opened(kit, elsewhere=frozenset({"far"}))
     assert kit.claim_ids(elsewhere=frozenset({"far"})) == [mine]
-
-
-def test_run_of_a_strict_order_waits_for_its_turn_first(kit: Kit) -> None:
-    strict: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "skip"}
-    first, _ = waiting(kit, number=2, order_mark="new", **strict)
-    assert opened(kit).opened == 0
-    orders.give(kit.books)
-    assert opened(kit).opened == 1
-    assert kit.claim_ids() == [first]
 
 
 @pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])

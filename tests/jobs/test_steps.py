@@ -9,17 +9,11 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
 from flask_cronjobs import CronJobs, NotFound, StateConflict
-from flask_cronjobs.jobs.runs.detail import RunView, facts_of, find_run
+from flask_cronjobs.jobs.runs.detail import facts_of
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.jobs.step_views import SHOWN
 from flask_cronjobs.models import JobStep
-from tests.rows import Rows, ago
-
-
-def view_of(state: State, run_id: int) -> RunView:
-    found = find_run(state, run_id)
-    assert found is not None
-    return found
+from tests.rows import Rows, ago, view_of
 
 
 def test_a_run_has_its_steps_in_order(state: State, rows: Rows) -> None:

@@ -1,14 +1,19 @@
-"""Rows of ticks."""
+"""Rows of ticks: what each says, and that they stay few."""
 
 from __future__ import annotations
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs.ticks import TICK_COUNTS, begin, finish, seen
+from flask_cronjobs.jobs import ticks as ticks_module
+from flask_cronjobs.jobs.ticks import TICK_COUNTS, finish, seen
 from flask_cronjobs.models import JobTick
 from flask_cronjobs.types import TickReport
 from tests.kit import Kit
+from tests.marks import on_postgresql
+from tests.plans import sent_by
+from tests.rows import ago
 
 
 def ticks(kit: Kit) -> list[JobTick]:
@@ -18,7 +23,9 @@ def ticks(kit: Kit) -> list[JobTick]:
 
 def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
     before = kit.definitions.now()
-    row = begin(kit.books, "host:7", "host", 7, queues=["mail", "a"], version="1", resident=True)
+    row = ticks_module.begin(
+        kit.books, "host:7", "host", 7, queues=["mail", "a"], version="1", resident=True
+    )
     assert before <= row.now <= kit.definitions.now()
     (begun,) = ticks(kit)
     assert (begun.worker, begun.host, begun.pid) == ("host:7", "host", 7)
@@ -35,8 +42,74 @@ def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
 
 
 def test_tick_says_that_it_is_alive(kit: Kit) -> None:
-    row = begin(kit.books, "host:7", "host", 7)
+    row = ticks_module.begin(kit.books, "host:7", "host", 7)
     assert ticks(kit)[0].queues is None
     kit.sql("UPDATE job_ticks SET seen_at = '2000-01-01'")
     seen(kit.books, row.id)
     assert ticks(kit)[0].seen_at.year > 2000
+
+
+def begin(kit: Kit, hours: float = 0, finished: bool = False) -> int:
+    """Begin a tick, as if so many hours ago."""
+    row = ticks_module.begin(kit.books, "host:7", "host", 7)
+    if finished:
+        finish(kit.books, row.id, TickReport("host:7"), 0.0)
+    with kit.engine.begin() as connection:
+        aged = update(JobTick).where(JobTick.id == row.id).values(started_at=ago(hours=hours))
+        connection.execute(aged)
+    return row.id
+
+
+def tick_ids(kit: Kit) -> list[int]:
+    return [row.id for row in kit.sql("SELECT id FROM job_ticks ORDER BY id")]
+
+
+class TestGrowth:
+    def test_rows_are_kept_for_a_day_and_go_as_ticks_begin(self, kit: Kit) -> None:
+        begin(kit, 30, finished=True)
+        begin(kit, 26, finished=True)
+        kept = [begin(kit, 23, finished=True), begin(kit)]
+        assert tick_ids(kit) == kept
+
+    def test_rows_go_though_every_tick_is_killed(self, kit: Kit) -> None:
+        for _ in range(10):
+            begin(kit, 26)
+        assert len(tick_ids(kit)) == 1, "each begins, and deletes the one before it"
+
+    def test_the_last_tick_that_finished_stays_until_another_has(self, kit: Kit) -> None:
+        last = begin(kit, 50, finished=True)
+        begin(kit, 40)
+        unfinished = begin(kit)
+        assert tick_ids(kit) == [last, unfinished]
+        later = begin(kit, 1, finished=True)
+        assert tick_ids(kit) == [last, unfinished, later]
+        now = begin(kit)
+        assert tick_ids(kit) == [unfinished, later, now]
+
+    def test_a_crowd_of_old_rows_goes_in_batches(
+        self, kit: Kit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        many = [begin(kit) for _ in range(10)]
+        kit.sql("UPDATE job_ticks SET started_at = '2000-01-01'")
+        monkeypatch.setattr(ticks_module, "CHUNK", 4)
+        left = [len(tick_ids(kit)) for _ in many[:3] if begin(kit)]
+        assert left == [7, 4, 3]
+
+    def test_most_ticks_send_one_statement_for_it(self, kit: Kit) -> None:
+        begin(kit, 24.9, finished=True)
+        begin(kit, 23, finished=True)
+        with sent_by(kit.engine) as sent:
+            ticks_module.begin(kit.books, "host:7", "host", 7)
+        assert [statement.split()[0] for statement, _ in sent.statements] == ["INSERT"]
+
+    @on_postgresql
+    def test_a_row_that_somebody_has_locked_is_passed_over(self, kit: Kit) -> None:
+        locked, free = begin(kit), begin(kit)
+        kit.sql("UPDATE job_ticks SET started_at = '2000-01-01'")
+        with kit.engine.begin() as operator:
+            operator.execute(text(f"SELECT 1 FROM job_ticks WHERE id = {locked} FOR UPDATE"))
+            now = begin(kit)
+            assert free not in tick_ids(kit)
+        assert tick_ids(kit) == [locked, now]
+        begin(kit)
+        assert locked not in tick_ids(kit)

@@ -18,6 +18,7 @@ import flask_cronjobs
 from flask_cronjobs import CronJobs, models
 from flask_cronjobs.models import JobRun, copies
 from flask_cronjobs.models.copies import PREFIX, add_tables
+from tests.kit import in_threads
 
 NAMES = frozenset(JobRun.metadata.tables)
 
@@ -105,11 +106,7 @@ def test_threads_that_look_at_once_find_them_all() -> None:
         together.wait()
         found.append({name for name in NAMES if name in metadata.tables} >= NAMES)
 
-    threads = [threading.Thread(target=look) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[look] * 8)
     assert found == [True] * 8
 
 

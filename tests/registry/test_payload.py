@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import json
+import math
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
@@ -10,11 +12,19 @@ from typing import Any
 
 import pytest
 from flask_sqlalchemy import SQLAlchemy
+from hypothesis import given
+from hypothesis import strategies as st
 from werkzeug.datastructures import CombinedMultiDict, ImmutableMultiDict, MultiDict
 from werkzeug.local import LocalProxy
 
 from flask_cronjobs import CronJobs, PayloadError
-from flask_cronjobs.registry.payload import MAX_DEPTH, check_payload, kept_result
+from flask_cronjobs.registry.payload import (
+    MAX_DEPTH,
+    check_payload,
+    checked_text,
+    kept_result,
+    payload_text,
+)
 from tests.marks import on_both
 
 LIMIT = 64 * 1024
@@ -247,3 +257,80 @@ def test_refusal_of_unknown_arguments_stays_short() -> None:
         with pytest.raises(TypeError, match=r"^greet\(\) ") as refusal:
             greet.payload_from(payload)
         assert len(str(refusal.value)) < 6000
+
+
+# The fast way to the JSON text gives what the thorough one gives, and refuses the same
+
+
+FEW_BYTES = 200
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+class Text(str):
+    """A text that json writes like any other."""
+
+
+ODD: list[Any] = [
+    *("", "a\0b", "\ud800", "\udfff", "é", "😀", "\\u0000", "\\ud800", "\x7f\u2028\n", "x" * 190),
+    *(0, -1, 2**63, -(2**63), 2**64, 10**150, 10**5000, True, False, None, Number.ONE, Text("t")),
+    *(0.5, -0.0, 1e22, math.inf, -math.inf, math.nan),
+    *([], [1, "\0"], (1, 2), {}, {"a": {1: 2}}, {"a": float("nan")}, {1, 2}, b"x", object()),
+]
+values = st.one_of(
+    st.sampled_from(ODD), st.text(), st.integers(), st.floats(), st.lists(st.integers(), max_size=3)
+)
+payloads = st.dictionaries(
+    st.one_of(st.sampled_from(["user_id", "a\0", "\ud800", Text("k"), 1, None]), st.text()),
+    values,
+    max_size=4,
+)
+
+
+def outcome(text: Any, payload: Any) -> object:
+    try:
+        return text(payload, FEW_BYTES)
+    except PayloadError as error:
+        return str(error)
+
+
+@given(payload=payloads)
+def test_both_ways_agree(payload: dict[Any, object]) -> None:
+    def thorough(given: Any, limit: int) -> str:
+        return checked_text(given, limit)
+
+    assert outcome(payload_text, payload) == outcome(thorough, payload)
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: ascii(type(value)))
+def test_odd_values_agree(value: Any) -> None:
+    test_both_ways_agree.hypothesis.inner_test({"a": value})  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("size", [FEW_BYTES - 10, FEW_BYTES - 9, FEW_BYTES - 8, FEW_BYTES])
+def test_limit_is_the_same_to_the_byte(size: int) -> None:
+    test_both_ways_agree.hypothesis.inner_test({"a": "x" * size})  # type: ignore[attr-defined]
+    test_both_ways_agree.hypothesis.inner_test({"a": "é" * (size // 2)})  # type: ignore[attr-defined]
+
+
+@given(payload=st.dictionaries(st.sampled_from(["user_id", "week", "self", "more", "é"]), values))
+def test_names_alone_tell_right_arguments_from_wrong_ones(payload: dict[Any, object]) -> None:
+    """As the signature does, also where the handler takes any, and where it takes none."""
+    jobs = CronJobs()
+
+    def some(user_id: int, *, week: str = "now") -> None: ...
+    def none() -> None: ...
+    def any_of(user_id: int = 0, **more: object) -> None: ...
+
+    for handler in (some, none, any_of):
+        task: Any = jobs.task(handler)
+        for arguments in (payload, {**payload, "user_id": 1}, {"user_id": 1, "week": 2}, {}):
+            try:
+                task._signature.bind(**arguments)
+            except TypeError:
+                with pytest.raises(TypeError):
+                    task.payload_from(arguments)
+            else:
+                assert task.payload_from(arguments) == arguments

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
-from flask_cronjobs import SetupError, TimedOut, run_dead, run_succeeded
-from flask_cronjobs.models import JobEffect, JobFailure, JobRun
-from flask_cronjobs.testing import drain, enqueued, travel
-from flask_cronjobs.types import Outcome
+from flask_cronjobs import SetupError, TimedOut, current_run
+from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobStep
+from flask_cronjobs.testing import drain, enqueued, run, travel
 from tests.testing.conftest import SHARED, in_each_setup
 from tests.testing.shop import OutOfStockError, Shop
 
@@ -64,13 +62,6 @@ def test_drain_with_delayed_runs_retries_until_the_run_is_dead(shop: Shop) -> No
     assert (ended.status, ended.attempts) == ("dead", 3)
     assert ended.finished_at is not None
     assert (ended.finished_at - ended.created_at).total_seconds() >= 60 + 120
-
-
-def test_drain_with_delayed_runs_what_is_enqueued_for_tomorrow(shop: Shop) -> None:
-    shop.mail.using(delay=86_400, commit=True).enqueue(5)
-    assert drain(shop.jobs).attempts == 0
-    assert drain(shop.jobs, with_delayed=True).succeeded == 1
-    assert shop.mailed == [5]
 
 
 def test_decisions_of_a_handler_are_not_raised(shop: Shop) -> None:
@@ -136,28 +127,6 @@ def test_async_handlers_run(shop: Shop) -> None:
     run_id = shop.fetch.using(commit=True).enqueue(1).id
     drain(shop.jobs)
     assert shop.db.session.get_one(JobRun, run_id).result == 2
-
-
-def test_signals_and_the_log_tell_of_the_runs(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    told = []
-
-    def receive(sender: object, outcome: Outcome, **rest: object) -> None:
-        told.append(outcome.kind)
-
-    caplog.set_level(logging.INFO, "flask_cronjobs")
-    with run_succeeded.connected_to(receive), run_dead.connected_to(receive):
-        shop.mail.using(commit=True).enqueue(1)
-        drain(shop.jobs)
-    assert told == ["succeeded"]
-    assert "succeeded" in caplog.text
-
-
-def test_objects_of_the_test_show_what_became_of_them(shop: Shop) -> None:
-    run = shop.mail.enqueue(1)
-    shop.db.session.commit()
-    run_id = run.id  # Loads it again: the session is in a transaction.
-    drain(shop.jobs)
-    assert shop.db.session.get_one(JobRun, run_id).status == "succeeded"
 
 
 def test_uncommitted_runs_are_an_error_not_nothing_to_do(shop: Shop) -> None:
@@ -286,3 +255,61 @@ def test_runs_that_were_enqueued_ahead_of_the_clock_are_not_passed_over(shop: Sh
     assert drain(with_delayed=True).succeeded == 1
     shop.mail.using(commit=True, delay=60).enqueue(2)
     assert drain().succeeded == 0  # It waits as it was told to.
+
+
+# Durable steps
+
+
+def close_month(shop: Shop) -> Any:
+    """A task that does all that steps can do, and fails once."""
+
+    def order() -> int:
+        made = shop.Order()
+        shop.db.session.add(made)
+        shop.db.session.flush()
+        return int(made.id)
+
+    @shop.jobs.task(name="close_month", retry=2)
+    def close() -> Any:
+        first = shop.jobs.step("first", order)
+        for ids in shop.jobs.each("orders", lambda after: [1, 2][after or 0 :][:1]):
+            order()
+            if ids == [2] and current_run.attempt == 1:
+                raise RuntimeError("in the second chunk")
+        shop.jobs.sleep("a day", timedelta(days=1))
+        return [first, shop.jobs.wait("approved")]
+
+    return close
+
+
+@in_each_setup
+def test_drain_goes_from_step_to_step(shop: Shop) -> None:
+    close = close_month(shop)
+    close.using(commit=True).enqueue()
+    assert drain(raise_errors=False).failed == 1
+    (made,) = enqueued("close_month")
+    assert shop.jobs.signal(made, "approved", "by ann")
+    shop.db.session.commit()
+    drain(with_delayed=True)
+    (made,) = enqueued("close_month")
+    assert made.status == "succeeded"
+    assert isinstance(made.result, list)
+    assert made.result[1] == "by ann"
+    assert shop.db.session.scalar(select(func.count()).select_from(shop.Order)) == 3
+    steps = shop.db.session.scalar(select(func.count()).select_from(JobStep))
+    assert steps == 4
+
+
+@in_each_setup
+def test_run_returns_the_run_as_it_waits(shop: Shop) -> None:
+    def approve() -> Any:
+        shop.jobs.step("first", lambda: 1)
+        return shop.jobs.wait("approved", timeout=60)
+
+    shop.jobs.task(name="approve")(approve)
+    made = run("approve")
+    assert (made.status, made.attempts) == ("queued", 0)
+    shop.jobs.signal(made, "approved")
+    shop.db.session.commit()
+    drain()
+    assert [each.result for each in enqueued("approve")] == [True]

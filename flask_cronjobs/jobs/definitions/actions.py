@@ -65,27 +65,6 @@ class QueuedRun(NamedTuple):
     is_new: bool
 
 
-def run_now(
-    state: State,
-    name: str,
-    payload: Mapping[str, object] | None = None,
-    actor: str = DEFAULT_ACTOR,
-    tasks: bool = True,
-) -> int:
-    """Queue a run of a definition or a task, due now.
-
-    :param name: a definition's name, or else a task's.
-    :param payload: the handler's keyword arguments; default: the definition's payload.
-    :param tasks: whether *name* may be a task's.
-    :returns: the run's id.
-    :raises NotFound: no definition or task has that name; the message suggests similar names.
-    :raises UnknownTask: the definition's task is not declared by this app's code.
-    :raises TypeError: the handler does not take *payload*.
-    :raises PayloadError: *payload* is not plain JSON.
-    """
-    return queue_run(state, name, payload, actor, tasks).id
-
-
 def queue_run(
     state: State,
     name: str,
@@ -94,9 +73,17 @@ def queue_run(
     tasks: bool = True,
     options: EnqueueOptions = _DUE_NOW,
 ) -> QueuedRun:
-    """Queue a run of a definition or a task, as `run_now`, with options as of `Task.using`.
+    """Queue a run of a definition or a task.
 
-    :param options: all but ``replace``: a run that waits with the key stays as it is.
+    :param name: a definition's name, or else a task's.
+    :param payload: the handler's keyword arguments; default: the definition's payload.
+    :param tasks: whether *name* may be a task's.
+    :param options: as of `Task.using`, all but ``replace``: a run that waits with the key stays as
+        it is.
+    :raises NotFound: no definition or task has that name; the message suggests similar names.
+    :raises UnknownTask: the definition's task is not declared by this app's code.
+    :raises TypeError: the handler does not take *payload*.
+    :raises PayloadError: *payload* is not plain JSON.
     :raises TaskError: an option is invalid.
     :raises KeyConflict: the idempotency key belongs to a run of another task.
     """

@@ -60,6 +60,10 @@ def _equals(column: str) -> Condition:
     return lambda _, value: RUNS.c[column] == value
 
 
+def _equals_or_lacks(column: str) -> Condition:
+    return lambda _, value: func.coalesce(RUNS.c[column], "") == value
+
+
 def _refers_to(column: str, key: Any) -> Condition:
     owner = key.table.c.id
     return lambda _, value: RUNS.c[column] == select(owner).where(key == value).scalar_subquery()
@@ -68,14 +72,6 @@ def _refers_to(column: str, key: Any) -> Condition:
 def _has_error(_: Reader, part: str) -> ColumnElement[bool]:
     texts = (RUNS.c.error_type, RUNS.c.last_error)
     return or_(*(each.icontains(part, autoescape=True) for each in texts))
-
-
-def _is_of_type(_: Reader, name: str) -> ColumnElement[bool]:
-    return func.coalesce(RUNS.c.error_type, "") == name
-
-
-def _is_alike(_: Reader, name: str) -> ColumnElement[bool]:
-    return func.coalesce(RUNS.c.fingerprint, "") == name
 
 
 def _is_newer(reader: Reader, age: float) -> ColumnElement[bool]:
@@ -119,6 +115,7 @@ WAITS: tuple[str, ...] = ("turn", "paused", "undeclared", "later", "rate")
 _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
 _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
+_OF_GROUP = _equals_or_lacks("fingerprint")
 _ALIKE = "Only runs whose error is of this group: see errors."
 _TOUCHED = "Only runs that this operation was the last to change."
 _IN_ERROR = "Only with TEXT in the error's type or message."
@@ -136,8 +133,15 @@ FILTERS = (
     Filter("overdue", "flag", _all, "Only runs that have waited too long.", is_rare=True),
     Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
     Filter("waits", "wait", _waits, "Only runs that wait for this.", "waits:", is_rare=True),
-    Filter("error_type", "type", _is_of_type, label="error", is_rare=True),
-    Filter("fingerprint", "type", _is_alike, _ALIKE, "errors of group", is_rare=True),
+    Filter("error_type", "type", _equals_or_lacks("error_type"), label="error", is_rare=True),
+    Filter(
+        "fingerprint",
+        "type",
+        _equals_or_lacks("fingerprint"),
+        _ALIKE,
+        "errors of group",
+        is_rare=True,
+    ),
     Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
     Filter("since", "time", _is_since, "Ended (or due) at TIME or later.", is_rare=True),
     Filter("until", "time", _is_until, "Ended (or due) at TIME or before.", is_rare=True),

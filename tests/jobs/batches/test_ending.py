@@ -6,9 +6,8 @@ from functools import partial
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
 
-from flask_cronjobs.jobs.batches.ending import close_batch, end_batch, end_batches
+from flask_cronjobs.jobs.batches.ending import end_batch, end_batches
 from flask_cronjobs.jobs.batches.rows import OpenBatch, open_batch
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, in_threads
@@ -82,16 +81,6 @@ def test_batch_that_is_being_filled_is_neither_ended_nor_waited_for(kit: Kit) ->
     assert end_batches(kit.books, lambda outcome: None).enqueued == 1
 
 
-def test_closing_waits_for_who_fills(kit: Kit) -> None:
-    make_batch(kit, closed=False)
-    with kit.engine.begin() as connection:
-        assert close_batch(connection, kit.books.dialect, "nothing") == (False, None)
-        found, ended = close_batch(connection, kit.books.dialect, "b")
-    assert found
-    assert ended is not None
-    assert thens(kit) == 1
-
-
 def test_stopping_goes_on_where_it_was_left(kit: Kit) -> None:
     batch = make_batch(kit, on_dead="stop")
     kit.runs(30, batch_id=batch, priority=-1)
@@ -106,10 +95,3 @@ def test_stopping_goes_on_where_it_was_left(kit: Kit) -> None:
     assert (done.enqueued, len(told), len(set(told))) == (1, 31, 31)
     statuses = kit.sql("SELECT status, count(*) FROM job_runs GROUP BY status ORDER BY status")
     assert [tuple(row) for row in statuses] == [("cancelled", 31), ("dead", 1), ("queued", 1)]
-
-
-def test_impossible_batches_are_refused(kit: Kit) -> None:
-    for values in ("finished_at = CURRENT_TIMESTAMP", "total = 1", "on_dead = 'explode'"):
-        make_batch(kit, values, closed=values == "total = 1")
-        with pytest.raises(IntegrityError):
-            kit.sql(f"UPDATE job_batches SET {values}")

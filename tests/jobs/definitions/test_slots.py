@@ -11,7 +11,7 @@ from sqlalchemy import update
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule.catchup import Slot
 from tests.kit import Kit, in_threads, plan
-from tests.rows import ago, now
+from tests.rows import TERMINAL, ago, now
 
 
 @pytest.fixture
@@ -37,16 +37,6 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit, at: 
     assert kit.claim_one().scheduled_for == at
 
 
-def test_plan_made_from_an_older_watermark_is_dropped(kit: Kit, at: datetime) -> None:
-    one, two, three = (kit.define(name, due=at) for name in "abc")
-    kit.slots.record_slots([plan(two, at)])
-    watermark = kit.definition(two).next_run_at
-    recorded = kit.slots.record_slots([plan(each, at) for each in (one, two, three)])
-    assert {slot.definition_id for slot in recorded} == {one, three}
-    assert kit.definition(two).next_run_at == watermark
-    assert len(kit.all_rows()) == 3
-
-
 def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit, at: datetime) -> None:
     """Whatever moved the watermark back: a restored backup, a hand."""
     definition = kit.define(due=at, overlap="allow")
@@ -64,51 +54,30 @@ def test_paused_definition_records_nothing(kit: Kit, at: datetime) -> None:
     assert kit.definition(definition).next_run_at == at
 
 
-class TestOverlap:
-    LIVE: tuple[dict[str, Any], ...] = (
-        {"status": "queued"},
-        {"status": "running", "attempts": 1, "locked_by": "host:1:x", "locked_until": ago(-3600)},
-    )
-    #: Ended, or waiting for its retry.
-    OTHERS: tuple[dict[str, Any], ...] = (
-        {"status": "failed", "run_at": ago(-3600)},
-        *(
-            {"status": status, "finished_at": ago()}
-            for status in ("succeeded", "dead", "cancelled", "skipped")
-        ),
-    )
+#: An earlier run of a definition by its status, and whether it is live.
+EARLIER: dict[str, tuple[dict[str, Any], bool]] = {
+    "queued": ({}, True),
+    "running": ({"attempts": 1, "locked_by": "host:1:x", "locked_until": ago(-3600)}, True),
+    "failed": ({"run_at": ago(-3600)}, False),  # It waits for its retry.
+    **{status: ({"finished_at": ago()}, False) for status in TERMINAL},
+}
 
-    @pytest.mark.parametrize("live", LIVE, ids=lambda live: live["status"])
-    def test_slot_is_skipped_and_recorded_while_an_earlier_run_is_live(
-        self, kit: Kit, at: datetime, live: dict[str, Any]
-    ) -> None:
-        definition = kit.define(due=at)
-        kit.run(definition_id=definition, scheduled_for=ago(hours=1), **live)
-        (recorded,) = kit.slots.record_slots([plan(definition, at)])
-        row = kit.row(recorded.run_id)
-        assert (row.status, row.error_type, row.attempts) == ("skipped", "Overlap", 0)
-        assert row.finished_at is not None
-        assert row.last_error == recorded.reason == "overlap: an earlier run was not finished"
-        assert recorded.skipped == 1
 
-    @pytest.mark.parametrize("run", OTHERS, ids=lambda run: run["status"])
-    def test_run_that_has_ended_or_waits_for_its_retry_does_not_stand_in_the_way(
-        self, kit: Kit, at: datetime, run: dict[str, Any]
-    ) -> None:
-        definition = kit.define(due=at)
-        kit.run(definition_id=definition, scheduled_for=ago(hours=1), **run)
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+def test_slot_is_skipped_and_recorded_while_an_earlier_run_of_its_definition_is_live(
+    kit: Kit, at: datetime, overlap: str
+) -> None:
+    for status, (values, live) in EARLIER.items():
+        definition = kit.define(status, due=at, overlap=overlap)
+        kit.run(status, status=status, definition_id=definition, scheduled_for=ago(3600), **values)
         (recorded,) = kit.slots.record_slots([plan(definition, at)])
-        assert recorded.skipped == 0
-
-    @pytest.mark.parametrize("overlap", ["skip", "allow"])
-    def test_another_definition_s_run_or_an_allowed_one_does_not_either(
-        self, kit: Kit, at: datetime, overlap: str
-    ) -> None:
-        definition, other = kit.define(due=at, overlap=overlap), kit.define("other")
-        live = definition if overlap == "allow" else other
-        kit.run(definition_id=live, scheduled_for=ago(hours=1))
-        (recorded,) = kit.slots.record_slots([plan(definition, at)])
-        assert (recorded.skipped, kit.row(recorded.run_id).status) == (0, "queued")
+        row, skips = kit.row(recorded.run_id), live and overlap == "skip"
+        assert (recorded.skipped, row.status) == (skips, "skipped" if skips else "queued"), status
+        assert row.last_error == recorded.reason
+        if skips:
+            assert (row.error_type, row.attempts) == ("Overlap", 0)
+            assert row.finished_at is not None
+            assert recorded.reason == "overlap: an earlier run was not finished"
 
 
 def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit, at: datetime) -> None:
@@ -124,13 +93,6 @@ def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit, at: datetime
     assert kit.row(run.run_id).status == "queued"
 
 
-def test_catch_up_of_several_slots_queues_each(kit: Kit) -> None:
-    times = [ago(minutes=minutes) for minutes in (4, 3, 2)]
-    definition = kit.define(due=times[0], overlap="allow")
-    kit.slots.record_slots([plan(definition, times[0], *(Slot(definition, at) for at in times))])
-    assert [claim.scheduled_for for claim in kit.claim()] == times
-
-
 def test_racing_ticks_record_each_slot_once(kit: Kit, at: datetime) -> None:
     plans = [plan(kit.define(f"definition {number}", due=at), at) for number in range(30)]
     recorded: list[int] = []
@@ -144,3 +106,61 @@ def test_racing_ticks_record_each_slot_once(kit: Kit, at: datetime) -> None:
     in_threads(*[compete] * 6)
     assert sorted(recorded) == sorted(each.definition_id for each in plans)
     assert len(kit.all_rows()) == 30
+
+
+# No two runs of a definition with overlap="skip" are at work at once
+
+
+def define_with_slots(kit: Kit, *minutes: int, **values: Any) -> int:
+    """A definition with a queued run for the slot of each of *minutes* ago."""
+    times = [ago(minutes=each) for each in minutes]
+    definition = kit.define(due=times[0], **values)
+    kit.slots.record_slots([plan(definition, times[0], *(Slot(definition, at) for at in times))])
+    return definition
+
+
+def test_slots_that_are_caught_up_run_one_after_the_other(kit: Kit) -> None:
+    define_with_slots(kit, 4, 3, 2)
+    done = []
+    other = kit.another()
+    with other.books:
+        for _ in range(3):
+            claim = kit.claim_one()
+            assert other.claim() == ()
+            done.append(claim.scheduled_for)
+            assert kit.finish(claim)
+    assert done == sorted(done)
+    assert kit.claim() == ()
+
+
+def test_retry_and_the_next_slot_s_run_are_not_at_work_at_once(kit: Kit) -> None:
+    definition = define_with_slots(kit, 2)
+    first = kit.claim_one()
+    assert kit.finish(first, "failed", delay=3600)
+    watermark = kit.definition(definition).next_run_at
+    assert watermark is not None
+    (recorded,) = kit.slots.record_slots(
+        [plan(definition, watermark, Slot(definition, ago(minutes=1)))]
+    )
+    assert recorded.skipped == 0
+    second = kit.claim_one()
+    assert second.id == recorded.run_id
+    kit.sql("UPDATE job_runs SET run_at = scheduled_for WHERE status = 'failed'")
+    assert kit.claim() == ()
+    assert kit.finish(second)
+    assert kit.claim_one().id == first.id
+
+
+def test_definition_with_a_wider_key_of_its_own_is_alone_in_it(kit: Kit) -> None:
+    definition = define_with_slots(kit, 4, 3, concurrency_key="shop", concurrency_limit=3)
+    other = kit.run(concurrency_key="shop", concurrency_limit=3, run_at=now())
+    claim = kit.claim_one()
+    assert claim.definition_id == definition
+    kit.sql("UPDATE job_runs SET run_at = :late WHERE status = 'queued' AND definition_id > 0",
+            late=now() + timedelta(hours=1))  # fmt: skip
+    assert kit.claim_ids() == [other]
+
+
+def test_overlap_that_is_allowed_runs_side_by_side(kit: Kit) -> None:
+    define_with_slots(kit, 4, 3, 2, overlap="allow")
+    assert len(kit.claim()) == 3

@@ -30,11 +30,11 @@ from flask_cronjobs.jobs.definitions.actions import (
     pause,
     queue_run,
     resume,
-    run_now,
 )
 from flask_cronjobs.jobs.effects import effect_done, effect_redo
 from flask_cronjobs.jobs.pruning import prune_all as prune
-from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
+from flask_cronjobs.jobs.runs import actions as module
+from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
@@ -73,15 +73,6 @@ def test_retry_queues_a_run_that_did_not_succeed(
     assert (run.attempts, run.max_attempts) == (10, then)
 
 
-@pytest.mark.parametrize("status", ["queued", "failed"])
-def test_cancel_ends_a_waiting_run_at_once(state: State, rows: Rows, status: str) -> None:
-    run_id = rows.run(status)
-    assert CANCEL.one(state, run_id, "ada").status == "cancelled"
-    run = rows.get(run_id)
-    assert (run.status, run.last_error) == ("cancelled", "cancelled by ada")
-    assert run.finished_at is not None
-
-
 def test_cancel_asks_the_worker_of_a_running_run(state: State, rows: Rows) -> None:
     run_id = rows.run("running")
     assert CANCEL.one(state, run_id).status == "running"
@@ -108,15 +99,20 @@ def test_discarded_run_ends_cancelled_from_now_on_and_can_be_retried(
     assert rows.get(run_id).status == "queued"
 
 
-def test_waiting_run_that_is_cancelled_is_told_and_one_at_work_is_not_yet(
-    state: State, rows: Rows
+@pytest.mark.parametrize("status", ["queued", "failed"])
+def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
+    state: State, rows: Rows, status: str
 ) -> None:
-    waiting, working = rows.run("queued"), rows.run("running")
+    run_id = rows.run(status)
     with heard() as told:
-        CANCEL.one(state, waiting, "ada")
-        CANCEL.one(state, working, "ada")
-    (only,) = told
-    assert (only.id, only.kind, only.error) == (waiting, "cancelled", "cancelled by ada")
+        assert CANCEL.one(state, run_id, "ada").status == "cancelled"
+        CANCEL.one(state, rows.run("running"))  # Of this, its worker tells.
+    run = rows.get(run_id)
+    assert (run.status, run.last_error) == ("cancelled", "cancelled by ada")
+    assert run.finished_at is not None
+    assert [(each.id, each.kind, each.error) for each in told] == [
+        (run_id, "cancelled", "cancelled by ada")
+    ]
 
 
 @contextmanager
@@ -129,6 +125,10 @@ def heard() -> Generator[list[Outcome]]:
 
     with run_cancelled.connected_to(hear):
         yield told
+
+
+def run_now(*args: Any, **kwargs: Any) -> int:
+    return queue_run(*args, **kwargs).id
 
 
 ACTIONS = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
@@ -171,29 +171,7 @@ def test_an_action_allows_or_refuses_each_status(state: State, action: Action) -
         action.one(state, 4711)
 
 
-def test_a_retried_run_is_run_by_the_next_tick(state: State, rows: Rows, jobs: CronJobs) -> None:
-    jobs.task(name="send")(lambda: None)
-    run_id = rows.run("dead", attempts=10)
-    with state.app.app_context():
-        jobs.retry(run_id)
-        jobs.tick()
-    assert rows.get(run_id).status == "succeeded"
-
-
 # Many at once
-
-
-def test_retry_many_by_filter_takes_dead_runs_and_counts_progress(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
-    dead = [rows.run("dead", error_type="OSError") for _ in range(5)]
-    others = [rows.run("dead"), rows.run("failed", error_type="OSError")]
-    steps: list[int] = []
-    result = RETRY.many(state, RunFilter(error_type="OSError"), progress=steps.append)
-    assert (result.changed, result.left, steps) == (5, 0, [2, 2, 1])
-    assert {rows.get(run_id).status for run_id in dead} == {"queued"}
-    assert [rows.get(run_id).status for run_id in others] == ["dead", "failed"]
 
 
 @pytest.mark.parametrize(
@@ -224,37 +202,6 @@ def test_many_leave_what_has_moved_on_and_what_is_beyond_their_limit(
     result = RETRY.many(state, RunFilter(status="dead"), most=2)
     assert (result.changed, result.left, result.beyond) == (2, 0, 3)
     assert [rows.get(run_id).status for run_id in dead].count("queued") == 2
-
-
-@pytest.mark.parametrize("verb", ["retry", "cancel"])
-def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
-    state: State,
-    rows: Rows,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    verb: str,
-) -> None:
-    """A web server ends a worker whose request takes too long by SystemExit."""
-    caplog.set_level(logging.INFO, "flask_cronjobs")
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
-    status: Status = "dead" if verb == "retry" else "queued"
-    for _ in range(5):
-        rows.run(status, job_type="a\nb")
-    steps: list[int] = []
-
-    def stop(done: int) -> None:
-        steps.append(done)
-        if len(steps) == 2:
-            raise SystemExit(1)
-
-    with pytest.raises(SystemExit):
-        ACTIONS[verb].many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
-    begun, *each, ended = (record.getMessage() for record in caplog.records)
-    assert "by ada: 5 runs of" in begun
-    assert f"of a b, status {status}" in begun
-    assert len(each) == 4
-    assert not any("\n" in line for line in each)
-    assert ended.endswith("by ada: 4 runs")
 
 
 @pytest.mark.parametrize(
@@ -559,10 +506,26 @@ def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
         db.session.rollback()
 
 
-def test_verb_works_beside_a_session_that_only_reads(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs
+# What a person sees of runs before they are changed
+
+
+def test_preview_has_the_first_runs_and_the_split_by_error(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs.task(name="send")(lambda: None)
-    with app.app_context():
-        assert db.session.scalars(select(JobRun)).all() == []
-        assert jobs.run_now("send")
+    monkeypatch.setattr(module, "SHOWN", 2)
+    kinds = ("KeyError", "ValueError", None, "ValueError", "KeyError", "ValueError")
+    ids = [rows.run("dead", error_type=kind) for kind in kinds][::-1]
+    found = preview(state, ids)
+    assert [row.id for row in found.first] == ids[:2]
+    assert found.split() == ["3 of send, ValueError", "2 of send, KeyError"]
+    assert found.heading(6) == "By task and error"
+    monkeypatch.setattr(module, "CAP", 4)
+    found = preview(state, ids)
+    assert found.split()[0] == "2 of send, ValueError"
+    assert found.heading(6) == "By task and error, of the first 4 runs"
+    assert preview(state, []).first == ()
+
+
+def test_picked_runs_are_those_of_a_status(state: State, rows: Rows) -> None:
+    dead, queued, failed = (rows.run(status) for status in ("dead", "queued", "failed"))
+    assert of_status(state, [dead, queued, failed, 99], ("dead", "failed")) == [failed, dead]

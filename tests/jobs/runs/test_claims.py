@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta, timezone
+from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
+from flask_cronjobs.jobs.runs import candidates
+from flask_cronjobs.jobs.runs.record_and_claim import LOOKED_AT
+from flask_cronjobs.models import JobRun
 from tests.kit import Kit, outcome
+from tests.marks import on_postgresql
 from tests.rows import ago
 
 
@@ -65,31 +70,92 @@ def test_outcomes_and_claims_go_in_one_exchange(kit: Kit) -> None:
     assert [claim.id for claim in answer.claims] == [second]
 
 
-def test_exchange_of_nothing_does_nothing(kit: Kit) -> None:
-    kit.run()
-    answer = kit.claims.record_and_claim([], None)
-    assert (answer.recorded, answer.claims) == (frozenset(), ())
+# A look at the front says no only where a claim finds nothing
 
 
-def test_racing_claims_share_no_run_and_never_take_more_than_the_limit(kit: Kit) -> None:
-    ids = kit.runs(60)
-    taken: list[list[int]] = []
-    lock = threading.Lock()
-    start = threading.Barrier(4)
+KEY = {"concurrency_key": "shop", "concurrency_limit": 1}
+LATER = {"run_at": ago(hours=-1)}
 
-    def compete() -> None:
-        worker = kit.another()
-        start.wait()
-        with worker.books:
-            while claimed := worker.claim_ids(limit=5):
-                with lock:
-                    taken.append(claimed)
 
-    threads = [threading.Thread(target=compete) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert max(map(len, taken)) <= 5
-    assert sorted(run for claimed in taken for run in claimed) == ids
-    assert {row.attempts for row in kit.all_rows()} == {1}
+def test_no_run_no_claim(kit: Kit) -> None:
+    assert not kit.claims.look_at_queue().may_find
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, KEY, {"status": "failed", "attempts": 1}, {"job_type": "another app's"}, {"queue": "q"}],
+    ids=["free", "keyed", "retry", "task", "queue"],
+)
+def test_due_run_may_be_claimed(kit: Kit, values: dict[str, Any]) -> None:
+    kit.run(**values)
+    assert kit.claims.look_at_queue().may_find
+
+
+@pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
+def test_due_run_behind_those_of_higher_priority_that_are_not_is_found(
+    kit: Kit, values: dict[str, Any]
+) -> None:
+    kit.runs(LOOKED_AT - 1, priority=1, **LATER, **values)
+    assert not kit.claims.look_at_queue().may_find
+    kit.run(**values)
+    assert kit.claims.look_at_queue().may_find
+
+
+@pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
+def test_front_that_is_full_of_later_runs_tells_nothing_of_those_behind(
+    kit: Kit, values: dict[str, Any]
+) -> None:
+    kit.runs(LOOKED_AT + 1, priority=1, **LATER, **values)
+    kit.run(**values)
+    assert kit.claims.look_at_queue().may_find
+
+
+def test_runs_at_work_and_ended_ones_are_not_waiting(kit: Kit) -> None:
+    kit.runs(2)
+    claim, _ = kit.claim()
+    assert kit.finish(claim)
+    assert not kit.claims.look_at_queue().may_find
+
+
+# The first run, for a worker whose handlers are at work side by side
+
+
+def first(kit: Kit, **values: Any) -> tuple[str, bool] | None:
+    return kit.claims.next_run(kit.request(1, **values))
+
+
+def test_first_is_what_an_idle_worker_would_claim(kit: Kit) -> None:
+    tasks = ("task", "other")
+    assert first(kit, tasks=tasks) is None
+    run = kit.run(run_at=ago(minutes=5))
+    kit.run(job_type="other", priority=-1, queue="slow")
+    kit.run(job_type="of another app", priority=9)
+    assert first(kit, tasks=tasks) == ("task", False)
+    assert first(kit, tasks=("other",)) == ("other", False)
+    assert first(kit, tasks=tasks, queues=("slow",)) == ("other", False)
+    assert kit.row(run).status == "queued"
+
+
+def test_first_says_whether_it_must_run_alone(kit: Kit) -> None:
+    run = kit.run(status="failed", attempts=1, error_type="WorkerLost")
+    assert first(kit) == ("task", True)
+    kit.sql("UPDATE job_runs SET error_type = 'ValueError'")
+    assert first(kit) == ("task", False)
+    kit.sql("UPDATE job_runs SET max_attempts = 2")
+    assert first(kit) == ("task", True)
+    assert kit.row(run).attempts == 1
+
+
+@on_postgresql
+def test_runs_that_another_claim_has_locked_are_skipped(kit: Kit) -> None:
+    """Behind more runs of another task than a claim reads in order, too."""
+    with kit.engine.begin() as connection:
+        theirs = {"job_type": "theirs", "priority": 9}
+        connection.execute(insert(JobRun), [theirs] * (2 * candidates.WINDOW + 11))
+    ids = kit.runs(6)
+    with kit.engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"SELECT id FROM job_runs WHERE id IN ({ids[0]}, {ids[1]}) FOR UPDATE"
+        )
+        assert kit.claim_ids(2) == ids[2:4]
+    assert kit.claim_ids(10) == [*ids[:2], *ids[4:]]

@@ -9,17 +9,16 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.runs import detail
-from flask_cronjobs.jobs.runs.detail import Family, facts_of, find_run
+from flask_cronjobs.jobs.runs.detail import Family, facts_of
 from flask_cronjobs.jobs.runs.search import find_place
 from flask_cronjobs.jobs.state import State
-from tests.rows import Rows
+from tests.rows import Rows, view_of
 
 
 def _family(state: State, run_id: int) -> Family:
-    view = find_run(state, run_id)
-    assert view is not None
-    assert view.family is not None
-    return view.family
+    found = view_of(state, run_id).family
+    assert found is not None
+    return found
 
 
 def _ids(found: Family) -> tuple[int | None, ...]:
@@ -79,9 +78,8 @@ def test_dead_runs_that_died_alike_are_counted_up_to_a_cap(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def said(run_id: int) -> str | None:
-        view = find_run(state, run_id)
-        assert view is not None
-        return next((str(each.value) for each in facts_of(view) if "died" in each.label), None)
+        facts = facts_of(view_of(state, run_id))
+        return next((str(each.value) for each in facts if "died" in each.label), None)
 
     this = rows.run("dead", error_type="OSError")
     assert said(this) is None
@@ -99,9 +97,7 @@ def test_dead_runs_of_one_group_of_errors_are_alike(state: State, rows: Rows) ->
     this = rows.run("dead", error_type="OSError", fingerprint="a")
     for group in ("a", "b", None):
         rows.run("dead", error_type="OSError", fingerprint=group)
-    view = find_run(state, this)
-    assert view is not None
-    (fact,) = [each for each in facts_of(view) if "died" in each.label]
+    (fact,) = [each for each in facts_of(view_of(state, this)) if "died" in each.label]
     assert (fact.text, fact.link) == (
         "1 other run",
         ("runs", {"status": "dead", "fingerprint": "a"}),

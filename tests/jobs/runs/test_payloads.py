@@ -9,7 +9,7 @@ import pytest
 
 from flask_cronjobs import CronJobs, NotFound, PayloadError, StateConflict
 from flask_cronjobs.errors import UnknownTask
-from flask_cronjobs.jobs.definitions.actions import run_now
+from flask_cronjobs.jobs.definitions.actions import queue_run
 from flask_cronjobs.jobs.runs.payloads import restored, retry_with, run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
@@ -122,7 +122,7 @@ def test_values_that_the_pages_hide_stay_what_they_are(state: State, rows: Rows)
     run_id = rows.run("dead", payload=stored)
     retry_with(state, run_id, {"user": 5, "token": "***"})
     rows.definition("nightly", job_type="send", payload=stored)
-    for made in (run_id, run_now(state, "nightly", {"user": 5, "token": "***"})):
+    for made in (run_id, queue_run(state, "nightly", {"user": 5, "token": "***"}).id):
         assert rows.get(made).payload == {"user": 5, "token": "abc"}
 
 
@@ -181,7 +181,7 @@ def test_a_hidden_value_does_not_lose_the_name_that_hides_it(
     for act in (
         lambda: run_again(state, run_id, moved),
         lambda: retry_with(state, run_id, moved),
-        lambda: run_now(state, "nightly", moved),
+        lambda: queue_run(state, "nightly", moved),
     ):
         with pytest.raises(PayloadError, match="beside a name that was changed"):
             act()
@@ -197,8 +197,8 @@ def test_a_text_like_the_mark_is_a_value_where_nothing_is_hidden(
     rows.definition("bare", job_type="free", payload={})
     run_id = rows.run("dead", job_type="free", payload={"to": "ada"})
     for made in (
-        run_now(state, "bare", {"note": "***"}),
-        run_now(state, "free", {"note": "***"}),
+        queue_run(state, "bare", {"note": "***"}).id,
+        queue_run(state, "free", {"note": "***"}).id,
         run_again(state, run_id, {"note": "***"}),
     ):
         assert rows.get(made).payload == {"note": "***"}

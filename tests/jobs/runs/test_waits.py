@@ -10,13 +10,12 @@ import pytest
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.reader import reading
-from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.runs.waits import in_front
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRate
-from tests.rows import Rows, ago
+from tests.rows import Rows, ago, view_of
 
 KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
 STRICT: dict[str, Any] = {**KEY, "on_dead": "stop"}
@@ -61,8 +60,7 @@ def test_a_run_waits_for(
 ) -> None:
     first = other(rows)
     run_id = rows.run(**{"age": 60, "job_type": "send", **values})
-    seen = find_run(state, run_id)
-    assert seen is not None
+    seen = view_of(state, run_id)
     assert [wait.kind for wait in seen.waits] == kinds
     assert list_runs(state).waits[run_id] == seen.waits
     named = first if kinds[0] in ("share", "turn", "stopped") else None
@@ -157,8 +155,7 @@ def test_runs_in_front_are_those_that_a_claim_takes_first(
     rows.run(**{**due, "age": -60}, priority=9)  # Not due.
     rows.run(**due, priority=-1)
     rows.run("succeeded", **due)
-    seen = find_run(state, own)
-    assert seen is not None
+    seen = view_of(state, own)
     with reading(state) as reader:
         number, seconds = in_front(reader, seen.row)
     assert (number.value, number.capped, seconds) == (3, False, 1800.0)
