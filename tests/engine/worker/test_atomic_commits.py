@@ -14,7 +14,7 @@ from flask_sqlalchemy.session import Session
 from sqlalchemy import Engine, UpdateBase, column, event, insert, table, text
 
 from flask_cronjobs import CronJobs, Retry, Snooze, run_started
-from flask_cronjobs.db.commit_guard import TransactionWatch
+from flask_cronjobs.db.transactions import TransactionWatch
 from flask_cronjobs.errors import TimedOut
 from flask_cronjobs.models import JobRun
 from tests.marks import on_sqlite

@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.db.deadlines import cut
+from flask_cronjobs.db.statements import cut
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.options import WorkOptions
