@@ -286,7 +286,7 @@ class TestDeclaration:
                 jobs.around(partial(hook))  # type: ignore[type-var]
 
     def test_what_cannot_be_called_is_refused(self, jobs: CronJobs) -> None:
-        with pytest.raises(TaskError, match="Give a function that takes the run"):
+        with pytest.raises(TaskError, match="function that takes one argument, the run"):
             jobs.task(around="tracer")(lambda: None)  # type: ignore[call-overload]
 
 
