@@ -15,9 +15,8 @@ import click
 from flask import Flask
 from flask.cli import ScriptInfo, pass_script_info
 
-from ..db.connection import refuse_shared_memory
 from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
-from ..db.engines import how_to_migrate
+from ..db.engines import how_to_migrate, refuse_shared_memory
 from ..errors import SetupError
 from ..jobs.doctor import examine
 from ..jobs.effects import Effect, effect_done, effect_redo, list_effects
