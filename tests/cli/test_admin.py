@@ -95,17 +95,6 @@ def test_output_in_a_pipe_is_plain_and_whole(admin: Admin, rows: Rows) -> None:
         assert "…" not in output
 
 
-def test_what_a_terminal_would_obey_is_not_printed(admin: Admin, rows: Rows) -> None:
-    obeyed = "\x1b[2J"
-    run_id = rows.run("dead", job_type=f"a{obeyed}", last_error=obeyed, error_type=obeyed)
-    rows.failure(run_id, 1, error=obeyed, stack=f"line\n{obeyed}")
-    rows.definition(f"b{obeyed}", schedule=obeyed)
-    for args in ((), ("list",), ("show", str(run_id)), ("definitions",), ("doctor",)):
-        output = admin(*args, color=True).output
-        assert obeyed not in output
-        assert "[2J" in output
-
-
 # Usage
 
 

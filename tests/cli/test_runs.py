@@ -380,12 +380,6 @@ def test_later_run_of_a_definition_takes_no_slot(
     assert abs(made.scheduled_for - now()) < timedelta(minutes=1), "the slot stays free"
 
 
-def test_time_that_is_over_means_now(app: Flask, jobs: CronJobs, admin: Admin) -> None:
-    admin.ok("run", "export", "--at", "2020-01-01T00:00Z")
-    with app.app_context():
-        assert jobs.tick().succeeded == 1
-
-
 def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None:
     said = admin.ok("run", "export", "--key", "k")
     assert said == "Queued run 1 of export. The next tick runs it.\n"

@@ -141,13 +141,6 @@ def test_what_cannot_be_used_is_shown_again_as_it_was_typed(
     assert [(run.status, run.payload) for run in pages.runs()] == [("dead", {"user": 1})]
 
 
-@pytest.mark.parametrize("path", ["/jobs/runs/1/edit", "/jobs/run?name=send"])
-def test_who_may_not_act_sees_no_form(pages: Pages, path: str) -> None:
-    pages.add("dead", job_type="send", payload={"user": 1})
-    pages.rights.discard("act")
-    assert pages.get(path).status_code == 403
-
-
 class Kind(Enum):
     """What to send."""
 
