@@ -338,8 +338,7 @@ class CronJobs(OperatorMethods, StepMethods):
         from .batch import new_batch
 
         task = then if then is None or isinstance(then, Task) else self.get(name_of(then))
-        options = EnqueueOptions() if task is None else task.enqueue_options
-        return new_batch(state_of(), key, task, options, then_payload, on_dead, close)
+        return new_batch(state_of(), key, task, then_payload, on_dead, close)
 
     @given_by_position
     def once(

@@ -96,10 +96,17 @@ class UTCDateTime(TypeDecorator[datetime]):
             return UNREADABLE
 
 
-def partial(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
+def partial(name: str, *columns: Any, where: str, **options: Any) -> Index:
     """Return an index of the rows that match *where*, on both databases."""
     condition = text(where)
-    return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
+    return Index(name, *columns, postgresql_where=condition, sqlite_where=condition, **options)
+
+
+def unique(name: str, *columns: Any, where: str | None = None) -> Index:
+    """Return a unique index of all rows, or of those that match *where*."""
+    if where is None:
+        return Index(name, *columns, unique=True)
+    return partial(name, *columns, where=where, unique=True)
 
 
 def check(name: str, condition: str) -> CheckConstraint:

@@ -42,6 +42,12 @@ HOLDS_KEY = (
 )
 LIVE = "status IN ('queued', 'failed', 'running')"
 DEAD = "status = 'dead'"
+#: Of a definition: its slots, and what was queued by hand.
+DEFINED = "definition_id IS NOT NULL"
+LIVE_DEFINED = f"{LIVE} AND {DEFINED}"
+HAS_SHARE = "concurrency_share IS NOT NULL"
+#: It holds its idempotency key, or has given it up.
+HAD_KEY = "idempotency_key IS NOT NULL"
 DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
 #: Few runs among many that succeeded, so listing them needs an index of its own.
 SET_ASIDE = "status IN ('cancelled', 'skipped')"

@@ -24,7 +24,7 @@ from sqlalchemy.types import TypeEngine
 
 from ..types import JSON
 from . import conditions
-from .columns import UTCDateTime, check, partial
+from .columns import UTCDateTime, check, partial, unique
 
 __all__ = [
     "JobAlert",
@@ -80,7 +80,7 @@ class JobFailure(Base):
 
     __tablename__ = "job_failures"
     __table_args__: Any = (
-        Index("uq_job_failures_attempt", "run_id", "attempt", unique=True),
+        unique("uq_job_failures_attempt", "run_id", "attempt"),
         Index("ix_job_failures_fingerprint", "fingerprint", "failed_at"),
     )
 
@@ -100,7 +100,7 @@ class JobOutput(Base):
     """What the handler of one attempt printed and logged: the end of it."""
 
     __tablename__ = "job_outputs"
-    __table_args__: Any = (Index("uq_job_outputs_attempt", "run_id", "attempt", unique=True),)
+    __table_args__: Any = (unique("uq_job_outputs_attempt", "run_id", "attempt"),)
 
     run_id: Mapped[int] = of_run("fk_job_outputs_run")
     attempt: Mapped[int] = mapped_column(Integer)
@@ -115,7 +115,7 @@ class JobStep(Base):
 
     __tablename__ = "job_steps"
     __table_args__: Any = (
-        Index("uq_job_steps_name", "run_id", "name", unique=True),
+        unique("uq_job_steps_name", "run_id", "name"),
         check("ck_job_steps_kind", "kind IN ('step', 'each', 'sleep', 'wait')"),
         check("ck_job_steps_finished", "kind <> 'step' OR finished_at IS NOT NULL"),
         check("ck_job_steps_due", "due_at IS NULL OR kind IN ('sleep', 'wait')"),
@@ -146,7 +146,7 @@ class JobHour(Base):
 
     __tablename__ = "job_hours"
     __table_args__: Any = (
-        Index("uq_job_hours_hour", "hour", "job_type", unique=True),
+        unique("uq_job_hours_hour", "hour", "job_type"),
         Index("ix_job_hours_task", "job_type", "hour"),
         check("ck_job_hours_ended", "ended >= dead AND dead >= 0"),
     )
@@ -218,7 +218,7 @@ class JobErrorGroup(Base):
 
     __tablename__ = "job_error_groups"
     __table_args__: Any = (
-        Index("uq_job_error_groups_fingerprint", "fingerprint", unique=True),
+        unique("uq_job_error_groups_fingerprint", "fingerprint"),
         Index("ix_job_error_groups_changed_at", "changed_at"),
     )
 
@@ -234,9 +234,7 @@ class JobAlert(Base):
     """One thing that needs a person, from when a tick saw it until its end was told."""
 
     __tablename__ = "job_alerts"
-    __table_args__: Any = (
-        partial("uq_job_alerts_open", "name", where="ended_at IS NULL", unique=True),
-    )
+    __table_args__: Any = (unique("uq_job_alerts_open", "name", where="ended_at IS NULL"),)
 
     name: Mapped[str] = mapped_column(String)
     """The name of the check, and what it is about."""
@@ -256,7 +254,7 @@ class JobPause(Base):
 
     __tablename__ = "job_pauses"
     __table_args__: Any = (
-        Index("uq_job_pauses_name", "kind", "name", unique=True),
+        unique("uq_job_pauses_name", "kind", "name"),
         check("ck_job_pauses_kind", "kind IN ('task', 'queue')"),
     )
 
@@ -273,7 +271,7 @@ class JobRate(Base):
 
     __tablename__ = "job_rates"
     __table_args__: Any = (
-        Index("uq_job_rates_key", "key", unique=True),
+        unique("uq_job_rates_key", "key"),
         Index("ix_job_rates_tat", "tat"),
         check("ck_job_rates_period", "period > 0"),
         check("ck_job_rates_burst", "burst >= 1"),

@@ -11,12 +11,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Float, Index, Integer, String, text
+from sqlalchemy import Float, Integer, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
-from .columns import UTCDateTime, check, partial, set_when_created, storage_options
+from .columns import UTCDateTime, check, partial, set_when_created, storage_options, unique
 from .records import NOW, Base, BigId, JSONType
 
 __all__ = ["JobBatch", "JobDefinition", "JobEffect", "JobRun"]
@@ -27,7 +27,7 @@ class JobDefinition(Base):
 
     __tablename__ = "job_definitions"
     __table_args__: Any = (
-        Index("uq_job_definitions_name", "name", unique=True),
+        unique("uq_job_definitions_name", "name"),
         partial("ix_job_definitions_due", "next_run_at", where=conditions.SCHEDULED),
         partial("ix_job_definitions_pinged", "id", where=conditions.PINGED),
         check("ck_job_definitions_catchup", "catchup IN ('latest', 'all', 'none')"),
@@ -82,42 +82,25 @@ class JobRun(Base):
 
     __tablename__ = "job_runs"
     __table_args__: Any = (
-        partial(
-            "uq_job_runs_slot",
-            *("definition_id", "scheduled_for"),
-            where="definition_id IS NOT NULL",
-            unique=True,
-        ),
-        partial(
-            "uq_job_runs_idempotency_key",
-            "idempotency_key",
-            where=conditions.HOLDS_KEY,
-            unique=True,
-        ),
+        unique("uq_job_runs_slot", "definition_id", "scheduled_for", where=conditions.DEFINED),
+        unique("uq_job_runs_idempotency_key", "idempotency_key", where=conditions.HOLDS_KEY),
         # The same for a search, which must find also those that have given their key up.
-        partial(
-            "ix_job_runs_idempotency_key", "idempotency_key", where="idempotency_key IS NOT NULL"
-        ),
+        partial("ix_job_runs_idempotency_key", "idempotency_key", where=conditions.HAD_KEY),
         # This enforces concurrency=N: at most one running row for each share of a key.
-        partial(
+        unique(
             "uq_job_runs_concurrency",
             *("concurrency_key", "concurrency_share"),
-            where="concurrency_share IS NOT NULL",
-            unique=True,
+            where=conditions.HAS_SHARE,
         ),
         # At most one run of a strict order may run next.
-        partial("uq_job_runs_turn", "concurrency_key", where=conditions.HAS_TURN, unique=True),
+        unique("uq_job_runs_turn", "concurrency_key", where=conditions.HAS_TURN),
         partial("ix_job_runs_order", "concurrency_key", "id", where=conditions.ORDERED),
         partial("ix_job_runs_stops", "concurrency_key", "id", where=conditions.STOPS),
         partial("ix_job_runs_unplaced", "id", where=conditions.UNPLACED),
         partial("ix_job_runs_spent", "id", where=conditions.SPENT),
         partial("ix_job_runs_snoozed", "id", where=conditions.SNOOZED),
         partial("ix_job_runs_lease", "locked_until", where=conditions.RUNNING),
-        partial(
-            "ix_job_runs_live",
-            "definition_id",
-            where=f"{conditions.LIVE} AND definition_id IS NOT NULL",
-        ),
+        partial("ix_job_runs_live", "definition_id", where=conditions.LIVE_DEFINED),
         partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
         partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
         partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
@@ -280,7 +263,7 @@ class JobEffect(Base):
 
     __tablename__ = "job_effects"
     __table_args__: Any = (
-        Index("uq_job_effects_key", "key", unique=True),
+        unique("uq_job_effects_key", "key"),
         partial("ix_job_effects_open", "id", where=conditions.OPEN_EFFECT),
         partial("ix_job_effects_done", "done_at", where=conditions.DONE_EFFECT),
         check("ck_job_effects_state", "state IN ('begun', 'done', 'in_doubt')"),
@@ -305,8 +288,8 @@ class JobBatch(Base):
 
     __tablename__ = "job_batches"
     __table_args__: Any = (
-        Index("uq_job_batches_key", "key", unique=True),
-        partial("uq_job_batches_then", "then_run_id", where=conditions.FOLLOWED, unique=True),
+        unique("uq_job_batches_key", "key"),
+        unique("uq_job_batches_then", "then_run_id", where=conditions.FOLLOWED),
         partial("ix_job_batches_open", "id", where=conditions.OPEN_BATCH),
         partial("ix_job_batches_parent", "parent_id", "finished_at", where=conditions.INNER_BATCH),
         partial("ix_job_batches_ended", "finished_at", where=conditions.ENDED_BATCH),

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, text
 from ... import failpoints
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
-from ...models.conditions import LIVE, SCHEDULED
+from ...models.conditions import LIVE, LIVE_DEFINED, SCHEDULED
 from ...schedule.catchup import Slot, SlotPlan
 from ...types import LateSlot, RecordedSlot, stored_time, time_or_none
 from ..columns import RUN_COLUMNS, insert_into_runs, rate_mark
@@ -105,7 +105,7 @@ def _waiting(d: Dialect) -> str:
     return f"""
     WITH waiting AS MATERIALIZED (
         SELECT id, definition_id, scheduled_for, job_type, queue FROM job_runs
-        WHERE {LIVE} AND definition_id IS NOT NULL AND ({late}) IS TRUE
+        WHERE {LIVE_DEFINED} AND ({late}) IS TRUE
     )
     SELECT d.id, d.name, d.job_type, w.scheduled_for AS at, w.id AS run_id, {d.now} AS now
     FROM job_definitions d JOIN waiting w ON w.definition_id = d.id
