@@ -98,9 +98,8 @@ def test_output_in_a_pipe_is_plain_and_whole(admin: Admin, rows: Rows) -> None:
 # Usage
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
+def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
+    for args, says in (
         ("--json list", "jobs admin list --json"),
         ("--watch list", "jobs admin list --watch"),
         *((f"{name} --watch", "--watch is for a terminal") for name in ("", "list", "ticks")),
@@ -121,24 +120,19 @@ def test_output_in_a_pipe_is_plain_and_whole(admin: Admin, rows: Rows) -> None:
         ("batches b --again", "Give --again with --retry."),
         ("batches b --retry --cancel", "Give one of --retry, --cancel and --close."),
         ("--no-such-option", "No such option"),
-    ],
-)
-def test_bad_usage_exits_2_and_says_why(admin: Admin, args: str, says: str) -> None:
-    assert says in admin.refused(*args.split(), code=2)
+    ):
+        assert says in admin.refused(*args.split(), code=2)
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
+def test_a_number_that_no_id_can_be_is_bad_usage(admin: Admin) -> None:
+    for args in (
         *(("show",), ("retry",), ("cancel",), ("discard",), ("again",), ("list", "--before")),
         *(("batches", "--before"), ("effects", "--before"), ("ticks", "--before")),
-    ],
-)
-def test_a_number_that_no_id_can_be_is_bad_usage(admin: Admin, args: tuple[str, ...]) -> None:
-    result = admin(*args, "9" * 20)
-    assert result.exit_code == 2
-    assert f"{'9' * 20} is not in the range" in result.output
-    assert admin(*args, str(2**63 - 1)).exit_code in (0, 1)
+    ):
+        result = admin(*args, "9" * 20)
+        assert result.exit_code == 2
+        assert f"{'9' * 20} is not in the range" in result.output
+        assert admin(*args, str(2**63 - 1)).exit_code in (0, 1)
 
 
 def test_no_color_keeps_colors_away(

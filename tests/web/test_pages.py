@@ -112,7 +112,7 @@ def test_a_definition_shows_its_schedule_outcomes_and_slots(pages: Pages) -> Non
 def test_what_is_wrong_with_a_definition_is_said_beside_it(pages: Pages) -> None:
     pages.define("strays", job_type="gone")
     pages.shows("", "declares no task gone", "Nothing is scheduled")
-    pages.define("leaps", next_run_at=None, schedule="0 0 29 2 *")
+    pages.define("remind", next_run_at=None, schedule="0 0 29 2 *")
     pages.shows("", "29 Feb")
     pages.define("minutes", schedule="61 * * * *")
     pages.define("zones", timezone="Mars/Olympus")
