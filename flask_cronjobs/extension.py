@@ -11,9 +11,9 @@ from sqlalchemy import Engine, MetaData
 from sqlalchemy.orm import scoped_session
 
 from .config import Settings, read_settings
-from .db.connection import begin_before_savepoints, end_interrupted_transactions
 from .db.database import Database, database_of
 from .db.engines import remember_app
+from .db.transactions import begin_before_savepoints, end_interrupted_transactions
 from .errors import SetupError
 from .jobs.runs.uncommitted import watch_commits
 from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, TextClause, create_engine, text
 
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import Dialect, dialect_of
-from flask_cronjobs.db.planner import SETTINGS
+from flask_cronjobs.db.statements import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
 from flask_cronjobs.jobs.definitions.slots import insert_of_slots
 from flask_cronjobs.jobs.history import ended_in_hour

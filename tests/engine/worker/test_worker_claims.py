@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.db.deadlines import cut
+from flask_cronjobs.db.statements import cut
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.options import WorkOptions
@@ -67,24 +67,17 @@ def test_idle_worker_looks_and_claims_nothing(claims: WorkerClaims, sent: list[s
     assert claims.exhausted
 
 
-def test_idle_worker_claims_what_it_sees(
-    app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("look_first", "statements"), [(True, ["SELECT", "WITH"]), (False, ["WITH"])]
+)
+def test_idle_worker_claims_what_it_sees_and_one_that_is_woken_does_not_look_first(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str],
+    look_first: bool, statements: list[str],
+) -> None:  # fmt: skip
     run_id = Rows(app, db).run("queued", job_type="it")
     sent.clear()
-    (claim,) = claims.record_and_claim([], 1, idle=True, look_first=True).claims
-    assert claim.id == run_id
-    assert sent == ["SELECT", "WITH"]
-
-
-def test_worker_that_is_woken_claims_by_one_statement(
-    app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
-) -> None:
-    run_id = Rows(app, db).run("queued", job_type="it")
-    sent.clear()
-    (claim,) = claims.record_and_claim([], 1, idle=True).claims
-    assert claim.id == run_id
-    assert sent == ["WITH"]
+    (claim,) = claims.record_and_claim([], 1, idle=True, look_first=look_first).claims
+    assert (claim.id, sent) == (run_id, statements)
 
 
 @on_postgresql
