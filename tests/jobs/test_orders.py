@@ -82,6 +82,19 @@ def _numbers(kit: Kit, number: int) -> str:
     return f"(WITH RECURSIVE n AS ({counted}) SELECT id FROM n)"
 
 
+def test_order_goes_on_after_rows_were_deleted_by_hand(kit: Kit) -> None:
+    first, second, third = ordered(kit), ordered(kit), ordered(kit)
+    ordered(kit, "other")
+    give(kit)
+    kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
+    assert turns(kit, second, third) == ["waits", "waits"]
+    assert turns_of_orders.mend(kit.books)
+    assert not turns_of_orders.mend(kit.books) or turns(kit, second) == ["new"]
+    give(kit)
+    assert turns(kit, second, third) == [None, "waits"]
+    assert not turns_of_orders.mend(kit.books), "there is nothing to mend"
+
+
 def test_dead_run_that_stops_its_key_is_not_pruned(kit: Kit) -> None:
     stopping, skipped = ordered(kit, on_dead="stop"), ordered(kit, "other")
     next_ids(kit)

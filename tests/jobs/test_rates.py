@@ -76,6 +76,19 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     assert kit.row(second).rate_mark == "waits"
 
 
+def test_key_gives_slots_back_that_nobody_has_passed(kit: Kit) -> None:
+    kit.runs(3, rate_key="key")
+    rate = HUNDRED._replace(burst=3)
+    first, second, third = spent(kit, kit.claim(), rate)
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    rates.give_back(kit.books, [first])
+    assert tat(kit) == third.after, "others have passed it"
+    rates.give_back(kit.books, [second, third])
+    assert tat(kit) == first.after
+
+
 def test_first_due_runs_of_each_key_come_first(kit: Kit) -> None:
     low, high = waiting(kit)[0], waiting(kit, priority=1)[0]
     waiting(kit, priority=9, run_at=ago(seconds=-60))

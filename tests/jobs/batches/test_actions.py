@@ -21,6 +21,7 @@ from flask_cronjobs import (
 from flask_cronjobs.jobs.batches.views import BatchView, find_batch
 from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs.actions import (
+    DISCARD,
     RETRY,
     cancel_batch,
     close_batch,
@@ -134,6 +135,18 @@ def test_retry_of_a_batch_inside_opens_the_one_around_it_again(shop: Shop) -> No
     assert [shop.view(key).state for key in ("inner", "outer")] == ["finished", "finished"]
     assert (shop.counts("inner"), shop.counts("outer")[2]) == ((2, 2, 0, 0), 0)
     assert shop.thens() == thens
+
+
+def test_counts_of_an_ended_batch_follow_a_discard(shop: Shop) -> None:
+    with shop.jobs.batch("outer"):
+        _, dead = shop.fill(1, bad=1, key="inner")
+    shop.db.session.commit()
+    shop.jobs.tick()
+    assert (shop.counts("inner"), shop.counts("outer")[2]) == ((2, 1, 1, 0), 1)
+    DISCARD.one(shop.state, dead)
+    assert shop.counts("inner") == (2, 1, 0, 1)
+    assert shop.counts("outer")[2] == 0  # The inner batch is not dead any more.
+    assert shop.thens() == 1
 
 
 def test_close_by_an_operator(shop: Shop) -> None:

@@ -37,6 +37,16 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit, at: 
     assert kit.claim_one().scheduled_for == at
 
 
+def test_plan_made_from_an_older_watermark_is_dropped(kit: Kit, at: datetime) -> None:
+    one, two = (kit.define(name, due=at) for name in "ab")
+    kit.slots.record_slots([plan(two, at)])
+    watermark = kit.definition(two).next_run_at
+    late = plan(two, at, Slot(two, ago(seconds=30)), following=now())
+    recorded = kit.slots.record_slots([plan(one, at), late])
+    assert [slot.definition_id for slot in recorded] == [one]
+    assert kit.definition(two).next_run_at == watermark
+
+
 def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit, at: datetime) -> None:
     """Whatever moved the watermark back: a restored backup, a hand."""
     definition = kit.define(due=at, overlap="allow")
