@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from flask_cronjobs import CronJobsError
-from flask_cronjobs.cli import lists as watch_module
+from flask_cronjobs.cli import output as watch_module
 from flask_cronjobs.cli.output import this_command
 from tests.cli.terminal import PATIENCE, ROOT, Terminal
 from tests.process.support import wait_until

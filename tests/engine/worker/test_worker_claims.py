@@ -80,6 +80,39 @@ def test_idle_worker_claims_what_it_sees_and_one_that_is_woken_does_not_look_fir
     assert (claim.id, sent) == (run_id, statements)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_slot_of_a_run_comes_back_unless_it_has_begun(
+    jobs: CronJobs, state: State, books: Bookkeeping, begun: bool
+) -> None:
+    jobs.task(name="limited", rate="1/hour")(lambda: None)
+    for _ in range(2):
+        jobs.enqueue("limited", commit=True)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    (first,) = claims.record_and_claim([], 2, idle=True).claims
+    ended = outcome(first, "succeeded") if begun else released(first)
+    assert claims.record([ended]).recorded == {first.id}
+    again = claims.record_and_claim([], 2, idle=True).claims
+    assert len(again) == (0 if begun else 1)
+
+
+def test_idle_worker_gives_the_turn_of_what_has_just_come(
+    jobs: CronJobs, state: State, books: Bookkeeping
+) -> None:
+    """It has looked a moment before, and found nothing."""
+    jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    for _ in range(3):
+        claims.turns.give()
+        jobs.enqueue("ordered", commit=True)
+        (claim,) = claims.record_and_claim([], 2, idle=True).claims
+        assert claims.record([outcome(claim, "succeeded")]).recorded == {claim.id}
+
+
+def test_to_claim_nothing_sends_nothing(claims: WorkerClaims, sent: list[str]) -> None:
+    assert claims.record([]) == Answer()
+    assert sent == []
+
+
 @on_postgresql
 @pytest.mark.parametrize("workers", [1, 2])
 def test_worker_in_the_ticks_own_process_takes_its_connection(
