@@ -94,6 +94,10 @@ def test_the_database_in_use_is_named(state: State) -> None:
             ],
             *("indexes", "error", "not unique"),
         ),
+        (
+            ["DROP INDEX ix_job_runs_rate", "CREATE INDEX ix_job_runs_rate ON job_runs (rate_key)"],
+            *("indexes", "warning", "ix_job_runs_rate has the columns"),
+        ),
     ],
 )
 def test_what_the_tables_lack_is_found(
