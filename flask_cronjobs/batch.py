@@ -17,14 +17,14 @@ from .jobs.runs.enqueue import batch_of, explaining_missing_tables, joined, wake
 from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import note_enqueued
 from .jobs.state import State
-from .registry.handler import Handler, run_columns
-from .registry.options import EnqueueOptions, check_key
+from .registry.handler import run_columns
+from .registry.options import check_key
 from .types import BatchOnDead
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-_LONGEST_KEY = 500
+    from .task import Task
 
 
 class Batch:
@@ -144,42 +144,37 @@ def _transactions(session: Session) -> list[SessionTransaction]:
 def new_batch(
     state: State,
     key: str,
-    then: Handler | None,
-    options: EnqueueOptions,
+    then: Task[..., Any] | None,
     then_payload: Mapping[str, object] | None,
     on_dead: BatchOnDead,
     close: bool,
 ) -> Batch:
     """Return a batch that nobody has entered yet; see `CronJobs.batch`."""
-    check_key("The batch's key", key, _LONGEST_KEY)
+    check_key("The batch's key", key, 500)
     if on_dead not in get_args(BatchOnDead):
         raise TaskError(f"on_dead is {on_dead!r}. Give 'continue' or 'stop'.")
-    if then is None:
-        if then_payload is not None:
-            raise TaskError("then_payload was given without then. Give the task to run.")
-        return Batch(state, OpenBatch(key, on_dead), close)
-    return Batch(state, _with_then(state, key, on_dead, then, options, then_payload or {}), close)
+    new = OpenBatch(key, on_dead)
+    if then is not None:
+        new = _followed_by(then, then_payload or {}, state, new)
+    elif then_payload is not None:
+        raise TaskError("then_payload was given without then. Give the task to run.")
+    return Batch(state, new, close)
 
 
-def _with_then(
-    state: State,
-    key: str,
-    on_dead: BatchOnDead,
-    then: Handler,
-    options: EnqueueOptions,
-    payload: Mapping[str, object],
+def _followed_by(
+    then: Task[..., Any], payload: Mapping[str, object], state: State, new: OpenBatch
 ) -> OpenBatch:
-    refused = ("run_at", "delay", "idempotency_key", "unique_while", "replace", "commit")
-    given = [name for name in refused if getattr(options, name)]
-    if given:
-        raise TaskError(
-            f"then={then.name}.using({given[0]}=…): the run is enqueued once, when the batch has "
-            "ended. Only queue, priority and max_attempts can be given."
-        )
+    options = then.enqueue_options
+    for name in ("run_at", "delay", "idempotency_key", "unique_while", "replace", "commit"):
+        if getattr(options, name):
+            raise TaskError(
+                f"then={then.name}.using({name}=…): the run is enqueued once, when the batch has "
+                "ended. Only queue, priority and max_attempts can be given."
+            )
     try:
         arguments = then.payload_from(payload)
     except TypeError as error:
         raise TypeError(f"{error}. Give its arguments as then_payload={{…}}.") from None
     columns = run_columns(then, state.settings, arguments, options)
     own = {name: columns[name] for name in THEN_COLUMNS}
-    return OpenBatch(key, on_dead, None, then.name, columns["payload"], own)
+    return new._replace(then_task=then.name, then_payload=columns["payload"], then_columns=own)

@@ -11,9 +11,9 @@ from sqlalchemy import Engine, MetaData
 from sqlalchemy.orm import scoped_session
 
 from .config import Settings, read_settings
-from .db.connection import begin_before_savepoints, end_interrupted_transactions
 from .db.database import Database, database_of
 from .db.engines import remember_app
+from .db.transactions import begin_before_savepoints, end_interrupted_transactions
 from .errors import SetupError
 from .jobs.runs.uncommitted import watch_commits
 from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
@@ -338,8 +338,7 @@ class CronJobs(OperatorMethods, StepMethods):
         from .batch import new_batch
 
         task = then if then is None or isinstance(then, Task) else self.get(name_of(then))
-        options = EnqueueOptions() if task is None else task.enqueue_options
-        return new_batch(state_of(), key, task, options, then_payload, on_dead, close)
+        return new_batch(state_of(), key, task, then_payload, on_dead, close)
 
     @given_by_position
     def once(

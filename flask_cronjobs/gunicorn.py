@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any
 
-from .engine.work_subprocess import start_worker
+from .engine.threads import start_worker
 
 __all__ = ["on_exit", "on_reload", "when_ready"]
 

@@ -23,8 +23,9 @@ from flask import Flask
 from sqlalchemy.exc import OperationalError
 
 from . import failpoints
-from .db.connection import Bookkeeping, refusing_own_lock, session_holds_lock
+from .db.connection import Bookkeeping
 from .db.dialect import json_text
+from .db.transactions import refusing_own_lock, session_holds_lock
 from .errors import (
     CronJobsError,
     DatabaseTrouble,

@@ -282,7 +282,7 @@ def _target(
 
 
 def _writable() -> State:
-    from .db.connection import refuse_own_lock
+    from .db.transactions import refuse_own_lock
 
     state = state_of()
     refuse_own_lock(state.db.session(), state.bookkeeping())

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 
 from . import failpoints
 from .config import in_seconds
-from .db.commit_guard import Words, bind_of, guarded, isolated
 from .db.dialect import json_text
+from .db.transactions import Words, bind_of, guarded, isolated
 from .errors import (
     AtomicCommit,
     Cancelled,

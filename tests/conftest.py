@@ -168,10 +168,17 @@ def url_prefix(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture
-def app(database_url: str, db: Any, url_prefix: str | None) -> Iterator[Flask]:
+def app(
+    database_url: str,
+    db: Any,
+    url_prefix: str | None,
+    engine_options: dict[str, Any],
+    binds: dict[str, str],
+) -> Iterator[Flask]:
     """An app on `database_url`, whose connections are closed after the test."""
     app = Flask("tests")
     app.config.update(TESTING=True, SECRET_KEY="tests", SQLALCHEMY_DATABASE_URI=database_url)
+    app.config.update(SQLALCHEMY_ENGINE_OPTIONS=engine_options, SQLALCHEMY_BINDS=binds)
     app.config["CRONJOBS_URL_PREFIX"] = url_prefix
     db.init_app(app)
     yield app
@@ -192,9 +199,15 @@ def jobs(app: Flask, db: Any) -> CronJobs:
 
 
 @pytest.fixture
-def options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The engine options of the app, for those who ask; a test gives them as a parameter."""
+def engine_options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The engine options of the app; a test gives them as a parameter."""
     return dict(getattr(request, "param", {}))
+
+
+@pytest.fixture
+def binds() -> dict[str, str]:
+    """The URLs of the app's further databases."""
+    return {}
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from psycopg import sql
 from sqlalchemy import Engine, create_engine, event, text
 
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.db.planner import SETTINGS
+from flask_cronjobs.db.statements import SETTINGS
 from flask_cronjobs.jobs.reader import IN_ORDER
 from tests.postgres import Server
 

@@ -16,6 +16,11 @@ from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, 
 TERMINAL = ("succeeded", "dead", "cancelled", "skipped")
 
 
+def new_year() -> datetime:
+    """The last slot of ``@yearly``."""
+    return datetime(now().year, 1, 1, tzinfo=timezone.utc)
+
+
 def now() -> datetime:
     """The time, aware."""
     return datetime.now(timezone.utc)

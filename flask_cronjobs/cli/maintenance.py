@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from ..db.connection import refuse_shared_memory
 from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
-from ..db.engines import how_to_migrate
+from ..db.engines import how_to_migrate, refuse_shared_memory
 from ..jobs.doctor import examine
 from ..jobs.effects import Effect, effect_done, effect_redo, list_effects
 from ..jobs.health import Finding

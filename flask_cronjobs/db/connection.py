@@ -1,7 +1,10 @@
 """The bookkeeping connection: apart from the app's sessions and pool. It repeats what failed.
 
-Last, SQLite's one write lock, and its transactions, where its driver does not begin or end them.
-While ``db.session`` holds the lock, our own connection cannot write.
+Last, what tests of an app need where there is one connection. A test may work in a transaction that
+is rolled back at its end: ``db.session`` is bound to a `Connection`, and what was written is seen
+there alone. Or the database is SQLite in memory: its pool has one connection for everybody. Only
+the thread of the test may use it. So no worker with a keeper runs there, but the helpers of
+`flask_cronjobs.testing` do.
 """
 
 from __future__ import annotations
@@ -11,18 +14,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, Row, event, text
+from sqlalchemy import Connection, Engine, Executable, Row, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import PoolResetState
+from sqlalchemy.pool import StaticPool
 
 from ..errors import DatabaseTrouble, SetupError
-from .deadlines import deadlines
 from .dialect import Dialect, busy_timeout, dialect_of
-from .engines import IN_MEMORY, connect_apart, is_in_memory
+from .engines import USE_UTF8, connect_apart, refuse_shared_memory, unfit_encoding
 from .errors import explain, remedy_for
-from .planner import wait_in
+from .statements import deadlines, wait_in
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Bookkeeping")
@@ -264,37 +265,6 @@ class _Together(Bookkeeping):
     transaction = call
 
 
-def refuse_shared_memory(engine: Engine) -> None:
-    """Refuse an engine whose one connection everybody shares.
-
-    :raises SetupError: it is one; our commits would commit a handler's unfinished work.
-    """
-    if is_in_memory(engine):
-        raise SetupError(IN_MEMORY)
-
-
-#: What to do about an encoding that `unfit_encoding` names.
-USE_UTF8 = (
-    "Use a database made by CREATE DATABASE … ENCODING 'UTF8', and connect with "
-    "client_encoding=utf8."
-)
-
-
-def unfit_encoding(driver: Any) -> str | None:
-    """Return what is wrong with the encoding of PostgreSQL, or of *driver*'s connection to it.
-
-    Errors, results and progress may have any character, so each needs UTF-8. What the server told
-    at connecting is read here, nothing is asked.
-    """
-    for name in ("server_encoding", "client_encoding"):
-        if (encoding := driver.info.parameter_status(name)) not in (None, "UTF8"):
-            return (
-                f"PostgreSQL's {name} is {encoding}, which lacks characters that an error or a "
-                "result may have: to record such a run would end its worker."
-            )
-    return None
-
-
 def leave_transaction(connection: Connection) -> None:
     """Leave the transaction that an app's listener may have begun on a bookkeeping connection.
 
@@ -326,103 +296,10 @@ def execute(
     result = connection.execute(statement, parameters or {})
     rows: Rows = result.all() if result.returns_rows else ()
     # AUTOCOMMIT has committed already; this ends the transaction that SQLAlchemy assumes. A test's
-    # transaction goes on: see `for_tests`.
+    # transaction goes on: see `SharedBookkeeping`.
     if not connection.in_nested_transaction():
         connection.commit()
     return rows
-
-
-def begin_before_savepoints(engine: Engine) -> None:
-    """Let SQLite connections of *engine* begin a transaction before a savepoint.
-
-    A savepoint that opens a transaction: sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but
-    not before SAVEPOINT. To SQLite, such a savepoint is the whole transaction, so releasing it
-    commits: runs that were enqueued in it would survive a rollback of the session, and work in it
-    would not be atomic. At that time it is too late to begin one, so it must be done when the
-    savepoint is made.
-    """
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "savepoint", _begin)
-
-
-def end_interrupted_transactions(engine: Engine) -> None:
-    """Let no connection of *engine* keep a transaction that an interruption has hit.
-
-    After an interruption inside a query, SQLAlchemy closes the connection. To SQLite a closed one
-    keeps its transaction, and the write lock, for as long as somebody has an open cursor. Frames of
-    SQLAlchemy's have one, and live on in the exception's traceback.
-
-    After an interruption at the begin of a commit, SQLAlchemy takes the transaction for ended, and
-    gives the connection back to the pool as it is: with the locks, and with work that the next one
-    who takes the connection would commit. Seen with SQLAlchemy 2.1.9, on both databases.
-    """
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "invalidate", _roll_back)
-    event.listen(engine, "reset", _roll_back_unended)
-
-
-def is_in_transaction(driver: Any) -> bool:
-    """Return, without asking the database, whether a transaction is open on a driver's connection.
-
-    :param driver: a connection of sqlite3 or psycopg. Those of other drivers have none.
-    """
-    status = getattr(getattr(driver, "info", None), "transaction_status", 0)  # `IDLE` is 0.
-    return bool(getattr(driver, "in_transaction", status))
-
-
-def _begin(connection: Connection, name: str | None) -> None:
-    driver: Any = connection.connection.dbapi_connection
-    # An app whose driver leaves transactions to it (AUTOCOMMIT, or SQLAlchemy's recipe with a
-    # listener that sends BEGIN) has decided by itself.
-    ours = driver.isolation_level is not None and getattr(driver, "autocommit", False) is not True
-    if ours and not driver.in_transaction:
-        connection.exec_driver_sql("BEGIN")
-
-
-def _roll_back(driver: Any, _record: object, _error: object) -> None:
-    with suppress(Exception):  # It may be broken, or closed already.
-        driver.rollback()
-
-
-def _roll_back_unended(driver: Any, _record: object, state: PoolResetState) -> None:
-    if state.transaction_was_reset and is_in_transaction(driver):
-        driver.rollback()
-
-
-def refuse_own_lock(session: Session, books: Bookkeeping) -> None:
-    """Refuse to go on if the caller's own *session* holds the write lock that *books* needs.
-
-    :raises SetupError: it does. Without this check, bookkeeping would wait for it until it fails.
-    """
-    # An app may send BEGIN itself, and then a session that only reads looks the same. So try.
-    if session_holds_lock(session):
-        with books, refusing_own_lock(session, books, "The job tables cannot be written", "first"):
-            books.transaction(lambda connection: None)
-
-
-@contextmanager
-def refusing_own_lock(
-    session: Session, books: Bookkeeping, trouble: str, when: str
-) -> Generator[None]:
-    """Fail at once, with a clear error, if *session* holds the lock that this block needs.
-
-    :param trouble: what cannot be done then.
-    :param when: when to commit the session instead.
-    :raises SetupError: it holds it.
-    """
-    if not session_holds_lock(session):
-        yield
-        return
-    try:
-        with books.trying_once():
-            yield
-    except DatabaseTrouble as error:
-        if not is_locked(error):
-            raise
-        raise SetupError(
-            f"{trouble}: db.session holds SQLite's write lock. Commit (or roll back) the session "
-            f"{when}."
-        ) from None
 
 
 def is_locked(trouble: DatabaseTrouble) -> bool:
@@ -431,12 +308,127 @@ def is_locked(trouble: DatabaseTrouble) -> bool:
     return "database is locked" in cause or "database table is locked" in cause
 
 
-def session_holds_lock(session: Session) -> bool:
-    """Return whether *session* may hold SQLite's write lock."""
-    if session.get_bind().dialect.name != "sqlite" or not session.in_transaction():
-        return False
+def is_shared(database: Engine | Connection) -> bool:
+    """Return whether *database* is, or has, the only connection there is."""
+    return isinstance(database, Connection) or isinstance(database.pool, StaticPool)
+
+
+def refuse_shared(database: Engine | Connection) -> None:
+    """Refuse to begin workers, which need connections of their own.
+
+    :raises SetupError: *database* is one connection, in a transaction of a test.
+    """
+    if isinstance(database, Connection):
+        raise SetupError(
+            "db.session is bound to one connection, as in a test whose transaction is rolled back. "
+            "A tick would not see what is written there. Use drain() of flask_cronjobs.testing."
+        )
+
+
+class SharedBookkeeping(Bookkeeping):
+    """Bookkeeping on a connection that it shares with ``db.session``, in the same thread.
+
+    In a transaction, each call is a savepoint. In memory, each call commits. Nothing is tried
+    twice: nobody else could change what it depends on.
+
+    :param database: for which `is_shared` is true.
+    """
+
+    def __init__(self, database: Engine | Connection) -> None:
+        super().__init__(database.engine)
+        self._database = database
+        self._noted: list[Callable[[Connection], Any]] | None = None
+
+    def call(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
+        """Call *work* with the connection.
+
+        :raises TablesMissing: the job tables do not exist.
+        :raises DatabaseTrouble: *work* failed; or, in memory, ``db.session`` has uncommitted work.
+        """
+        try:
+            with borrowed(self._database) as connection:
+                value = work(connection)
+        except SQLAlchemyError as error:
+            raise explain(error, self.engine) from error
+        if self._noted is not None:
+            self._noted.append(work)
+        return value
+
+    def transaction(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
+        """Run *work* in one transaction or savepoint."""
+        return self.call(work, repeat)
+
+    @contextmanager
+    def busy_for(self, seconds: float) -> Generator[None]:
+        """Do nothing: nobody else has a connection to wait for."""
+        yield
+
+    @contextmanager
+    def around_handler(self) -> Generator[None]:
+        """Let a handler use the connection in this block.
+
+        1. In a test's transaction, give it a savepoint: its commits and rollbacks end there.
+        2. Then write the marks of ``once`` again: a rollback of the handler's may have undone them,
+           and must not. They are written so that it does no harm to write them twice.
+
+        :raises SetupError: the handler has ended the test's transaction.
+        """
+        marks: list[Callable[[Connection], Any]] = []
+        self._noted = marks
+        try:
+            with _own_savepoint(self._database):
+                yield
+        finally:
+            self._noted = None
+        for work in marks:
+            self.call(work)
+
+
+@contextmanager
+def _own_savepoint(database: Engine | Connection) -> Generator[None]:
+    if isinstance(database, Engine):
+        yield
+        return
+    whole = database.get_transaction()
     try:
-        connection = session.connection().connection.driver_connection
-    except SQLAlchemyError:  # For example, a failed flush has rolled back: it holds nothing.
-        return False
-    return bool(getattr(connection, "in_transaction", False))
+        with borrowed(database):
+            yield
+    except SQLAlchemyError as error:
+        raise SetupError(_ENDED) from error
+    if whole is not None and database.get_transaction() is not whole:
+        raise SetupError(_ENDED)
+
+
+_ENDED = (
+    "A handler has ended the transaction in which the test works: what it did cannot be rolled "
+    "back. Give db.session join_transaction_mode='create_savepoint'."
+)
+
+
+@contextmanager
+def borrowed(database: Engine | Connection) -> Generator[Connection]:
+    """Yield the one connection of *database*, in a savepoint or a transaction that ends here.
+
+    :raises DatabaseTrouble: in memory, somebody has uncommitted work, which would be committed.
+    """
+    if isinstance(database, Engine):
+        _refuse_unfinished_work(database)
+        with database.begin() as connection:
+            yield connection
+        return
+    with database.begin_nested() if database.in_transaction() else database.begin():
+        yield database
+
+
+def _refuse_unfinished_work(engine: Engine) -> None:
+    # Ask the driver directly: a connection that goes back to this pool rolls everything back.
+    pool: Any = engine.pool
+    import sqlite3  # Here, since an app with PostgreSQL does not need it.
+
+    if getattr(pool.connection.dbapi_connection, "in_transaction", False):
+        raise DatabaseTrouble(
+            "The job tables cannot be written: the database is SQLite in memory, with one "
+            "connection for everybody, and db.session has uncommitted work there. Commit (or roll "
+            "back) the session first.",
+            transient=True,
+        ) from sqlite3.OperationalError("database is locked")

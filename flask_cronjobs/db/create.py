@@ -7,8 +7,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..models import JobRun
 from ..models.columns import STORAGE, storage_statement
-from .connection import Bookkeeping, leave_transaction, refuse_shared_memory
+from .connection import Bookkeeping, leave_transaction
 from .dialect import dialect_of
+from .engines import refuse_shared_memory
 from .errors import explain
 
 _STORAGE = """

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from ..errors import SetupError
 from ..types import JSON, stored_json
-from .planner import BEGIN, keep_plans, wait_in
+from .statements import BEGIN, keep_plans, wait_in
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)

@@ -13,8 +13,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, Pool, PoolProxiedConnection, SingletonThreadPool, StaticPool
 
 from ..errors import SetupError
-from .deadlines import free_frames
 from .dialect import check_driver
+from .statements import free_frames
 
 #: Why nothing of an app may run whose database is SQLite in memory, and what to do.
 IN_MEMORY = (
@@ -77,6 +77,37 @@ def _has_alembic_table(engine: Engine) -> bool:
 def is_in_memory(engine: Engine) -> bool:
     """Return whether *engine* has one connection that everybody shares, as SQLite has in memory."""
     return isinstance(engine.pool, (StaticPool, SingletonThreadPool))
+
+
+def refuse_shared_memory(engine: Engine) -> None:
+    """Refuse an engine whose one connection everybody shares.
+
+    :raises SetupError: it is one; our commits would commit a handler's unfinished work.
+    """
+    if is_in_memory(engine):
+        raise SetupError(IN_MEMORY)
+
+
+#: What to do about an encoding that `unfit_encoding` names.
+USE_UTF8 = (
+    "Use a database made by CREATE DATABASE … ENCODING 'UTF8', and connect with "
+    "client_encoding=utf8."
+)
+
+
+def unfit_encoding(driver: Any) -> str | None:
+    """Return what is wrong with the encoding of PostgreSQL, or of *driver*'s connection to it.
+
+    Errors, results and progress may have any character, so each needs UTF-8. What the server told
+    at connecting is read here, nothing is asked.
+    """
+    for name in ("server_encoding", "client_encoding"):
+        if (encoding := driver.info.parameter_status(name)) not in (None, "UTF8"):
+            return (
+                f"PostgreSQL's {name} is {encoding}, which lacks characters that an error or a "
+                "result may have: to record such a run would end its worker."
+            )
+    return None
 
 
 def how_to_create_tables(engine: Engine) -> str:

@@ -18,15 +18,14 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
-from ..db.deadlines import deadlines
+from ..db.statements import deadlines
 from ..errors import CronJobsError, DatabaseTrouble
 from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, counted, notify
 from ..types import AtWork, Outcome
 from .worker.options import WorkOptions
-from .worker.process_signals import STOP_FROM_PARENT, STOPPING
-from .worker.worker import work
+from .worker.worker import STOP_FROM_PARENT, STOPPING, work
 
 #: The exit status of a worker that would fail again, because the tables are missing, say.
 HOPELESS = 3

@@ -21,8 +21,7 @@ from ..jobs import ticks
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
-from .alerts import alert
-from .pings import TIMEOUT, ping, ping_ended
+from .announcer import TIMEOUT, alert, ping, ping_ended
 from .processes import run_workers
 from .threads import BackgroundThread
 from .tick import (

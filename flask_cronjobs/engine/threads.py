@@ -1,9 +1,12 @@
-"""A worker's threads: one for work that nobody waits for, one that repeats; which goes first."""
+"""What works beside: threads, one of which goes first; a worker beside the server of the app."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -129,3 +132,22 @@ class Precedence:
             self._lock.release()
         else:
             self._taken = False  # Until the keeper has waited once more.
+
+
+def start_worker(
+    app: str | None, env: Mapping[str, str], user: int | None = None, group: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start ``flask jobs work``. It stops when this process has ended, however that ended.
+
+    :param app: what ``flask --app`` takes; None: Flask looks for it.
+    :param user: as whom to run it, by number; None: as this process.
+    :param group: likewise.
+    """
+    where = [] if app is None else ["--app", app]
+    return subprocess.Popen(
+        [sys.executable, "-m", "flask", *where, "jobs", "work", "--parent", str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        env=env,
+        user=user,
+        group=group,
+    )

@@ -11,9 +11,8 @@ from sqlalchemy import Connection, Inspector, Table, func, inspect, select, text
 from sqlalchemy.pool import QueuePool
 
 from ..config import executor_of
-from ..db.connection import USE_UTF8, unfit_encoding
 from ..db.create import missing_storage
-from ..db.engines import how_to_create_tables
+from ..db.engines import USE_UTF8, how_to_create_tables, unfit_encoding
 from ..db.errors import WRITABLE, name_of
 from ..db.notify import is_pooled
 from ..errors import CronJobsError

@@ -236,10 +236,7 @@ def _samples(reader: Reader, fingerprints: Sequence[str]) -> dict[str, Row[Any]]
 
 def _labels(reader: Reader, fingerprints: Sequence[str]) -> dict[str, list[str]]:
     """Return some labels of the runs of the latest failures of each."""
-    c = FAILURES.c
-    latest = select(c.fingerprint, c.run_id).order_by(c.failed_at.desc()).limit(_FOR_LABELS)
-    parts = [latest.where(c.fingerprint == each).subquery() for each in fingerprints]
-    some: Any = union_all(*(select(part) for part in parts)).subquery()
+    some = _latest_of(fingerprints, FAILURES.c.run_id, _FOR_LABELS)
     wanted = select(some.c.fingerprint, RUNS.c.label).join(some, some.c.run_id == RUNS.c.id)
     found: dict[str, list[str]] = {each: [] for each in fingerprints}
     for row in reader.rows(wanted.where(RUNS.c.label.is_not(None)).distinct()):
@@ -250,17 +247,22 @@ def _labels(reader: Reader, fingerprints: Sequence[str]) -> dict[str, list[str]]
 
 def _by_day(reader: Reader, fingerprints: Sequence[str]) -> dict[str, dict[int, int]]:
     """Return how many of the latest 1,001 failures of each were so many whole days ago."""
-    c = FAILURES.c
     at = literal_column(reader.dialect.epoch("job_failures.failed_at"), Integer)
     day = ((int(reader.now.timestamp()) - at) // 86400).label("day")
-    latest = select(c.fingerprint, day).order_by(c.failed_at.desc()).limit(CAP + 1)
-    parts = [latest.where(c.fingerprint == each).subquery() for each in fingerprints]
-    some: Any = union_all(*(select(part) for part in parts)).subquery()
+    some = _latest_of(fingerprints, day, CAP + 1)
     counted = select(*some.c, func.count().label("number")).group_by(*some.c)
     found: dict[str, dict[int, int]] = {each: {} for each in fingerprints}
     for row in reader.rows(counted):
         found[row.fingerprint][int(row.day)] = row.number
     return found
+
+
+def _latest_of(fingerprints: Sequence[str], column: Any, number: int) -> Query:
+    """Return a subquery of the latest *number* failures of each: its fingerprint, and *column*."""
+    c = FAILURES.c
+    latest = select(c.fingerprint, column).order_by(c.failed_at.desc()).limit(number)
+    parts = [latest.where(c.fingerprint == each).subquery() for each in fingerprints]
+    return union_all(*(select(part) for part in parts)).subquery()
 
 
 def _dead(reader: Reader) -> dict[str, Count]:

@@ -129,6 +129,8 @@ def delete_ended(d: Dialect, kind: Kind) -> str:
 
 #: How many rows of a kind one transaction deletes at most, beside those that go with them.
 CHUNK = 1000
+#: How many steps go with its runs at most, unless one run alone has more.
+STEPS = 10_000
 #: The longest rest after a transaction on SQLite, in seconds.
 _REST = 0.1
 
@@ -200,11 +202,11 @@ def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]
     """Delete old runs with what belongs to them; yield how many, after each transaction."""
     given = {**_given(books.dialect, kept), "held": books.dialect.many(held := set[int]())}
     while True:
-        found, deleted, busy = books.transaction(
+        found, deleted, busy, are_all = books.transaction(
             partial(_delete_runs, d=books.dialect, kind=kind, given=given)
         )
         yield deleted
-        if len(found) < CHUNK:
+        if are_all:
             return
         # From here on: until a vacuum, PostgreSQL's index has entries of all that was deleted.
         held |= busy
@@ -213,16 +215,38 @@ def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]
 
 def _delete_runs(
     connection: Connection, d: Dialect, kind: Kind, given: Mapping[str, Any]
-) -> tuple[Rows, int, set[int]]:
-    """Delete some runs; return what was found, how many went, and the batches that others hold."""
-    found = connection.execute(text(locked_runs(d, kind)), given).all()
+) -> tuple[Rows, int, set[int], bool]:
+    """Delete some runs.
+
+    :returns: those at which it looked, how many went, the batches that others hold, and whether
+        there are no others.
+    """
+    old = connection.execute(text(locked_runs(d, kind)), given).all()
+    found = _with_few_steps(connection, d, old)
     ids, busy = note_pruned(connection, d, found)
     if ids:
         given = {"ids": d.many(ids)}
         for table in ("job_failures", "job_outputs", "job_steps"):
             connection.execute(text(delete(d, table, "run_id")), given)
         connection.execute(text(delete(d, "job_runs")), given)
-    return found, len(ids), busy
+    return found, len(ids), busy, len(old) < CHUNK and found is old
+
+
+def _with_few_steps(connection: Connection, d: Dialect, found: Rows) -> Rows:
+    """Return *found*, or as many of the first that they have few steps, but one at least."""
+    steps = text(few_steps(d))
+    while len(found) > 1:
+        ids = d.many(row.id for row in found)
+        if connection.scalar(steps, {"ids": ids, "most": STEPS + 1}) <= STEPS:
+            break
+        found = found[: max(1, len(found) // 8)]
+    return found
+
+
+def few_steps(d: Dialect) -> str:
+    """Return the query that counts the steps of the runs in ``ids`` up to ``most``."""
+    few = f"SELECT 1 FROM job_steps WHERE {d.among('run_id')} LIMIT :most"
+    return f"SELECT count(*) FROM ({few}) AS few"
 
 
 def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from ..db.connection import refuse_own_lock
 from ..db.dialect import clock_shift, dialect_of, moved_by
+from ..db.transactions import refuse_own_lock
 from ..errors import SetupError, TablesMissing
 from ..extension import CronJobs
 from ..jobs.runs.current import in_run

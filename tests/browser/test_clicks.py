@@ -110,20 +110,6 @@ def _until(true: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
-def test_the_verdict_goes_red_when_ticks_stop(either_browser: Browser, site: Site) -> None:
-    browser = either_browser
-    site.tick()
-    browser.get(f"{site.url}/")
-    assert _heading(browser) == browser.title.partition(" · ")[0] == "All is well"
-    assert _icon(browser) == "icon-good.svg"
-    site.age_ticks(400)
-    browser.refresh()
-    assert _heading(browser) == "Ticks have stopped"
-    assert browser.title == "(1) Jobs · Ticks have stopped"
-    assert _icon(browser) == "icon-bad.svg"
-    assert "6 min" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
-
-
 def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, site: Site) -> None:
     browser = either_browser
     site.die(812)
@@ -404,20 +390,6 @@ def test_the_keyboard_is_enough(browser: Browser, site: Site) -> None:
     assert focused.value_of_css_property("outline-style") == "solid"
     focused.send_keys(Keys.ENTER)
     _says(browser, "print_letters is paused")
-
-
-def test_a_definition_is_searched_and_its_page_read(either_browser: Browser, site: Site) -> None:
-    browser = either_browser
-    site.tick()
-    browser.get(f"{site.url}/definitions")
-    browser.find_element(By.NAME, "search").send_keys("LETTERS")
-    _follow(browser, _button(browser, "Show"))
-    _follow(browser, _link(browser, "letters"))
-    verdict = browser.find_element(By.CSS_SELECTOR, ".verdict").text
-    assert "Every day at 07:00, in the zone Europe/Berlin." in verdict
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".slots li")) == 10
-    _follow(browser, _button(browser, "Run now"))
-    _says(browser, "is queued")
 
 
 def test_the_browsers_zone_can_be_chosen(browser: Browser, site: Site) -> None:

@@ -17,9 +17,8 @@ from tests.rows import Rows, ago
 from .conftest import Admin
 
 
-@pytest.mark.parametrize(
-    ("args", "none"),
-    [
+def test_empty_list_says_so(admin: Admin) -> None:
+    for args, none in (
         ("definitions", "No definitions yet: add schedule= to a task; the next tick records it."),
         ("effects", "No effect is being done or in doubt."),
         ("effects --all", "No effects."),
@@ -34,13 +33,11 @@ from .conftest import Admin
         ("workers", "No host has ticked within the last day."),
         ("turns", "No run of a strict order waits or runs."),
         ("turns --stopped", "No key is stopped."),
-    ],
-)
-def test_empty_list_says_so(admin: Admin, args: str, none: str) -> None:
-    assert admin.ok(*args.split()) == f"{none}\n"
-    data = admin.data(*args.split())
-    assert [data.pop(by, None) for by in ("before", "after")] == [None, None]
-    assert all(rows == [] for rows in data.values())
+    ):
+        assert admin.ok(*args.split()) == f"{none}\n"
+        data = admin.data(*args.split())
+        assert [data.pop(by, None) for by in ("before", "after")] == [None, None]
+        assert all(rows == [] for rows in data.values())
 
 
 @pytest.mark.parametrize(
@@ -179,15 +176,13 @@ def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None
     assert "about" in admin.ok("batches").splitlines()[1]  # How long it takes.
 
 
-@pytest.mark.parametrize("change", ["--retry", "--cancel", "--close"])
-@pytest.mark.parametrize("option", ["--json", "--watch"])
-def test_what_is_for_a_list_is_refused_for_a_change(
-    admin: Admin, batch: str, change: str, option: str
-) -> None:
-    before = admin.ok("batches", batch, "--json")
-    output = admin.refused("batches", batch, change, option, code=2)
-    assert "Leave them out of a change." in output or "for a terminal" in output
-    assert admin.ok("batches", batch, "--json") == before
+def test_what_is_for_a_list_is_refused_for_a_change(admin: Admin, batch: str) -> None:
+    for option in ("--json", "--watch"):
+        for change in ("--retry", "--cancel", "--close"):
+            before = admin.ok("batches", batch, "--json")
+            output = admin.refused("batches", batch, change, option, code=2)
+            assert "Leave them out of a change." in output or "for a terminal" in output
+            assert admin.ok("batches", batch, "--json") == before
 
 
 # ticks

@@ -36,9 +36,8 @@ def suggested(result: Result) -> list[str]:
     return [line.strip() for line in result.output.partition("Did you mean:\n")[2].splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("args", "meant"),
-    [
+def test_near_miss_is_answered_by_the_whole_command(flask: Call) -> None:
+    for args, meant in (
         (["list"], "admin list"),
         (["list", "--status", "dead"], "admin list --status dead"),
         (["show", "5"], "admin show 5"),
@@ -49,12 +48,8 @@ def suggested(result: Result) -> list[str]:
         (["admin", "retrz", "5"], "admin retry 5"),
         (["tikc"], "tick"),
         (["definitionz"], "admin definitions"),
-    ],
-)
-def test_near_miss_is_answered_by_the_whole_command(
-    flask: Call, args: list[str], meant: str
-) -> None:
-    assert suggested(flask("jobs", *args)) == [f"flask jobs {meant}"]
+    ):
+        assert suggested(flask("jobs", *args)) == [f"flask jobs {meant}"]
 
 
 def test_what_resembles_nothing_is_refused_without_a_suggestion(flask: Call) -> None:

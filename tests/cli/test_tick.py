@@ -247,14 +247,6 @@ class TestOptions:
         (line,) = tick("--dry-run").stdout.splitlines()
         assert line.startswith("would enqueue  customer")
 
-    def test_python_takes_the_same(self, tick: Tick) -> None:
-        tick.enqueue(3, queue="mail")
-        tick.enqueue()
-        with tick.app.app_context():
-            assert tick.jobs.tick(queues=["mail"], max_runs=2).succeeded == 2
-            report = tick.jobs.tick(budget=10)
-        assert (report.succeeded, report.attempts) == (2, 2)
-
     def test_python_may_claim_nothing_in_any_thread(self, tick: Tick) -> None:
         def claim() -> TickReport:
             with tick.app.app_context():

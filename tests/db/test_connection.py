@@ -38,21 +38,21 @@ TRANSIENT = ["40001", "25006", "25P04"]
 
 
 @pytest.fixture
-def kit(database_url: str, options: dict[str, Any]) -> Iterator[Kit]:
+def kit(database_url: str, engine_options: dict[str, Any]) -> Iterator[Kit]:
     """The store on an engine with options of a test's choice."""
     if database_url.startswith("sqlite"):
-        if "connect_args" in options:
+        if "connect_args" in engine_options:
             pytest.skip("SQLite has no server")
-        if "REPEATABLE READ" in options.values():
-            options = {"isolation_level": "READ UNCOMMITTED"}
-    engine = create_engine(database_url, **options)
+        if "REPEATABLE READ" in engine_options.values():
+            engine_options = {"isolation_level": "READ UNCOMMITTED"}
+    engine = create_engine(database_url, **engine_options)
     create_tables(engine)
     made = Kit(engine)
     yield made
     made.close()
 
 
-any_engine = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES, indirect=True)
+any_engine = pytest.mark.parametrize("engine_options", ENGINES.values(), ids=ENGINES, indirect=True)
 
 
 def insert_run(connection: Connection) -> None:
@@ -119,7 +119,7 @@ class TestIsolation:
         assert "40001" not in [getattr(error, "sqlstate", None) for error in errors]
 
     @on_postgresql
-    @pytest.mark.parametrize("options", [SERVER], ids=["server"], indirect=True)
+    @pytest.mark.parametrize("engine_options", [SERVER], ids=["server"], indirect=True)
     def test_each_statement_is_read_committed_though_another_had_failed(self, kit: Kit) -> None:
         level = text("SELECT current_setting('transaction_isolation')")
         assert kit.books.rows(level)[0][0] == "read committed"
@@ -192,7 +192,7 @@ class TestTriedAgain:
         assert len(kit.all_rows()) == 2
 
     @pytest.mark.parametrize(
-        "options",
+        "engine_options",
         [{"connect_args": {"options": "-c deadlock_timeout=50ms"}}],
         ids=[""],
         indirect=True,

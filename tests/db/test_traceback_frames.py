@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flask_cronjobs.db.deadlines import free_frames
+from flask_cronjobs.db.statements import free_frames
 
 
 class Burden:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -36,18 +36,6 @@ CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER trouble BEFORE UPDATE ON job_runs FOR EACH ROW EXECUTE FUNCTION trouble();
 """
-
-
-@pytest.fixture
-def app(database_url: str, db: SQLAlchemy, options: dict[str, Any]) -> Iterator[Flask]:
-    """An app with engine options of a test's choice."""
-    app = Flask("tests")
-    app.config.update(SQLALCHEMY_DATABASE_URI=database_url, SQLALCHEMY_ENGINE_OPTIONS=options)
-    db.init_app(app)
-    yield app
-    with app.app_context():
-        db.session.remove()
-        db.engine.dispose()
 
 
 def enqueue_notes(app: Flask, jobs: CronJobs, number: int) -> list[int]:
@@ -130,7 +118,7 @@ def test_exchange_whose_answer_is_lost_loses_and_doubles_nothing(
     assert attempts(app, db) == {("succeeded", 1)}
 
 
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES, indirect=True)
+@pytest.mark.parametrize("engine_options", ENGINES.values(), ids=ENGINES, indirect=True)
 def test_engine_settings_of_the_app_do_not_reach_bookkeeping(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
@@ -156,7 +144,7 @@ def test_engine_settings_of_the_app_do_not_reach_bookkeeping(
 
 
 @pytest.mark.parametrize(
-    "options",
+    "engine_options",
     [
         {"connect_args": {"options": f"-c {name}=100"}}
         for name in ("lock_timeout", "statement_timeout")

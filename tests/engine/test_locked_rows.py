@@ -31,7 +31,7 @@ from tests.engine.conftest import stop_keepers
 from tests.kit import Kit, outcome, plan, spec
 from tests.marks import on_postgresql
 from tests.process.support import wait_until
-from tests.rows import Rows, ago
+from tests.rows import Rows, ago, new_year
 
 pytestmark = on_postgresql
 
@@ -124,13 +124,13 @@ class TestTick:
         self, jobs: CronJobs, db: SQLAlchemy, rows: Rows, database_url: str
     ) -> None:
         for name in ("it", "late"):
-            jobs.task(name=name, schedule="* * * * *")(lambda: None)
+            jobs.task(name=name, schedule="@yearly")(lambda: None)
         jobs.tick()
         stuck, lost = (
             rows.run("running", job_type="it", locked_until=ago(5), max_attempts=3)
             for _ in range(2)
         )
-        db.session.execute(update(JobDefinition).values(next_run_at=ago(60)))
+        db.session.execute(update(JobDefinition).values(next_run_at=new_year()))
         db.session.commit()
         late = definition(db, "late").id
         with (

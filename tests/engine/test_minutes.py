@@ -23,10 +23,10 @@ from flask_cronjobs import (
     run_succeeded,
     tick_finished,
 )
+from flask_cronjobs.engine import announcer as announcer_module
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.resident import Tally
-from flask_cronjobs.engine.worker import announcer as announcer_module
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.signals import counted, unheard
@@ -119,7 +119,7 @@ def test_slow_receiver_of_an_outcome_holds_up_neither_leases_nor_outcomes(
 def test_nothing_is_claimed_while_too_much_is_left_to_tell(
     app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcer_module, "MOST", 5)
+    monkeypatch.setattr(announcer_module, "MOST_BEHIND", 5)
     behind: list[int] = []
     begun: list[int] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import ScheduleError, TaskError, UnknownTask, slot_skipped
 from flask_cronjobs.config import Settings
 from tests.engine.conftest import Code
-from tests.rows import now
+from tests.rows import new_year, now
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -22,10 +22,6 @@ DAY = timedelta(days=1)
 
 def midnight() -> datetime:
     return now().replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-def new_year() -> datetime:
-    return datetime(now().year, 1, 1, tzinfo=timezone.utc)
 
 
 class TestSync:

@@ -18,7 +18,7 @@ def executor(app: Flask) -> Iterator[Threads]:
     """The executor of the queue ``far``; it keeps what it gets until `deliver`."""
     threads = Threads(app, keep=True)
     app.config["CRONJOBS_EXECUTORS"] = {"far": threads}
-    app.config["CRONJOBS_LEASE"] = 2
+    app.config["CRONJOBS_LEASE"] = 600  # None ends while a test goes on.
     yield threads
     threads.close()
     forget_kept_connections()

@@ -144,21 +144,6 @@ def test_what_waits_in_the_broker_is_bounded(app: Flask, executor: Threads, db: 
         assert len(executor.sent) == 10
 
 
-def test_a_tick_hands_on_more_as_the_executor_takes_it(
-    app: Flask, executor: Threads, db: SQLAlchemy
-) -> None:
-    app.config["CRONJOBS_HANDED_LIMIT"] = 3
-    executor.keep = False
-    jobs = CronJobs(app)
-    task = jobs.task(queue="far", name="bounded")(lambda: None)
-    with app.app_context():
-        db.create_all()
-        task.using(commit=True).enqueue_many([{}] * 12)
-        jobs.tick()
-        executor.results()
-        assert statuses(db) == ["succeeded"] * 12
-
-
 def test_cancel_ends_a_run_that_waits_in_the_broker(
     far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
@@ -201,26 +186,6 @@ def test_a_concurrency_key_is_held_in_the_broker(
         executor.results()
         jobs.tick()
         assert len(executor.sent) == number
-
-
-def test_a_failed_run_is_handed_on_again(
-    executor: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    from flask_cronjobs import Retry
-
-    @jobs.task(queue="far", retry=Retry(max_attempts=3, backoff="fixed", base=0, jitter=False))
-    def fails() -> int:
-        if current_run.attempt < 3:
-            raise RuntimeError("not yet")
-        return current_run.attempt
-
-    executor.keep = False
-    run = fails.using(commit=True).enqueue()
-    for _ in range(3):
-        jobs.tick()
-        executor.results()
-    assert (loaded(db, run).status, run.result) == ("succeeded", 3)
-    assert len(executor.sent) == 3
 
 
 def test_atomic_once_and_progress_are_as_here(

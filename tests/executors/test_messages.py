@@ -145,10 +145,6 @@ def test_hosts_with_different_urls_of_one_database_agree(
         again_db.engine.dispose()
 
 
-def test_two_databases_differ(app: Flask, jobs: CronJobs, other: Flask) -> None:
-    assert fingerprint_of(app) != fingerprint_of(other)
-
-
 def test_a_role_that_may_not_read_the_cluster_s_identity_has_a_fingerprint(
     postgresql_url: str, postgres_server: Server
 ) -> None:

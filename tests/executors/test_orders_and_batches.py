@@ -222,7 +222,7 @@ def test_runs_are_handed_on_at_their_rate(
     executor.results()
     assert sorted(begun) == [0, 1]  # Two workers begin at once
     tat = db.session.scalars(select(JobRate.tat)).one()
-    assert 300 < (tat - ago()).total_seconds() <= 360
+    assert 240 < (tat - ago()).total_seconds() <= 360
 
 
 def test_a_handed_run_goes_from_step_to_step(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
@@ -15,12 +14,6 @@ from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
 from tests.executors.threads import Threads
 from tests.rows import Rows
-
-
-@pytest.fixture(autouse=True)
-def long_lease(executor: Threads, app: Flask) -> None:
-    """Let no lease end while a test goes on."""
-    app.config["CRONJOBS_LEASE"] = 600
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_batch_waits_until_it_is_closed(
     jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
 ) -> None:
     for number in range(3):
-        with jobs.batch("b", then=then, close=False) as batch:
+        with jobs.batch("b", then="then", close=False) as batch:
             assert batch.is_new == (number == 0)
             work.enqueue(number=number)
         db.session.commit()
@@ -326,21 +326,6 @@ def test_run_that_a_key_finds_does_not_join(jobs: CronJobs, db: SQLAlchemy, work
     db.session.commit()
     jobs.tick()
     assert batch_row(db).total == 2
-
-
-def test_then_may_fill_the_next_batch(
-    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
-) -> None:
-    @jobs.task(atomic=True)
-    def next_stage() -> None:
-        with jobs.batch("second", then=then):
-            work.enqueue_many([{}] * 3)
-
-    with jobs.batch("first", then="next_stage"):
-        work.enqueue_many([{}] * 2)
-    db.session.commit()
-    jobs.tick()
-    assert told == [(BatchCounts("second", 3, 3, finished=True), {})]
 
 
 @on_both

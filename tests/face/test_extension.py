@@ -107,21 +107,6 @@ def test_secrets_of_the_settings_are_in_no_repr(app: Flask) -> None:
     assert "hidden-uuid" not in repr(state_of(app))
 
 
-def test_a_tick_prints_nothing_that_a_terminal_would_obey(app: Flask, db: SQLAlchemy) -> None:
-    jobs = CronJobs(app)
-
-    @jobs.task(retry=1)
-    def fail() -> None:
-        raise ValueError("\x1b[2J\x9b2J\u202egone")
-
-    with app.app_context():
-        db.create_all()
-        jobs.enqueue("fail", commit=True)
-    printed = app.test_cli_runner().invoke(args=["jobs", "tick"], color=True).output
-    assert "ValueError:" in printed
-    assert all(line.isprintable() for line in printed.splitlines())
-
-
 def test_bad_value_fails_at_initialization_and_leaves_no_trace(app: Flask) -> None:
     app.config.update(CRONJOBS_LEASE="soon")
     with pytest.raises(ConfigError, match="CRONJOBS_LEASE is 'soon'"):

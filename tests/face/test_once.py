@@ -159,33 +159,23 @@ def test_effect_that_raised_is_tried_again(
 
 
 @on_both
-def test_effect_that_was_interrupted_is_in_doubt(
-    jobs: CronJobs, perform: Perform, states: Callable[[], list[str]]
+@pytest.mark.parametrize("timeout", [0.3, None])
+def test_effect_that_its_timeout_or_the_end_of_its_process_interrupted_is_in_doubt(
+    jobs: CronJobs, perform: Perform, states: Callable[[], list[str]], timeout: float | None
 ) -> None:
-    """How far it came is known to nobody: so it is not done again."""
+    """A server ends its worker by a signal whose handler raises SystemExit, as Celery does.
+
+    How far the effect came is known to nobody: so it is not done again.
+    """
     done: list[int] = []
 
     def effect() -> None:
         done.append(current_run.attempt)
+        if timeout is None:
+            raise SystemExit(-241)
         time.sleep(120)
 
-    run = perform(lambda: jobs.once("mail:1", effect), retry=AGAIN, timeout=0.3)
-    assert (run.status, run.attempts, done) == ("succeeded", 2, [1])
-    assert states() == ["in_doubt"]
-
-
-@on_both
-def test_effect_that_the_end_of_its_process_interrupted_is_in_doubt(
-    jobs: CronJobs, perform: Perform, states: Callable[[], list[str]]
-) -> None:
-    """A server ends its worker by a signal whose handler raises SystemExit, as Celery does."""
-    done: list[int] = []
-
-    def effect() -> None:
-        done.append(current_run.attempt)
-        raise SystemExit(-241)
-
-    run = perform(lambda: jobs.once("mail:1", effect), retry=AGAIN)
+    run = perform(lambda: jobs.once("mail:1", effect), retry=AGAIN, timeout=timeout)
     assert (run.status, run.attempts, done) == ("succeeded", 2, [1])
     assert states() == ["in_doubt"]
 

@@ -12,8 +12,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 
 from tests.fuzz import driver
-from tests.fuzz.driver import Report
-from tests.fuzz.inspection import Frames, inspector, threads
+from tests.fuzz.inspection import Frames, inspector
 
 
 class Burden:
@@ -142,21 +141,3 @@ def test_lock_and_connection_are_found(url: str) -> None:
         assert lock.startswith("a lock is left")
         assert len(list(looking.connections())) == 1
     assert [*looking.locks(), *looking.connections()] == []
-
-
-def test_no_thread_of_the_package_is_at_work_here() -> None:
-    assert list(threads()) == []
-
-
-def test_report_adds_what_workers_say() -> None:
-    report = Report()
-    for said in (
-        {"interrupted": "once", "how": "cancel", "error": "Cancelled"},
-        {"wrong": "a lock is left"},
-        {"unheard": "run 1"},
-        {"done": 1},
-    ):
-        driver.hear(report, said)  # type: ignore[arg-type]
-    assert report.interrupted == {("once", "cancel", "Cancelled"): 1}
-    assert report.wrong == ["a lock is left (after 1 interruptions)"]
-    assert (report.unheard, report.done) == (["run 1"], True)

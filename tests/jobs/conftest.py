@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
 
+from flask_cronjobs import CronJobs
 from tests.kit import Kit, begin_with_the_write_lock
+from tests.tables import make_tables
+
+
+@pytest.fixture
+def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
+    """The extension on `app`, its tables created, its pages open to all."""
+    jobs = CronJobs(app, authorize=lambda action: True)
+    make_tables(app, db)
+    return jobs
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +36,24 @@ def rows(app: Flask, db: SQLAlchemy, state: State) -> Rows:
     return Rows(app, db)
 
 
+@pytest.fixture
+def state_on() -> Iterator[Callable[..., State]]:
+    """Makes an app on a database, with such options of its engine."""
+    made: list[State] = []
+
+    def make(url: str, **options: Any) -> State:
+        app, db = Flask("another"), SQLAlchemy()
+        app.config.update(SQLALCHEMY_DATABASE_URI=url, SQLALCHEMY_ENGINE_OPTIONS=options)
+        db.init_app(app)
+        CronJobs(app)
+        made.append(state_of(app))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.engine.dispose()
+
+
 def declare(state: State, name: str, schedule: str | None = None) -> None:
     task = Task(lambda: None, name, TaskOptions(), state.registry)
     state.registry.add(task)
@@ -64,6 +82,7 @@ def test_a_sound_app_has_no_complaint(state: State, rows: Rows) -> None:
     assert bad(state) == set()
     findings = found(state)
     assert findings["ticks"].level == "ok"
+    assert str(state.engine.url.database) in findings["database"].what
     assert "Flask-SQLAlchemy" in findings["versions"].what
     assert all(finding.todo for finding in findings.values() if finding.level == "error")
 
@@ -75,10 +94,6 @@ def test_tables_made_by_the_app_are_sound_as_well(
     findings = found(state_of(app))
     assert findings["tables"].level == "ok"
     assert not {"columns", "indexes"} & findings.keys()
-
-
-def test_the_database_in_use_is_named(state: State) -> None:
-    assert str(state.engine.url.database) in found(state)["database"].what
 
 
 @pytest.mark.parametrize(
@@ -217,12 +232,10 @@ def test_a_short_lease_is_a_warning(app: Flask, db: SQLAlchemy) -> None:
     assert found(state_of(app))["lease"].level == "warning"
 
 
-def test_a_database_that_does_not_answer_is_a_finding(db: SQLAlchemy, postgresql_url: str) -> None:
-    app = Flask("nowhere")
-    app.config["SQLALCHEMY_DATABASE_URI"] = f"{postgresql_url}_that_is_not_there"
-    db.init_app(app)
-    CronJobs(app)
-    findings = examine(state_of(app))
+def test_a_database_that_does_not_answer_is_a_finding(
+    postgresql_url: str, state_on: Callable[..., State]
+) -> None:
+    findings = examine(state_on(f"{postgresql_url}_that_is_not_there"))
     assert [(finding.id, finding.level) for finding in findings] == [("database", "error")]
     assert "_that_is_not_there" in findings[0].todo
     assert findings[0].what.startswith("The database cannot be used: ")
@@ -236,19 +249,8 @@ def test_sqlite_without_wal_is_a_warning(app: Flask, jobs: CronJobs) -> None:
         assert found(state_of(app))["journal"].level == "ok"
 
 
-@pytest.fixture
-def on_postgresql(postgresql_url: str, db: SQLAlchemy) -> Iterator[Flask]:
-    app = Flask("pooled")
-    app.config["SQLALCHEMY_DATABASE_URI"] = postgresql_url
-    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"pool_size": 1, "max_overflow": 0}
-    db.init_app(app)
-    CronJobs(app)
-    yield app
-    state_of(app).engine.dispose()
-
-
-def test_a_pool_of_one_is_a_warning(on_postgresql: Flask) -> None:
-    state = state_of(on_postgresql)
+def test_a_pool_of_one_is_a_warning(postgresql_url: str, state_on: Callable[..., State]) -> None:
+    state = state_on(postgresql_url, pool_size=1, max_overflow=0)
     create_tables(state.engine)
     findings = found(state)
     assert findings["pool"].level == "warning"
@@ -260,19 +262,11 @@ def test_a_pool_of_one_is_a_warning(on_postgresql: Flask) -> None:
     ("arguments", "level"), [({}, "warning"), ({"prepare_threshold": None}, "ok")]
 )
 def test_pgbouncer_is_seen(
-    pgbouncer_url: str, db: SQLAlchemy, arguments: dict[str, Any], level: str
+    pgbouncer_url: str, state_on: Callable[..., State], arguments: dict[str, Any], level: str
 ) -> None:
-    app = Flask("bounced")
-    app.config["SQLALCHEMY_DATABASE_URI"] = pgbouncer_url
-    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"connect_args": arguments}
-    db.init_app(app)
-    CronJobs(app)
-    state = state_of(app)
+    state = state_on(pgbouncer_url, connect_args=arguments)
     create_tables(state.engine)
-    try:
-        assert found(state)["pooler"].level == level
-    finally:
-        state.engine.dispose()
+    assert found(state)["pooler"].level == level
 
 
 def test_the_command_exits_1_for_an_error_and_0_without(
@@ -313,18 +307,13 @@ def test_a_batch_that_was_left_open_is_named(state: State) -> None:
     assert findings[0].todo.endswith("""flask jobs admin batches 'it'"'"'s late' --close""")
 
 
-def test_a_connection_that_may_only_read_is_an_error(postgresql_url: str) -> None:
-    app, db = Flask("reading"), SQLAlchemy()
-    app.config["SQLALCHEMY_DATABASE_URI"] = postgresql_url
-    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {
-        "connect_args": {"options": "-c default_transaction_read_only=on"}
-    }
-    db.init_app(app)
-    CronJobs(app)
-    finding = found(state_of(app))["read-only"]
+def test_a_connection_that_may_only_read_is_an_error(
+    postgresql_url: str, state_on: Callable[..., State]
+) -> None:
+    read_only = {"options": "-c default_transaction_read_only=on"}
+    finding = found(state_on(postgresql_url, connect_args=read_only))["read-only"]
     assert finding.level == "error"
     assert finding.what == (
         "The connection is set to read-only: nothing can be written, so no run can start"
     )
     assert "default_transaction_read_only" in finding.todo
-    state_of(app).engine.dispose()

@@ -8,35 +8,26 @@ from typing import Any, NamedTuple
 
 import pytest
 from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.eligibility import REASONS
 from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_and_figures, tone_of
 from flask_cronjobs.jobs.overview import list_orphans
-from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch, JobPause
 from tests.rows import Rows, ago
-from tests.tables import make_tables
 
 HOUR = 3600.0
 DAY = 24 * HOUR
 ORDERED: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "skip"}
 
 
-@pytest.fixture
-def state(app: Flask, db: SQLAlchemy) -> State:
-    """An app that declares the task ``send``, and in whose database a tick was just now."""
-    CronJobs(app, authorize=lambda action: True).task(name="send")(lambda: None)
-    make_tables(app, db)
-    Rows(app, db).tick()
-    return state_of(app)
-
-
-@pytest.fixture
-def rows(app: Flask, db: SQLAlchemy, state: State) -> Rows:
-    return Rows(app, db)
+@pytest.fixture(autouse=True)
+def _ticks(jobs: CronJobs, rows: Rows) -> None:
+    """The app declares the task ``send``, and a tick was just now."""
+    jobs.task(name="send")(lambda: None)
+    rows.tick()
 
 
 def holder(rows: Rows, age: float, **values: Any) -> int:

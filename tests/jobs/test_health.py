@@ -129,7 +129,6 @@ class TestScheduleWithoutTick:
         self, app: Flask, state: State, rows: Rows, admin: Callable[..., Result]
     ) -> None:
         pytest.importorskip("prometheus_client")
-        app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
         rows.tick(age=5)
         rows.definition("mails", next_run_at=ago(HOUR))
         verdict, figures = read_verdict_and_figures(state)
@@ -182,7 +181,6 @@ def test_run_of_a_lost_worker_is_not_said_to_run(
     app: Flask, state: State, rows: Rows, admin: Callable[..., Result]
 ) -> None:
     run = rows.run("running", age=HOUR, locked_until=ago(HOUR / 2))
-    app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
     page = app.test_client().get(f"/jobs/runs/{run}").text
     assert "was lost in attempt 1 of 10: the lease ran out 30 min ago" in page
     assert "It is running" not in page
@@ -284,7 +282,6 @@ class TestMissed:
         assert (ago() - current.start).total_seconds() == pytest.approx(600, abs=5)
         assert past.end is not None
         assert (past.end - past.start).total_seconds() == pytest.approx(3680, abs=5)
-        app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
         page = app.test_client().get("/jobs/ticks").text
         assert "No tick has done its work since" in page
         assert "gaps" not in page
@@ -298,7 +295,6 @@ class TestMissed:
         self, app: Flask, state: State, rows: Rows
     ) -> None:
         ids = [rows.tick(age=60 * number) for number in range(60)]
-        app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
         first = app.test_client().get("/jobs/ticks").text
         assert f"before={ids[49]}" in first
         older = app.test_client().get(f"/jobs/ticks?before={ids[49]}").text

@@ -48,29 +48,6 @@ def _claim(kit: Kit, run_id: int) -> Claim:
     return Claim(run_id, row.locked_by, row.job_type, {}, row.attempts, row.max_attempts, None)
 
 
-def test_dead_run_stops_its_key_until_it_is_discarded(kit: Kit) -> None:
-    first, second = ordered(kit, on_dead="stop"), ordered(kit, on_dead="stop")
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first), "dead")
-    assert next_ids(kit) == []
-    later = ordered(kit, on_dead="stop")
-    assert next_ids(kit) == []
-    assert turns(kit, first, second, later) == [None, "waits", "waits"]
-    Operator(kit.books).discard([first], "why")
-    assert next_ids(kit) == [second]
-
-
-def test_retried_run_of_a_stopped_key_comes_before_the_others(kit: Kit) -> None:
-    first, second = ordered(kit, on_dead="stop"), ordered(kit, on_dead="stop")
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first), "dead")
-    assert next_ids(kit) == []
-    Operator(kit.books).retry([first])
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first))
-    assert next_ids(kit) == [second]
-
-
 def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
     first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
     assert next_ids(kit) == []

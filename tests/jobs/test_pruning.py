@@ -105,6 +105,25 @@ def test_large_backlog_goes_in_short_transactions(
     assert ids(kit) == []
 
 
+def test_runs_of_many_steps_go_in_short_transactions(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each deletes few steps, but one run at least; and none is left, or comes twice."""
+    monkeypatch.setattr(pruning, "STEPS", 10)
+    for steps in (0, 4, 4, 25, 1, *[0] * 10):
+        run_id = finished(kit, "succeeded", days=20)
+        for number in range(steps):
+            kit.sql(f"""
+                INSERT INTO job_steps (run_id, name, kind, finished_at)
+                VALUES ({run_id}, 'step {number}', 'step', '2026-01-01')
+            """)
+    with sent_by(kit.engine) as sent:
+        assert pruned(kit) == 15
+    assert (ids(kit), kit.sql("SELECT count(*) FROM job_steps")[0][0]) == ([], 0)
+    deleted = [given for each, given in sent.statements if "DELETE FROM job_steps" in each]
+    assert len(deleted) >= 4
+
+
 def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick that has no more time leaves after a round."""
     monkeypatch.setattr(pruning, "CHUNK", 2)

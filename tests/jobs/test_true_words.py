@@ -15,22 +15,18 @@ from flask_cronjobs.jobs.definitions.views import list_definitions
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.state import state_of
 from tests.rows import Rows, ago, now
-from tests.tables import make_tables
 
 pytestmark = pytest.mark.pages
 
 Run = Callable[..., Result]
 
 
-@pytest.fixture
-def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
-    """The extension with four definitions that code declares, and no tick yet."""
-    jobs = CronJobs(app, authorize=lambda action: True)
+@pytest.fixture(autouse=True)
+def _schedules(jobs: CronJobs) -> None:
+    """Four definitions that code declares, and no tick yet."""
     task = jobs.task(name="it")(lambda: None)
     for name in ("one", "two", "three", "four"):
         task.schedule("*/5 * * * *", name=name)
-    make_tables(app, db)
-    return jobs
 
 
 @pytest.fixture

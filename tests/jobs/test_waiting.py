@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import pytest
 from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs import waiting
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.reader import reading
-from flask_cronjobs.jobs.runs.actions import CANCEL
 from flask_cronjobs.jobs.runs.filters import RunFilter, sorting_of
 from flask_cronjobs.jobs.runs.list import list_runs
-from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.jobs.waiting import Waiting, waiting_groups
 from tests.rows import Rows
 
 HOUR = 3600.0
 
 
-@pytest.fixture
-def state(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> State:
-    """An app that declares the task ``send``."""
+@pytest.fixture(autouse=True)
+def _send(jobs: CronJobs) -> None:
     jobs.task(name="send")(lambda: None)
-    return state_of(app)
-
-
-@pytest.fixture
-def rows(app: Flask, db: SQLAlchemy) -> Rows:
-    return Rows(app, db)
 
 
 @pytest.fixture(params=[1_000, 1], ids=["by steps", "by reading all"])
@@ -135,16 +126,3 @@ def test_waiting_runs_are_listed_as_due_whatever_their_priority(
             break
         page = list_runs(state, which, page.next, 5, order)
     assert seen == [made[age] for age in sorted(made, reverse=True)]
-
-
-def test_a_bulk_action_finds_the_runs_of_all_its_statuses_once(state: State, rows: Rows) -> None:
-    wanted = {rows.run(status) for status in ("queued", "failed", "running")}
-    wanted.add(rows.run(concurrency_key="k", concurrency_limit=1))
-    for status in ("succeeded", "dead", "cancelled"):
-        rows.run(status)
-    found = CANCEL.ids(state, RunFilter(task="send"))
-    assert (sorted(found), len(CANCEL.ids(state, RunFilter(task="send")))) == (
-        sorted(wanted),
-        4,
-    )
-    assert sorted(CANCEL.ids(state, RunFilter(search="sen"))) == sorted(wanted)

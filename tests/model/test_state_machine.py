@@ -729,21 +729,21 @@ def _fate(expired: Any) -> Any:
 FOCUSED = (SlotMachine, OrderMachine, BatchMachine, EffectMachine, RateMachine)
 
 
-@pytest.mark.parametrize("rules", FOCUSED)
-@pytest.mark.parametrize(("database", "examples"), [("sqlite", 20), ("postgresql", 8)])
+@pytest.mark.parametrize(
+    ("rules", "on_sqlite", "on_postgresql"),
+    [
+        *((rules, 20, 8) for rules in FOCUSED),
+        *(
+            pytest.param(rules, 150, 80, marks=pytest.mark.slow)
+            for rules in (*FOCUSED, WholeMachine)
+        ),
+    ],
+)
 def test_the_store_does_as_its_model(
-    rules: type[StoreMachine], database: str, examples: int, request: pytest.FixtureRequest
+    rules: type[StoreMachine], database_url: str, on_sqlite: int, on_postgresql: int
 ) -> None:
-    compare(rules, request.getfixturevalue(f"{database}_url"), examples)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rules", [*FOCUSED, WholeMachine])
-@pytest.mark.parametrize(("database", "examples"), [("sqlite", 150), ("postgresql", 80)])
-def test_the_store_does_as_its_model_for_long(
-    rules: type[StoreMachine], database: str, examples: int, request: pytest.FixtureRequest
-) -> None:
-    compare(rules, request.getfixturevalue(f"{database}_url"), examples)
+    examples = on_sqlite if database_url.startswith("sqlite") else on_postgresql
+    compare(rules, database_url, examples)
 
 
 def compare(rules: type[StoreMachine], url: str, examples: int) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from flask import Flask
@@ -14,11 +11,11 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import JSON, Column, ForeignKey, Integer, MetaData, Table, inspect
 from sqlalchemy.dialects.postgresql import JSONB
 
-import flask_cronjobs
 from flask_cronjobs import CronJobs, models
 from flask_cronjobs.models import JobRun, copies
 from flask_cronjobs.models.copies import PREFIX, add_tables
 from tests.kit import in_threads
+from tests.python import python
 
 NAMES = frozenset(JobRun.metadata.tables)
 
@@ -119,15 +116,13 @@ def test_copy_that_failed_is_made_at_the_next_look(monkeypatch: pytest.MonkeyPat
     assert set(metadata.tables) >= NAMES
 
 
-def test_module_tells_its_names(tmp_path: Path) -> None:
+def test_module_tells_its_names() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'JobRuns'"):
         _ = models.JobRuns  # type: ignore[attr-defined]
     script = "from flask_cronjobs.models import *; import flask_cronjobs.models as models"
     script += "; print(*dir(models)); print(JobRun, JobTick)"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=Path(flask_cronjobs.__file__).parents[1], capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = python("-c", script)
+    assert done.returncode == 0, done.stderr
     names, run = done.stdout.splitlines()
     assert {"JobBatch", "JobRun", "JobTick", "__name__"} <= set(names.split())
     assert "flask_cronjobs.models.tables.JobRun" in run

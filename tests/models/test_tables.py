@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.models import JobBatch, JobDefinition, JobEffect, JobFailure, JobRun, JobTick
+from flask_cronjobs.models import JobBatch, JobDefinition, JobEffect, JobFailure, JobRun
 from flask_cronjobs.models.copies import copy_tables
 from flask_cronjobs.models.records import Base
 
@@ -207,11 +207,6 @@ class TestTimes:
         assert run.run_at.tzinfo is timezone.utc
         assert found == 1
 
-    def test_time_that_is_not_known_is_none(self, engine: Engine) -> None:
-        insert(engine, JobRun(id=1, job_type="task"))
-        with Session(engine) as session:
-            assert session.get_one(JobRun, 1).finished_at is None
-
 
 class TestCreation:
     def test_create_tables_tells_what_it_created(self, database_url: str) -> None:
@@ -255,15 +250,6 @@ class TestCreation:
         assert all(name in first.output for name in NAMES)
         again = app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
         assert (again.exit_code, again.output) == (0, "All tables exist.\n")
-
-    def test_models_work_with_the_app_s_session(
-        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
-    ) -> None:
-        with app.app_context():
-            db.session.add(JobRun(job_type="task", payload={"a": 1}))
-            db.session.add(JobTick(worker="w", host="h", pid=1))
-            db.session.commit()
-            assert db.session.query(JobRun).one().payload == {"a": 1}
 
     def test_payload_is_jsonb_on_postgresql(self, postgresql_url: str) -> None:
         engine = create_engine(postgresql_url)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ from sqlalchemy import create_engine, inspect, text
 from flask_cronjobs.db.create import set_storage
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.models.columns import storage_options
+from tests.python import python
 
 #: SQLAlchemy 2.0, where migrations can do less.
 OLD_SQLALCHEMY = not storage_options("job_runs")
@@ -43,7 +41,6 @@ def hello(name):
     return "hello " + name
 """
 NOTHING = "No changes in schema detected"
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -55,13 +52,7 @@ def project(tmp_path: Path) -> Path:
 
 def flask(project: Path, url: str, *args: str) -> str:
     """Run ``flask`` with *args*; what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "flask", "--app", "app", *args],
-        cwd=project,
-        env={**os.environ, "URL": url, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-m", "flask", "--app", "app", *args, cwd=project, URL=url)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, TextClause, create_engine, text
 
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import Dialect, dialect_of
-from flask_cronjobs.db.planner import SETTINGS
+from flask_cronjobs.db.statements import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
 from flask_cronjobs.jobs.definitions.slots import insert_of_slots
 from flask_cronjobs.jobs.history import ended_in_hour
@@ -28,6 +28,7 @@ from flask_cronjobs.jobs.pruning import (
     OPERATIONS,
     RUNS,
     delete,
+    few_steps,
     oldest,
 )
 from flask_cronjobs.jobs.runs import claim as claiming
@@ -166,6 +167,8 @@ CASES = {
                                  ("job_failures",)),
     "outputs of old runs": Case(lambda d: delete(d, "job_outputs", "run_id"), (), ("job_outputs",)),
     "steps of old runs": Case(lambda d: delete(d, "job_steps", "run_id"), (), ("job_steps",)),
+    "count of their steps": Case(lambda d: few_steps(d), ("uq_job_steps_name",), ("job_steps",),
+                                 (("most", 10_000),)),
     "steps of a run": Case(lambda d: of_run(d).text, ("uq_job_steps_name",), ("job_steps",)),
     "end of a step": Case(lambda d: holding(d, waits=False).text, ("pk_job_runs",)),
     "begin of a wait": Case(lambda d: holding(d, waits=True).text,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,8 @@ from click.testing import Result
 from flask import Flask
 
 from flask_cronjobs import CronJobs
+from tests.python import python
 
-ROOT = Path(__file__).parents[2]
 NOTICE = "no handler can be interrupted, at its timeout or when it is cancelled"
 
 WITHOUT = """
@@ -57,10 +55,7 @@ sys.exit(done.exit_code)
 
 
 def test_package_imports_and_ticks_without_what_windows_lacks(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, f"sqlite:///{tmp_path / 'x.sqlite'}"],
-        cwd=ROOT, capture_output=True, text=True, env=dict(os.environ),
-    )  # fmt: skip
+    done = python("-c", WITHOUT, f"sqlite:///{tmp_path / 'x.sqlite'}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "tick: 2 succeeded" in done.stdout
     assert (done.stdout + done.stderr).count(NOTICE) == 1

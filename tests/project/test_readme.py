@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from types import CodeType
@@ -21,6 +19,7 @@ from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
+from tests.python import python
 
 from .pages import PAGES, ROOT, blocks, dispose, named, prelude, without_times
 
@@ -168,13 +167,7 @@ def test_ten_lines_of_app_tick_as_a_command(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(first.text)
 
     def flask(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "flask", *arguments],
-            cwd=tmp_path,
-            text=True,
-            capture_output=True,
-            timeout=60,
-        )
+        done = python("-m", "flask", *arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

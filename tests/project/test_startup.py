@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import flask_cronjobs
+from tests.python import python
 
 PLAIN = """
 import os, sys, threading
@@ -78,13 +73,7 @@ OTHER = {
 
 def run(script: str, url: str, *arguments: str) -> tuple[set[str], list[str]]:
     """The modules that a script of its own process had imported, and the threads it had started."""
-    root = Path(flask_cronjobs.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": str(root), "DATABASE_URL": url},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", script, *arguments, DATABASE_URL=url)
     assert done.returncode == 0, done.stderr
     modules, threads = done.stdout.split("\n")[:2]
     return set(modules.split()), threads.split()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.project.pages import ROOT, blocks, named
+from tests.project.pages import blocks, named
+from tests.python import python
 
 
 def write_files(folder: Path, conftest: str) -> None:
@@ -32,27 +30,11 @@ def python_blocks() -> list[str]:
 
 
 def run_tests(folder: Path, url: str) -> str:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-W",
-            "error",
-            "-p",
-            "flask_cronjobs.testing.plugin",
-        ],
+    done = python(
+        *["-m", "pytest", "-q", "-W", "error", "-p", "flask_cronjobs.testing.plugin"],
         cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "TEST_DATABASE_URL": url,
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
+        TEST_DATABASE_URL=url,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

@@ -39,12 +39,6 @@ def test_jitter_spreads_a_delay_over_its_upper_half() -> None:
     assert len(set(delays)) > 100
 
 
-def test_default_is_ten_attempts_exponential_with_jitter() -> None:
-    retry = Retry()
-    assert (retry.max_attempts, retry.backoff, retry.base) == (10, "exponential", 10)
-    assert (retry.cap, retry.jitter) == (3600, True)
-
-
 @pytest.mark.parametrize(
     ("policy", "error", "again"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from flask_cronjobs import SetupError, TimedOut, current_run, run_dead, run_succeeded
+from flask_cronjobs import SetupError, TimedOut, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobStep
 from flask_cronjobs.testing import drain, enqueued, run, travel
-from flask_cronjobs.types import Outcome
 from tests.testing.conftest import SHARED, in_each_setup
 from tests.testing.shop import OutOfStockError, Shop
 
@@ -64,13 +62,6 @@ def test_drain_with_delayed_runs_retries_until_the_run_is_dead(shop: Shop) -> No
     assert (ended.status, ended.attempts) == ("dead", 3)
     assert ended.finished_at is not None
     assert (ended.finished_at - ended.created_at).total_seconds() >= 60 + 120
-
-
-def test_drain_with_delayed_runs_what_is_enqueued_for_tomorrow(shop: Shop) -> None:
-    shop.mail.using(delay=86_400, commit=True).enqueue(5)
-    assert drain(shop.jobs).attempts == 0
-    assert drain(shop.jobs, with_delayed=True).succeeded == 1
-    assert shop.mailed == [5]
 
 
 def test_decisions_of_a_handler_are_not_raised(shop: Shop) -> None:
@@ -136,28 +127,6 @@ def test_async_handlers_run(shop: Shop) -> None:
     run_id = shop.fetch.using(commit=True).enqueue(1).id
     drain(shop.jobs)
     assert shop.db.session.get_one(JobRun, run_id).result == 2
-
-
-def test_signals_and_the_log_tell_of_the_runs(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    told = []
-
-    def receive(sender: object, outcome: Outcome, **rest: object) -> None:
-        told.append(outcome.kind)
-
-    caplog.set_level(logging.INFO, "flask_cronjobs")
-    with run_succeeded.connected_to(receive), run_dead.connected_to(receive):
-        shop.mail.using(commit=True).enqueue(1)
-        drain(shop.jobs)
-    assert told == ["succeeded"]
-    assert "succeeded" in caplog.text
-
-
-def test_objects_of_the_test_show_what_became_of_them(shop: Shop) -> None:
-    run = shop.mail.enqueue(1)
-    shop.db.session.commit()
-    run_id = run.id  # Loads it again: the session is in a transaction.
-    drain(shop.jobs)
-    assert shop.db.session.get_one(JobRun, run_id).status == "succeeded"
 
 
 def test_uncommitted_runs_are_an_error_not_nothing_to_do(shop: Shop) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
-import flask_cronjobs
+from tests.python import ROOT, python
 
-ROOT = Path(flask_cronjobs.__file__).parents[1]
 APP = """
 import pytest
 from flask import Flask
@@ -62,28 +59,18 @@ def test_clock_is_set_back(app, jobs_drain):
 """
 
 
-def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in *folder*, without the plugins that are installed."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
 def pytest_in(folder: Path, tests: str, conftest: str = APP) -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(conftest)
     (folder / "test_it.py").write_text(tests)
     plugin = ("-p", "flask_cronjobs.testing.plugin", "-p", "no:cacheprovider")
-    return python(folder, "-m", "pytest", "-q", "-W", "error", *plugin)
+    arguments = ("-m", "pytest", "-q", "-W", "error", *plugin)
+    return python(*arguments, cwd=folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
 def imported_with(module: str, folder: Path) -> set[str]:
     """What is imported where *module* is."""
-    return set(python(folder, "-c", f"import {module}, sys; print(*sys.modules)").stdout.split())
+    script = f"import {module}, sys; print(*sys.modules)"
+    return set(python("-c", script, cwd=folder).stdout.split())
 
 
 def test_fixtures_use_the_app_of_the_tests(tmp_path: Path) -> None:

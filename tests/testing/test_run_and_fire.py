@@ -16,11 +16,10 @@ from flask_cronjobs import (
     PayloadError,
     SetupError,
     StateConflict,
-    TimedOut,
     UnknownTask,
 )
 from flask_cronjobs.db.dialect import clock_shift, dialect_of
-from flask_cronjobs.models import JobDefinition, JobEffect
+from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.testing import drain, enqueued, fire, run, travel
 from flask_cronjobs.types import stored_time
 from tests.testing.conftest import in_each_setup
@@ -55,31 +54,12 @@ def test_run_of_an_attempt_and_a_time_is_seen_by_the_handler(shop: Shop) -> None
     assert (done.progress, done.progress_message) == (0.5, "half")
 
 
-def test_run_of_a_definition_has_its_payload(shop: Shop) -> None:
-    done = run(shop.report, definition="report")
-    assert shop.runs[0]["kind"] == "daily"
-    definition = shop.db.session.scalars(select(JobDefinition)).one()
-    assert done.definition_id == definition.id
-
-
 def test_run_raises_what_the_handler_raised(shop: Shop) -> None:
     with pytest.raises(OutOfStockError):
         run(shop.ship, order_id=99)
     assert shop.statuses() == ["failed"]
     again = run(shop.ship, {"order_id": 99}, attempt=3, raise_errors=False)
     assert again.status == "dead"
-
-
-def test_run_knows_timeouts_and_effects(shop: Shop) -> None:
-    with pytest.raises(TimedOut):
-        run(shop.hang)
-    order = shop.order()
-    for attempt in (1, 2):
-        assert (
-            run(shop.spoil, order_id=order, attempt=attempt, raise_errors=False).status == "failed"
-        )
-    assert shop.mailed == [order]
-    assert shop.db.session.scalars(select(JobEffect.state)).all() == ["done"]
 
 
 def test_run_that_its_concurrency_key_keeps_waiting_is_an_error(shop: Shop) -> None:
@@ -135,16 +115,6 @@ def test_fire_skips_a_slot_while_an_earlier_run_waits(shop: Shop) -> None:
     second = fire("report", at=SLOT + timedelta(days=1))
     assert (second.status, second.error_type) == ("skipped", "Overlap")
     assert len(shop.runs) == 1
-
-
-def test_fire_raises_what_the_handler_raised(shop: Shop) -> None:
-    @shop.jobs.task(schedule="@daily")
-    def broken() -> None:
-        raise OutOfStockError
-
-    with pytest.raises(OutOfStockError):
-        fire("broken")
-    assert fire("broken", at=SLOT.replace(hour=0), raise_errors=False).status == "failed"
 
 
 def now(shop: Shop) -> datetime:

@@ -267,7 +267,3 @@ class TestTick:
         answer = pages.client.post("/jobs/tick", headers=BEARER)
         assert answer.status_code == 503
         assert answer.json == {"error": "The tick could not do its work. The log says why."}
-
-
-def test_the_tick_is_off_without_a_token(pages: Pages) -> None:
-    assert pages.client.post("/jobs/tick", headers=BEARER).status_code == 404

@@ -60,10 +60,10 @@ def test_the_cookie_is_for_these_pages_alone(pages: Pages) -> None:
     assert "Set-Cookie" not in pages.get("/jobs/").headers
 
 
-@pytest.mark.parametrize("zone", ["Mars/Olympus", "../../etc/passwd", "", "schedule; x=1"])
-def test_a_cookie_that_is_no_zone_is_ignored(pages: Pages, zone: str) -> None:
-    pages.client.set_cookie("cronjobs_zone", zone, path="/jobs/")
-    assert _zone(pages.text()) == "UTC"
+def test_a_cookie_that_is_no_zone_is_ignored(pages: Pages) -> None:
+    for zone in ("Mars/Olympus", "../../etc/passwd", "", "schedule; x=1"):
+        pages.client.set_cookie("cronjobs_zone", zone, path="/jobs/")
+        assert _zone(pages.text()) == "UTC"
 
 
 def test_a_zone_that_does_not_exist_is_400(pages: Pages) -> None:

@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
 
-from ...db.deadlines import cancel_query
+from ...db.statements import cancel_query
 from ...errors import Interruption, LeaseLost, TimedOut
 from ...types import Claim
 from .held_runs import Leases

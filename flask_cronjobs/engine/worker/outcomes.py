@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from ...db.deadlines import clear_chain
+from ...db.statements import clear_chain
 from ...errors import (
     AtomicCommit,
     Cancelled,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy.orm import Session
 
 from ... import failpoints, signals
-from ...db.commit_guard import Words, bind_of, guarded, isolated
-from ...db.deadlines import free_frames
+from ...db.statements import free_frames
+from ...db.transactions import Words, bind_of, guarded, isolated
 from ...errors import AtomicCommit, CronJobsError, Interruption, LeaseLost, ShuttingDown
 from ...jobs.outcomes import finalize_in
 from ...jobs.runs.current import CurrentRun, enter_run

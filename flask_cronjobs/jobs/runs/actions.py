@@ -23,7 +23,7 @@ from ..humanize import plural
 from ..operations import Act, Operation, perform
 from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
-from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
+from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, find_run, key_holder
 from .filters import RunFilter, words
 from .list import MOST_MATCHING, Matching, RunRow, matching, rows_of
 from .search import SEARCH_ALL_FOR, SEARCH_FOR, wanted
@@ -215,17 +215,17 @@ class Action:
 
     def _refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
         """Return why the run *run_id* cannot be changed."""
-        status = status_of(books, run_id)
-        if status is None:
+        run = find_run(books, run_id)
+        if run is None:
             return no_run(run_id)
         if self.name == "retry" and (holder := key_holder(books, run_id)) is not None:
             return StateConflict(
                 f"Run {run_id} has given up its idempotency key, and run {holder} has it now. "
                 "Wait until that run has ended, or cancel it. Then try again."
             )
-        if status in self.allowed:
+        if run.status in self.allowed:
             return still_locked(f"Run {run_id}")
-        refused = self.refusals[status].replace(" ID", f" {run_id}")
+        refused = self.refusals[run.status].replace(" ID", f" {run_id}")
         return StateConflict(f"Run {run_id} {refused}")
 
 

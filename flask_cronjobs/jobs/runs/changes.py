@@ -189,12 +189,6 @@ def key_holder(books: Bookkeeping, run_id: int) -> int | None:
     return rows[0].id if rows else None
 
 
-def status_of(books: Bookkeeping, run_id: int) -> Status | None:
-    """Return the status of a run, or None if there is no such run."""
-    rows = books.rows(text("SELECT status FROM job_runs WHERE id = :id"), {"id": run_id})
-    return rows[0].status if rows else None
-
-
 def find_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
     """Return what of a run goes into a new one like it, or None if there is no such run.
 

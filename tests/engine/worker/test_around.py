@@ -24,9 +24,7 @@ from flask_cronjobs import (
     TaskError,
     TimedOut,
     current_run,
-    run_dead,
 )
-from flask_cronjobs.types import Outcome
 from tests.marks import on_sqlite
 from tests.rows import the_run
 
@@ -229,28 +227,6 @@ def spin(long: bool) -> None:
     until = time.monotonic() + (3.0 if long else 0.0)
     while time.monotonic() < until:
         time.sleep(0.01)
-
-
-def test_exception_that_is_told_begins_in_the_app(jobs: CronJobs, app: Any) -> None:
-    told: list[Outcome] = []
-
-    def receive(sender: Any, outcome: Outcome) -> None:
-        told.append(outcome)
-
-    run_dead.connect(receive, app)
-
-    @jobs.around
-    def hook(run: CurrentRun) -> Iterator[None]:
-        yield
-
-    @jobs.task(retry=False)
-    def fail() -> None:
-        raise ValueError
-
-    fail.using(commit=True).enqueue()
-    jobs.tick()
-    stack: Any = told[0].exception
-    assert stack.__traceback__.tb_frame.f_code.co_name == "fail"
 
 
 def blocks_of_the_docs() -> str:

@@ -112,34 +112,16 @@ def test_end_of_one_leaves_the_session_of_another_as_it_is(jobs: CronJobs, db: S
     assert db.session.scalars(text("SELECT label FROM notes")).all() == ["mine"]
 
 
-def test_no_more_than_the_limits_say_are_at_work(
-    app: Flask, jobs: CronJobs, enqueue: Enqueue
-) -> None:
-    limit(app, 4)
-    crowd = Crowd()
-
-    async def few() -> None:
-        await crowd.visit("few")
-
-    async def many() -> None:
-        await crowd.visit("many")
-
-    enqueue(few, [{}] * 10, async_at_once=2)
-    enqueue(many, [{}] * 10)
-    assert jobs.tick().succeeded == 20
-    assert crowd.most["few"] == 2
-    assert 2 < crowd.most["all"] <= 4
-
-
 @pytest.mark.parametrize(
     ("most", "options", "last_error", "at_once"),
     [
         (1, {}, None, 1),
         (100, {"concurrency": 2}, None, 2),
+        (100, {"async_at_once": 2}, None, 2),
         (100, {"atomic": True}, None, 1),
         (100, {"retry": Retry(max_attempts=10)}, "WorkerLost", 1),
     ],
-    ids=["limit of one", "concurrency key", "atomic", "after a lost worker"],
+    ids=["limit of one", "concurrency key", "limit of the task", "atomic", "after a lost worker"],
 )
 def test_so_many_are_at_work_at_once(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue,
@@ -496,7 +478,7 @@ def test_tick_in_a_thread_runs_and_cancels_them_too(
     async def works(seconds: float) -> None:
         await crowd.visit("it", seconds)
 
-    enqueue(works, [{"seconds": 0.2}, {"seconds": 60}, {"seconds": 0.2}], timeout=0.5, retry=LATER)
+    enqueue(works, [{"seconds": 0.1}, {"seconds": 60}, {"seconds": 0.1}], timeout=1, retry=LATER)
 
     def tick() -> None:
         with app.app_context():

@@ -5,7 +5,7 @@ So is the work of a step with its row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from flask import Flask, appcontext_pushed
@@ -14,9 +14,10 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, TickReport, current_run, run_started
 from flask_cronjobs.models import JobRun
-from tests.tables import copy_tables
 
 from .conftest import AGAIN, Enqueue, labels, write
+
+pytestmark = pytest.mark.usefixtures("table")
 
 Tick = Callable[[], TickReport]
 Do = Callable[[SQLAlchemy], None]
@@ -29,28 +30,12 @@ ISOLATION: list[dict[str, str]] = [
 
 
 @pytest.fixture(params=ISOLATION, ids=lambda options: options.get("isolation_level", "default"))
-def options(request: pytest.FixtureRequest) -> dict[str, str]:
-    """The engine options of an app."""
+def engine_options(request: pytest.FixtureRequest, database_url: str) -> dict[str, str]:
+    """The engine options of an app: the isolation level of its choice."""
     chosen: dict[str, str] = request.param
+    if database_url.startswith("sqlite") and chosen.get("isolation_level") == "REPEATABLE READ":
+        return {"isolation_level": "READ UNCOMMITTED"}  # What SQLite has instead.
     return chosen
-
-
-@pytest.fixture
-def app(database_url: str, db: SQLAlchemy, options: dict[str, str]) -> Iterator[Flask]:
-    """An app whose engine has an isolation level of the app's choice, and a table."""
-    if database_url.startswith("sqlite") and options.get("isolation_level") == "REPEATABLE READ":
-        options = {"isolation_level": "READ UNCOMMITTED"}  # What SQLite has instead.
-    app = Flask("tests")
-    app.config.update(SQLALCHEMY_DATABASE_URI=database_url, SQLALCHEMY_ENGINE_OPTIONS=options)
-    app.config["CRONJOBS_URL_PREFIX"] = None
-    db.init_app(app)
-    copy_tables(database_url)  # First: what is there already keeps it from being fast.
-    with app.app_context():
-        with db.engine.begin() as connection:
-            connection.execute(text("CREATE TABLE work (label text)"))
-        yield app
-        db.session.remove()
-        db.engine.dispose()
 
 
 def the_run(db: SQLAlchemy) -> JobRun:
@@ -188,14 +173,14 @@ def take_another_session(db: SQLAlchemy) -> None:
 )
 def test_commit_inside_is_refused_and_nothing_stays(
     app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue,
-    options: dict[str, str], do: Do, said: str,
+    engine_options: dict[str, str], do: Do, said: str,
 ) -> None:  # fmt: skip
     def book() -> None:
         do(db)
 
     enqueue(book, atomic=True, retry=False)
     assert tick().dead == 1
-    if do is not take_another_session or options.get("isolation_level") != "AUTOCOMMIT":
+    if do is not take_another_session or engine_options.get("isolation_level") != "AUTOCOMMIT":
         assert labels(db) == []  # Else nobody can take it back.
     run = the_run(db)
     assert run.error_type == "AtomicCommit"

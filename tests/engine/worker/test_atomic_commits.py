@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,38 +14,22 @@ from flask_sqlalchemy.session import Session
 from sqlalchemy import Engine, UpdateBase, column, event, insert, table, text
 
 from flask_cronjobs import CronJobs, Retry, Snooze, run_started
-from flask_cronjobs.db.commit_guard import TransactionWatch
+from flask_cronjobs.db.transactions import TransactionWatch
 from flask_cronjobs.errors import TimedOut
 from flask_cronjobs.models import JobRun
 from tests.marks import on_sqlite
-from tests.tables import copy_tables
+
+from .conftest import labels, write
+
+pytestmark = pytest.mark.usefixtures("table")
 
 Do = Callable[[SQLAlchemy], None]
 
 
 @pytest.fixture
-def app(
-    database_url: str, db: SQLAlchemy, options: dict[str, Any], tmp_path: Path
-) -> Iterator[Flask]:
-    """An app with a table, and two further binds: another database, and the same one."""
-    app = Flask("tests")
-    other = f"sqlite:///{tmp_path / 'other.sqlite'}"
-    app.config["SQLALCHEMY_BINDS"] = {"other": other, "same": database_url}
-    app.config.update(SQLALCHEMY_DATABASE_URI=database_url, SQLALCHEMY_ENGINE_OPTIONS=options)
-    app.config["CRONJOBS_URL_PREFIX"] = None
-    db.init_app(app)
-    copy_tables(database_url)  # First: what is there already keeps it from being fast.
-    with app.app_context():
-        with db.engine.begin() as connection:
-            connection.execute(text("CREATE TABLE work (label text)"))
-        yield app
-        db.session.remove()
-        for engine in db.engines.values():
-            engine.dispose()
-
-
-def work(db: SQLAlchemy, label: str) -> None:
-    db.session.execute(text("INSERT INTO work VALUES (:label)"), {"label": label})
+def binds(database_url: str, tmp_path: Path) -> dict[str, str]:
+    """Another database, and the same one."""
+    return {"other": f"sqlite:///{tmp_path / 'other.sqlite'}", "same": database_url}
 
 
 def driver(db: SQLAlchemy) -> Any:
@@ -53,24 +37,24 @@ def driver(db: SQLAlchemy) -> Any:
 
 
 def by_text(db: SQLAlchemy) -> None:
-    work(db, "early")
+    write(db, "early")
     db.session.execute(text("COMMIT"))
 
 
 def by_text_and_more(db: SQLAlchemy) -> None:
     by_text(db)
-    work(db, "late")
+    write(db, "late")
 
 
 def by_driver(db: SQLAlchemy) -> None:
-    work(db, "early")
+    write(db, "early")
     driver(db).commit()
 
 
 def by_driver_and_more(db: SQLAlchemy) -> None:
     by_driver(db)
-    work(db, "late")
-    work(db, "later")
+    write(db, "late")
+    write(db, "later")
 
 
 def by_driver_and_a_new_transaction(db: SQLAlchemy) -> None:
@@ -85,7 +69,7 @@ def by_driver_alone(db: SQLAlchemy) -> None:
 
 
 def after_a_rollback(db: SQLAlchemy) -> None:
-    work(db, "gone")
+    write(db, "gone")
     db.session.rollback()
     by_driver_and_more(db)
 
@@ -110,10 +94,6 @@ def performed(
     jobs.tick()
     db.session.remove()
     return db.session.get_one(JobRun, run_id)
-
-
-def labels(db: SQLAlchemy) -> list[str]:
-    return list(db.session.scalars(text("SELECT label FROM work ORDER BY label")))
 
 
 @pytest.mark.parametrize("commit", COMMITS)
@@ -187,10 +167,10 @@ def test_failure_without_a_commit_is_what_it_is(
     jobs: CronJobs, db: SQLAlchemy, fail: Do, error_type: str, left_open: int
 ) -> None:
     def handler() -> None:
-        work(db, "gone")
+        write(db, "gone")
         for _ in range(left_open):
             db.session.begin_nested()
-            work(db, "gone")
+            write(db, "gone")
         fail(db)
 
     run = performed(jobs, db, handler, timeout=1 if fail is by_timeout else 60)
@@ -213,7 +193,7 @@ def test_rollback_of_the_database_s_own_is_no_commit(
             connection.execute(text(f"CREATE TABLE strict (label text {unique})"))
 
     def handler() -> None:
-        work(db, "gone")
+        write(db, "gone")
         try:
             for _ in range(2):
                 db.session.execute(text("INSERT INTO strict VALUES ('same')"))
@@ -248,7 +228,7 @@ def test_ctrl_c_after_a_commit_still_stops_the_worker(jobs: CronJobs, db: SQLAlc
     assert (run.status, run.error_type, performed_too) == ("dead", "AtomicCommit", [])
 
 
-@pytest.mark.parametrize("options", [{"isolation_level": "AUTOCOMMIT"}], indirect=True)
+@pytest.mark.parametrize("engine_options", [{"isolation_level": "AUTOCOMMIT"}], indirect=True)
 def test_it_is_noticed_also_if_the_engine_commits_by_itself(jobs: CronJobs, db: SQLAlchemy) -> None:
     run = performed(jobs, db, lambda: by_driver_and_more(db))
     assert (run.status, run.error_type) == ("dead", "AtomicCommit")
@@ -260,24 +240,24 @@ def read(db: SQLAlchemy) -> None:
 
 
 def begin_again(db: SQLAlchemy) -> None:
-    work(db, "gone")
+    write(db, "gone")
     db.session.rollback()
-    work(db, "kept")
+    write(db, "kept")
 
 
 def nest(db: SQLAlchemy) -> None:
-    work(db, "kept")
+    write(db, "kept")
     for _ in range(2):
         with db.session.begin_nested():
-            work(db, "kept")
+            write(db, "kept")
     with db.session.begin_nested() as inner:
-        work(db, "gone")
+        write(db, "gone")
         inner.rollback()
 
 
 def nest_openly(db: SQLAlchemy) -> None:
     for _ in range(2):
-        work(db, "kept")
+        write(db, "kept")
         db.session.begin_nested()
 
 
@@ -308,7 +288,7 @@ class TestFurtherBinds:
         self, jobs: CronJobs, db: SQLAlchemy, bind: str
     ) -> None:
         def handler() -> None:
-            work(db, "kept")
+            write(db, "kept")
             use(db, bind, "SELECT 1")
 
         run = performed(jobs, db, handler)
@@ -317,7 +297,7 @@ class TestFurtherBinds:
 
     def test_writing_to_another_bind_is_committed_too(self, jobs: CronJobs, db: SQLAlchemy) -> None:
         def handler() -> None:
-            work(db, "kept")
+            write(db, "kept")
             use(db, "other", "CREATE TABLE notes (note text)")
             use(db, "other", "INSERT INTO notes VALUES ('there')")
 
@@ -385,7 +365,7 @@ def test_it_costs_two_small_statements(
 
     plain = TransactionWatch._execute
     monkeypatch.setattr(TransactionWatch, "_execute", execute)
-    assert performed(jobs, db, lambda: work(db, "kept")).status == "succeeded"
+    assert performed(jobs, db, lambda: write(db, "kept")).status == "succeeded"
     begin = [] if db.engine.dialect.name == "postgresql" else ["BEGIN"]  # Else sqlite3 sends it.
     assert sent == [*begin, "SAVEPOINT", "RELEASE"]
 
@@ -413,7 +393,7 @@ def test_connection_whose_savepoint_is_interrupted_is_used_no_more(
 
     plain = TransactionWatch._execute
     monkeypatch.setattr(TransactionWatch, "_execute", execute)
-    run = performed(jobs, db, lambda: work(db, "kept"))
+    run = performed(jobs, db, lambda: write(db, "kept"))
     assert (run.status, run.attempts, labels(db)) == ("succeeded", 2, ["kept"])
     assert closed == interrupted
 
@@ -428,7 +408,7 @@ def test_handler_that_reads_before_it_writes_does_not_mind_other_writers(
         db.session.scalars(text("SELECT label FROM work")).all()
         with db.engine.begin() as other:
             other.execute(text("INSERT INTO work VALUES ('theirs')"))
-        work(db, "kept")
+        write(db, "kept")
 
     run = performed(jobs, db, handler)
     assert (run.status, run.last_error) == ("succeeded", None)

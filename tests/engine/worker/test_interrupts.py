@@ -117,7 +117,7 @@ def test_nothing_is_raised_after_disarming_nor_for_another_run(
     assert pending() == 0
 
 
-@pytest.mark.parametrize("timeout_before", [0.02, 0.05, LONG])
+@pytest.mark.parametrize("timeout_before", [0.2, 0.3, LONG])
 def test_timer_that_a_short_run_left_does_not_hold_up_the_next_timeout(
     interrupter: HandlerInterrupter, timeout_before: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,13 +125,13 @@ def test_timer_that_a_short_run_left_does_not_hold_up_the_next_timeout(
     interrupter.arm(a_claim(), timeout_before)
     interrupter.disarm()
     assert pending() > 0 or timeout_before < LONG
-    ends_in_time(interrupter)
+    ends_in_time(interrupter, 0.3)
 
 
 def test_timer_that_fires_between_runs_stops(interrupter: HandlerInterrupter) -> None:
-    interrupter.arm(a_claim(), 0.01)
+    interrupter.arm(a_claim(), 0.2)
     interrupter.disarm()
-    time.sleep(0.05)
+    time.sleep(0.3)
     assert pending() == 0
     ends_in_time(interrupter)
 
@@ -194,7 +194,7 @@ def test_interruption_that_comes_while_held_is_raised_at_the_end(
 
 
 def test_handler_is_interrupted_when_its_lease_ends_without_renewal(claim: Claim) -> None:
-    leases = Leases(0.05)
+    leases = Leases(0.3)
     leases.extend([claim], time.monotonic())
     with HandlerInterrupter(leases) as interrupter:
         interrupter.arm(claim, LONG)
@@ -205,14 +205,12 @@ def test_handler_is_interrupted_when_its_lease_ends_without_renewal(claim: Claim
 
 
 def test_renewed_lease_does_not_end_at_its_old_end(claim: Claim) -> None:
-    leases = Leases(0.2)
+    leases = Leases(0.5)
     leases.extend([claim], time.monotonic())
     with HandlerInterrupter(leases) as interrupter:
         interrupter.arm(claim, LONG)
-        until = time.monotonic() + 0.5
-        while time.monotonic() < until:
-            leases.extend([claim], time.monotonic())
-            time.sleep(0.01)
+        leases.extend([claim], time.monotonic() + LONG)
+        time.sleep(0.7)
         interrupter.disarm()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +16,8 @@ from flask_cronjobs import CronJobs, Retry, TickReport, current_run
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.models import JobEffect, JobRun
 from tests.marks import on_sqlite
+
+from .conftest import labels, write
 
 Tick = Callable[[], TickReport]
 AGAIN = Retry(max_attempts=3, base=0)
@@ -53,41 +55,20 @@ WAYS: list[Any] = [
     ),
 ]
 any_way = pytest.mark.parametrize("way", WAYS)
-pytestmark = [on_sqlite, pytest.mark.usefixtures("context")]
+pytestmark = [on_sqlite, pytest.mark.usefixtures("table")]
 
 
 @pytest.fixture
-def app(database_url: str, db: SQLAlchemy, way: Callable[[Engine], None]) -> Iterator[Flask]:
-    """An app with a table of its own, whose driver begins transactions in some *way*."""
-    app = Flask("tests")
-    app.config.update(SQLALCHEMY_DATABASE_URI=database_url)
-    db.init_app(app)
+def jobs(app: Flask, db: SQLAlchemy, way: Callable[[Engine], None]) -> CronJobs:
+    """The extension, its tables made as `flask jobs admin init` makes them.
+
+    The driver of its app begins transactions in some *way*.
+    """
     with app.app_context():
         way(db.engine)
-        with db.engine.begin() as connection:
-            connection.execute(text("CREATE TABLE work (label text)"))
-    yield app
-    with app.app_context():
-        db.session.remove()
-        db.engine.dispose()
-
-
-@pytest.fixture
-def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
-    """The extension, its tables made as `flask jobs admin init` makes them."""
-    jobs = CronJobs(app)
-    with app.app_context():
+        jobs = CronJobs(app)
         create_tables(db.engine)
     return jobs
-
-
-def work(db: SQLAlchemy, label: str) -> None:
-    db.session.execute(text("INSERT INTO work VALUES (:label)"), {"label": label})
-
-
-def labels(db: SQLAlchemy) -> list[str]:
-    db.session.rollback()
-    return list(db.session.scalars(text("SELECT label FROM work ORDER BY label")))
 
 
 def statuses(db: SQLAlchemy) -> list[str]:
@@ -99,7 +80,7 @@ def statuses(db: SQLAlchemy) -> list[str]:
 def test_runs_are_performed_and_recorded(db: SQLAlchemy, jobs: CronJobs, tick: Tick) -> None:
     @jobs.task(retry=AGAIN, schedule="@yearly")
     def book(label: str = "slot") -> None:
-        work(db, label)
+        write(db, label)
         db.session.commit()
         if current_run.attempt == 1:
             raise RuntimeError("after the commit")
@@ -125,7 +106,7 @@ def test_atomic_work_in_a_savepoint_first_is_rolled_back_with_its_attempt(
     @jobs.task(atomic=True, retry=AGAIN)
     def book() -> None:
         with db.session.begin_nested():
-            work(db, f"attempt {current_run.attempt}")
+            write(db, f"attempt {current_run.attempt}")
         if current_run.attempt < 3:
             raise ValueError("the second step failed")
 
@@ -140,10 +121,10 @@ def test_atomic_work_in_a_savepoint_after_a_rollback_is_rolled_back_too(
 ) -> None:
     @jobs.task(atomic=True, retry=False)
     def book() -> None:
-        work(db, "taken back")
+        write(db, "taken back")
         db.session.rollback()
         with db.session.begin_nested():
-            work(db, "in the savepoint")
+            write(db, "in the savepoint")
         raise ValueError("the second step failed")
 
     book.using(commit=True).enqueue()
@@ -152,23 +133,14 @@ def test_atomic_work_in_a_savepoint_after_a_rollback_is_rolled_back_too(
 
 
 @any_way
-def test_run_enqueued_in_a_savepoint_goes_with_the_transaction(
+def test_run_enqueued_in_a_savepoint_goes_or_stays_with_the_transaction(
     db: SQLAlchemy, jobs: CronJobs
 ) -> None:
     task = jobs.task(name="it")(lambda: None)
-    with db.session.begin_nested():
-        task.enqueue()
-    db.session.rollback()
-    assert statuses(db) == []
-
-
-@any_way
-def test_run_enqueued_in_a_savepoint_is_there_after_the_commit(
-    db: SQLAlchemy, jobs: CronJobs
-) -> None:
-    task = jobs.task(name="it")(lambda: None)
-    with db.session.begin_nested():
-        task.enqueue()
+    for _ in range(2):
+        db.session.rollback()
+        with db.session.begin_nested():
+            task.enqueue()
     taken_back = db.session.begin_nested()
     task.enqueue()
     taken_back.rollback()
@@ -177,55 +149,32 @@ def test_run_enqueued_in_a_savepoint_is_there_after_the_commit(
 
 
 @any_way
-def test_effect_whose_call_writes_in_the_session_keeps_its_value(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
-    charged: list[int] = []
-
-    def charge() -> str:
-        charged.append(current_run.attempt)
-        work(db, "payment")
-        return "ch_1"
-
-    @jobs.task(retry=AGAIN)
-    def pay() -> str | None:
-        value = jobs.once("charge:1", charge)
-        db.session.commit()
-        if current_run.attempt == 1:
-            raise RuntimeError("after the commit")
-        return value
-
-    pay.using(commit=True).enqueue()
-    report = tick()
-    assert (report.failed, report.succeeded, charged) == (1, 1, [1])
-    assert labels(db) == ["payment"]
-    (effect,) = db.session.scalars(select(JobEffect))
-    assert (effect.state, effect.result) == ("done", "ch_1")
-    assert db.session.scalar(select(JobRun.result)) == "ch_1"
-
-
-@any_way
-def test_effect_whose_session_is_rolled_back_is_in_doubt(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick
+@pytest.mark.parametrize("committed", [True, False])
+def test_effect_whose_call_writes_in_the_session_is_in_doubt_unless_that_is_committed(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, committed: bool
 ) -> None:
     """Its payment's row is gone, though the charge was made: somebody has to look."""
     charged: list[int] = []
 
     def charge() -> str:
         charged.append(current_run.attempt)
-        work(db, "payment")
+        write(db, "payment")
         return "ch_1"
 
     @jobs.task(retry=AGAIN)
     def pay() -> str | None:
         value = jobs.once("charge:1", charge)
+        if committed:
+            db.session.commit()
         if current_run.attempt == 1:
-            raise RuntimeError("before the commit")
-        db.session.commit()
+            raise RuntimeError("after the effect")
         return value
 
     pay.using(commit=True).enqueue()
     report = tick()
     assert (report.failed, report.succeeded, charged) == (1, 1, [1])
-    assert labels(db) == []
-    assert db.session.scalar(select(JobEffect.state)) == "in_doubt"
+    assert labels(db) == (["payment"] if committed else [])
+    (effect,) = db.session.scalars(select(JobEffect))
+    done = ("done", "ch_1", "ch_1")
+    found = (effect.state, effect.result, db.session.scalar(select(JobRun.result)))
+    assert found == (done if committed else ("in_doubt", None, None))

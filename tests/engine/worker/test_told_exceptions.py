@@ -16,6 +16,7 @@ from sqlalchemy import update
 
 from flask_cronjobs import (
     CronJobs,
+    CurrentRun,
     Discard,
     RetryLater,
     TimedOut,
@@ -24,9 +25,9 @@ from flask_cronjobs import (
     run_dead,
     run_failed,
 )
+from flask_cronjobs.engine import announcer
+from flask_cronjobs.engine.announcer import Announcer
 from flask_cronjobs.engine.threads import Precedence
-from flask_cronjobs.engine.worker import announcer
-from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.types import Outcome
@@ -69,11 +70,16 @@ def frames(error: BaseException | None) -> list[Any]:
     return found
 
 
+def hook(run: CurrentRun) -> Iterator[None]:
+    yield
+
+
 @both_kinds
 def test_failure_and_death_carry_the_exception_itself(
     jobs: CronJobs, told: list[Outcome], enqueue: Enqueue, is_async: bool
 ) -> None:
     raised: list[Broken] = []
+    jobs.around(hook)
 
     def fail() -> None:
         local = Big()  # noqa: F841
@@ -224,8 +230,8 @@ def test_announcer_that_waits_for_more_keeps_no_exception(
     del error
     telling.send()
     wait_until(lambda: telling._told == 1)
-    wait_until(lambda: alive() is None, timeout=5)
-    telling.close(5.0)
+    wait_until(lambda: alive() is None)
+    telling.close(60.0)
 
 
 class TestLog:
@@ -274,7 +280,7 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
     for number in range(3):
         telling.tell(Outcome(number, "t", "dead", 1, "it", exception=Broken()), recorded=True)
     telling.send()
-    telling.close(5.0)
+    telling.close(60.0)
     assert [outcome.exception is None for outcome in told] == [False, False, True]
     telling.tell(Outcome(3, "t", "dead", 1, "it", exception=Broken()), recorded=True)
     assert telling._next[0][0].exception is not None, "all are told, so there is room again"

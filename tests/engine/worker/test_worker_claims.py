@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.db.deadlines import cut
+from flask_cronjobs.db.statements import cut
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.options import WorkOptions
@@ -67,24 +67,50 @@ def test_idle_worker_looks_and_claims_nothing(claims: WorkerClaims, sent: list[s
     assert claims.exhausted
 
 
-def test_idle_worker_claims_what_it_sees(
-    app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("look_first", "statements"), [(True, ["SELECT", "WITH"]), (False, ["WITH"])]
+)
+def test_idle_worker_claims_what_it_sees_and_one_that_is_woken_does_not_look_first(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str],
+    look_first: bool, statements: list[str],
+) -> None:  # fmt: skip
     run_id = Rows(app, db).run("queued", job_type="it")
     sent.clear()
-    (claim,) = claims.record_and_claim([], 1, idle=True, look_first=True).claims
-    assert claim.id == run_id
-    assert sent == ["SELECT", "WITH"]
+    (claim,) = claims.record_and_claim([], 1, idle=True, look_first=look_first).claims
+    assert (claim.id, sent) == (run_id, statements)
 
 
-def test_worker_that_is_woken_claims_by_one_statement(
-    app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
+@pytest.mark.parametrize("begun", [False, True])
+def test_slot_of_a_run_comes_back_unless_it_has_begun(
+    jobs: CronJobs, state: State, books: Bookkeeping, begun: bool
 ) -> None:
-    run_id = Rows(app, db).run("queued", job_type="it")
-    sent.clear()
-    (claim,) = claims.record_and_claim([], 1, idle=True).claims
-    assert claim.id == run_id
-    assert sent == ["WITH"]
+    jobs.task(name="limited", rate="1/hour")(lambda: None)
+    for _ in range(2):
+        jobs.enqueue("limited", commit=True)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    (first,) = claims.record_and_claim([], 2, idle=True).claims
+    ended = outcome(first, "succeeded") if begun else released(first)
+    assert claims.record([ended]).recorded == {first.id}
+    again = claims.record_and_claim([], 2, idle=True).claims
+    assert len(again) == (0 if begun else 1)
+
+
+def test_idle_worker_gives_the_turn_of_what_has_just_come(
+    jobs: CronJobs, state: State, books: Bookkeeping
+) -> None:
+    """It has looked a moment before, and found nothing."""
+    jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    for _ in range(3):
+        claims.turns.give()
+        jobs.enqueue("ordered", commit=True)
+        (claim,) = claims.record_and_claim([], 2, idle=True).claims
+        assert claims.record([outcome(claim, "succeeded")]).recorded == {claim.id}
+
+
+def test_to_claim_nothing_sends_nothing(claims: WorkerClaims, sent: list[str]) -> None:
+    assert claims.record([]) == Answer()
+    assert sent == []
 
 
 @on_postgresql

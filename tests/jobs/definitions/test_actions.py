@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.definitions.views import definition_names
@@ -22,15 +21,11 @@ OWN = {"Sec-Fetch-Site": "same-origin"}
 NAME = "dropped; 'x'"
 
 
-@pytest.fixture
-def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
-    """The extension with one definition that code declares."""
-    jobs = CronJobs(app, authorize=lambda action: True, actor=lambda: "ada")
+@pytest.fixture(autouse=True)
+def _declared(context: None, jobs: CronJobs) -> None:
+    """One definition that code declares."""
     jobs.task(name="declared", schedule="@daily")(lambda: None)
-    with app.app_context():
-        db.create_all()
-        jobs.tick()
-    return jobs
+    jobs.tick()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, repeat
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
+from flask_cronjobs.jobs.runs.candidates import WINDOW
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.models import JobPause, JobRun
 from flask_cronjobs.types import WORKER_LOST, Claim
@@ -24,6 +25,23 @@ ENDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost
 
 #: When runs are due, by the minutes ago; those of one age at the same moment.
 AGES = {minutes: ago(minutes=minutes) for minutes in (9, 5, 2, -60)}
+
+#: Runs that no claim may take, or few, ahead of all others.
+BACKLOGS: list[dict[str, Any]] = [
+    {"priority": 9, "run_at": ago(days=9), **which}
+    for which in (
+        {"job_type": "unknown"},
+        {"job_type": "task", "queue": "bulk"},
+        {"job_type": "task", "run_at": ago(days=-9)},
+        {"job_type": "unknown", "concurrency_key": "k", "concurrency_limit": 1},
+        {
+            "job_type": "task",
+            "run_at": ago(days=-9),
+            "concurrency_key": "k",
+            "concurrency_limit": 1,
+        },
+    )
+]
 
 
 def make_row(chance: Random, turns: Iterator[str | None]) -> dict[str, Any]:
@@ -137,7 +155,16 @@ def test_claim_takes_what_the_oracle_says(kit: Kit, part: int) -> None:
         expect_history(kit, Random(seed))  # A failure's traceback shows the seed, with -l.
 
 
-def expect_history(kit: Kit, chance: Random) -> None:
+@pytest.mark.parametrize("backlog", BACKLOGS, ids=range(len(BACKLOGS)))
+def test_claim_behind_a_backlog_takes_what_the_oracle_says(
+    kit: Kit, backlog: dict[str, Any]
+) -> None:
+    """The backlog comes before all else, and holds more than a claim reads in order."""
+    for seed in range(100, 105):
+        expect_history(kit, Random(seed), [backlog] * (2 * WINDOW + 11))
+
+
+def expect_history(kit: Kit, chance: Random, backlog: Sequence[dict[str, Any]] = ()) -> None:
     """Make rows, and let requests and ends follow each other."""
     for table in ("job_failures", "job_runs", "job_pauses"):
         kit.sql(f"DELETE FROM {table}")
@@ -149,6 +176,8 @@ def expect_history(kit: Kit, chance: Random) -> None:
             connection.execute(
                 insert(JobRun).values(scheduled_for=ago(), **make_row(chance, turns))
             )
+        if backlog:
+            connection.execute(insert(JobRun), backlog)
         for kind, name in pauses:
             connection.execute(insert(JobPause).values(kind=kind, name=name))
     held: list[Claim] = []

@@ -51,7 +51,7 @@ def ids_of(pages: Iterable[RunPage]) -> list[int]:
 # Order
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_run_is_listed_once_in_the_order_of_its_status(
     state: State, rows: Rows, seed: int
 ) -> None:
@@ -77,7 +77,7 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
         assert {run.status for run in found} <= ({wanted} if wanted else {*STATUSES})
         expected = sorted(found, key=lambda run: run.id, reverse=order.descending)
         expected.sort(key=attrgetter(order.column), reverse=order.descending)
-        for limit in (1, 3, 50):
+        for limit in (2, 7, 50):
             assert ids_of(walk(state, which, limit, order)) == [run.id for run in expected]
     assert [sorting_of(status, False).column for status in ("dead", "failed", "running")] == [
         "finished_at", "run_at", "id",

@@ -1,4 +1,4 @@
-"""The relatives of a run, and the page of what a text names."""
+"""One run: its relatives, and the page of what a text names."""
 
 from __future__ import annotations
 

@@ -1,22 +1,27 @@
-"""A block of code whose work in a session must commit as one, and not by the code itself.
+"""The transactions of sessions: blocks whose work commits as one, and what SQLite needs.
 
-Whoever opens the block adds its last statements and commits. The code in it can neither commit nor
-end the transaction behind the session's back without being told.
+Whoever opens a guarded block adds its last statements and commits. The code in it can neither
+commit nor end the transaction behind the session's back without being told.
+
+Last, SQLite's one write lock, and its transactions, where its driver does not begin or end them.
+While ``db.session`` holds the lock, our own connection cannot write.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.pool import PoolResetState
 
-from ..errors import AtomicCommit
+from ..errors import AtomicCommit, DatabaseTrouble, SetupError
 from ..log import logger
-from .connection import is_in_transaction
+from .connection import Bookkeeping, is_locked
 from .dialect import dialect_of
 from .errors import sqlstate_of
 
@@ -260,3 +265,107 @@ def _watched(
             yield watch
     finally:
         watch.forget()
+
+
+def begin_before_savepoints(engine: Engine) -> None:
+    """Let SQLite connections of *engine* begin a transaction before a savepoint.
+
+    A savepoint that opens a transaction: sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but
+    not before SAVEPOINT. To SQLite, such a savepoint is the whole transaction, so releasing it
+    commits: runs that were enqueued in it would survive a rollback of the session, and work in it
+    would not be atomic. At that time it is too late to begin one, so it must be done when the
+    savepoint is made.
+    """
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "savepoint", _begin)
+
+
+def end_interrupted_transactions(engine: Engine) -> None:
+    """Let no connection of *engine* keep a transaction that an interruption has hit.
+
+    After an interruption inside a query, SQLAlchemy closes the connection. To SQLite a closed one
+    keeps its transaction, and the write lock, for as long as somebody has an open cursor. Frames of
+    SQLAlchemy's have one, and live on in the exception's traceback.
+
+    After an interruption at the begin of a commit, SQLAlchemy takes the transaction for ended, and
+    gives the connection back to the pool as it is: with the locks, and with work that the next one
+    who takes the connection would commit. Seen with SQLAlchemy 2.1.9, on both databases.
+    """
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "invalidate", _roll_back)
+    event.listen(engine, "reset", _roll_back_unended)
+
+
+def is_in_transaction(driver: Any) -> bool:
+    """Return, without asking the database, whether a transaction is open on a driver's connection.
+
+    :param driver: a connection of sqlite3 or psycopg. Those of other drivers have none.
+    """
+    status = getattr(getattr(driver, "info", None), "transaction_status", 0)  # `IDLE` is 0.
+    return bool(getattr(driver, "in_transaction", status))
+
+
+def _begin(connection: Connection, name: str | None) -> None:
+    driver: Any = connection.connection.dbapi_connection
+    # An app whose driver leaves transactions to it (AUTOCOMMIT, or SQLAlchemy's recipe with a
+    # listener that sends BEGIN) has decided by itself.
+    ours = driver.isolation_level is not None and getattr(driver, "autocommit", False) is not True
+    if ours and not driver.in_transaction:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _roll_back(driver: Any, _record: object, _error: object) -> None:
+    with suppress(Exception):  # It may be broken, or closed already.
+        driver.rollback()
+
+
+def _roll_back_unended(driver: Any, _record: object, state: PoolResetState) -> None:
+    if state.transaction_was_reset and is_in_transaction(driver):
+        driver.rollback()
+
+
+def refuse_own_lock(session: Session, books: Bookkeeping) -> None:
+    """Refuse to go on if the caller's own *session* holds the write lock that *books* needs.
+
+    :raises SetupError: it does. Without this check, bookkeeping would wait for it until it fails.
+    """
+    # An app may send BEGIN itself, and then a session that only reads looks the same. So try.
+    if session_holds_lock(session):
+        with books, refusing_own_lock(session, books, "The job tables cannot be written", "first"):
+            books.transaction(lambda connection: None)
+
+
+@contextmanager
+def refusing_own_lock(
+    session: Session, books: Bookkeeping, trouble: str, when: str
+) -> Generator[None]:
+    """Fail at once, with a clear error, if *session* holds the lock that this block needs.
+
+    :param trouble: what cannot be done then.
+    :param when: when to commit the session instead.
+    :raises SetupError: it holds it.
+    """
+    if not session_holds_lock(session):
+        yield
+        return
+    try:
+        with books.trying_once():
+            yield
+    except DatabaseTrouble as error:
+        if not is_locked(error):
+            raise
+        raise SetupError(
+            f"{trouble}: db.session holds SQLite's write lock. Commit (or roll back) the session "
+            f"{when}."
+        ) from None
+
+
+def session_holds_lock(session: Session) -> bool:
+    """Return whether *session* may hold SQLite's write lock."""
+    if session.get_bind().dialect.name != "sqlite" or not session.in_transaction():
+        return False
+    try:
+        connection = session.connection().connection.driver_connection
+    except SQLAlchemyError:  # For example, a failed flush has rolled back: it holds nothing.
+        return False
+    return bool(getattr(connection, "in_transaction", False))

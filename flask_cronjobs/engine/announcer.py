@@ -1,31 +1,41 @@
-"""Fetch the URLs of monitors, to tell that ticks run, and how the runs of a definition go.
+"""Tell others: monitors by their URLs, and of each outcome the log, the signals and the caller.
 
-For ticks, since a dead cron cannot report itself: ``CRONJOBS_PING_URL``. For a definition by
+Ticks fetch ``CRONJOBS_PING_URL``, since a dead cron cannot report itself. For a definition there is
 ``ping=``; the paths are those of Healthchecks: the URL and ``/start`` when an attempt begins, the
 URL itself when the run has succeeded, and ``/fail`` when it ended otherwise. What a run is for, its
-label, is the body of a POST; a monitor that takes no POST gets a GET.
+label, is the body of a POST; a monitor that takes no POST gets a GET. ``CRONJOBS_ALERT_URL`` hears
+what begins to need a person, and what ends: a tick looks, since nobody else is always there.
+
+All of these are other people's code. A monitor that hangs, a log that nobody reads or a slow
+receiver of a signal may hold up a thread of ours, but not a keeper, which renews leases.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
+from flask import Flask
+
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError
 from ..jobs.definitions.rows import ping_urls
 from ..jobs.state import State
 from ..log import logger
-from ..text import host_of
+from ..signals import News, announce, notify
+from ..text import host_of, one_line
 from ..types import Claim, Outcome
-from .threads import BackgroundThread
+from .threads import BackgroundThread, Precedence
 
 if TYPE_CHECKING:
     from urllib.request import OpenerDirector, Request
+
+    from ..jobs.alerts import Change
 
 #: Seconds that a ping may take in all, looking up the name included.
 TIMEOUT = 5.0
@@ -202,3 +212,126 @@ def ping_ended(state: State, outcomes: Sequence[Outcome]) -> None:
 def _with_path(url: str, path: str) -> str:
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path)) if path else url
+
+
+#: How many characters a message may have: Discord refuses more.
+_LONGEST = 2_000
+
+
+def alert(state: State) -> None:
+    """Tell the webhook what began and ended since the last look, if there is one. Never raises."""
+    url = state.settings.alert_url
+    if url is None:
+        return
+    # Here, since it maps the tables, which a tick without a webhook does not use.
+    from ..jobs import alerts
+
+    try:
+        found = alerts.found(state)
+        with Bookkeeping(state.engine) as books:
+            left = alerts.take(books, found)
+            while left:
+                text, told = message(state.app.name, left)
+                if not ping(url, json.dumps({"text": text}).encode()):
+                    alerts.give_back(books, left)
+                    break
+                alerts.forget(books, left[:told])
+                left = left[told:]
+    except CronJobsError as error:
+        logger.warning("CRONJOBS_ALERT_URL was not told what needs a person: %s", error)
+
+
+def message(app: str, changes: Sequence[Change]) -> tuple[str, int]:
+    """Return a text with a line for each of *changes*, and how many of them fit into it."""
+    lines = [
+        f"{app}: over: {change.what}"
+        if change.has_ended
+        else f"{app}: {change.what}{f'. {change.todo}' if change.todo else ''}"
+        for change in changes
+    ]
+    text, told = _plain(lines[0])[:_LONGEST], 1
+    for line in map(_plain, lines[1:]):
+        if len(text) + 1 + len(line) > _LONGEST:
+            break
+        text, told = f"{text}\n{line}", told + 1
+    return text, told
+
+
+def _plain(line: str) -> str:
+    """Return *line* so that no name in it is a link, a mention or a second line there."""
+    escaped = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # Mattermost and Discord take a bare @channel for a mention.
+    return one_line(escaped).replace("@", "@\u200b")
+
+
+#: With so many outcomes left to tell, the worker claims nothing more: they take memory.
+MOST_BEHIND = 1000
+#: With so many, their exceptions are dropped: each may hold a message of megabytes.
+MOST_EXCEPTIONS = 100
+
+
+class Announcer:
+    """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
+
+    def __init__(
+        self, app: Flask, news: News, precedence: Precedence, pings: Pings | None = None
+    ) -> None:
+        self._app = app
+        self._news = news
+        self._precedence = precedence
+        self._pings = pings
+        self._work = BackgroundThread("cronjobs-announcer", self._tell_all)
+        self._next: list[tuple[Outcome, bool]] = []
+        self._sent = self._told = 0
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much is left to tell that nothing more should be claimed."""
+        return self._sent - self._told >= MOST_BEHIND
+
+    def tell(self, outcome: Outcome, recorded: bool = True) -> None:
+        """Tell of *outcome* after the next `send`.
+
+        :param recorded: False if it was dropped because the lease was lost.
+        """
+        many = self._sent - self._told + len(self._next) >= MOST_EXCEPTIONS
+        if many and outcome.exception is not None:
+            outcome = outcome._replace(exception=None)
+        self._next.append((outcome, recorded))
+
+    def send(self) -> None:
+        """Let the thread tell what has come: much at a time, since to switch threads takes time."""
+        if not self._next:
+            return
+        self._sent += len(self._next)
+        self._work.put(self._next)
+        self._next = []
+
+    def close(self, patience: float) -> None:
+        """Wait until all is told, but give up when nothing was told for *patience* seconds."""
+        self.send()
+        told, until = -1, 0.0
+        while not self._work.close(0.2):
+            if self._told != told:
+                told, until = self._told, time.monotonic() + patience
+            elif time.monotonic() >= until:
+                break
+        if self._pings is not None:
+            self._pings.close(min(patience, CLOSE_WITHIN))
+
+    def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
+        while outcomes:  # What was told is let go of, and with it the handler's exception.
+            self._precedence.give_way()
+            self._tell(*outcomes.pop(0))
+            self._told += 1
+        notify(self._news, "pause", None)
+
+    def _tell(self, outcome: Outcome, recorded: bool) -> None:
+        try:
+            if recorded and self._pings is not None:
+                self._pings.ended(outcome)
+            announce(self._app, outcome, recorded)
+            if outcome.begun:
+                notify(self._news, "outcome" if recorded else "lost", outcome)
+        except BaseException:
+            logger.exception("An outcome could not be announced; the runs go on")
