@@ -17,8 +17,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli import crontab
-from flask_cronjobs.cli.crontab import wake_texts
+from flask_cronjobs.cli import maintenance as crontab
+from flask_cronjobs.cli.maintenance import wake_texts
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.models import JobRun
 from tests.rows import Rows, ago

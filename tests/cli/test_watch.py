@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flask_cronjobs import CronJobsError
-from flask_cronjobs.cli import lists as watch_module
+from flask_cronjobs.cli import output as watch_module
 from flask_cronjobs.cli.output import this_command
 from tests.cli.terminal import Terminal
 from tests.rows import Rows
