@@ -89,6 +89,9 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
         elif bool(have["unique"]) != bool(index.unique):
             what = f"{index.name} is {_WRONG[bool(index.unique)]}"
             yield Finding("indexes", "error", what, todo)
+        elif have["column_names"] != index.columns.keys():
+            what = f"{index.name} has the columns of another version: it becomes slow as it grows"
+            yield Finding("indexes", "warning", what, todo)
 
 
 def database(reader: Reader) -> Iterator[Finding]:
