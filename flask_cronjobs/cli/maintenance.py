@@ -19,9 +19,9 @@ from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
 from ..db.engines import how_to_migrate, refuse_shared_memory
 from ..errors import SetupError
 from ..jobs.doctor import examine
-from ..jobs.effects import Effect, effect_done, effect_redo, list_effects
 from ..jobs.health import Finding
 from ..jobs.humanize import minute, plural
+from ..jobs.once_effects import Effect, effect_done, effect_redo, list_effects
 from ..jobs.operations import OperationView, list_operations
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of

@@ -66,10 +66,13 @@ class Seconds(click.FloatRange):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return the number."""
-        seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
-        return seconds
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number of seconds. Write 50 or 2.5.", param, ctx)
+        return float(super().convert(number, param, ctx))
 
 
 def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:

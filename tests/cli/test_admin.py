@@ -110,7 +110,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("list --limit 0", "0 is not in the range"),
         ("list --error=", "it is empty, and would match every run"),
         ("cancel --yes --error=", "it is empty, and would match every run"),
-        ("show abc", "'abc' is not a valid id"),
+        ("show abc", "'abc' is not an id"),
         ("effects --done a --redo a", "Give --done or --redo, not both."),
         *(
             (f"effects --{what} a --json", "Leave them out of a change.")

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from flask_cronjobs.jobs.effects import Mark
+from flask_cronjobs.jobs.once_effects import Mark
 from tests.kit import Kit, in_threads
 
 
