@@ -35,12 +35,12 @@ from benchmarks import argument_parser
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
-from flask_cronjobs.jobs.effects import list_effects
 from flask_cronjobs.jobs.health import read_verdict
+from flask_cronjobs.jobs.once_effects import list_effects
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.filters import RunFilter, sorting_of
-from flask_cronjobs.jobs.runs.list import list_runs
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs, sorting_of
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.ticks import list_ticks
 from flask_cronjobs.types import STATUSES

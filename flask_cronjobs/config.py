@@ -6,18 +6,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
-from flask import Flask
-
-from .errors import ConfigError, ScheduleError, SetupError
+from .errors import ConfigError, ScheduleError
 from .schedule.cron_text import parse_zone
 from .text import SECRET_NAMES, similar_names
-
-if TYPE_CHECKING:
-    from .executors import Executor
 
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0
@@ -285,21 +279,3 @@ def _read(setting: Field[Any], key: str, value: object) -> Any:
     if misfit := kind.misfit(key, value):
         raise ConfigError(misfit)
     return value if kind.read is None else kind.read(value)
-
-
-def executor_of(app: Flask, given: object) -> Executor:
-    """Return the executor that ``CRONJOBS_EXECUTORS`` has for a queue.
-
-    :param given: an executor, or its name.
-    :raises SetupError: its package is not installed, or it is not initialized on *app*.
-    """
-    if not isinstance(given, str):
-        return cast("Executor", given)
-    try:
-        module = import_module(f"{_PACKAGE}.{given}")
-    except ImportError as error:
-        raise SetupError(
-            f"CRONJOBS_EXECUTORS names {given!r}, which cannot be imported: {error}. "
-            f"Install it: pip install 'Flask-CronJobs[{given}]'"
-        ) from error
-    return cast("Executor", module.executor_of_app(app))

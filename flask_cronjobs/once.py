@@ -34,7 +34,7 @@ from .errors import (
     LeaseLost,
     SetupError,
 )
-from .jobs import effects
+from .jobs import once_effects
 from .jobs.runs.current import running
 from .jobs.state import State
 from .log import logger
@@ -178,7 +178,7 @@ def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
     try:
         with _refusing_own_lock(effect):
             while True:
-                mark = effects.begin(books, key, owner, effect.run_id, lease)
+                mark = once_effects.begin(books, key, owner, effect.run_id, lease)
                 if mark.state == "mine":
                     return None
                 if mark.state == "done":
@@ -191,11 +191,11 @@ def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
                     time.sleep(pause)
                     pause = min(pause * 2, WAIT_MOST)
                     continue
-                effects.doubt(books, key, mark.owner)
+                once_effects.doubt(books, key, mark.owner)
                 if in_doubt != "redo":
                     return _leave_in_doubt(key, in_doubt)
                 took_over = True
-                if effects.take_over(books, key, mark.owner, owner, effect.run_id, lease):
+                if once_effects.take_over(books, key, mark.owner, owner, effect.run_id, lease):
                     logger.warning(
                         "once(%r): in doubt, and done again as in_doubt='redo' says", key
                     )
@@ -204,7 +204,7 @@ def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
     except (Interruption, KeyboardInterrupt, SystemExit):
         # The effect was not begun, now. If we have taken a doubt over, it is as it was.
         with suppress(CronJobsError):
-            (effects.doubt if took_over else effects.withdraw)(books, key, owner)
+            (once_effects.doubt if took_over else once_effects.withdraw)(books, key, owner)
         raise
 
 
@@ -232,7 +232,7 @@ def _call(effect: _Effect, call: Callable[[], T]) -> T:
         # From outside: of ours, Ctrl-C, or SystemExit by which a server ends its worker. Nobody
         # knows how far it came. The next caller finds it in doubt, even if this write fails.
         with suppress(CronJobsError), _refusing_own_lock(effect):
-            effects.doubt(effect.books, effect.key, effect.owner)
+            once_effects.doubt(effect.books, effect.key, effect.owner)
         raise
 
 
@@ -262,24 +262,24 @@ def _record(effect: _Effect, result: JSON) -> bool:
     if session_holds_lock(session):
         try:
             with books.trying_once(), books.busy_for(SHORTLY):
-                return effects.done(books, *mark, result)
+                return once_effects.done(books, *mark, result)
         except DatabaseTrouble as trouble:
             if not trouble.transient:
                 raise
         # If this fails, another process holds the lock, and the session has only read.
         with suppress(OperationalError), books.guard():
-            return effects.done_in(session.connection(), books.dialect, *mark, result)
-    return effects.done(books, *mark, result)
+            return once_effects.done_in(session.connection(), books.dialect, *mark, result)
+    return once_effects.done(books, *mark, result)
 
 
 def _remove(effect: _Effect) -> None:
     try:
         with _refusing_own_lock(effect):
-            effects.remove(effect.books, effect.key, effect.owner)
+            once_effects.remove(effect.books, effect.key, effect.owner)
     except SetupError:
         # The lock is held by what the call wrote before it failed: nothing else was, at the mark.
         effect.state.db.session().rollback()
-        effects.remove(effect.books, effect.key, effect.owner)
+        once_effects.remove(effect.books, effect.key, effect.owner)
 
 
 def _overtaken(effect: _Effect) -> None:

@@ -168,18 +168,12 @@ def _work_of(this: _Step) -> Generator[Any, Iterable[Any]]:
 
 def sleep(state: State, name: str, delay: object) -> None:
     """End the attempt, and go on behind this line after *delay*."""
-    _pause(_Step(state, "sleep", name), _delay("sleep", delay))
+    _Step(state, "sleep", name).pause(_delay("sleep", delay))
 
 
 def wait(state: State, name: str, timeout: object) -> JSON:
     """Return the payload of the signal *name*; end the attempt until it comes."""
-    return _pause(_Step(state, "wait", name), _delay("wait", timeout))
-
-
-def _pause(this: _Step, seconds: float) -> JSON:
-    if this.row is not None:
-        return this.row.result
-    return this.pause(seconds)
+    return _Step(state, "wait", name).pause(_delay("wait", timeout))
 
 
 def signal(state: State, run: object, name: str, payload: object) -> bool:
@@ -314,17 +308,17 @@ class _Step:
         self._go_on(held)
 
     def pause(self, seconds: float) -> JSON:
-        """Return the result if the time is over, or the signal there.
+        """Return the result, once the time is over or the signal there.
 
         :raises Suspended: neither is so. The run is due again when it is.
         """
+        if self.row is not None:
+            return self.row.result
         with self._transaction(), self.run.books.guard():
             failpoints.reach("before-wait")
             row = steps.pause(self._connection(), self.run.claim, self.name, self.kind, seconds)
-            held = self._hold(None, until=self.name if row and not row.finished else None)
-            if row is None:
-                raise self._taken()
-            self._commit(held)
+            held = self._commit(row, until=self.name if row and not row.finished else None)
+            assert row is not None
             failpoints.reach("after-wait")
         if not row.finished:
             what = "sleeps" if self.kind == "sleep" else "waits for a signal"
@@ -360,53 +354,46 @@ class _Step:
         finally:
             known.at_work = None
 
-    def _end(self, seconds: float) -> steps.Hold:
+    def _end(self, seconds: float) -> Any:
         """Write the row of what is done, and commit."""
-        done = self.finished or self.kind == "step"
         is_free = steps.write(
             *(self._connection(), self.run.claim, self.name, self.kind, self.result),
             chunks=self._chunks,
-            finished=done,
+            finished=self.finished or self.kind == "step",
             seconds=seconds,
         )
-        chunks = f", chunk {self._chunks}" if self._chunks else ""
-        held = self._hold(f"{self.name}{chunks}")
-        if not is_free:
-            raise self._taken()
-        failpoints.reach("before-step")
-        self._commit(held)
+        held = self._commit(is_free, self.name + (f", chunk {n}" if (n := self._chunks) else ""))
         failpoints.reach("after-step")
         return held
 
     def _connection(self) -> Any:
         return writing_connection(self._session)
 
-    def _hold(self, message: str | None, until: str | None = None) -> steps.Hold:
+    def _commit(self, is_free: object, message: str | None = None, until: str | None = None) -> Any:
+        """Commit if the run is still ours, and the name was free; return what `hold` found."""
         shown = message if self.run.reported is None else None
         held = steps.hold(self._connection(), self.run.claim, shown, until)
         if held is None:
             raise LeaseLost(f"{self}: the lease was lost before the commit; all is rolled back")
-        return held
-
-    def _commit(self, held: steps.Hold) -> None:
+        if not is_free:
+            raise SetupError(f"{self} has the name of a signal, or of a step that has ended since.")
+        failpoints.reach("before-step")
         self._session.commit()
         self.run.claim = self.run.claim._replace(
             max_attempts=held.max_attempts, forgiven=held.forgiven
         )
+        return held
 
-    def _go_on(self, held: steps.Hold) -> None:
+    def _go_on(self, held: Any) -> None:
         """Return if the attempt is to go on.
 
         :raises Interruption: it is not.
         """
-        if held.cancelled:
+        if held.cancel_requested_at is not None:
             raise Cancelled("cancelled by an operator while it ran")
         if held.paused or self.run.known_steps().to_stop():
             why = "its task or queue is paused" if held.paused else "its worker is to end"
             raise Suspended(f"{why}, so it was given back at the end of a step")
-
-    def _taken(self) -> SetupError:
-        return SetupError(f"{self} has the name of a signal, or of a step that has ended since.")
 
     def _known_rows(self) -> dict[str, StepRow]:
         known = self.run.known_steps()

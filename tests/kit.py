@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables, set_wal
 from flask_cronjobs.db.dialect import dialect_of
-from flask_cronjobs.jobs import effects
+from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions import slots
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
@@ -52,7 +52,7 @@ class Kit:
         self.claims = Bound(record_and_claim, self.books)
         self.definitions = Bound(definitions, self.books)
         self.slots = Bound(slots, self.books)
-        self.effects = Bound(effects, self.books)
+        self.effects = Bound(once_effects, self.books)
 
     @classmethod
     def on(cls, url: str) -> Kit:

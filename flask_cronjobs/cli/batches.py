@@ -13,8 +13,7 @@ from ..jobs.runs.actions import BulkResult, cancel_batch, close_batch, retry_bat
 from ..jobs.state import state_of
 from ..text import one_line, printable
 from .group import JobsGroup, examples
-from .lists import listing, print_page, refuse_to_list
-from .output import command, print_facts, print_json, since
+from .output import command, listing, print_facts, print_json, print_page, refuse_to_list, since
 from .params import actor
 
 #: How many characters a progress bar has.

@@ -14,22 +14,20 @@ from ..jobs.overview import Overview, read_overview
 from ..jobs.reader import Count
 from ..jobs.state import state_of
 from ..text import one_line
-from . import (
-    agenda,
-    batches,
-    crontab,
-    definitions,
-    errors,
-    maintenance,
-    queues,
-    run_list,
-    runs,
-    trends,
-)
+from . import batches, definitions, maintenance, reports, run_list, runs
 from .definitions import no_definitions
 from .group import JobsGroup, examples
-from .lists import repeat, watch_option
-from .output import as_called, command, heading, paragraph, print_json, since, table
+from .output import (
+    as_called,
+    command,
+    heading,
+    paragraph,
+    print_json,
+    repeat,
+    since,
+    table,
+    watch_option,
+)
 from .params import TIMEZONE, json_option
 from .terminal import paint
 
@@ -80,11 +78,7 @@ def _overview(as_json: bool) -> None:
         _print(seen)
 
 
-_MODULES = (
-    *(run_list, runs, batches, definitions, agenda),
-    *(queues, trends, errors, maintenance, crontab),
-)
-for _module in _MODULES:
+for _module in (run_list, runs, batches, definitions, reports, maintenance):
     for _command in _module.group.commands.values():
         admin.add_command(_command)
 for _command in (admin, *admin.commands.values()):

@@ -76,6 +76,12 @@ class Id(click.IntRange):
     def __init__(self) -> None:
         super().__init__(1, 2**63 - 1)
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        if not str(value).lstrip("-").isdigit():
+            self.fail(f"{value!r} is not an id. Write a number, such as 5.", param, ctx)
+        return int(super().convert(value, param, ctx))
+
 
 # Complete names in a shell. Whatever goes wrong, nothing is printed, and nothing completed.
 #: How long completion waits for the database, in seconds.

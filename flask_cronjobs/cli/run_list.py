@@ -23,8 +23,17 @@ from ..jobs.step_views import StepView
 from ..text import cut, printable
 from ..types import JSON, TERMINAL, Status
 from .group import JobsGroup, examples
-from .lists import listing, print_page
-from .output import as_called, command, heading, moment, print_facts, print_json, since
+from .output import (
+    as_called,
+    command,
+    heading,
+    listing,
+    moment,
+    print_facts,
+    print_json,
+    print_page,
+    since,
+)
 from .params import Id, age, fields_option, filtered_by_several, json_option
 from .terminal import paint
 

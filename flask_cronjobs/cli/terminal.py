@@ -14,8 +14,10 @@ import stat
 import sys
 import threading
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -208,16 +210,24 @@ def text_width(text: str) -> int:
 
 
 def cut_to_width(text: str, size: int) -> str:
-    """Return *text* in at most *size* cells of a terminal."""
+    """Return *text* in at most *size* cells of a terminal.
+
+    A name, which has no space, is cut in the middle: its end tells as much as its beginning.
+    """
     if text_width(text) <= size:
         return text
-    left, kept = size - 1, ""
-    for char, cells in zip(text, _widths(text), strict=True):
-        left -= cells
-        if left < 0:
-            break
-        kept += char
-    return f"{kept}…"
+    widths = _widths(text)
+    tail = 0 if " " in text else (size - 1) // 2
+    head = _fitting(widths, size - 1 - tail)
+    end = len(text) - _fitting(widths[::-1], tail)
+    while end < len(text) and (widths[end] == 0 or text[end] == _EMOJI):
+        end += 1  # It belongs to the character before it, which is cut.
+    return f"{text[:head]}…{text[end:]}"
+
+
+def _fitting(widths: list[int], size: int) -> int:
+    """Return how many of the first characters fit into *size* cells."""
+    return bisect_right(list(accumulate(widths)), size)
 
 
 def _widths(text: str) -> list[int]:

@@ -66,10 +66,13 @@ class Seconds(click.FloatRange):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return the number."""
-        seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
-        return seconds
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number of seconds. Write 50 or 2.5.", param, ctx)
+        return float(super().convert(number, param, ctx))
 
 
 def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
@@ -171,7 +174,7 @@ def tick_command(
     """
     state = state_of()
     if dry_run:
-        from .agenda import print_due
+        from .definitions import print_due
 
         print_due(state, queues, as_json)
         return
@@ -183,7 +186,7 @@ def tick_command(
             report = tick(state, options)
         printer.summary(report)
         if printer.on_terminal and is_idle(report):
-            from .agenda import print_idle
+            from .definitions import print_idle
 
             with suppress(DatabaseTrouble):  # The tick has done its work.
                 print_idle(state, queues, printer.put)

@@ -12,24 +12,21 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from .. import failpoints
-from ..config import executor_of
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
 from ..jobs.runs.leases import ended_since, fingerprint, in_brokers, refused
 from ..jobs.runs.record_and_claim import look_at_queue
 from ..jobs.state import State, Throttle
 from ..log import Outage, logger, worker_name
+from ..registry.executor import Executor, executor_of
 from ..text import one_line
 from ..types import HANDED, NO_SUCH_TASK, Claim, HandedRun
 from .worker.claims import WorkerClaims
 from .worker.options import WorkOptions
 from .worker.outcomes import released
-
-if TYPE_CHECKING:
-    from ..executors import Executor
 
 #: For how many leases a run may wait in a broker before it is handed on again.
 LEASES = 5

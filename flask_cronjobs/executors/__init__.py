@@ -6,48 +6,15 @@ and token through an `Executor`; a process of the executor calls `perform` with 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..registry.executor import Executor
 from ..types import HandedRun
 
 if TYPE_CHECKING:
     from ..jobs.state import State
 
 __all__ = ["Executor", "HandedRun", "perform"]
-
-
-class Executor(ABC):
-    """Sends runs to what executes them. Derive from it for an executor of your own.
-
-    `send` and `waiting` are called in one thread of a tick or of ``flask jobs work``.
-    """
-
-    name: str
-    """What pages and commands call the executor: letters, digits, ``-`` and ``_``."""
-
-    @abstractmethod
-    def send(self, runs: Sequence[HandedRun]) -> None:
-        """Let the executor's workers call `perform` for each of *runs*, once or more often.
-
-        If this raises, all of them go back to the queue, and their attempts are not counted. Those
-        that were sent all the same do nothing.
-        """
-
-    def waiting(self, queue: str) -> int:
-        """Return how many messages of *queue* wait in the broker; 0 if it cannot be told.
-
-        It may raise if the broker is away: then nothing is claimed.
-        """
-        return 0
-
-    def check(self, queues: Sequence[str]) -> Sequence[str]:
-        """Return what is wrong with the executor, for the command ``doctor``: a sentence for each.
-
-        :param queues: the queues whose runs it executes.
-        """
-        return ()
 
 
 def perform(

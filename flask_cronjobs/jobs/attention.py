@@ -25,8 +25,8 @@ from sqlalchemy import (
 from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
 from .definitions.slots import slots_of
-from .effects import is_in_doubt
 from .humanize import Link, duration, minute, plural, seconds_since
+from .once_effects import is_in_doubt
 from .reader import (
     DEFINITIONS,
     EFFECTS,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, Inspector, Table, func, inspect, select, text
 from sqlalchemy.pool import QueuePool
 
-from ..config import executor_of
 from ..db.create import missing_storage
 from ..db.engines import USE_UTF8, how_to_create_tables, unfit_encoding
 from ..db.errors import WRITABLE, name_of
@@ -18,14 +17,12 @@ from ..db.notify import is_pooled
 from ..errors import CronJobsError
 from ..models import JobRun
 from ..models.conditions import KEYED, UNKEYED
+from ..registry.executor import Executor, executor_of
 from ..text import one_line
 from ..types import NO_SUCH_TASK
 from .health import Finding
 from .humanize import plural
 from .reader import RUNS, Reader
-
-if TYPE_CHECKING:
-    from ..executors import Executor
 
 _PACKAGES = (
     "Flask-CronJobs",
@@ -92,6 +89,9 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
         elif bool(have["unique"]) != bool(index.unique):
             what = f"{index.name} is {_WRONG[bool(index.unique)]}"
             yield Finding("indexes", "error", what, todo)
+        elif have["column_names"] != index.columns.keys():
+            what = f"{index.name} has the columns of another version: it becomes slow as it grows"
+            yield Finding("indexes", "warning", what, todo)
 
 
 def database(reader: Reader) -> Iterator[Finding]:

@@ -169,7 +169,7 @@ def next_due(source: Source) -> Next | None:
 
 
 def _slots_of_ours(reader: Reader) -> tuple[Any, ...]:
-    """Return the conditions that this app enqueues a definition's slots, as `definitions.read`."""
+    """Return the conditions that this app enqueues a definition's slots, as `rows.read` does."""
     registry = reader.state.registry
     declared = DEFINITIONS.c.name.in_(list(registry.declarations))
     known = DEFINITIONS.c.job_type.in_(list(registry.tasks))

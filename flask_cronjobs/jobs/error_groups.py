@@ -13,7 +13,6 @@ from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
 from ..text import one_line
 from .attention import latest_dead
-from .columns import pattern_of
 from .history import list_marks
 from .operations import Act, perform
 from .reader import (
@@ -30,6 +29,7 @@ from .reader import (
     steps,
     values_of,
 )
+from .run_columns import pattern_of
 from .runs.actions import BulkResult, retrying
 from .runs.filters import RunFilter
 from .runs.list import ERROR_SHOWN, first_line

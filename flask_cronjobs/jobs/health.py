@@ -22,9 +22,9 @@ from sqlalchemy import (
 
 from ..models.conditions import DEAD, RUNNING, STOPS
 from .attention import CHECK, Late, Missed, late_definitions, missed_slots
-from .effects import in_doubt
 from .eligibility import PauseView, Stalled, list_pauses, oldest_due, ours, stalled
 from .humanize import Link, ago, capitalized, duration, plural, seconds_since
+from .once_effects import in_doubt
 from .orders import behind_dead
 from .queues import Silence, find_silence
 from .reader import (

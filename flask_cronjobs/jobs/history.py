@@ -250,7 +250,9 @@ def remove_mark(state: State, id_: int, actor: str = DEFAULT_ACTOR) -> str:
         name: str = rows[0].name if rows else ""
         act = Act("unmarked", name, actor)
         if not rows or not perform(books, act, lambda inner: inner.rows(removed, this)):
-            raise NotFound(f"There is no mark with the id {id_}.")
+            raise NotFound(
+                f"There is no mark with the id {id_}. To list them: flask jobs admin marks"
+            )
     return name
 
 

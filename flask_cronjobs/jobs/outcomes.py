@@ -18,7 +18,7 @@ from ..db.dialect import Dialect, array_text, dialect_of, json_text
 from ..models.conditions import RUNNING, sql_list
 from ..text import clean
 from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
-from .columns import assigned, ended, fingerprint, rate_mark
+from .run_columns import assigned, ended, fingerprint, rate_mark
 
 #: The columns of an outcome, and their types in PostgreSQL.
 OUTCOME_COLUMNS = {

@@ -36,19 +36,6 @@ class StepRow(NamedTuple):
     finished: bool
 
 
-class Hold(NamedTuple):
-    """What `hold` found of the run.
-
-    :ivar cancelled: whether a cancel was requested.
-    :ivar paused: whether its task or its queue is paused.
-    """
-
-    max_attempts: int
-    forgiven: int
-    cancelled: bool
-    paused: bool
-
-
 def read(books: Bookkeeping, run_id: int) -> dict[str, StepRow]:
     """Return the steps of a run, by name."""
     rows = books.rows(of_run(books.dialect), {"run_id": run_id})
@@ -94,22 +81,18 @@ def pause(
 
 def hold(
     connection: Connection, claim: Claim, message: str | None = None, until: str | None = None
-) -> Hold | None:
+) -> Any:
     """Lock the run's row until the commit, if *claim* still holds it; None if it does not.
 
     An attempt in which a step has ended does not count, nor do those before it.
 
     :param message: shown as the run's progress.
     :param until: the step that the run waits for from now on; then the attempt is no progress.
+    :returns: what counts, whether a cancel was requested, and whether its task or queue is paused.
     """
     values = {"id": claim.id, "token": claim.token, "message": clean(message), "name": until}
     statement = holding(dialect_of(connection.engine), until is not None)
-    row = connection.execute(statement, values).one_or_none()
-    if row is None:
-        return None
-    return Hold(
-        row.max_attempts, row.forgiven, row.cancel_requested_at is not None, bool(row.paused)
-    )
+    return connection.execute(statement, values).one_or_none()
 
 
 def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> bool:

@@ -23,8 +23,8 @@ from ..errors import (
     PayloadError,
     TablesMissing,
 )
-from ..jobs import effects
 from ..jobs import error_groups as groups
+from ..jobs import once_effects
 from ..jobs.definitions.actions import Target, pause, queue_run, remove, resume
 from ..jobs.definitions.detail import read_arguments
 from ..jobs.runs import payloads
@@ -256,14 +256,14 @@ def error_retry(fingerprint: str) -> str:
 @action("effects", "effect", "key")
 def effect_done(key: str) -> str:
     """Mark an effect in doubt as done."""
-    effects.effect_done(state_of(), key, actor())
+    once_effects.effect_done(state_of(), key, actor())
     return f"{key} is marked as done. It will not be done again."
 
 
 @action("effects", "effect", "key")
 def effect_redo(key: str) -> str:
     """Mark an effect in doubt as not done."""
-    effects.effect_redo(state_of(), key, actor())
+    once_effects.effect_redo(state_of(), key, actor())
     return f"{key} is marked as not done. The next run that needs it does it."
 
 

@@ -30,6 +30,8 @@ Tone: TypeAlias = Literal["good", "warn", "bad", "busy", "idle"]
 
 #: How many characters of a payload or a result a page shows.
 LONGEST_JSON = 20_000
+#: How many characters of a name a list shows: two lines on a phone.
+_LONGEST_NAME = 60
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NEAR = {-1: "yesterday", 0: "today", 1: "tomorrow"}
@@ -122,6 +124,19 @@ def marked(text: str, part: str) -> Markup:
         Markup("<mark>%s</mark>") % piece if place % 2 else escape(piece)
         for place, piece in enumerate(pieces)
     )
+
+
+def short(name: str, part: str = "") -> Markup:
+    """Return *name* as `marked` does; a long one cut in its middle, and whole as its title.
+
+    It is not cut if it has *part*, which is to be seen.
+    """
+    whole = printable(name)
+    if len(whole) <= _LONGEST_NAME or (part and part.lower() in whole.lower()):
+        return marked(whole, part)
+    half = _LONGEST_NAME // 2
+    cut = breakable(whole[:half]), breakable(whole[-half:])
+    return Markup('<span title="%s">%s…%s</span>') % (whole, *cut)
 
 
 def describe(run: RunView) -> str:

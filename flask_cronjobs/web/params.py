@@ -15,7 +15,8 @@ from werkzeug.exceptions import BadRequest
 from ..errors import ScheduleError
 from ..jobs.definitions.views import SORTS, STATES, DefinitionFilter
 from ..jobs.humanize import parse_age, print_age
-from ..jobs.runs.filters import FILTERS, WAITS, Cursor, RunFilter
+from ..jobs.runs.filters import FILTERS, WAITS, RunFilter
+from ..jobs.runs.list import Cursor
 from ..registry.options import is_moment
 from ..schedule.cron_text import parse_zone
 from ..types import STATUSES

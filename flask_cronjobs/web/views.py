@@ -14,18 +14,18 @@ from ..jobs.batches import views as batches_report
 from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
-from ..jobs.effects import list_effects
 from ..jobs.error_groups import STATES as ERROR_STATES
 from ..jobs.error_groups import list_errors
 from ..jobs.health import headline_of, tone_of
+from ..jobs.once_effects import list_effects
 from ..jobs.operations import list_operations
 from ..jobs.orders import list_key_orders
 from ..jobs.overview import read_overview
 from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
-from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, RunFilter, sorting_of
-from ..jobs.runs.list import WINDOW, list_runs
+from ..jobs.runs.filters import FILTERS, RunFilter
+from ..jobs.runs.list import DUE_FIRST, LATEST_DEATH, NEWEST, WINDOW, list_runs, sorting_of
 from ..jobs.runs.search import find_place, scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks

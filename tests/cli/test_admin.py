@@ -17,8 +17,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli import crontab
-from flask_cronjobs.cli.crontab import wake_texts
+from flask_cronjobs.cli import maintenance as crontab
+from flask_cronjobs.cli.maintenance import wake_texts
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.models import JobRun
 from tests.rows import Rows, ago
@@ -110,7 +110,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("list --limit 0", "0 is not in the range"),
         ("list --error=", "it is empty, and would match every run"),
         ("cancel --yes --error=", "it is empty, and would match every run"),
-        ("show abc", "'abc' is not a valid id"),
+        ("show abc", "'abc' is not an id"),
         ("effects --done a --redo a", "Give --done or --redo, not both."),
         *(
             (f"effects --{what} a --json", "Leave them out of a change.")

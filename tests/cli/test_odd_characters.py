@@ -15,7 +15,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, SetupError
-from flask_cronjobs.cli.crontab import wake_texts
+from flask_cronjobs.cli.maintenance import wake_texts
 from flask_cronjobs.log import log_run, logger
 from tests.rows import Rows, ago
 

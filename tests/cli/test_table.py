@@ -49,12 +49,30 @@ def test_width_of_a_text_is_that_on_a_terminal(text: str, cells: int) -> None:
     assert text_width(text) == cells
 
 
+@pytest.mark.parametrize(
+    ("text", "size", "cut"),
+    [
+        ("send_invoice_reminders", 11, "send_…nders"),
+        ("the invoice is gone", 11, "the invoic…"),
+        ("xxxxe\u0301xe\u0301", 4, "xx…e\u0301"),
+        ("xxxxxx❤\ufe0f", 4, "xx…"),
+    ],
+)
+def test_name_is_cut_in_the_middle_and_a_sentence_at_its_end(
+    text: str, size: int, cut: str
+) -> None:
+    assert cut_to_width(text, size) == cut
+
+
 @pytest.mark.parametrize("text", WIDE)
-def test_cut_text_fits_and_is_a_beginning(text: str) -> None:
+def test_cut_text_fits_and_a_name_keeps_its_end(text: str) -> None:
     for size in range(1, text_width(text) + 2):
         cut = cut_to_width(text, size)
+        head, _, tail = cut.partition("…")
         assert text_width(cut) <= size
-        assert text.startswith(cut.removesuffix("…"))
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert not (tail and " " in text)
         assert (cut == text) == (text_width(text) <= size)
 
 

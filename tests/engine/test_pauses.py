@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
@@ -214,30 +213,3 @@ class TestReports:
         jobs.pause(queue="mail")
         jobs.pause(task="keyed")
         assert [task for task, _, _ in due(state).runs] == ["plain", "waiting"]
-
-
-class TestCommands:
-    def test_pause_overview_and_resume(self, app: Flask, tasks: dict[str, Any]) -> None:
-        def run(*args: str) -> str:
-            result = app.test_cli_runner().invoke(args=["jobs", "admin", *args])
-            assert result.exit_code == 0, result.output
-            return result.output
-
-        assert run("pause", "--queue", "mail") == (
-            "Paused the queue mail. To resume it: flask jobs admin resume --queue mail\n"
-        )
-        assert run("pause", "--queue", "mail").startswith("mail is paused already.")
-        assert "Paused the task plain." in run("pause", "--task", "plain")
-        overview = run()
-        assert "Paused" in overview
-        assert "queue  mail" in overview
-        assert "(shell)" in overview
-        assert "No task of this app's code has the queue nail" in run("pause", "--queue", "nail")
-        assert run("resume", "--queue", "mail") == "Resumed the queue mail.\n"
-        assert run("resume", "--queue", "mail") == "Not paused: the queue mail.\n"
-
-    @pytest.mark.parametrize("args", [(), ("x", "--queue", "y"), ("--queue", "x", "--task", "y")])
-    def test_one_of_them_is_to_be_given(self, app: Flask, args: tuple[str, ...]) -> None:
-        result = app.test_cli_runner().invoke(args=["jobs", "admin", "pause", *args])
-        assert result.exit_code == 2
-        assert "Give one: the NAME of a definition, --queue NAME or --task NAME." in result.output

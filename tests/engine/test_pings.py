@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,31 +31,6 @@ pytestmark = pytest.mark.usefixtures("context")
 
 Start = Callable[[], Resident]
 AGAIN = Retry(max_attempts=2, base=0, jitter=False)
-APP = """
-import os, signal, time
-from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
-from flask_cronjobs import CronJobs
-
-app = Flask(__name__)
-app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["URL"]
-app.config["CRONJOBS_SHUTDOWN_GRACE"] = 0
-db = SQLAlchemy(app)
-jobs = CronJobs(app)
-
-@jobs.task
-def work(): ...
-
-@jobs.task(schedule="@yearly", ping=os.environ["MONITOR"] + "stuck", timeout=0.5, retry=False)
-def stuck():
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    while True:
-        time.sleep(0.1)
-
-for number in range(4):
-    ping = os.environ["MONITOR"] + str(number)
-    work.schedule("@yearly", name=f"work {number}", ping=ping, overlap="allow")
-"""
 
 
 @pytest.fixture
@@ -204,44 +175,6 @@ def test_run_that_ends_without_a_worker_is_told_as_failed(
     db.session.commit()
     jobs.tick()
     assert paths(monitor) == ["/uuid/fail"]
-
-
-@pytest.fixture
-def flask_jobs(
-    database_url: str, jobs: CronJobs, monitor: Monitor, tmp_path: Path
-) -> Callable[..., int]:
-    """Run a command of an app in a process of its own, and return its status."""
-    (tmp_path / "pinging.py").write_text(APP)
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "URL": database_url, "MONITOR": monitor.url}
-
-    def flask_jobs(*arguments: str) -> int:
-        command = [sys.executable, "-m", "flask", "--app", "pinging", "jobs", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment).returncode
-
-    return flask_jobs
-
-
-@pytest.mark.slow
-def test_workers_of_a_pool_ping_each_run_once(
-    flask_jobs: Callable[..., int], monitor: Monitor
-) -> None:
-    assert flask_jobs("tick") == 0
-    for number in range(4):
-        assert flask_jobs("admin", "run", f"work {number}") == 0
-    assert flask_jobs("tick", "--workers", "2") == 0
-    each = [f"/{number}{path}" for number in range(4) for path in ("", "/start")]
-    assert sorted(paths(monitor)) == sorted(each)
-
-
-@pytest.mark.slow
-def test_worker_that_ends_with_a_handler_that_does_not_end_tells_of_the_failure_first(
-    flask_jobs: Callable[..., int], monitor: Monitor
-) -> None:
-    assert flask_jobs("tick") == 0
-    assert flask_jobs("admin", "run", "stuck") == 0
-    assert flask_jobs("tick") != 0
-    assert paths(monitor) == ["/stuck/start", "/stuck/fail"]
 
 
 class TestTrouble:

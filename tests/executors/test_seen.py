@@ -14,13 +14,13 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, SetupError
-from flask_cronjobs.config import executor_of
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.state import State
+from flask_cronjobs.registry.executor import executor_of
 from tests.executors.threads import Threads
 from tests.tables import make_tables
 

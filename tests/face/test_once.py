@@ -15,7 +15,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, SetupError, current_run
-from flask_cronjobs.jobs import effects
+from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from tests.marks import on_both, on_postgresql, on_sqlite
 
@@ -213,7 +213,7 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The effect was not begun again, but it may have been done before."""
-    take_over = effects.take_over
+    take_over = once_effects.take_over
 
     def interrupted(*arguments: Any) -> bool:
         assert take_over(*arguments)
@@ -221,7 +221,7 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
 
     db.session.add(JobEffect(key="mail:1", state="in_doubt", locked_by="host:1:gone"))
     db.session.commit()
-    monkeypatch.setattr(effects, "take_over", interrupted)
+    monkeypatch.setattr(once_effects, "take_over", interrupted)
     with pytest.raises(KeyboardInterrupt):
         jobs.once("mail:1", lambda: None, in_doubt="redo")
     assert states() == ["in_doubt"]
@@ -477,7 +477,7 @@ class TestOnSQLite:
         def fail(*args: object) -> None:
             raise DatabaseTrouble("The database cannot be used: disk I/O error.")
 
-        monkeypatch.setattr(effects, "begin", fail)
+        monkeypatch.setattr(once_effects, "begin", fail)
         write_in_session(db)
         with pytest.raises(DatabaseTrouble, match="disk I/O error"):
             jobs.once("k", lambda: None)

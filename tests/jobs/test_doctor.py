@@ -109,6 +109,10 @@ def test_tables_made_by_the_app_are_sound_as_well(
             ],
             *("indexes", "error", "not unique"),
         ),
+        (
+            ["DROP INDEX ix_job_runs_rate", "CREATE INDEX ix_job_runs_rate ON job_runs (rate_key)"],
+            *("indexes", "warning", "ix_job_runs_rate has the columns"),
+        ),
     ],
 )
 def test_what_the_tables_lack_is_found(

@@ -11,7 +11,6 @@ from sqlalchemy import text
 from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.jobs import error_groups as views
 from flask_cronjobs.jobs import reader
-from flask_cronjobs.jobs.columns import fingerprint, pattern_of
 from flask_cronjobs.jobs.error_groups import (
     ErrorGroup,
     decide,
@@ -21,6 +20,7 @@ from flask_cronjobs.jobs.error_groups import (
 from flask_cronjobs.jobs.operations import list_operations
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.reader import Count
+from flask_cronjobs.jobs.run_columns import fingerprint, pattern_of
 from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs

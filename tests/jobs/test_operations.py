@@ -19,8 +19,8 @@ from flask_cronjobs.jobs.definitions.actions import (
     remove_definition,
     resume,
 )
-from flask_cronjobs.jobs.effects import effect_done, effect_redo
 from flask_cronjobs.jobs.history import add_mark, remove_mark
+from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
 from flask_cronjobs.jobs.operations import KEPT, OperationView, list_operations, operations_on
 from flask_cronjobs.jobs.pruning import prune, prune_all
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY

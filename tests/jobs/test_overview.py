@@ -12,8 +12,8 @@ from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.jobs.definitions.views import list_definitions, next_slots
-from flask_cronjobs.jobs.effects import list_effects
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
+from flask_cronjobs.jobs.once_effects import list_effects
 from flask_cronjobs.jobs.overview import dead_groups, read_overview
 from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run

@@ -10,8 +10,8 @@ from flask_cronjobs.jobs import waiting
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.reader import reading
-from flask_cronjobs.jobs.runs.filters import RunFilter, sorting_of
-from flask_cronjobs.jobs.runs.list import list_runs
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs, sorting_of
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.jobs.waiting import Waiting, waiting_groups
 from tests.rows import Rows

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.config import Settings
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.jobs import effects, orders, rates
+from flask_cronjobs.jobs import once_effects, orders, rates
 from flask_cronjobs.jobs.batches import rows as batches
 from flask_cronjobs.jobs.batches.ending import close_batch, end_batches
 from flask_cronjobs.jobs.definitions import rows as definitions
@@ -565,7 +565,7 @@ class EffectMachine(StoreMachine):
         """Any claim ever made begins an effect; only a run's holder may, and only one at a time."""
         claim = data.draw(st.sampled_from(self.held))
         owner, id_, state = self.marks.get(key, (None, 0, None))
-        mark = effects.begin(self.books, key, claim.token, claim.id, 60)
+        mark = once_effects.begin(self.books, key, claim.token, claim.id, 60)
         if state == "done":
             assert mark.state == "done"
         elif not self.holds(claim):
@@ -580,8 +580,8 @@ class EffectMachine(StoreMachine):
             )
             if mark.state == "in_doubt" and redoes:
                 given = self.books, key, owner, claim.token, claim.id, 60
-                assert effects.take_over(*given)
-                assert effects.take_over(*given) == (owner == claim.token)
+                assert once_effects.take_over(*given)
+                assert once_effects.take_over(*given) == (owner == claim.token)
                 self.marks[key] = claim.token, claim.id, "begun"
 
     def is_alive(self, token: str, id_: int) -> bool:
@@ -595,7 +595,7 @@ class EffectMachine(StoreMachine):
         """Only whose mark it is can say that an effect is done."""
         claim = data.draw(st.sampled_from(self.held))
         owner, id_, _ = self.marks.get(key, (None, 0, None))
-        assert effects.done(self.books, key, claim.token, 1) == (owner == claim.token)
+        assert once_effects.done(self.books, key, claim.token, 1) == (owner == claim.token)
         if owner == claim.token:
             self.marks[key] = claim.token, id_, "done"
 

@@ -12,6 +12,8 @@ import pytest
 
 from flask_cronjobs.engine.processes import HOPELESS
 from tests.marks import on_postgresql, on_sqlite
+from tests.monitor import Monitor
+from tests.process import jobs_app
 from tests.process.support import Site, Tick, run_patched, wait_until
 
 TOO_EARLY = "ended before its time"
@@ -389,3 +391,32 @@ def test_a_worker_that_replaces_the_first_goes_on_with_the_minutes(site: Site) -
     counts = site.query(COUNTS)[0]
     assert counts.ticks - counts.finished <= 1, "the row of the one that was killed"
     assert counts.succeeded == len(notes)
+
+
+# Pings of definitions
+
+
+def run_pinging(site: Site, monitor: Monitor, task: str, *names: str) -> None:
+    """Add definitions that ping the monitor by their names, and enqueue a run of each."""
+    with site.app.app_context():
+        for name in names:
+            ping = monitor.url + name
+            jobs_app.jobs.add_definition(name, task, schedule="@yearly", ping=ping)
+            jobs_app.jobs.run_now(name)
+
+
+def test_workers_of_a_pool_ping_each_run_once(site: Site, monitor: Monitor) -> None:
+    run_pinging(site, monitor, "note", *"0123")
+    assert site.run_tick("--workers", "2").returncode == 0
+    each = [f"/{number}{path}" for number in range(4) for path in ("", "/start")]
+    assert sorted(path for path, _ in monitor.requests) == sorted(each)
+
+
+def test_worker_that_ends_with_a_handler_that_does_not_end_tells_of_the_failure_first(
+    site: Site, monitor: Monitor
+) -> None:
+    site.config |= {"CRONJOBS_TIMEOUT": 1, "CRONJOBS_SHUTDOWN_GRACE": 0}
+    run_pinging(site, monitor, "stubborn", "stuck")
+    site.query("UPDATE job_runs SET max_attempts = 1")
+    assert site.run_tick().returncode == 1
+    assert [path for path, _ in monitor.requests] == ["/stuck/start", "/stuck/fail"]

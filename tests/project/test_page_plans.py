@@ -24,8 +24,8 @@ from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.queues import list_hosts, list_queues
 from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.filters import RunFilter, sorting_of
-from flask_cronjobs.jobs.runs.list import list_runs
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs, sorting_of
 from flask_cronjobs.jobs.runs.search import find_place
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.trends import read_trend, read_trends

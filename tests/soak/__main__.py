@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,11 +52,6 @@ SHOWN_ERRORS = 8
 #: Of how many violations of each check the whole story is printed.
 SHOWN = 2
 NOTHING: Mapping[str, str] = {}
-#: What `--without` leaves out.
-FAULTS = (
-    *("kill", "kill_parent", "freeze", "terminate", "block", "failpoint", "odd_row"),
-    *("cut", "restart", "hang", "lock_row", "lock", "broker"),
-)
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,6 @@ class Soak:
     database: str
     seconds: float
     seed: int
-    without: Sequence[str]
     folder: Path
     executor: bool
 
@@ -78,14 +72,6 @@ def main() -> int:
     parser.add_argument("--database", choices=["sqlite", "postgresql"], help="default: both")
     parser.add_argument("--seed", type=int, help="of the load, the faults and the hosts")
     parser.add_argument("--executor", action="store_true", help="let Celery execute all runs")
-    parser.add_argument(
-        "--without",
-        choices=FAULTS,
-        action="append",
-        default=[],
-        metavar="FAULT",
-        help=f"leave out one of: {', '.join(FAULTS)}",
-    )
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     databases = [options.database] if options.database else ["sqlite", "postgresql"]
@@ -93,16 +79,15 @@ def main() -> int:
     failed = 0
     for name in databases:
         folder = Path(tempfile.mkdtemp(prefix="cronjobs-soak-"))
-        failed += soak(Soak(name, seconds, seed, options.without, folder, options.executor))
+        failed += soak(Soak(name, seconds, seed, folder, options.executor))
     return int(failed > 0)
 
 
 def soak(this: Soak) -> int:
     """Soak on one kind of database; how many checks failed."""
-    without = "".join(f" --without {name}" for name in this.without)
-    without += " --executor" * this.executor
+    executor = " --executor" * this.executor
     print(
-        f"soak: --database {this.database} --seconds {this.seconds:g} --seed {this.seed}{without}",
+        f"soak: --database {this.database} --seconds {this.seconds:g} --seed {this.seed}{executor}",
         flush=True,
     )
     with ExitStack() as stack:
@@ -169,7 +154,7 @@ def _trouble(
     processes = Processes([host.pid for host in hosts], f"{MARK}={this.folder}")
     repeatable = soak_app.create_app("REPEATABLE READ" if this.database == "postgresql" else None)
     loads = [Load(app, this.seed, "a", repeatable), Load(repeatable, this.seed, "b", app)]
-    nemesis = Nemesis(processes, database, this.seed, this.without, broker)
+    nemesis = Nemesis(processes, database, this.seed, broker)
     watcher = Watcher(processes, nemesis.thaw_later)
     try:
         for thread in (*loads, watcher, nemesis):
@@ -215,7 +200,6 @@ def _start_host(number: int, this: Soak) -> subprocess.Popen[bytes]:
     return _start(
         *(this, f"host-{number}", "host", f"--workers={workers}", f"--seed={this.seed + number}"),
         *(f"--ticks={ticks}", f"--calm={calm}"),
-        *(f"--without={name}" for name in this.without),
         *(["--work"] if resident else []),
         environment=clock,
     )

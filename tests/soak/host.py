@@ -60,7 +60,6 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--work", action="store_true", help="flask jobs work instead of ticks")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--without", action="append", default=[])
     parser.add_argument("--stop", type=Path, required=True)
     parser.add_argument("--calm", type=Path, required=True, help="a file: no more faults")
     parser.add_argument("--ticks", type=Path, required=True)
@@ -76,7 +75,7 @@ def main() -> None:
     with options.ticks.open("a", buffering=1) as ticks:
         soak = os.getppid()
         while not options.stop.exists() and os.getppid() == soak:
-            command = Command(args, choose, options.without, options.stop, options.calm, readers)
+            command = Command(args, choose, options.stop, options.calm, readers)
             print(json.dumps(asdict(command.run())), file=ticks)
             time.sleep(choose.uniform(0, 0.5))
 
@@ -91,7 +90,6 @@ class Command:
         self,
         args: list[str],
         choose: random.Random,
-        without: list[str],
         stop: Path,
         calm: Path,
         readers: list[int],
@@ -104,7 +102,7 @@ class Command:
         self._resident = "work" in args
         # As at a deploy: a resident worker is stopped after a while, and started again.
         self._life = choose.uniform(3, 15) if self._resident else float("inf")
-        # All is drawn at each tick, so that a seed means the same whatever is left out.
+        # All is drawn at each tick, so that a seed means the same whatever comes of it.
         blocked, armed = choose.random() < 0.15, choose.random() < 0.15
         blocked_for = choose.uniform(1, 4 * LEASE)
         point, count = choose.choice(POINTS), choose.randint(1, 4)
@@ -113,9 +111,9 @@ class Command:
         self._reach: Callable[[str], None] | None = None
         if calm.exists():
             return
-        if blocked and "block" not in without:
+        if blocked:
             self._blocked_for = blocked_for
-        if armed and "failpoint" not in without:
+        if armed:
             if freezes:
                 at = choose.choice(FREEZING)
                 self._reach = _signalling(at, count, signal.SIGSTOP, "freezes at failpoints")

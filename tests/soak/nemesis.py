@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,7 +22,6 @@ from tests.soak.timeline import Fault
 class Nemesis(threading.Thread):
     """Troubles the processes of the hosts, and their database.
 
-    :param without: kinds of faults to leave out.
     :param broker: the broker of the executor that executes the runs, if there is one.
     """
 
@@ -31,7 +30,6 @@ class Nemesis(threading.Thread):
         processes: Processes,
         database: DatabaseFaults,
         seed: int,
-        without: Collection[str] = (),
         broker: Broker | None = None,
     ) -> None:
         super().__init__(name="nemesis", daemon=True)
@@ -40,7 +38,6 @@ class Nemesis(threading.Thread):
         self._database = database
         self._random = random.Random(f"{seed}:nemesis")
         self._thaws = random.Random(f"{seed}:thaws")
-        self._without = without
         self._broker = broker
         self._stopped = threading.Event()
         self._holds = Holds()
@@ -63,7 +60,6 @@ class Nemesis(threading.Thread):
             *self._database.faults(),
             *([("broker", self._renew_broker, 2)] if self._broker is not None else []),
         ]
-        faults = [fault for fault in faults if fault[0] not in self._without]
         weights = [weight for _, _, weight in faults]
         try:
             while not self._stopped.wait(self._random.uniform(0.3, 1.5)):

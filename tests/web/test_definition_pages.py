@@ -91,24 +91,19 @@ def test_a_definition_tells_its_schedule_runs_and_slots(pages: Pages) -> None:
     pages.shows("definition?name=nightly", "Payloads are hidden", hides=["&#34;days"])
 
 
-@pytest.mark.parametrize(
-    ("values", "said", "icon"),
-    [
+def test_a_definition_says_what_is_wrong(pages: Pages) -> None:
+    # By the clock of now, not of when the tests were collected.
+    ago = datetime.now(timezone.utc) - timedelta(minutes=2)
+    wrong: list[tuple[dict[str, Any], str, str]] = [
         ({}, "No runs yet.", "good"),
         ({"paused_at": NOW}, "It is paused", "idle"),
         ({"schedule": "61 * * * *"}, "the minute field says", "warn"),
         ({"job_type": "gone"}, "does not declare it. Other code may", "warn"),
-        ({"next_run_at": timedelta(minutes=-2)}, "no tick has recorded it yet", "good"),
-    ],
-)
-def test_a_definition_says_what_is_wrong(
-    pages: Pages, values: dict[str, Any], said: str, icon: str
-) -> None:
-    # By the clock of now, not of when the tests were collected.
-    now = datetime.now(timezone.utc)
-    moments = {name: now + age for name, age in values.items() if isinstance(age, timedelta)}
-    pages.define(**{**values, **moments})
-    pages.shows("definition?name=remind", said, f"icon-{icon}.svg")
+        ({"next_run_at": ago}, "no tick has recorded it yet", "good"),
+    ]
+    for number, (values, said, icon) in enumerate(wrong):
+        pages.define(f"d{number}", origin="database", **values)
+        pages.shows(f"definition?name=d{number}", said, f"icon-{icon}.svg")
 
 
 def test_a_task_tells_its_code_definitions_and_runs(pages: Pages) -> None:

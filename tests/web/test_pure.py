@@ -114,3 +114,12 @@ def test_an_empty_chart() -> None:
 def test_a_text_that_no_database_takes_is_refused(value: str) -> None:
     with pytest.raises(BadQuery, match="task must be a text"):
         text({"task": value}, "task")
+
+
+def test_a_long_name_is_cut_in_the_middle_and_whole_as_its_title() -> None:
+    name = f"{'a' * 40}<{'b' * 40}"
+    shown = format.short(name)
+    assert f"{'a' * 30}…{'b' * 30}" in shown
+    assert f'title="{"a" * 40}&lt;{"b" * 40}"' in shown
+    assert "…" not in format.short("a" * 60)
+    assert "<mark>&lt;</mark>" in format.short(name, "<")

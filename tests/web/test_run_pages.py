@@ -15,7 +15,7 @@ import flask_cronjobs
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs import search
 from flask_cronjobs.jobs.runs.detail import without_own_frames
-from flask_cronjobs.jobs.runs.filters import Cursor
+from flask_cronjobs.jobs.runs.list import Cursor
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobFailure, JobOutput
 from flask_cronjobs.web.life import differences

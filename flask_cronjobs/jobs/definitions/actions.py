@@ -20,8 +20,8 @@ from ...registry.handler import payload_columns, run_columns
 from ...registry.options import EnqueueOptions, is_key
 from ...text import did_you_mean, one_line
 from ...types import PauseKind
-from ..columns import RUN_COLUMNS
 from ..operations import Act, perform
+from ..run_columns import RUN_COLUMNS
 from ..runs.changes import queue_new
 from ..runs.payloads import with_hidden_values
 from ..state import State

@@ -16,8 +16,8 @@ from sqlalchemy import TextClause, text
 from ...db.connection import Rows
 from ...db.dialect import Dialect
 from ...types import Claim, Outcome
-from ..columns import begun
 from ..outcomes import recorded
+from ..run_columns import begun
 from .candidates import candidates
 
 
@@ -50,7 +50,7 @@ class ClaimRequest(NamedTuple):
     handed: tuple[int, str] | None = None
 
     def parameters(self, d: Dialect) -> dict[str, object]:
-        """Return the parameters of `claim`, or of `handed.begin`."""
+        """Return the parameters of `claim`, or of `leases.begin`."""
         run_id, handed = self.handed or (None, None)
         queues = tuple(self.elsewhere)
         if self.queues:
@@ -154,7 +154,7 @@ def returned(d: Dialect) -> str:
 
 
 def _take(d: Dialect) -> str:
-    # PostgreSQL looks up the few by their index: see `planner`.
+    # PostgreSQL looks up the few by their index: see `db.statements`.
     by_index = f"{d.any_of('job_runs.id', 'SELECT id FROM chosen')} AND" if d.one_statement else ""
     return f"""
     UPDATE job_runs SET

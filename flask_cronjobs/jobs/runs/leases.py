@@ -16,9 +16,9 @@ from ...db.dialect import Dialect
 from ...models.conditions import DONE, HANDED, RUNNABLE, RUNNING, SPENT
 from ...text import clean
 from ...types import NO_SUCH_TASK, Claim, Outcome
-from ..columns import assigned, begun, ended
 from ..orders import COMES_FIRST
 from ..outcomes import held, is_held
+from ..run_columns import assigned, begun, ended
 from .claim import most_attempts, returned
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,12 +10,21 @@ from typing import Any, cast
 import pytest
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.engine.worker.admission import KIND_PERIOD, NOTHING, Admission, Wanted
+from flask_cronjobs.engine.worker.admission import (
+    AHEAD,
+    KIND_PERIOD,
+    LONG,
+    MOST,
+    NOTHING,
+    Admission,
+    Prefetch,
+    Wanted,
+)
 from flask_cronjobs.engine.worker.held_runs import HeldRuns
 from flask_cronjobs.types import Claim, Outcome
 from tests.clock import Clock
 
-MOST = 10
+ROOM = 10
 
 
 @pytest.fixture
@@ -27,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def an_admission(plain: Iterable[str] = (), **side_by_side: int) -> Admission:
     registry = SimpleNamespace(tasks=dict.fromkeys([*plain, *side_by_side]))
-    state = SimpleNamespace(settings=Settings(async_at_once=MOST), registry=registry)
+    state = SimpleNamespace(settings=Settings(async_at_once=ROOM), registry=registry)
     return Admission(cast(Any, state), side_by_side)
 
 
@@ -60,18 +69,18 @@ def test_app_without_async_handlers_claims_all_tasks_as_the_mean_says() -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_app_with_async_handlers_alone_fills_its_room() -> None:
-    admission = an_admission(waits=MOST)
-    assert admission.wanted(IDLE, busy=False) == Wanted(MOST, None, True)
+    admission = an_admission(waits=ROOM)
+    assert admission.wanted(IDLE, busy=False) == Wanted(ROOM, None, True)
     in_a_turn(admission, "waits")
     at_work = [a_claim("waits", number) for number in range(4)]
-    assert admission.wanted(holding(*at_work), busy=True) == Wanted(MOST - 4, ("waits",), True)
+    assert admission.wanted(holding(*at_work), busy=True) == Wanted(ROOM - 4, ("waits",), True)
 
 
 @pytest.mark.usefixtures("clock")
 def test_runs_that_begin_soon_are_claimed_ahead_if_the_others_are_short() -> None:
-    admission = an_admission(waits=MOST)
+    admission = an_admission(waits=ROOM)
     in_a_turn(admission, "waits")
-    full = holding(*(a_claim("waits", number) for number in range(MOST)))
+    full = holding(*(a_claim("waits", number) for number in range(ROOM)))
     assert admission.wanted(full, busy=False).limit == 0
     admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=0.1)])
     assert admission.wanted(full, busy=False).limit == 5
@@ -82,23 +91,23 @@ def test_runs_that_begin_soon_are_claimed_ahead_if_the_others_are_short() -> Non
 
 @pytest.mark.usefixtures("clock")
 def test_no_more_of_a_task_is_claimed_than_may_be_at_work() -> None:
-    admission = an_admission(waits=MOST, few=2)
+    admission = an_admission(waits=ROOM, few=2)
     in_a_turn(admission, "few")
     wanted = admission.wanted(holding(a_claim("few")), busy=False)
     assert (wanted.limit, set(wanted.tasks or ())) == (1, {"waits", "few"})
     wanted = admission.wanted(holding(a_claim("few", 1), a_claim("few", 2)), busy=False)
-    assert wanted == Wanted(MOST - 2, ("waits",), True)
+    assert wanted == Wanted(ROOM - 2, ("waits",), True)
 
 
 @pytest.mark.usefixtures("clock")
 def test_nothing_is_claimed_beside_a_run_that_is_alone() -> None:
-    admission = an_admission(waits=MOST)
+    admission = an_admission(waits=ROOM)
     in_a_turn(admission, "waits")
     assert admission.wanted(holding(a_claim("waits", alone=True)), busy=False).limit == 0
 
 
 def test_idle_worker_with_both_kinds_lets_the_first_run_decide(clock: Clock) -> None:
-    admission = an_admission(["plain"], waits=MOST)
+    admission = an_admission(["plain"], waits=ROOM)
     assert admission.wanted(IDLE, busy=False) == Wanted(1)
     in_a_turn(admission, "plain")
     assert admission.wanted(IDLE, busy=False) == Wanted(1, ("plain",))
@@ -112,7 +121,7 @@ def test_idle_worker_with_both_kinds_lets_the_first_run_decide(clock: Clock) -> 
 
 @pytest.mark.usefixtures("clock")
 def test_idle_worker_that_finds_none_of_a_kind_claims_any() -> None:
-    admission = an_admission(["plain"], waits=MOST)
+    admission = an_admission(["plain"], waits=ROOM)
     for task in ("plain", "waits"):
         in_a_turn(admission, task)
         wanted = admission.wanted(IDLE, busy=False)
@@ -135,7 +144,7 @@ def looks(admission: Admission, first: tuple[str, bool] | None) -> bool:
 
 
 def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clock: Clock) -> None:
-    admission = an_admission(["plain"], waits=MOST)
+    admission = an_admission(["plain"], waits=ROOM)
     in_a_turn(admission, "waits")
     at_work = holding(a_claim("waits"))
     assert not looks(admission, None)
@@ -151,7 +160,7 @@ def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clo
 
 
 def test_drain_that_takes_too_long_is_given_up_and_is_longer_next_time(clock: Clock) -> None:
-    admission = an_admission(waits=MOST)
+    admission = an_admission(waits=ROOM)
     in_a_turn(admission, "waits")
     at_work = holding(a_claim("waits"))
     length = KIND_PERIOD
@@ -172,3 +181,53 @@ def test_drain_that_takes_too_long_is_given_up_and_is_longer_next_time(clock: Cl
     assert looks(admission, ("waits", True))
     clock.now += KIND_PERIOD
     assert admission.wanted(at_work, busy=False).limit > 0
+
+
+# How many runs a worker claims ahead: about fifty milliseconds of them
+
+
+def after(*noted: Sequence[float]) -> Prefetch:
+    """What knows these durations."""
+    prefetch = Prefetch()
+    for seconds in noted:
+        prefetch.note(seconds)
+    return prefetch
+
+
+@pytest.mark.parametrize("noted", [[], [[]], [[LONG * 2]]], ids=["none", "nothing", "long"])
+def test_one_run_is_claimed_and_nothing_behind_it(noted: list[list[float]]) -> None:
+    assert after(*noted).wanted(0, idle=True) == 1
+    assert after(*noted).wanted(0, idle=False) == 0
+
+
+@pytest.mark.parametrize(
+    ("noted", "wanted"),
+    [
+        ([[0.0]], MOST),
+        ([[1e-9]], MOST),
+        ([[0.0001]], 500),
+        ([[0.001]], 50),
+        ([[0.01]], 5),
+        ([[0.05]], 1),
+        ([[0.001, 0.003]], 25),
+        ([[0.0001] * 500, [1.0]], 1),
+        ([[1.0], *[[0.001]] * 40], 50),
+    ],
+)
+def test_as_many_are_claimed_as_the_recent_mean_says(noted: list[list[float]], wanted: int) -> None:
+    assert after(*noted).wanted(0, idle=True) == pytest.approx(wanted, abs=1)
+
+
+def test_many_runs_count_more_than_the_few_before() -> None:
+    slow_at_first = after([0.01], [0.0001] * 5)
+    assert slow_at_first.wanted(0, idle=True) > AHEAD / 0.005
+
+
+def test_nothing_is_claimed_until_half_of_them_are_gone_unless_a_statement_records() -> None:
+    prefetch = after([0.001])
+    target = prefetch.wanted(0, idle=True)
+    assert prefetch.wanted(target, idle=True) == 0
+    assert prefetch.wanted(target // 2 + 1, idle=True) == 0
+    assert prefetch.wanted(target // 2, idle=True) == target - target // 2
+    assert prefetch.wanted(target - 1, idle=False, recording=True) == 1
+    assert prefetch.wanted(target, idle=False, recording=True) == 0

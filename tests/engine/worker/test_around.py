@@ -286,25 +286,21 @@ class TestDeclaration:
                 jobs.around(partial(hook))  # type: ignore[type-var]
 
     def test_what_cannot_be_called_is_refused(self, jobs: CronJobs) -> None:
-        with pytest.raises(TaskError, match="Give a function that takes the run"):
+        with pytest.raises(TaskError, match="function that takes one argument, the run"):
             jobs.task(around="tracer")(lambda: None)  # type: ignore[call-overload]
 
-    def test_hook_that_returns_no_context_manager_fails_the_attempt_plainly(
-        self, jobs: CronJobs, db: SQLAlchemy
-    ) -> None:
-        jobs.around(lambda run: None)  # type: ignore[type-var]
-        jobs.task(name="it", retry=False)(lambda: None).using(commit=True).enqueue()
-        assert jobs.tick().dead == 1
-        assert "no context manager" in str(the_run(db).last_error)
 
-    def test_hook_that_does_not_yield_fails_the_attempt_plainly(
-        self, jobs: CronJobs, db: SQLAlchemy
-    ) -> None:
-        @jobs.around
-        def hook(run: CurrentRun) -> Iterator[None]:
-            if run.id < 0:
-                yield
+def yields_nothing(run: CurrentRun) -> Iterator[None]:
+    if run.id < 0:
+        yield
 
-        jobs.task(name="it", retry=False)(lambda: None).using(commit=True).enqueue()
-        assert jobs.tick().dead == 1
-        assert "didn't yield" in str(the_run(db).last_error)
+
+@pytest.mark.parametrize(
+    ("hook", "said"), [(lambda run: None, "no context manager"), (yields_nothing, "didn't yield")]
+)
+def test_hook_that_is_none_fails_the_attempt_plainly(
+    jobs: CronJobs, perform: Any, hook: Any, said: str
+) -> None:
+    jobs.around(hook)
+    run = perform(lambda: None)
+    assert (run.status, said in run.last_error) == ("dead", True)

@@ -16,7 +16,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, TimedOut, current_run, in_run, signals
-from flask_cronjobs.jobs import effects
+from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.models import JobEffect, JobFailure
 from flask_cronjobs.types import Claim
 from tests.marks import on_sqlite
@@ -74,7 +74,7 @@ def test_effect_whose_mark_was_interrupted_is_done_by_the_retry(
     jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
 ) -> None:
     """The mark is committed, and the timeout rings before the worker hears of it."""
-    begin = effects.begin
+    begin = once_effects.begin
     done: list[int] = []
 
     def interrupted(*args: Any) -> Any:
@@ -83,7 +83,7 @@ def test_effect_whose_mark_was_interrupted_is_done_by_the_retry(
             raise TimedOut("while the mark was made")
         return mark
 
-    monkeypatch.setattr(effects, "begin", interrupted)
+    monkeypatch.setattr(once_effects, "begin", interrupted)
 
     def mails() -> None:
         jobs.once("mail", lambda: done.append(current_run.attempt))

@@ -11,7 +11,15 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text, update
 
-from flask_cronjobs import CronJobs, NotFound, PayloadError, TickReport, current_run, failpoints
+from flask_cronjobs import (
+    CronJobs,
+    NotFound,
+    PayloadError,
+    Snooze,
+    TickReport,
+    current_run,
+    failpoints,
+)
 from flask_cronjobs.models import JobRun, JobStep
 from flask_cronjobs.testing import travel
 from tests.rows import now, the_run
@@ -157,6 +165,65 @@ def test_an_async_handler_sleeps_and_waits(
         db.session.commit()
         assert tick().succeeded == 1
     assert the_run(db).result is True
+
+
+@pytest.mark.parametrize(("order", "others"), [(None, 1), ("strict", 0)])
+def test_a_run_that_sleeps_leaves_its_concurrency_key_to_others_but_not_its_turn(
+    jobs: CronJobs, tick: Tick, enqueue: Enqueue, order: str | None, others: int
+) -> None:
+    def book(number: int) -> None:
+        if number == 0:
+            jobs.sleep("an hour", HOUR)
+
+    enqueue(book, [{"number": 0}, {"number": 1}], concurrency_key="ledger", order=order)
+    report = tick()
+    assert (report.released, report.succeeded) == (1, others)
+    with travel(HOUR):
+        assert tick().succeeded == 2 - others
+
+
+def test_a_batch_ends_when_its_last_run_has_slept(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, context: None
+) -> None:
+    then = jobs.task(name="then")(lambda: None)
+    with jobs.batch("naps", then=then):
+        jobs.task(name="nap")(lambda: jobs.sleep("an hour", HOUR)).enqueue()
+    db.session.commit()
+    assert (tick().released, tick().succeeded) == (1, 0)
+    with travel(HOUR):
+        assert tick().succeeded == 2
+
+
+def test_each_attempt_of_a_run_that_sleeps_takes_a_slot_of_its_rate(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
+) -> None:
+    enqueue(lambda: jobs.sleep("an hour", HOUR), rate="1/day")
+    assert (tick().released, the_run(db).rate_mark) == (1, "waits")
+    with travel(HOUR):
+        assert tick().attempts == 0
+    with travel(timedelta(days=1)):
+        assert tick().succeeded == 1
+
+
+def test_a_snooze_keeps_the_steps_that_have_ended(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
+) -> None:
+    calls: list[str] = []
+
+    def close() -> None:
+        jobs.step("first", lambda: calls.append("first"))
+        jobs.step("second", second)
+
+    def second() -> None:
+        calls.append("second")
+        if current_run.snoozes == 0:
+            raise Snooze(HOUR)
+
+    enqueue(close)
+    assert (tick().snoozed, holders(db)) == (1, [GIVEN_BACK])
+    with travel(HOUR):
+        assert tick().succeeded == 1
+    assert calls == ["first", "second", "second"]
 
 
 @pytest.mark.parametrize("run", [7, "no such key", None])

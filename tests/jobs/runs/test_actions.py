@@ -31,7 +31,7 @@ from flask_cronjobs.jobs.definitions.actions import (
     queue_run,
     resume,
 )
-from flask_cronjobs.jobs.effects import effect_done, effect_redo
+from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
 from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs import actions as module
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview

@@ -18,8 +18,16 @@ from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs import search as run_search
 from flask_cronjobs.jobs.runs.actions import CANCEL
 from flask_cronjobs.jobs.runs.detail import facts_of
-from flask_cronjobs.jobs.runs.filters import NEWEST, Cursor, RunFilter, Sorting, sorting_of
-from flask_cronjobs.jobs.runs.list import RunPage, list_runs, matching
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import (
+    NEWEST,
+    Cursor,
+    RunPage,
+    Sorting,
+    list_runs,
+    matching,
+    sorting_of,
+)
 from flask_cronjobs.jobs.runs.search import Showing, find_place, showing, shown_key
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
