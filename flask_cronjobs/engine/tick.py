@@ -198,7 +198,8 @@ def write_hours_and_prune(
 
     :param stopped: returns whether to stop after the current chunks.
     """
-    is_first = write_hours(books, row.last_hour, row.now) > 0
+    # With a new table every hour is one to be written, and the app begins: nothing is old yet.
+    is_first = write_hours(books, row.last_hour, row.now) > 0 and row.last_hour is not None
     if not row.id % PRUNE_EVERY:
         orders.mend(books)
         rates.mend(books, state.registry.tasks, state.registry.rates)

@@ -326,10 +326,16 @@ class TestRetention:
     ) -> None:
         pruned: list[int] = []
         with tick.app.app_context():
-            for _ in range(40):
+            state = state_of(tick.app)
+            for number in range(1, 41):
                 rows.run("succeeded", finished_at=ago(days=14, minutes=1))
                 pruned.append(tick.jobs.tick().pruned)
-        assert pruned == [1, *[0] * 18, 19, *[0] * 19, 20]
+                if number == 3:  # As if hours had passed.
+                    with state.bookkeeping() as books:
+                        d, hour = books.dialect, ago(hours=4).replace(minute=0, second=0)
+                        earlier = f"UPDATE job_hours SET hour = {d.typed(':hour', 'timestamptz')}"
+                        books.rows(text(earlier), {"hour": d.instant(hour)})
+        assert pruned == [0, 0, 0, 4, *[0] * 15, 16, *[0] * 19, 20]
 
     def test_next_tick_prunes_what_one_has_left(
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
@@ -341,7 +347,10 @@ class TestRetention:
             rows.run("succeeded", finished_at=ago(days=14, minutes=10))
             rows.effect(str(each), state="done", done_at=ago(days=91))
         with tick.app.app_context():
-            assert [tick.jobs.tick().pruned for _ in range(4)] == [2, 2, 1, 0]
+            monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
+            pruned = [tick.jobs.tick().pruned]
+            monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1000)
+            assert [*pruned, *(tick.jobs.tick().pruned for _ in range(3))] == [2, 2, 1, 0]
             assert tick.db.session.scalars(select(JobEffect.id)).all() == []
 
     def test_tick_after_the_latest_that_pruned_prunes_no_more(
@@ -351,10 +360,13 @@ class TestRetention:
         rows.run("succeeded", finished_at=ago(days=15))
         pruned: list[int] = []
         with tick.app.app_context():
-            for _ in range(8):
+            monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
+            pruned.append(tick.jobs.tick().pruned)
+            monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1000)
+            for _ in range(6):
                 pruned.append(tick.jobs.tick().pruned)
-                if len(pruned) == 6:
-                    rows.run("succeeded", finished_at=ago(days=15))
+            rows.run("succeeded", finished_at=ago(days=15))
+            pruned.append(tick.jobs.tick().pruned)
         assert pruned == [1, *[0] * 7]
 
     def test_tick_that_is_told_to_stop_prunes_no_further(
@@ -362,6 +374,7 @@ class TestRetention:
     ) -> None:
         state = state_of(tick.app)
         monkeypatch.setattr(pruning, "CHUNK", 2)
+        monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
         for _ in range(5):
             rows.run("succeeded", finished_at=ago(days=15))
         with tick.app.app_context(), state.bookkeeping() as books:
