@@ -25,7 +25,8 @@ from ..log import logger, worker_name
 from ..signals import News, counted, notify
 from ..types import AtWork, Outcome
 from .worker.options import WorkOptions
-from .worker.worker import STOP_FROM_PARENT, STOPPING, work
+from .worker.process_signals import STOP_FROM_PARENT, STOPPING
+from .worker.worker import work
 
 #: The exit status of a worker that would fail again, because the tables are missing, say.
 HOPELESS = 3

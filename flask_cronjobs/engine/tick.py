@@ -26,7 +26,7 @@ from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
-from .announcer import alert, ping, ping_ended
+from .pings import alert, ping, ping_ended
 
 if TYPE_CHECKING:
     from .worker.options import WorkOptions

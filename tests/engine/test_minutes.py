@@ -23,10 +23,10 @@ from flask_cronjobs import (
     run_succeeded,
     tick_finished,
 )
-from flask_cronjobs.engine import announcer as announcer_module
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.resident import Tally
+from flask_cronjobs.engine.worker import announcer as announcer_module
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.signals import counted, unheard

@@ -15,9 +15,9 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Discard, Retry, TablesMissing, TaskError, current_run
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine import announcer as ping_module
+from flask_cronjobs.engine import pings as ping_module
 from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.announcer import Pings, ping
+from flask_cronjobs.engine.pings import Pings, ping
 from flask_cronjobs.jobs.definitions.rows import find
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
@@ -187,7 +187,7 @@ class TestTrouble:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         monitor.delay = 60.0
-        monkeypatch.setattr("flask_cronjobs.engine.announcer.CLOSE_WITHIN", 0.2)
+        monkeypatch.setattr("flask_cronjobs.engine.worker.announcer.CLOSE_WITHIN", 0.2)
         run(lambda: None)
         ended = db.session.scalars(select(JobRun)).one()
         assert ended.finished_at is not None

@@ -328,6 +328,21 @@ def test_run_that_a_key_finds_does_not_join(jobs: CronJobs, db: SQLAlchemy, work
     assert batch_row(db).total == 2
 
 
+def test_then_may_fill_the_next_batch(
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+) -> None:
+    @jobs.task(atomic=True)
+    def next_stage() -> None:
+        with jobs.batch("second", then=then):
+            work.enqueue_many([{}] * 3)
+
+    with jobs.batch("first", then="next_stage"):
+        work.enqueue_many([{}] * 2)
+    db.session.commit()
+    jobs.tick()
+    assert told == [(BatchCounts("second", 3, 3, finished=True), {})]
+
+
 @on_both
 def test_on_dead_stop_cancels_what_waits(
     jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]

@@ -364,6 +364,15 @@ def test_schedules_then_and_runs_again_have_no_key(
     assert keys(db) == ["load:5:2026-01-01", None, None, None]
 
 
+def test_replace_gives_the_waiting_run_the_new_payload(jobs: CronJobs, db: SQLAlchemy) -> None:
+    @jobs.task(unique="index:{text[0]}", unique_while="waiting")
+    def index(text: str) -> None: ...
+
+    index.enqueue("a")
+    assert index.using(replace=True).enqueue("ab").payload == {"text": "ab"}
+    assert keys(db) == ["index:a"]
+
+
 def test_helper_runs_a_run_of_its_own(jobs: CronJobs, load: Any) -> None:
     assert helpers.run(load, shop_id=5).id != helpers.run(load, shop_id=5).id
 

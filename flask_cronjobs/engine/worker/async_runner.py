@@ -16,25 +16,19 @@ import inspect
 import time
 from asyncio import events
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from ... import failpoints, signals
-from ...db.statements import free_frames
 from ...errors import LeaseLost, PayloadError, ShuttingDown
-from ...jobs.runs.current import CurrentRun, enter_run, running
-from ...registry.payload import kept_result
-from ...types import JSON, Claim, Outcome
+from ...jobs.runs.current import CurrentRun, running
+from ...types import Claim, Outcome
+from .async_attempt import OwnedThreads, attempt
 from .context import Prepared, RunnerContext
 from .held_runs import AsyncRun, ProgressRequest
 from .interrupts import lease_ended, timed_out
-from .outcomes import released, success
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from .outcomes import released
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0
@@ -193,7 +187,7 @@ class AsyncRunner:
     def _open(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
         loop.set_task_factory(self._make_task)
-        loop.set_default_executor(_OwnedThreads(self._most, self._owner))
+        loop.set_default_executor(OwnedThreads(self._most, self._owner))
         return loop
 
     def _owner(self) -> AsyncRun | None:
@@ -322,7 +316,7 @@ class AsyncRunner:
 
     async def _perform(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
         try:
-            outcome = await _attempt(self._context, run, handler)
+            outcome = await attempt(self._context, run, handler)
         except BaseException as error:
             if run.dropped:
                 raise
@@ -331,82 +325,6 @@ class AsyncRunner:
             seconds = time.monotonic() - run.since
             outcome = self._context.outcome(run.run.claim, error, seconds)
         self._end(run, outcome)
-
-
-async def _attempt(context: RunnerContext, run: AsyncRun, handler: Callable[..., Any]) -> Outcome:
-    """Call *handler* for *run*, and return what came of it.
-
-    :raises BaseException: what the handler raised, or what interrupted it.
-    """
-    context.begin(run.claim)
-    leave = enter_run(run.run)
-    try:
-        result = await _call(context, run, handler)
-    finally:
-        context.note_end(run.run)
-        leave()
-    return success(run.claim, result, run.run.warning, run.since)
-
-
-async def _call(context: RunnerContext, run: AsyncRun, handler: Callable[..., Any]) -> JSON:
-    state = context.state
-    app_context = state.app.app_context()
-    try:
-        with app_context:
-            try:
-                value = await _armed(context, run, handler)
-            finally:
-                await _end_rest(run)
-            result = kept_result(value, state.settings.max_payload_bytes, str(run.claim))
-    finally:
-        state.db.close_session(app_context)
-    return result
-
-
-async def _armed(context: RunnerContext, run: AsyncRun, handler: Callable[..., Any]) -> object:
-    try:
-        run.arm()
-        signals.send(signals.run_started, context.state.app, claim=run.claim)
-        failpoints.reach("before-handler")
-        value: object = await handler(**run.run.payload)
-        failpoints.reach("after-handler")
-        return value
-    except BaseException as error:
-        run.armed = False
-        free_frames(error)
-        raise
-    finally:
-        run.armed = False
-
-
-async def _end_rest(run: AsyncRun) -> None:
-    """Cancel the tasks that the handler has left, and wait for them and for its threads."""
-    for task in run.tasks:
-        task.cancel()
-    while rest := [*run.tasks, *map(asyncio.wrap_future, run.threads.copy())]:
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(rest)
-
-
-class _OwnedThreads(ThreadPoolExecutor):
-    """A default executor that notes whose its calls are.
-
-    :param most: how many threads it may have.
-    :param owner: returns the run in whose context it is called.
-    """
-
-    def __init__(self, most: int, owner: Callable[[], AsyncRun | None]) -> None:
-        super().__init__(most, thread_name_prefix="cronjobs-async")
-        self._owner = owner
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call *fn* in a thread."""
-        future = super().submit(fn, *args, **kwargs)
-        run = self._owner()
-        if run is not None:
-            run.threads.add(future)
-            future.add_done_callback(run.threads.discard)
-        return future
 
 
 class _LoopWatch:

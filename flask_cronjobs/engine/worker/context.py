@@ -24,7 +24,7 @@ from ...log import log_run, logger
 from ...registry.handler import Handler
 from ...registry.options import Around
 from ...types import JSON, Claim, Outcome
-from ..announcer import Pings
+from ..pings import Pings
 from ..threads import Precedence
 from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter, Watchdog

@@ -28,9 +28,9 @@ from ...jobs.state import State, Throttle
 from ...log import Outage, logger
 from ...signals import notify
 from ...types import Outcome
-from ..announcer import Announcer
 from ..threads import Precedence
 from .admission import LONG, NOTHING, POLL, Admission, Listener, Pace, Wanted
+from .announcer import Announcer
 from .claims import WorkerClaims
 from .held_runs import HeldRuns
 from .monitor import RunMonitor

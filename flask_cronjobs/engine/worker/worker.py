@@ -1,25 +1,19 @@
-"""One worker: a runner in this thread, and a keeper beside it, until nothing is left to do.
-
-SIGUSR1 is taken: by it, the parent of several workers passes SIGTERM on.
-"""
+"""One worker: a runner in this thread, and a keeper beside it, until nothing is left to do."""
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
-from types import FrameType
 
-from ...db.statements import at_keyboard, free_frames
+from ...db.statements import free_frames
 from ...jobs.state import State
 from ...log import logger
 from ...signals import notify
 from ...types import AtWork, RunAtWork
-from ..announcer import Pings
+from ..pings import Pings
 from ..threads import Precedence, repeating
 from .admission import Listener, side_by_side_tasks
 from .context import RunnerContext
@@ -28,20 +22,8 @@ from .interrupts import HandlerInterrupter, Watchdog
 from .keeper import Keeper
 from .options import Companion, ResidentWorker, WorkOptions
 from .output import noting
+from .process_signals import handling_signals
 from .runner import Runner
-
-#: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
-#: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
-STOP_FROM_PARENT: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
-#: SIGHUP, by which a terminal says that it was closed, unless it is ignored, as under nohup, or the
-#: app's. It may come twice, from the shell and from the system, so it never ends a worker at once.
-HANG_UP: tuple[signal.Signals, ...] = tuple(
-    signal.Signals[name]
-    for name in ("SIGHUP",)
-    if hasattr(signal, name) and signal.getsignal(signal.Signals[name]) is signal.SIG_DFL
-)
-#: What stops a worker.
-STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, STOP_FROM_PARENT)
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
@@ -73,7 +55,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         context.to_stop = keeper.gives_back
         with (
             noting(state, lambda: runner.at_work),
-            _handling_signals(runner, keeper, interrupter, handle_signals),
+            handling_signals(runner, keeper, interrupter, handle_signals),
             _beside(_minutes(options, listener, held_runs, keeper), keeper),
             _watching(runner, options, keeper),
         ):
@@ -166,47 +148,3 @@ def _seen(working: Working, now: float) -> RunAtWork:
     return RunAtWork(
         claim.id, claim.job_type, claim.attempt, now - working.since, fraction, message
     )
-
-
-@contextmanager
-def _handling_signals(
-    runner: Runner, keeper: Keeper, interrupter: HandlerInterrupter, own_process: bool
-) -> Generator[None]:
-    """Stop the worker at signals in this block, in a process of its own; else at Ctrl-C.
-
-    Ctrl-C interrupts a handler, and stops the worker in order where it hits our own code. Raised
-    anywhere else, a KeyboardInterrupt could leave a keeper behind that renews a claim on which
-    nobody works.
-    """
-
-    def interrupt(frame: FrameType | None) -> None:
-        runner.context.interrupted = KeyboardInterrupt()
-        keeper.stop()
-        runner.interrupt_all(runner.context.interrupted)
-        interrupter.raise_in_handler(runner.context.interrupted, frame)
-
-    stopping = own_process and threading.current_thread() is threading.main_thread()
-    with _stopping_at_signals(keeper) if stopping else at_keyboard(interrupt):
-        yield
-
-
-@contextmanager
-def _stopping_at_signals(keeper: Keeper) -> Generator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        # The first signal asks. The second finds the default again, and ends the process at once.
-        for each in numbers:
-            signal.signal(each, signal.SIG_DFL)
-        keeper.stop()
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    previous = {number: signal.signal(number, stop) for number in numbers}
-    for each in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
-        previous[each] = signal.signal(each, lambda number, frame: keeper.stop())
-    if hasattr(signal, "pthread_sigmask"):
-        # Whoever forked this process has blocked them until they can be handled.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -19,12 +19,12 @@ from sqlalchemy.orm import Session
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db import connection
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine.announcer import Announcer
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import admission
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.admission import Prefetch
+from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.jobs.runs.current import CurrentRun

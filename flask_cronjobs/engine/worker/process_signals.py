@@ -1,0 +1,77 @@
+"""The signals by which a worker is asked to stop, and Ctrl-C.
+
+SIGUSR1 is taken: by it, the parent of several workers passes SIGTERM on.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ...db.statements import at_keyboard
+
+if TYPE_CHECKING:
+    from .interrupts import HandlerInterrupter
+    from .keeper import Keeper
+    from .runner import Runner
+
+#: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
+#: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
+STOP_FROM_PARENT: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
+#: SIGHUP, by which a terminal says that it was closed, unless it is ignored, as under nohup, or the
+#: app's. It may come twice, from the shell and from the system, so it never ends a worker at once.
+HANG_UP: tuple[signal.Signals, ...] = tuple(
+    signal.Signals[name]
+    for name in ("SIGHUP",)
+    if hasattr(signal, name) and signal.getsignal(signal.Signals[name]) is signal.SIG_DFL
+)
+#: What stops a worker.
+STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, STOP_FROM_PARENT)
+
+
+@contextmanager
+def handling_signals(
+    runner: Runner, keeper: Keeper, interrupter: HandlerInterrupter, own_process: bool
+) -> Generator[None]:
+    """Stop the worker at signals in this block, in a process of its own; else at Ctrl-C.
+
+    Ctrl-C interrupts a handler, and stops the worker in order where it hits our own code. Raised
+    anywhere else, a KeyboardInterrupt could leave a keeper behind that renews a claim on which
+    nobody works.
+    """
+
+    def interrupt(frame: FrameType | None) -> None:
+        runner.context.interrupted = KeyboardInterrupt()
+        keeper.stop()
+        runner.interrupt_all(runner.context.interrupted)
+        interrupter.raise_in_handler(runner.context.interrupted, frame)
+
+    stopping = own_process and threading.current_thread() is threading.main_thread()
+    with _stopping_at_signals(keeper) if stopping else at_keyboard(interrupt):
+        yield
+
+
+@contextmanager
+def _stopping_at_signals(keeper: Keeper) -> Generator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        # The first signal asks. The second finds the default again, and ends the process at once.
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+        keeper.stop()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    previous = {number: signal.signal(number, stop) for number in numbers}
+    for each in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
+        previous[each] = signal.signal(each, lambda number, frame: keeper.stop())
+    if hasattr(signal, "pthread_sigmask"):
+        # Whoever forked this process has blocked them until they can be handled.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
