@@ -60,7 +60,7 @@ def test_line_follows_the_size_of_the_terminal(show: Show) -> None:
     screen = show("a" * 70, "b" * 70, sizes=[(8, 60), (10, 50)])
     assert screen.margins == (0, 8)
     assert screen.rows[7].strip() == ""
-    assert screen.rows[9].rstrip() == "b" * 48 + "…"
+    assert screen.rows[9].rstrip() == "b" * 24 + "…" + "b" * 24
 
 
 @pytest.mark.parametrize(("last", "size"), [(None, (8, 60)), ("too small", (5, 60))])

@@ -22,6 +22,8 @@ Call = Callable[..., Result]
 @pytest.fixture
 def flask(app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch) -> Call:
     """Call ``flask``, or what *program* is, as from a shell."""
+    # The option --debug sets it for the whole process: other tests must not see that.
+    monkeypatch.setenv("FLASK_DEBUG", "0")
 
     def call(*args: str, program: str = "flask") -> Result:
         monkeypatch.setattr(sys, "argv", [program, *args])
