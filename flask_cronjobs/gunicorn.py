@@ -12,13 +12,13 @@ be given by the environment, such as ``FLASK_JOBS_WORK_MAX_MEMORY=512``.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import threading
 import time
 from typing import Any
 
 from .engine.threads import start_worker
+from .engine.worker.process_signals import STOP_FROM_PARENT
 
 __all__ = ["on_exit", "on_reload", "when_ready"]
 
@@ -88,7 +88,7 @@ class _Keeper(threading.Thread):
         while process is not None and process.poll() is None:
             if self._stopping.wait(_LOOK_EVERY):
                 # Not SIGTERM: a service manager may send that to all, and the second one kills.
-                process.send_signal(signal.SIGUSR1)
+                process.send_signal(STOP_FROM_PARENT)
                 process.wait()
                 self._server.log.info("Stopped flask jobs work (pid: %s)", process.pid)
         return self._stopping.is_set()

@@ -362,7 +362,8 @@ class _Step:
             finished=self.finished or self.kind == "step",
             seconds=seconds,
         )
-        held = self._commit(is_free, self.name + (f", chunk {n}" if (n := self._chunks) else ""))
+        chunk = f", chunk {self._chunks}" if self._chunks else ""
+        held = self._commit(is_free, self.name + chunk)
         failpoints.reach("after-step")
         return held
 

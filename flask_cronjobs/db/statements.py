@@ -20,7 +20,6 @@ import gc
 import os
 import re
 import select
-import signal
 import socket
 import sys
 import threading
@@ -339,38 +338,3 @@ def _clear(frame: FrameType) -> None:
         frame.clear()
         # Up to Python 3.12, whoever read them has made a copy, which lives until the next reading.
         _ = frame.f_locals
-
-
-@contextmanager
-def keyboard_held() -> Generator[None]:
-    """Hold Ctrl-C back for a write of ours outside of workers, and raise it at the end.
-
-    Raised while a connection is opened, a KeyboardInterrupt would leave it open.
-    """
-    pressed: list[object] = []
-    with at_keyboard(pressed.append):
-        yield
-    if pressed:
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def at_keyboard(interrupt: Callable[[FrameType | None], object]) -> Generator[None]:
-    """Call *interrupt* at Ctrl-C in this block. A second one is raised where it hits.
-
-    In the main thread alone, and unless the app handles SIGINT by itself.
-    """
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        interrupt(frame)
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

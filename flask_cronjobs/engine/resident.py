@@ -21,7 +21,8 @@ from ..jobs import ticks
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
-from .pings import TIMEOUT, alert, ping, ping_ended
+from .alerts import alert
+from .pings import TIMEOUT, ping, ping_ended
 from .processes import run_workers
 from .threads import BackgroundThread
 from .tick import (

@@ -13,7 +13,6 @@ from .. import __version__, signals
 from ..db.connection import Bookkeeping, refuse_shared
 from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
-from ..db.statements import keyboard_held
 from ..errors import DatabaseTrouble
 from ..jobs import orders, pruning, rates, ticks
 from ..jobs.batches.ending import end_batches, telling
@@ -26,7 +25,9 @@ from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
-from .pings import alert, ping, ping_ended
+from .alerts import alert
+from .pings import ping, ping_ended
+from .worker.process_signals import keyboard_held
 
 if TYPE_CHECKING:
     from .worker.options import WorkOptions

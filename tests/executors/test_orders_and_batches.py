@@ -220,7 +220,7 @@ def test_runs_are_handed_on_at_their_rate(
     for run in executor.sent:
         executor.deliver(run)
     executor.results()
-    assert sorted(begun) == [0, 1]  # Two workers begin at once
+    assert sorted(begun) == [0, 1]  # Two workers begin at once.
     tat = db.session.scalars(select(JobRate.tat)).one()
     assert 240 < (tat - ago()).total_seconds() <= 360
 

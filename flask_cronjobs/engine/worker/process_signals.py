@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
-
-from ...db.statements import at_keyboard
 
 if TYPE_CHECKING:
     from .interrupts import HandlerInterrupter
@@ -51,8 +49,43 @@ def handling_signals(
         interrupter.raise_in_handler(runner.context.interrupted, frame)
 
     stopping = own_process and threading.current_thread() is threading.main_thread()
-    with _stopping_at_signals(keeper) if stopping else at_keyboard(interrupt):
+    with _stopping_at_signals(keeper) if stopping else _at_keyboard(interrupt):
         yield
+
+
+@contextmanager
+def keyboard_held() -> Generator[None]:
+    """Hold Ctrl-C back for a write of ours outside of workers, and raise it at the end.
+
+    Raised while a connection is opened, a KeyboardInterrupt would leave it open.
+    """
+    pressed: list[object] = []
+    with _at_keyboard(pressed.append):
+        yield
+    if pressed:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _at_keyboard(interrupt: Callable[[FrameType | None], object]) -> Generator[None]:
+    """Call *interrupt* at Ctrl-C in this block. A second one is raised where it hits.
+
+    In the main thread alone, and unless the app handles SIGINT by itself.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupt(frame)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
