@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, select
+from sqlalchemy import event, func, select, update
 
 from flask_cronjobs import (
     BatchClosed,
@@ -93,6 +93,20 @@ def test_then_runs_once_with_the_counts(
     assert run.batch_id is None
     jobs.tick()
     assert len(told) == 1
+
+
+@on_both
+def test_batch_whose_last_run_ended_without_a_worker_is_ended_by_the_next_tick(
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+) -> None:
+    """Its process died before it looked, or somebody wrote the row by hand."""
+    with jobs.batch("b", then=then):
+        work.enqueue()
+    ended = {"status": "succeeded", "finished_at": func.now()}
+    db.session.execute(update(JobRun).values(ended))
+    db.session.commit()
+    jobs.tick()
+    assert told == [(BatchCounts("b", 1, 1, finished=True), {})]
 
 
 @on_both

@@ -203,6 +203,7 @@ def test_operations_are_kept_for_a_year(state: State, rows: Rows) -> None:
         (RunFilter(since=datetime(2026, 11, 1, tzinfo=timezone.utc), stale=True, error_type=""),
          ", stale, error none, since 2026-11-01 00:00:00+00:00"),
         (RunFilter(search="it's, a=b"), ", search it's, a=b"),
+        (RunFilter(task="a\nb", queue="c\nd"), " of a b, queue c d"),
         (RunFilter(), ""),
     ],
 )  # fmt: skip
