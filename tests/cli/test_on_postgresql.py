@@ -45,7 +45,7 @@ COMMANDS = (
     ("admin unmark 1", "no mark with the id 1"),
     ("admin queues --json", '"name": "default"'),
     ("admin workers --json", '"host"'),
-    ("admin agenda", "until"),
+    ("admin agenda --until 24h", "remind"),
     ("admin definitions --next", "remind"),
     ("admin trend", "within two weeks"),
     ("admin wait {succeeded}", "succeeded"),

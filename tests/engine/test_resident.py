@@ -50,8 +50,10 @@ def statuses(db: SQLAlchemy) -> list[str]:
 
 
 def listening(db: SQLAlchemy) -> list[bool]:
+    """What the newest row says; each full minute may bring another."""
     db.session.rollback()
-    return list(db.session.scalars(select(JobTick.listening).order_by(JobTick.id)))
+    newest = select(JobTick.listening).order_by(JobTick.id.desc()).limit(1)
+    return list(db.session.scalars(newest))
 
 
 def waits(db: SQLAlchemy) -> bool:
