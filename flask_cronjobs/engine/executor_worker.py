@@ -13,8 +13,7 @@ from ..jobs.runs.record_and_claim import release_token
 from ..jobs.state import State, Throttle, state_of
 from ..log import logger, worker_name
 from ..types import is_handed_by
-from .worker.keeper import KeeperConnection
-from .worker.options import WorkOptions
+from .worker.options import KeeperConnection, WorkOptions
 from .worker.worker import work
 
 _LACKS = (

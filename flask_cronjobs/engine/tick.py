@@ -265,7 +265,7 @@ def _run_workers(
 ) -> Counter[str]:
     """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
     from .processes import run_workers
-    from .worker.keeper import KeeperConnection
+    from .worker.options import KeeperConnection
 
     with KeeperConnection(state) as keeper:
         keeper.take_over(books)

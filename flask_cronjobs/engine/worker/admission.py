@@ -378,14 +378,14 @@ class Pace:
         self._woken_at = time.monotonic()
         self.look_again()
 
-    def note_claim(self, number: int, wanted: int) -> None:
-        """Note that a claim got *number* runs of those *wanted*."""
-        got_all = 0 < number < wanted
-        self._settled_at = time.monotonic() + SETTLE if got_all else 0.0
+    def note_answer(self, number: int, wanted: int, exhausted: bool) -> None:
+        """Note that a claim got *number* runs of those *wanted*.
 
-    def note_answer(self, number: int, exhausted: bool) -> None:
-        """Note that an answer brought *number* runs, and whether nothing more can be claimed."""
+        :param exhausted: whether nothing more can be claimed.
+        """
         now = time.monotonic()
         if number:
             self._got_runs_at = now
+        if wanted > 0:
+            self._settled_at = now + SETTLE if 0 < number < wanted else 0.0
         self._nothing_since = now if exhausted else None

@@ -54,18 +54,19 @@ async def _call(context: RunnerContext, run: AsyncRun, handler: Callable[..., An
 
 async def _armed(context: RunnerContext, run: AsyncRun, handler: Callable[..., Any]) -> object:
     try:
-        run.arm()
-        signals.send(signals.run_started, context.state.app, claim=run.claim)
-        failpoints.reach("before-handler")
-        value: object = await handler(**run.run.payload)
-        failpoints.reach("after-handler")
-        return value
+        try:
+            run.arm()
+            signals.send(signals.run_started, context.state.app, claim=run.claim)
+            failpoints.reach("before-handler")
+            value: object = await handler(**run.run.payload)
+            failpoints.reach("after-handler")
+        finally:
+            run.armed = False
     except BaseException as error:
-        run.armed = False
+        run.armed = False  # A second interruption may have come just before.
         free_frames(error)
         raise
-    finally:
-        run.armed = False
+    return value
 
 
 async def _end_rest(run: AsyncRun) -> None:

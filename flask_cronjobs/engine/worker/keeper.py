@@ -18,23 +18,22 @@ from collections.abc import Sequence
 from functools import partial
 
 from ...db import failpoints
-from ...db.connection import Bookkeeping, is_locked
+from ...db.connection import is_locked
 from ...errors import DatabaseTrouble
 from ...jobs import ticks
 from ...jobs.batches.ending import end_batches
 from ...jobs.runs.claim import Answer
 from ...jobs.runs.leases import progress as write_progress
-from ...jobs.state import State, Throttle
+from ...jobs.state import Throttle
 from ...log import Outage, logger
 from ...signals import notify
 from ...types import Outcome
-from ..threads import Precedence
 from .admission import LONG, NOTHING, POLL, Admission, Listener, Pace, Wanted
 from .announcer import Announcer
 from .claims import WorkerClaims
 from .held_runs import HeldRuns
 from .monitor import RunMonitor
-from .options import WorkOptions
+from .options import KeeperConnection, WorkOptions
 from .output import OutputWriter
 from .runner import Runner
 
@@ -51,25 +50,6 @@ STOP_FOR = 0.2
 ANNOUNCE_WITHIN = 60.0
 #: The same where a handler that does not end has its process ended, in seconds.
 LAST_WORDS_WITHIN = 5.0
-
-#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
-STATEMENTS_IN_LEASE = 8
-#: How long the keeper's connection retries a statement before the keeper looks after its runs.
-RETRY_FOR = 0.5
-
-
-class KeeperConnection(Bookkeeping):
-    """A connection for a keeper, which goes before the runs of its worker.
-
-    :ivar precedence: says whether the keeper is at work.
-    """
-
-    def __init__(self, state: State, precedence: Precedence | None = None) -> None:
-        self.precedence: Precedence = precedence or Precedence()
-        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
-        super().__init__(
-            state.engine, patience=RETRY_FOR, limit=limit, waiting=self.precedence.lent
-        )
 
 
 class Keeper(threading.Thread):
@@ -257,8 +237,8 @@ class Keeper(threading.Thread):
         if wanted.limit > 0:
             self._has_asked = True
             self._admission.received(wanted, answer.claims)
-            self._pace.note_claim(len(answer.claims), wanted.limit)
         self._receive(outcomes, answer, sent)
+        self._pace.note_answer(len(answer.claims), wanted.limit, self._claims.exhausted)
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.look_again()
@@ -295,7 +275,6 @@ class Keeper(threading.Thread):
         if answer.claims:
             self._runner.wake()
         self._claimed += len(answer.claims)
-        self._pace.note_answer(len(answer.claims), self._claims.exhausted)
 
     def _end_batches(self) -> None:
         """End the batches of the runs held, if they can be: when all is done, or each second."""

@@ -186,19 +186,20 @@ class Runner:
         # Disarm before the context is torn down: interrupted there, db.session would be left to
         # the next run, with this one's rows in it.
         try:
-            self._interrupter.arm(claim, handler.timeout)
-            signals.send(signals.run_started, self._app, claim=claim)
-            failpoints.reach("before-handler")
-            if handler.atomic:
-                return call_atomic(self._state, run, handler.call, self._interrupter.disarm)
-            value = handler.call(**run.payload)
-            failpoints.reach("after-handler")
+            try:
+                self._interrupter.arm(claim, handler.timeout)
+                signals.send(signals.run_started, self._app, claim=claim)
+                failpoints.reach("before-handler")
+                if handler.atomic:
+                    return call_atomic(self._state, run, handler.call, self._interrupter.disarm)
+                value = handler.call(**run.payload)
+                failpoints.reach("after-handler")
+            finally:
+                self._interrupter.disarm()
         except BaseException as error:
-            self._interrupter.disarm()
+            self._interrupter.disarm()  # A second interruption may have come just before.
             free_frames(error)
             raise
-        finally:
-            self._interrupter.disarm()
         return kept_result(value, self._state.settings.max_payload_bytes, claim)
 
     def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:

@@ -15,7 +15,8 @@ from flask import Flask, g
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
-from flask_cronjobs import CronJobs, TimedOut, current_run, in_run, signals
+from flask_cronjobs import CronJobs, ShuttingDown, TimedOut, current_run, in_run, signals
+from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.models import JobEffect, JobFailure
 from flask_cronjobs.types import Claim
@@ -165,6 +166,43 @@ def test_what_an_interrupted_handler_left_in_a_cycle_is_freed(
     gc.disable()
     try:
         assert jobs.tick().dead == 1
+        assert [each() for each in left] == [None]
+    finally:
+        gc.enable()
+
+
+@on_sqlite
+def test_second_interruption_that_hits_when_the_handler_has_ended_keeps_no_frame(
+    jobs: CronJobs, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Burden:
+        """What stands in the handler's frame, which its error holds."""
+
+        error: BaseException | None = None
+
+    left: list[weakref.ref[Burden]] = []
+    again = [ShuttingDown("just before the interrupter is disarmed")]
+    disarm = HandlerInterrupter.disarm
+
+    def hit(interrupter: HandlerInterrupter) -> None:
+        if again and left:
+            raise again.pop()
+        disarm(interrupter)
+
+    def keeps() -> None:
+        burden = Burden()
+        left.append(weakref.ref(burden))
+        try:
+            time.sleep(60)
+        except BaseException as error:
+            burden.error = error
+            raise
+
+    monkeypatch.setattr(HandlerInterrupter, "disarm", hit)
+    enqueue(keeps, timeout=0.05, retry=False)
+    gc.disable()
+    try:
+        jobs.tick(max_runs=1)
         assert [each() for each in left] == [None]
     finally:
         gc.enable()
