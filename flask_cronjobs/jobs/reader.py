@@ -86,13 +86,13 @@ class Reader:
         """The database's now, read once, so that a page shows one moment."""
         return stored_time(self.rows(select(*self._moment()))[0].database_now)
 
-    def row_and_now(self, some: Query) -> Row[Any] | None:
-        """Return the first row of *some*, read along with `now`; None if there is none."""
+    def row_and_now(self, some: Query, *beside: ColumnElement[Any]) -> Row[Any]:
+        """Return the first row of *some*, or NULLs, and *beside*, read along with `now`."""
         moment, found = select(*self._moment()).subquery(), some.limit(1).subquery()
-        both = select(moment, found).select_from(moment.outerjoin(found, true()))
-        row = self.rows(both)[0]
+        all_of_it = select(moment, found, *beside).select_from(moment.outerjoin(found, true()))
+        row = self.rows(all_of_it)[0]
         self.__dict__.setdefault("now", stored_time(row.database_now))
-        return None if row.id is None else row
+        return row
 
     def _moment(self) -> Iterator[ColumnElement[Any]]:
         """Yield the database's now; then PostgreSQL reads the latest rows of something in order.
