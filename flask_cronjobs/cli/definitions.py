@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ..jobs.agenda import Agenda, NextRun, Piece, next_runs, read_agenda, span_of
+from ..jobs.attention import NEEDS
 from ..jobs.definitions import actions
 from ..jobs.definitions.actions import Target, only
 from ..jobs.definitions.actions import remove as remove_definition
@@ -111,6 +112,9 @@ def _print_unscheduled() -> None:
 
 def _notes(row: DefinitionView) -> list[str]:
     notes: list[str] = []
+    if row.needs:
+        needs = ", ".join(NEEDS[need] for need in row.needs)
+        notes.append(paint("warning", f"needs a person: {needs}"))
     if row.broken is not None:
         notes.append(paint("error", f"broken: {printable(row.broken)}"))
     if row.orphaned:

@@ -231,7 +231,8 @@ def _amber(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
         what, at = str(figures.silence), figures.silence.since
         yield Finding("silent-host", "warning", what, _SILENT, at, link)
     if figures.doubts:
-        what = f"{figures.doubts.of('effect')} in doubt"
+        are = "is" if figures.doubts.value == 1 else "are"
+        what = f"{figures.doubts.of('effect')} {are} in doubt"
         yield Finding(
             "effects-in-doubt", "warning", what, _DOUBTS, since["doubts"], ("effects", {})
         )

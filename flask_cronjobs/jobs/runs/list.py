@@ -35,6 +35,7 @@ from ...models.conditions import (
     UNKEYED_GROUPS,
 )
 from ...types import Status, handed_to, without_secret
+from ..eligibility import ours
 from ..reader import DEFINITIONS, RUNS, Page, Query, Reader, Source, reading, record
 from ..waiting import first_due, overdue
 from .filters import RunFilter
@@ -281,7 +282,7 @@ def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = (
     """Return statements for the ids that match *which*: one for each index that is used."""
     conditions = _conditions(reader, which, statuses)
     if which.overdue:
-        return [part.where(*conditions) for part in overdue(reader)]
+        return [part.where(*conditions, *ours(reader)) for part in overdue(reader)]
     wanted = ("running",) if which.stale else statuses or (which.status,)
     if which.waits is not None and wanted == (None,):
         wanted = ("queued",)
