@@ -30,6 +30,7 @@ from sqlalchemy import (
     literal_column,
     select,
     true,
+    tuple_,
     type_coerce,
 )
 from sqlalchemy.exc import SQLAlchemyError
@@ -308,11 +309,21 @@ def page_of(
     statement: Query,
     limit: int,
     shown: Callable[[Sequence[Row[Any]]], Sequence[Any]] = list,
+    newest: Sequence[ColumnElement[Any]] = (),
+    before: int | None = None,
 ) -> Page[Any]:
     """Return a page of at most *limit* rows of *statement*, and whether there are more.
 
     :param shown: makes of the rows what the page shows.
+    :param newest: by which columns, the last of them the id, the newest row comes first; none if
+        *statement* has its order.
+    :param before: only rows after the one with this id.
     """
+    if before is not None:
+        of_that = select(*newest).where(newest[-1] == before).scalar_subquery()
+        is_older = tuple_(*newest) < of_that if len(newest) > 1 else newest[-1] < before
+        statement = statement.where(is_older)
+    statement = statement.order_by(*(column.desc() for column in newest))
     found = reader.rows(statement.limit(limit + 1))
     following = found[limit - 1].id if len(found) > limit else None
     return Page(shown(found[:limit]), following, reader.now)
