@@ -252,8 +252,10 @@ def _print_agenda(found: Agenda, past: bool) -> None:
     for delayed in found.delayed:
         said = f"{delayed.count.of('delayed run')} of {delayed.task}, from {moment(delayed.first)}"
         click.echo(one_line(said))
-    if found.more:
-        click.echo(f"Only the {len(found.lanes)} definitions that run next are listed.")
+    if found.number.value > len(found.lanes):
+        click.echo(
+            f"Only those that run next: {found.number.shown(len(found.lanes), 'definition')}."
+        )
 
 
 def _about(piece: Piece, expected: float | None) -> tuple[str, str]:
