@@ -305,7 +305,7 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
     monkeypatch.setattr(Prefetch, "wanted", lambda self, waiting, *rest: 10 - waiting)
     claimed_all = False
     brought: list[int] = []
-    send = WorkerClaims.record_and_claim
+    send = WorkerClaims.claim
 
     def noted(self: WorkerClaims, outcomes: Any, wanted: int, *rest: Any, **more: Any) -> Any:
         nonlocal claimed_all
@@ -315,7 +315,7 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
         claimed_all = 0 < len(result.claims) < wanted
         return result
 
-    monkeypatch.setattr(WorkerClaims, "record_and_claim", noted)
+    monkeypatch.setattr(WorkerClaims, "claim", noted)
     enqueue(work)
     jobs.tick()
     assert brought == [1]
