@@ -20,8 +20,7 @@ from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db import connection
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import admission
-from flask_cronjobs.engine.worker import keeper as keeper_module
+from flask_cronjobs.engine.worker import admission, options
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
@@ -174,7 +173,7 @@ class TestProgress:
         part: str,
         enqueue: Enqueue,
     ) -> None:
-        monkeypatch.setattr(keeper_module, "RETRY_FOR", 0.0)
+        monkeypatch.setattr(options, "RETRY_FOR", 0.0)
         sent = lose_answer(db, "SET progress", times=2, when=part)
         enqueue(lambda: current_run.progress(0.9), retry=False)
         assert jobs.tick().succeeded == 1
@@ -208,7 +207,7 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     enqueue: Enqueue,
 ) -> None:
     monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
-    monkeypatch.setattr(keeper_module, "RETRY_FOR", 0.1)
+    monkeypatch.setattr(options, "RETRY_FOR", 0.1)
     state = state_of(app)
     object.__setattr__(state.settings, "lease", 2)
     calls: list[int] = []
