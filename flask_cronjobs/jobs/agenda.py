@@ -20,6 +20,7 @@ from ..models.conditions import KEYED, SCHEDULED, UNKEYED
 from ..registry.options import is_moment
 from ..schedule import Schedule
 from ..schedule.cron_text import parse_zone
+from .backlog import first_due
 from .definitions.views import HORIZON, last_runs
 from .humanize import parse_age
 from .reader import (
@@ -33,8 +34,7 @@ from .reader import (
     count_of,
     reading,
 )
-from .runs.list import seconds_taken
-from .waiting import first_due
+from .runs.rows import seconds_taken
 
 #: How far back and ahead a page shows, unless somebody asks for more or less, and at most.
 HOURS, MOST = timedelta(hours=12), timedelta(days=7)
