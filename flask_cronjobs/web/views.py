@@ -14,7 +14,6 @@ from ..jobs.batches import views as batches_report
 from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
-from ..jobs.eligibility import list_pauses
 from ..jobs.error_groups import STATES as ERROR_STATES
 from ..jobs.error_groups import list_errors
 from ..jobs.health import headline_of, tone_of
@@ -22,6 +21,7 @@ from ..jobs.once_effects import list_effects
 from ..jobs.operations import list_operations
 from ..jobs.orders import list_key_orders
 from ..jobs.overview import read_overview
+from ..jobs.pauses import list_pauses
 from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
