@@ -11,11 +11,11 @@ import click
 
 from ..jobs.agenda import Agenda, NextRun, Piece, next_runs, read_agenda, span_of
 from ..jobs.attention import NEEDS
+from ..jobs.backlog import Due, due, next_due
 from ..jobs.definitions import actions
 from ..jobs.definitions.actions import Target, only
 from ..jobs.definitions.actions import remove as remove_definition
 from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
-from ..jobs.eligibility import Due, due, next_due
 from ..jobs.humanize import duration, late, minute, plural, seconds_since
 from ..jobs.reader import Page, Reader, reading
 from ..jobs.state import State, state_of
@@ -256,8 +256,10 @@ def _print_agenda(found: Agenda, past: bool) -> None:
     for delayed in found.delayed:
         said = f"{delayed.count.of('delayed run')} of {delayed.task}, from {moment(delayed.first)}"
         click.echo(one_line(said))
-    if found.more:
-        click.echo(f"Only the {len(found.lanes)} definitions that run next are listed.")
+    if found.number.value > len(found.lanes):
+        click.echo(
+            f"Only those that run next: {found.number.shown(len(found.lanes), 'definition')}."
+        )
 
 
 def _about(piece: Piece, expected: float | None) -> tuple[str, str]:

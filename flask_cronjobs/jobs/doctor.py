@@ -15,7 +15,7 @@ from ..db.dialect import clock_shift
 from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
-from .attention import CHECK, unrecorded
+from .definitions.needs import CHECK, unrecorded
 from .definitions.views import DefinitionView, bare_definitions
 from .doctor_database import database, executors, schema, versions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures

@@ -22,11 +22,12 @@ from sqlalchemy import (
 
 from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, RUNNING, STOPS
-from .attention import CHECK, Late, Missed, late_definitions, missed_slots
-from .eligibility import PauseView, Stalled, list_pauses, oldest_due, ours, stalled
+from .backlog import handed, oldest_due, overdue
+from .definitions.needs import CHECK, Late, Missed, late_definitions, missed_slots
 from .humanize import Link, ago, capitalized, duration, plural, seconds_since
 from .once_effects import in_doubt
 from .orders import behind_dead
+from .pauses import PauseView, list_pauses
 from .queues import Silence, find_silence
 from .reader import (
     CAP,
@@ -41,8 +42,8 @@ from .reader import (
     read_once,
     reading,
 )
+from .stalled import Stalled, stalled
 from .ticks import did_its_work
-from .waiting import handed, overdue
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
 #: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
@@ -402,7 +403,7 @@ def _figures(reader: Reader, oldest: float | None) -> Figures:
         "doubts": in_doubt(reader.dialect),
         **({"handed": handed(now)} if executors else {}),
     }
-    late = [capped(each.where(*ours(reader))) for each in overdue(reader)] if is_overdue else []
+    late = [capped(each) for each in overdue(reader)] if is_overdue else []
     row = reader.rows(
         select(
             *(capped(each).label(name) for name, each in counted.items()),

@@ -20,7 +20,7 @@ from ..jobs.definitions.views import Cell
 from ..jobs.history import Mark
 from ..jobs.humanize import capitalized, since
 from ..jobs.runs.detail import RunView
-from ..jobs.runs.list import RunRow
+from ..jobs.runs.rows import RunRow
 from ..jobs.ticks import Bucket
 from ..jobs.trends import Period
 from ..text import cut, printable

@@ -22,12 +22,11 @@ from sqlalchemy import (
     union_all,
 )
 
-from ..models.columns import UNREADABLE
-from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
-from .definitions.slots import slots_of
-from .humanize import Link, duration, minute, plural, seconds_since
-from .once_effects import is_in_doubt
-from .reader import (
+from ...models.columns import UNREADABLE
+from ...models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
+from ..humanize import Link, duration, minute, plural, seconds_since
+from ..once_effects import is_in_doubt
+from ..reader import (
     DEFINITIONS,
     EFFECTS,
     RUNS,
@@ -41,7 +40,8 @@ from .reader import (
     readable,
     values_of,
 )
-from .trends import Slowdown, slow_tasks
+from ..trends import Slowdown, slow_tasks
+from .slots import slots_of
 
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
 _LOOKED_AT = 2000
