@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import click
 
 from ..jobs.agenda import Agenda, NextRun, Piece, next_runs, read_agenda, span_of
-from ..jobs.attention import NEEDS
 from ..jobs.backlog import Due, due, next_due
 from ..jobs.definitions import actions
 from ..jobs.definitions.actions import Target, only
 from ..jobs.definitions.actions import remove as remove_definition
+from ..jobs.definitions.needs import NEEDS
 from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
 from ..jobs.humanize import duration, late, minute, plural, seconds_since
 from ..jobs.reader import Page, Reader, reading
