@@ -20,7 +20,7 @@ from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions import slots
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
-from flask_cronjobs.jobs.runs import record_and_claim
+from flask_cronjobs.jobs.runs import claim
 from flask_cronjobs.jobs.runs.claim import Answer, ClaimRequest
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.registry import DefinitionSpec
@@ -49,7 +49,7 @@ class Kit:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.books = Bookkeeping(engine, patience=20)
-        self.claims = Bound(record_and_claim, self.books)
+        self.claims = Bound(claim, self.books)
         self.definitions = Bound(definitions, self.books)
         self.slots = Bound(slots, self.books)
         self.effects = Bound(once_effects, self.books)

@@ -22,9 +22,8 @@ from flask_cronjobs.engine.worker import held_runs
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.jobs.runs import changes
-from flask_cronjobs.jobs.runs.claim import Answer
+from flask_cronjobs.jobs.runs.claim import Answer, record_and_claim
 from flask_cronjobs.jobs.runs.leases import progress, renew
-from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition
 from tests.engine.conftest import stop_keepers

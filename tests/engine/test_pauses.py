@@ -9,8 +9,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
 from flask_cronjobs import CronJobs, NotFound
+from flask_cronjobs.jobs.backlog import due
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.eligibility import due
 from flask_cronjobs.jobs.health import headline_of, read_verdict_and_figures, tone_of
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobPause, JobRun

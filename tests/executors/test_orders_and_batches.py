@@ -125,7 +125,7 @@ def test_a_turn_that_another_worker_is_giving_is_waited_for(
     def book() -> None: ...
 
     run = book.using(commit=True).enqueue()
-    send = WorkerClaims.record_and_claim
+    send = WorkerClaims.claim
     looks: list[None] = []
 
     def claim_nothing_first(self: WorkerClaims, *args: Any, **more: Any) -> Answer:
@@ -135,7 +135,7 @@ def test_a_turn_that_another_worker_is_giving_is_waited_for(
                 return Answer()
         return send(self, *args, **more)
 
-    monkeypatch.setattr(WorkerClaims, "record_and_claim", claim_nothing_first)
+    monkeypatch.setattr(WorkerClaims, "claim", claim_nothing_first)
     jobs.tick()
     assert [each.id for each in executor.sent] == [run.id]
 

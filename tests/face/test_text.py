@@ -8,16 +8,15 @@ import time
 
 import pytest
 
-from flask_cronjobs.text import (
+from flask_cronjobs.redaction import (
     MAX_ERROR,
     MAX_STACK,
-    clean,
-    cut,
     error_text,
     safe_text,
     stack_text,
     type_name,
 )
+from flask_cronjobs.text import clean, cut
 
 
 class Unspeakable(Exception):

@@ -323,7 +323,7 @@ class Pace:
     """When to look for runs. It belongs to the keeper's thread.
 
     :param asks_server: whether each look is the work of a server.
-    :ivar slot_at: when the next slot of a rate comes, by `time.monotonic`: then it looks again.
+    :ivar next_start: when the next start of a rate comes, by `time.monotonic`: then it looks again.
     """
 
     def __init__(self, listener: Listener, asks_server: bool) -> None:
@@ -333,7 +333,7 @@ class Pace:
         self._woken_at = float("-inf")
         self._got_runs_at = time.monotonic()
         self._settled_at = 0.0
-        self.slot_at: float = float("inf")
+        self.next_start: float = float("inf")
 
     @property
     def exhausted(self) -> bool:
@@ -345,7 +345,7 @@ class Pace:
         """Whether it is too soon to look again after such a claim."""
         since = self._nothing_since
         return since is not None and time.monotonic() < min(
-            since + self._between_looks, self.slot_at
+            since + self._between_looks, self.next_start
         )
 
     @property
@@ -356,7 +356,7 @@ class Pace:
     @property
     def next_look(self) -> float:
         """For how many seconds to wait while there is no work."""
-        return min(self._between_looks, max(0.0, self.slot_at - time.monotonic()))
+        return min(self._between_looks, max(0.0, self.next_start - time.monotonic()))
 
     @property
     def _between_looks(self) -> float:

@@ -18,23 +18,22 @@ from collections.abc import Sequence
 from functools import partial
 
 from ...db import failpoints
-from ...db.connection import Bookkeeping, is_locked
+from ...db.connection import is_locked
 from ...errors import DatabaseTrouble
 from ...jobs import ticks
 from ...jobs.batches.ending import end_batches
 from ...jobs.runs.claim import Answer
 from ...jobs.runs.leases import progress as write_progress
-from ...jobs.state import State, Throttle
+from ...jobs.state import Throttle
 from ...log import Outage, logger
 from ...signals import notify
 from ...types import Outcome
-from ..threads import Precedence
 from .admission import LONG, NOTHING, POLL, Admission, Listener, Pace, Wanted
 from .announcer import Announcer
 from .claims import WorkerClaims
 from .held_runs import HeldRuns
 from .monitor import RunMonitor
-from .options import WorkOptions
+from .options import KeeperConnection, WorkOptions
 from .output import OutputWriter
 from .runner import Runner
 
@@ -51,25 +50,6 @@ STOP_FOR = 0.2
 ANNOUNCE_WITHIN = 60.0
 #: The same where a handler that does not end has its process ended, in seconds.
 LAST_WORDS_WITHIN = 5.0
-
-#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
-STATEMENTS_IN_LEASE = 8
-#: How long the keeper's connection retries a statement before the keeper looks after its runs.
-RETRY_FOR = 0.5
-
-
-class KeeperConnection(Bookkeeping):
-    """A connection for a keeper, which goes before the runs of its worker.
-
-    :ivar precedence: says whether the keeper is at work.
-    """
-
-    def __init__(self, state: State, precedence: Precedence | None = None) -> None:
-        self.precedence: Precedence = precedence or Precedence()
-        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
-        super().__init__(
-            state.engine, patience=RETRY_FOR, limit=limit, waiting=self.precedence.lent
-        )
 
 
 class Keeper(threading.Thread):
@@ -146,7 +126,7 @@ class Keeper(threading.Thread):
             while not self._finished():
                 self._collect()
                 self._iteration_began = time.monotonic()
-                self._record_and_claim()
+                self._refill()
                 self._end_batches()
                 self._look_after()
             self._claims.release_unheard(now=True)
@@ -227,7 +207,7 @@ class Keeper(threading.Thread):
         at_work = self._runner.at_work
         return bool(at_work) and time.monotonic() - at_work[-1].since > LONG
 
-    def _record_and_claim(self) -> None:
+    def _refill(self) -> None:
         """Record what came, and claim what is wanted."""
         wanted = self._wanted()
         try:
@@ -241,7 +221,7 @@ class Keeper(threading.Thread):
             if outcomes:
                 failpoints.reach("before-finalize")
             sent = time.monotonic()
-            answer = self._claims.record_and_claim(
+            answer = self._claims.claim(
                 outcomes,
                 wanted.limit,
                 idle=self._held_runs.idle,
@@ -253,7 +233,7 @@ class Keeper(threading.Thread):
             self._endure(trouble)
             return
         self._trouble.over("The database")
-        self._pace.slot_at = self._claims.rates.next_at
+        self._pace.next_start = self._claims.rates.next_at
         if wanted.limit > 0:
             self._has_asked = True
             self._admission.received(wanted, answer.claims)

@@ -1,21 +1,26 @@
-"""What one worker does, and until when."""
+"""What one worker does, until when, and by which connection its keeper does so."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from ...db.connection import Bookkeeping
 from ...jobs.humanize import plural, print_age
-from ...jobs.runs.record_and_claim import QueueLook
+from ...jobs.runs.claim import QueueLook
+from ...jobs.state import State
 from ...registry.options import Rate
 from ...signals import News, unheard
-
-if TYPE_CHECKING:
-    from .keeper import KeeperConnection
+from ..threads import Precedence
 
 #: By how much to divide what the system says of memory, to get MB.
 _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
+
+#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
+STATEMENTS_IN_LEASE = 8
+#: How long the keeper's connection retries a statement before the keeper looks after its runs.
+RETRY_FOR = 0.5
 
 
 class Limits(NamedTuple):
@@ -76,6 +81,20 @@ class ResidentWorker(NamedTuple):
     listening: Callable[[], bool]
     wake: Callable[[], None]
     fail: Callable[[BaseException], None]
+
+
+class KeeperConnection(Bookkeeping):
+    """A connection for a keeper, which goes before the runs of its worker.
+
+    :ivar precedence: says whether the keeper is at work.
+    """
+
+    def __init__(self, state: State, precedence: Precedence | None = None) -> None:
+        self.precedence: Precedence = precedence or Precedence()
+        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
+        super().__init__(
+            state.engine, patience=RETRY_FOR, limit=limit, waiting=self.precedence.lent
+        )
 
 
 class WorkOptions(NamedTuple):

@@ -14,7 +14,8 @@ from ...db.connection import Bookkeeping
 from ...db.errors import still_locked
 from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
-from ...text import HIDDEN, one_line, redacted
+from ...redaction import HIDDEN, redacted
+from ...text import one_line
 from ...types import JSON, STATUSES, TERMINAL, Outcome, Status
 from ..batches import rows as store_batches
 from ..batches.ending import end_batches, family, telling
@@ -25,7 +26,8 @@ from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, find_run, key_holder
 from .filters import RunFilter, words
-from .list import MOST_MATCHING, Matching, RunRow, matching, rows_of
+from .list import MOST_MATCHING, Matching, matching
+from .rows import RunRow, rows_of
 from .search import SEARCH_ALL_FOR, SEARCH_FOR, wanted
 
 #: Called with how many more runs are done, for a progress bar.

@@ -17,7 +17,7 @@ from ...models.conditions import HANDED, HOLDS_KEY, sql_list
 from ...types import Status
 from ..batches.rows import halted, hold_batches, recount, reopen
 from ..operations import Act, Operation, note
-from ..run_columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter, rate_mark
+from .columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter, rate_mark
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")

@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import Row, and_, case, false, func, or_, select, true
 
-from ...text import redacted
+from ...redaction import redacted
 from ...types import JSON, Status, without_secret
-from ..attention import latest_dead
-from ..eligibility import PauseView, list_pauses, stopping
+from ..definitions.needs import latest_dead
 from ..humanize import Fact, Link, duration, known, plural, seconds_since, since
 from ..operations import OperationView, operations_on
 from ..outcomes import FAILURES_KEPT
+from ..pauses import PauseView, list_pauses, stopping
 from ..reader import (
     BATCHES,
     FAILURES,
@@ -31,9 +31,9 @@ from ..reader import (
     record,
 )
 from ..step_views import StepView, steps_of
-from .list import RunRow, run_row, with_definition
+from .rows import RunRow, run_row, with_definition
 from .search import shown_keys
-from .waits import Wait, position, waits_of
+from .wait_reasons import Wait, position, waits_of
 
 #: How many outputs a view has: each may have 64 kB.
 OUTPUTS_SHOWN = 10
@@ -402,7 +402,7 @@ _OWN = re.compile(
         (?: cli | db | engine | executors | jobs | models | registry | schedule | testing
             | web ) [/\\]
         | (?: __init__ | batch | config | errors | extension | gunicorn | log | methods
-            | once | signals | steps | task | text | types ) \.py )"""
+            | once | redaction | signals | steps | task | text | types ) \.py )"""
 )
 
 

@@ -20,10 +20,11 @@ from sqlalchemy import (
 )
 
 from ...models.conditions import RUNNABLE
-from ...text import one_line, strip_credentials
+from ...redaction import strip_credentials
+from ...text import one_line
 from ...types import Status
-from ..eligibility import not_paused
 from ..humanize import duration
+from ..pauses import not_paused
 from ..reader import BATCHES, DEFINITIONS, RUNS, Reader
 
 Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]

@@ -22,7 +22,7 @@ from ...db.dialect import Dialect, dialect_of
 from ...models import JobRun
 from ...models.conditions import HOLDS_KEY
 from ...types import JSON
-from ..run_columns import NEW_RUN, due_sql, insert_into_runs, parameter
+from .columns import NEW_RUN, due_sql, insert_into_runs, parameter
 from .insert import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
 
 #: How many rows one statement carries.

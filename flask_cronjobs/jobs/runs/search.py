@@ -15,7 +15,8 @@ from sqlalchemy import Row, Text, and_, case, func, or_, select, text, union_all
 from sqlalchemy import cast as as_type
 
 from ...models.conditions import KEYED, ORDERED
-from ...text import HIDDEN, one_line, redacted, shortened
+from ...redaction import HIDDEN, redacted
+from ...text import one_line, shortened
 from ...types import JSON
 from ..humanize import Link
 from ..reader import BATCHES, DEFINITIONS, RUNS, Reader, Source, is_one_of, readable, reading

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert
 
 from flask_cronjobs.jobs.runs import candidates
-from flask_cronjobs.jobs.runs.record_and_claim import LOOKED_AT
+from flask_cronjobs.jobs.runs.claim import LOOKED_AT
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit
 from tests.marks import on_postgresql

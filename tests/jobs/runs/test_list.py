@@ -30,7 +30,7 @@ from flask_cronjobs.jobs.runs.list import (
 )
 from flask_cronjobs.jobs.runs.search import Showing, find_place, showing, shown_key
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.text import redacted
+from flask_cronjobs.redaction import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
 from tests.plans import sent_by
 from tests.rows import Rows, ago, view_of

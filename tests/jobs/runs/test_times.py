@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from flask_cronjobs.jobs.runs.list import RunRow
+from flask_cronjobs.jobs.runs.rows import RunRow
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 

@@ -1,22 +1,23 @@
-"""Why each run that has not begun waits: one list of reasons, for lists, pages and commands."""
+"""Why one run that has not begun waits: a list of reasons, for lists, pages and commands.
+
+How much waits, `backlog` says; `stalled` what may wait for ever.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Row, and_, case, func, or_, select, text
 
 from ...models.conditions import KEYED, ORDERED, UNKEYED
 from ...registry.options import Rate
-from ..eligibility import PauseView, list_pauses, not_paused, stopping
 from ..humanize import duration, late, seconds_since, since
+from ..pauses import PauseView, list_pauses, not_paused, stopping
 from ..queues import ends, is_unserved
 from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
-
-if TYPE_CHECKING:
-    from .list import RunRow
+from .rows import RunRow
 
 Kind: TypeAlias = Literal[
     "turn",
@@ -53,7 +54,7 @@ class _Waiting(NamedTuple):
 
     :ivar holder: one of the runs that have the shares of its key, if all are taken.
     :ivar before: in a strict order, the run that must end first.
-    :ivar slot_at: if it waits for its rate, when the next slot of its key comes.
+    :ivar next_start: if it waits for its rate, when the next start of its key comes.
     :ivar step: the durable step at which it waits, behind its kind: ``wait approved``.
     """
 
@@ -65,7 +66,7 @@ class _Waiting(NamedTuple):
     holder: Row[Any] | None = None
     before: Row[Any] | None = None
     step: str | None = None
-    slot_at: datetime | None = None
+    next_start: datetime | None = None
 
     @property
     def now(self) -> datetime:
@@ -92,7 +93,7 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
                 holder=known.get(keys[row.id].holder),
                 before=known.get(keys[row.id].before),
                 step=keys[row.id].step,
-                slot_at=_slot_at(keys[row.id]),
+                next_start=_next_start(keys[row.id]),
             )
         )
         for row in waiting
@@ -127,8 +128,8 @@ def _of_keys(ids: Sequence[int]) -> Any:
     ).select_from(own.outerjoin(RATES, rate))
 
 
-def _slot_at(row: Row[Any]) -> datetime | None:
-    """Return when the next slot comes of the rate for which a run waits, by the row of its key."""
+def _next_start(row: Row[Any]) -> datetime | None:
+    """Return when the next start comes of the rate for which a run waits, by the row of its key."""
     if row.tat is None:
         return None
     return Rate(timedelta(seconds=row.period), row.burst).opens(row.tat)
@@ -177,11 +178,11 @@ def _unserved(waiting: _Waiting) -> Iterable[Wait]:
 
 
 def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
-    slot_at = waiting.slot_at
-    if slot_at is None or waiting.row.run_at > waiting.now:
+    next_start = waiting.next_start
+    if next_start is None or waiting.row.run_at > waiting.now:
         return
-    since_slot = seconds_since(slot_at, waiting.now)
-    when = "a worker takes the next" if since_slot > -1 else f"next {late(since_slot)}"
+    since_start = seconds_since(next_start, waiting.now)
+    when = "a worker takes the next" if since_start > -1 else f"next {late(since_start)}"
     yield Wait("rate", f"for its rate, {when}", f"for its rate, {when}")
 
 
