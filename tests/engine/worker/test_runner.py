@@ -19,7 +19,8 @@ from sqlalchemy import func, select, text
 from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, Snooze, signals
 from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.types import JSON, Claim, Outcome
+from flask_cronjobs.types import Claim, Outcome
+from tests.kit import heard
 
 from .conftest import GIVEN_BACK, Enqueue, both_kinds, ends, holders, of_kind, raising
 
@@ -303,14 +304,9 @@ class TestTeardown:
     def test_that_raises_after_an_atomic_commit_is_logged_and_changes_nothing(
         self, app: Flask, perform: Any, break_down: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        heard: list[tuple[str, JSON]] = []
-
-        def hear(sender: Flask, outcome: Outcome) -> None:
-            heard.append((outcome.kind, outcome.result))
-
-        with signals.run_succeeded.connected_to(hear, app):
+        with heard(signals.run_succeeded) as told:
             run = perform(break_down(asyncio.CancelledError("teardown")), atomic=True)
-        assert heard == [("succeeded", "kept")]
+        assert [(outcome.kind, outcome.result) for outcome in told] == [("succeeded", "kept")]
         assert (run.status, run.result) == ("succeeded", "kept")
         assert "CancelledError: teardown" in caplog.text
         assert "lease lost" not in caplog.text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -39,7 +38,8 @@ from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.registry.options import EnqueueOptions
-from flask_cronjobs.types import STATUSES, TERMINAL, Outcome, Status
+from flask_cronjobs.types import STATUSES, TERMINAL, Status
+from tests.kit import heard
 from tests.rows import Rows, ago
 
 
@@ -88,7 +88,7 @@ def test_discarded_run_ends_cancelled_from_now_on_and_can_be_retried(
 ) -> None:
     run_id = rows.run("dead", age=20 * 86400, last_error="boom", error_type="ValueError")
     rows.failure(run_id, 1)
-    with heard() as told:
+    with heard(run_cancelled) as told:
         assert DISCARD.one(state, run_id, "ada").status == "cancelled"
     run = rows.get(run_id)
     assert (run.status, run.error_type) == ("cancelled", "Discarded")
@@ -104,7 +104,7 @@ def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
     state: State, rows: Rows, status: str
 ) -> None:
     run_id = rows.run(status)
-    with heard() as told:
+    with heard(run_cancelled) as told:
         assert CANCEL.one(state, run_id, "ada").status == "cancelled"
         CANCEL.one(state, rows.run("running"))  # Of this, its worker tells.
     run = rows.get(run_id)
@@ -113,18 +113,6 @@ def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
     assert [(each.id, each.kind, each.error) for each in told] == [
         (run_id, "cancelled", "cancelled by ada")
     ]
-
-
-@contextmanager
-def heard() -> Generator[list[Outcome]]:
-    """The outcomes of which `run_cancelled` tells in this block."""
-    told: list[Outcome] = []
-
-    def hear(sender: object, outcome: Outcome) -> None:
-        told.append(outcome)
-
-    with run_cancelled.connected_to(hear):
-        yield told
 
 
 def run_now(*args: Any, **kwargs: Any) -> int:
