@@ -30,7 +30,6 @@ from .insert_many import (
     Inserted,
     NewRow,
     delete_runs,
-    insert_keyed_runs,
     insert_runs,
 )
 from .uncommitted import note_enqueued
@@ -76,9 +75,8 @@ def enqueue_one(
         run.is_new = became == "new"
         if became != "found":
             note_enqueued(session, f"{task.name} (run {run.id})")
-        else:
-            if warning := _conflict(state.settings, run, task.name, values["payload"]):
-                logger.warning("%s", warning)
+        elif warning := _conflict(state.settings, run, task.name, values["payload"]):
+            logger.warning("%s", warning)
     return run
 
 
@@ -182,30 +180,26 @@ def _insert_all(
     """Insert *rows*, and add what became of them to *ids*; return whether a new one is due."""
     session, shared = state.db.session(), policy_columns(task, state.settings, options)
     due = False
-    for chunk, keyed in _chunks(rows):
+    for chunk in _chunks(rows):
         shared["batch_id"] = batch_of(state, session)
         with explaining_missing_tables(state):
-            if keyed:
-                found = insert_keyed_runs(session, shared, chunk)
-                ids += [one.id for one in found]
-                ids.is_new += [one.holder is None for one in found]
-                _tell_conflicts(state.settings, task, chunk, found, len(ids) - len(chunk))
-            else:
-                ids += insert_runs(session, shared, chunk)
-                ids.is_new += [True] * len(chunk)
+            found = insert_runs(session, shared, chunk)
+        ids += [one.id for one in found]
+        ids.is_new += [one.holder is None for one in found]
+        _tell_conflicts(state.settings, task, chunk, found, len(ids) - len(chunk))
         new = ids.is_new[-len(chunk) :]
         due = due or any(_is_due(options, row) for row in compress(chunk, new))
     return due
 
 
-def _chunks(rows: Iterator[NewRow]) -> Iterator[tuple[list[NewRow], bool]]:
-    """Yield *rows* in lists, each with whether there are idempotency keys.
+def _chunks(rows: Iterator[NewRow]) -> Iterator[list[NewRow]]:
+    """Yield *rows* in lists.
 
     Runs with keys are inserted in the order of the keys, so all that follow are in one list.
     """
     while chunk := list(islice(rows, CHUNK)):
         keyed = any(row.idempotency_key is not None for row in chunk)
-        yield [*chunk, *rows] if keyed else chunk, keyed
+        yield [*chunk, *rows] if keyed else chunk
 
 
 def _tell_conflicts(

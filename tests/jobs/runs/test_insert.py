@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert import GIVEN, insert_run
-from flask_cronjobs.jobs.runs.insert_many import Inserted, NewRow, insert_keyed_runs
+from flask_cronjobs.jobs.runs.insert_many import Inserted, NewRow, insert_runs
 from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 
@@ -102,7 +102,7 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
         try:
             for _ in range(3):
                 with Session(kit.engine) as session:
-                    made = insert_keyed_runs(session, SHARED, keyed(*keys[:30], None))
+                    made = insert_runs(session, SHARED, keyed(*keys[:30], None))
                     session.commit()
                 for key, one in zip(keys[:30], made[:30], strict=True):
                     found[key].add(one.id)
@@ -141,7 +141,7 @@ def race(
 
     def first() -> None:
         with Session(kit.engine) as session:
-            made["first"] = insert_keyed_runs(session, SHARED, rows)
+            made["first"] = insert_runs(session, SHARED, rows)
             inserted.set()
             go_on.wait(30)
             end(session)
@@ -150,7 +150,7 @@ def race(
         inserted.wait(30)
         threading.Timer(0.2, go_on.set).start()
         with Session(kit.engine) as session:
-            made["second"] = insert_keyed_runs(session, SHARED, others)
+            made["second"] = insert_runs(session, SHARED, others)
             session.commit()
 
     in_threads(first, second)
@@ -162,7 +162,7 @@ def test_runs_are_told_apart_without_a_sequence_to_reserve_ids_from(kit: Kit) ->
     if kit.engine.dialect.name == "postgresql":
         kit.sql("ALTER SEQUENCE job_runs_id_seq OWNED BY NONE")
     with Session(kit.engine) as session:
-        made = insert_keyed_runs(session, SHARED, keyed("b", "a", None))
+        made = insert_runs(session, SHARED, keyed("b", "a", None))
         session.commit()
     keys = {row.id: row.idempotency_key for row in kit.all_rows()}
     assert [keys[one.id] for one in made] == ["b", "a", None]
