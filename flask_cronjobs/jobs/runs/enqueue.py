@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from datetime import timedelta
 from itertools import compress, islice
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -21,7 +20,7 @@ from ...models import JobRun
 from ...registry.handler import Handler, payload_columns, policy_columns, run_columns
 from ...registry.options import EnqueueOptions, NewRun
 from ...types import RunIds
-from ..humanize import plural
+from ..humanize import duration, plural
 from ..state import State
 from .insert import insert_run, writing_connection
 from .insert_many import (
@@ -213,21 +212,19 @@ def _tell_conflicts(
 
     :param first: the place of the first row among all that were given.
     """
-    told = 0
-    for place, (row, one) in enumerate(zip(rows, found, strict=True)):
-        if one.holder is None:
-            continue
+    warnings: list[str] = []
+    for place, (row, one) in enumerate(zip(rows, found, strict=True), first):
         try:
-            warning = _conflict(settings, one.holder, task.name, row.payload)
+            said = one.holder and _conflict(settings, one.holder, task.name, row.payload)
         except KeyConflict as error:
-            raise KeyConflict(f"payloads[{first + place}]: {error}") from None
-        told += warning is not None
-        if warning is not None and told <= TOLD:
-            logger.warning("%s", warning)
-    if told > TOLD:
+            raise KeyConflict(f"payloads[{place}]: {error}") from None
+        warnings += [said] if said else []
+    for warning in warnings[:TOLD]:
+        logger.warning("%s", warning)
+    if more := len(warnings[TOLD:]):
         logger.warning(
             "%d more idempotency keys that were given for the task %s are held in the same way.",
-            *(told - TOLD, task.name),
+            *(more, task.name),
         )
 
 
@@ -261,21 +258,15 @@ def _conflict(settings: Settings, run: Holder | JobRun, task: str, payload: str)
 
 
 def _status(settings: Settings, run: Holder | JobRun) -> str:
-    """Return what *run* is, and until when it has its key: in UTC, as all that an app logs."""
+    """Return what *run* is, and for how long it has its key: in UTC, as all that an app logs."""
     if run.unique_while is not None:
         until = "has ended" if run.unique_while == "pending" else "begins"
         return f"is {run.status} and holds the key until it {until}"
     if run.finished_at is None:
         return f"is {run.status} and holds the key until its row is pruned, after it has ended"
     kept = settings.retention_dead if run.status == "dead" else settings.retention
-    try:
-        until = f"about {run.finished_at + timedelta(seconds=kept):%Y-%m-%d %H:%M} UTC"
-    except OverflowError:
-        until = "its row is deleted"
-    return (
-        f"is {run.status} since {run.finished_at:%Y-%m-%d %H:%M} UTC and holds the key until "
-        f"{until}, when its row is pruned"
-    )
+    since = f"{run.finished_at:%Y-%m-%d %H:%M} UTC"
+    return f"is {run.status} since {since} and holds the key for {duration(kept)} from then"
 
 
 def _is_due(options: EnqueueOptions, row: NewRow | None = None) -> bool:
