@@ -37,7 +37,7 @@ from ..backlog import first_due, overdue
 from ..reader import RUNS, Page, Query, Reader, Source, reading
 from .filters import RunFilter
 from .rows import RunRow, rows_of
-from .search import SEARCH_ALL_FOR, SEARCH_FOR, Hit, named, showing
+from .search import SEARCH_ALL_FOR, SEARCH_FOR, Found, Hit, named, showing
 from .wait_reasons import Wait, waits_of
 
 #: The columns by which runs are listed.
@@ -244,19 +244,6 @@ def _conditions(
     return [*found, RUNS.c.status.in_(statuses)] if statuses else found
 
 
-class Found(NamedTuple):
-    """The runs of a page.
-
-    :ivar rows: their ids and times, each with the fields of a `Cursor`.
-    :ivar floor: the last row of a search that was cut short.
-    :ivar hits: where the rows show what is searched, by their ids.
-    """
-
-    rows: Sequence[Any]
-    floor: Any
-    hits: Mapping[int, Hit] = {}
-
-
 def page_ids(
     reader: Reader,
     which: RunFilter,
@@ -292,10 +279,10 @@ def page_ids(
     rows = reader.rows(_first(found, most, order, fenced))
     if which.search is None:
         return Found(rows, floor)
-    shown, looked, hits = showing(reader, which.search, rows, limit + 1, seconds)
-    if looked < len(rows) or looked >= window:
-        floor = rows[looked - 1]
-    return Found(shown, floor, hits)
+    shown = showing(reader, which.search, rows, limit + 1, seconds)
+    if shown.floor is not None:
+        return shown
+    return shown._replace(floor=rows[-1] if len(rows) >= window else floor)
 
 
 def _is_wide(which: RunFilter, statuses: Sequence[Status] = ()) -> bool:
