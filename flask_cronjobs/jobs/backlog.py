@@ -129,7 +129,7 @@ def _counted(d: Dialect, by: str) -> str:
 
 
 def overdue(reader: Reader) -> list[Query]:
-    """Return statements for the runs that could run, and were due `CRONJOBS_HEALTH_OVERDUE` ago.
+    """Return statements for our runs that could run, and were due `CRONJOBS_HEALTH_OVERDUE` ago.
 
     1. Those without a concurrency key, and those with one: each kind has its own partial index. Of
        the latter those whose key is below its limit.
@@ -139,7 +139,7 @@ def overdue(reader: Reader) -> list[Query]:
     due = select(RUNS.c.id, RUNS.c.run_at).where(RUNS.c.run_at <= before)
     keyed = due.add_cte(_TAKEN).where(text(KEYED), text(_HAS_SHARE))
     in_brokers = [handed(before)] if reader.state.settings.executors else []
-    return [due.where(text(UNKEYED)), keyed, *in_brokers]
+    return [each.where(*ours(reader)) for each in (due.where(text(UNKEYED)), keyed, *in_brokers)]
 
 
 def handed(before: datetime) -> Query:

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup, escape
 
 from ..jobs.agenda import Lane, Piece
+from ..jobs.definitions.needs import NEEDS as NEEDS
 from ..jobs.definitions.views import Cell
 from ..jobs.history import Mark
 from ..jobs.humanize import capitalized, since

@@ -66,7 +66,7 @@ def test_overview_shows_verdict_definitions_dead_orphans_and_doubts(
         "OSError",
         "gone",
         "4 succeeded",
-        "effect in doubt (",
+        "effect is in doubt (",
         "dead in 24 h 1",
     ):
         assert part in output

@@ -145,15 +145,15 @@ def test_this_host_s_clock_is_compared(state: State, monkeypatch: pytest.MonkeyP
 #: What `make_faults` has made wrong: the ids, each with its level, and a part of what is said.
 FAULTS = {
     "host-clock": ("warning", "The clock of skewed was 1 min 30 s behind the database's"),
-    "overdue": ("error", "Work has been waiting for 1 h"),
+    "overdue": ("error", "work has been waiting for 1 h"),
     "stale-runs": ("warning", "The next tick takes back 1 running run."),
     "dead": ("warning", "1 run ended dead in the last 24 h"),
     "orphaned-task": ("warning", "the task 'gone'. Waiting for code that does: 1 run"),
     "broken-definition": ("error", "The definition 'known' is broken and never due"),
     "orphaned-definition": ("warning", "The definition 'customer' is for the task 'gone'"),
     "undeclared-definition": ("info", "The definition 'former' came from code"),
-    "effects-in-doubt": ("warning", "1 effect in doubt"),
-    "stopped-keys": ("warning", "Strict order is stopped by 1 dead run: 0 runs wait behind"),
+    "effects-in-doubt": ("warning", "1 effect is in doubt"),
+    "stopped-keys": ("warning", "strict order is stopped by 1 dead run: 0 runs wait behind"),
     "pruning": ("warning", "Pruning is 5 h behind"),
 }
 
