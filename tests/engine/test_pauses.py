@@ -81,15 +81,6 @@ def test_runs_of_a_paused_queue_wait(
     assert sorted(seen) == sorted(tasks)
 
 
-def test_tick_of_a_paused_queue_alone_runs_nothing_else(
-    jobs: CronJobs, tasks: dict[str, Any], seen: list[str]
-) -> None:
-    jobs.pause(queue="mail")
-    enqueue_all(tasks)
-    jobs.tick(queues=("mail",))
-    assert seen == []
-
-
 def test_backlog_of_a_paused_task_is_passed_over(
     jobs: CronJobs, db: SQLAlchemy, tasks: dict[str, Any], seen: list[str]
 ) -> None:
@@ -159,12 +150,6 @@ def test_resuming_one_leaves_the_others_paused(
         ("queue", "plain"),
         ("task", "keyed"),
     ]
-
-
-def test_task_and_queue_of_one_name_are_two(jobs: CronJobs, tasks: dict[str, Any]) -> None:
-    jobs.pause(queue="send")
-    enqueue_all(tasks)
-    assert jobs.tick().succeeded == 4
 
 
 def test_what_cannot_be_paused_is_refused(jobs: CronJobs, tasks: dict[str, Any]) -> None:

@@ -31,42 +31,21 @@ from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
 
 
-def test_lost_worker_is_no_exception_that_the_policy_names(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy
+def never(attempt: int, error: BaseException) -> float | None:
+    """A policy that knows the exceptions of its handler."""
+    raise AssertionError(error)
+
+
+@pytest.mark.parametrize("policy", [Retry(on=OSError), Retry(not_on=Exception), never])
+def test_policy_is_not_asked_about_a_lost_worker(
+    jobs: CronJobs, context: None, rows: Rows, policy: Any
 ) -> None:
-    """``on`` and ``not_on`` speak of what the handler raises."""
-    jobs.task(name="picky", retry=Retry(on=OSError))(lambda: None)
-    jobs.task(name="fussy", retry=Retry(not_on=Exception))(lambda: None)
-    rows = Rows(app, db)
-    lost = [
-        rows.run("running", job_type=name, locked_until=ago(5), max_attempts=3)
-        for name in ("picky", "fussy")
-    ]
-    with app.app_context():
-        assert jobs.tick().reclaimed == 2
-    assert [rows.get(id_).status for id_ in lost] == ["failed", "failed"]
-
-
-def test_callable_policy_is_not_asked_about_a_lost_worker(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    """It knows the exceptions of its handler; the default delay holds while attempts are left."""
-    asked: list[BaseException] = []
-
-    def policy(attempt: int, error: BaseException) -> float | None:
-        asked.append(error)
-        return None
-
+    """It speaks of what the handler raises; the default delay holds while attempts are left."""
     jobs.task(name="it", retry=policy)(lambda: None)
-    rows = Rows(app, db)
-    lost = [
-        rows.run("running", job_type="it", locked_until=ago(5), attempts=attempts, max_attempts=3)
-        for attempts in (1, 3)
-    ]
-    with app.app_context():
-        assert jobs.tick().reclaimed == 2
-    assert [rows.get(id_).status for id_ in lost] == ["failed", "dead"]
-    assert asked == []
+    lost: dict[str, Any] = {"job_type": "it", "locked_until": ago(5), "max_attempts": 3}
+    ids = [rows.run("running", attempts=attempts, **lost) for attempts in (1, 3)]
+    assert jobs.tick().reclaimed == 2
+    assert [rows.get(id_).status for id_ in ids] == ["failed", "dead"]
 
 
 @on_postgresql

@@ -20,12 +20,7 @@ from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import handed_to
 from tests.executors.threads import Threads
 from tests.marks import on_postgresql
-from tests.rows import Rows
-
-
-def statuses(db: SQLAlchemy) -> list[str]:
-    db.session.expire_all()
-    return [run.status for run in db.session.query(JobRun).order_by(JobRun.id)]
+from tests.rows import Rows, statuses
 
 
 def loaded(db: SQLAlchemy, run: JobRun) -> JobRun:
@@ -72,13 +67,15 @@ def test_runs_of_other_queues_are_executed_here(
 
 
 def test_a_message_that_comes_twice_runs_once(
-    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """And that is no news."""
     run = far.enqueue()
     jobs.tick()
     for _ in range(3):
         executor.deliver(executor.sent[0])
     assert sorted(map(str, executor.results())) == ["None", "None", "succeeded"]
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
     assert loaded(db, run).attempts == 1
 
 

@@ -114,17 +114,6 @@ def test_it_is_refused_also_where_a_copied_row_has_its_token(
         assert copied.status == "running"
 
 
-def test_a_message_that_comes_late_is_no_news(
-    far: Any, executor: Threads, jobs: CronJobs, caplog: pytest.LogCaptureFixture
-) -> None:
-    far.enqueue()
-    jobs.tick()
-    for _ in range(2):
-        executor.deliver(executor.sent[0])
-        executor.results()
-    assert warnings(caplog) == []
-
-
 def test_hosts_with_different_urls_of_one_database_agree(
     app: Flask, jobs: CronJobs, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,17 +195,6 @@ def test_error_and_policy_decide_what_becomes_of_a_run(
         assert stacks == [None]
 
 
-def test_failure_is_tried_again_until_attempts_are_used_up(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
-    enqueue(raising(ValueError("broken")), retry=Retry(max_attempts=3, base=0, jitter=False))
-    report = jobs.tick()
-    assert holders(db) == [("dead", 3, None)]
-    assert (report.failed, report.dead) == (2, 1)
-    rows = db.session.scalars(select(JobFailure.attempt).order_by(JobFailure.attempt)).all()
-    assert rows == [1, 2, 3]
-
-
 async def asynchronous() -> None: ...
 
 
@@ -356,20 +345,6 @@ def test_async_handler_runs_in_the_main_thread_where_timeouts_reach_it(perform: 
 
     run = perform(handler)
     assert (run.status, run.result) == ("succeeded", True)
-
-
-def test_tick_works_in_a_thread(app: Flask, jobs: CronJobs, enqueue: Enqueue) -> None:
-    where: list[str] = []
-    enqueue(lambda: where.append(threading.current_thread().name), timeout=1)
-
-    def tick() -> None:
-        with app.app_context():
-            jobs.tick()
-
-    thread = threading.Thread(target=tick, name="elsewhere")
-    thread.start()
-    thread.join()
-    assert where == ["elsewhere"]
 
 
 class TestKeyboard:

@@ -430,31 +430,6 @@ def test_only_an_effect_in_doubt_is_settled(state: State, rows: Rows) -> None:
 # Who did it
 
 
-def test_every_action_is_logged_with_who(
-    state: State, rows: Rows, jobs: CronJobs, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "flask_cronjobs")
-    jobs.task(name="send")(lambda: None)
-    rows.definition("a", job_type="send")
-    rows.effect("e\nforged line", state="in_doubt")
-    dead = rows.run("dead", payload={"secret": "hush"})
-    RETRY.one(state, dead, "ada")
-    CANCEL.one(state, dead, "ada")
-    RETRY.many(state, [dead], "ada")
-    CANCEL.many(state, [dead], "ada")
-    pause(state, Target("definition", "a"), "ada")
-    resume(state, Target("definition", "a"), "ada")
-    run_now(state, "a", actor="ada")
-    prune(state, actor="ada")
-    effect_done(state, "e\nforged line", "ada")
-    text = "\n".join(record.getMessage() for record in caplog.records)
-    lines = text.splitlines()
-    assert len(lines) == 13  # Of many: when it begins, for each of them, and when it ends.
-    assert all("by ada" in line for line in lines)
-    assert "hush" not in text
-    assert lines[0].startswith(f"retried by ada: task send, run {dead}, attempt 1, worker ")
-
-
 def test_change_by_an_operator_has_the_fields_of_any_other(
     state: State, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,7 +28,7 @@ def send(jobs: CronJobs) -> None:
 
 
 def _holder(rows: Rows) -> int:
-    return rows.run("running", **KEY, concurrency_share=1)
+    return rows.run("running", age=7200, **KEY, concurrency_share=1)
 
 
 def _nothing(rows: Rows) -> None:
