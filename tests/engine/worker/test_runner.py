@@ -166,6 +166,11 @@ def break_down(attempt: int, error: BaseException) -> float | None:
     raise KeyError("policy")
 
 
+def lose_count(attempt: int, error: BaseException) -> float | None:
+    """A policy whose delay is no number."""
+    return math.nan
+
+
 @pytest.mark.parametrize(
     ("error", "retry", "status", "delay", "logged"),
     [
@@ -176,6 +181,7 @@ def break_down(attempt: int, error: BaseException) -> float | None:
         (RateLimited(), 2, "failed", None, "RateLimited does not say when to try again"),
         (ValueError("broken"), refuse, "dead", None, ""),
         (ValueError("broken"), break_down, "failed", None, "its retry policy raised"),
+        (ValueError("broken"), lose_count, "failed", None, "its retry policy raised"),
         (ValueError("broken"), Retry(on=OSError), "dead", None, ""),
     ],
 )
@@ -344,14 +350,6 @@ def test_async_handler_runs_in_the_main_thread_where_timeouts_reach_it(perform: 
 
 
 class TestKeyboard:
-    def test_interrupt_gives_the_run_back_and_goes_on_up(
-        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-    ) -> None:
-        enqueue(raising(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            jobs.tick()
-        assert holders(db) == [GIVEN_BACK]
-
     def test_interrupt_gives_back_what_waits_as_well(
         self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
     ) -> None:

@@ -31,7 +31,6 @@ from flask_cronjobs.jobs.definitions.actions import (
     resume,
 )
 from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
-from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs import actions as module
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
 from flask_cronjobs.jobs.runs.filters import RunFilter
@@ -381,17 +380,6 @@ def test_run_now_leaves_the_session_of_the_caller_alone(
 
 
 # Prune, effects
-
-
-def test_prune_deletes_what_is_old_and_a_dry_run_only_counts(state: State, rows: Rows) -> None:
-    for _ in range(3):
-        rows.run("succeeded", age=15 * 86400)
-    kept = [rows.run("succeeded", age=86400), rows.run("dead", age=15 * 86400)]
-    steps: list[int] = []
-    assert prune(state, dry_run=True) == 3
-    assert prune(state, progress=steps.append) == sum(steps) == 3
-    assert prune(state, dry_run=True) == 0
-    assert [rows.get(run_id).id for run_id in kept] == kept
 
 
 def test_only_an_effect_in_doubt_is_settled(state: State, rows: Rows) -> None:
