@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from sqlalchemy import func, select
@@ -245,17 +246,13 @@ RETRY = Action(
         "skipped": "is a slot that was skipped. "
         "To run its definition now: flask jobs admin run NAME",
     },
-    change=lambda operator, ids, _: operator.retry(ids),
+    change=Operator.retry,
 )
 
 
 def retrying(spread: float) -> Action:
     """Return `RETRY`, which lets the runs be due within *spread* seconds, evenly by their ids."""
-
-    def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
-        return operator.retry(ids, spread=spread)
-
-    return replace(RETRY, change=change) if spread else RETRY
+    return replace(RETRY, change=partial(Operator.retry, spread=spread))
 
 
 CANCEL = Action(
@@ -413,10 +410,7 @@ def retry_batch(
     :raises NotFound: there is no such batch.
     """
     found = _batch(state, key)
-
-    def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
-        return operator.retry(ids, again=found.id if again else None)
-
+    change = partial(Operator.retry, again=found.id if again else None)
     return _with_inside(replace(RETRY, change=change), state, found, "dead", actor, most)
 
 

@@ -59,6 +59,8 @@ class Operator:
     def retry(
         self,
         ids: Sequence[int],
+        _: str = "",
+        *,
         columns: Mapping[str, Any] | None = None,
         again: int | None = None,
         spread: float = 0.0,

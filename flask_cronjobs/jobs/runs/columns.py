@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ...db.dialect import Dialect
 from ...registry import DefinitionSpec
+from ...types import Claim
 
 #: The columns that a new run is given, and their types in PostgreSQL. A task option that a claim
 #: obeys is one more, here and in `DefinitionSpec`.
@@ -102,11 +103,10 @@ def begun(d: Dialect) -> str:
     """
 
 
+_STORED_AS = {"attempt": "attempts", "stored_payload": "payload", "stored_slot": "scheduled_for"}
 #: The columns of a claim, in the order of `Claim`'s fields, and then those by which it is sorted.
 CLAIMED = (
-    *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
-    *("idempotency_key", "definition_id", "concurrency_key", "error_type", "snoozes"),
-    *("batch_id", "forgiven", "label"),
+    *(_STORED_AS.get(name, name) for name in Claim._fields if name != "token"),
     *("rank", "run_at"),
 )
 NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED[1:])

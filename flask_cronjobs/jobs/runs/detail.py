@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Row, and_, case, false, func, or_, select, true
@@ -37,8 +38,6 @@ from .wait_reasons import Wait, position, waits_of
 
 #: How many outputs a view has: each may have 64 kB.
 OUTPUTS_SHOWN = 10
-
-
 #: How many runs of its definition are looked at; where it has none, how many of all tasks.
 OF_DEFINITION, OF_ALL = 200, 2_000
 #: How many dead runs are looked at, the latest first.
@@ -395,15 +394,10 @@ def _alike(reader: Reader, run: Row[Any]) -> Count:
     return Count(row.number, row.looked_at >= OF_DEAD and row.number > 0)
 
 
-#: A frame of this package: of no use to who looks for an error in a handler. By the names of its
-#: modules, since the folder of an app may have the package's name, too.
-_OWN = re.compile(
-    r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\] (?:
-        (?: cli | db | engine | executors | jobs | models | registry | schedule | testing
-            | web ) [/\\]
-        | (?: __init__ | batch | config | errors | extension | gunicorn | log | methods
-            | once | redaction | signals | steps | task | text | types ) \.py )"""
-)
+#: What this package has directly in it: the folder of an app may have the package's name, too.
+_PARTS = "|".join(each.stem for each in Path(__file__).parents[2].iterdir())
+#: A frame of this package: of no use to who looks for an error in a handler.
+_OWN = re.compile(rf'  File ".*[/\\]flask_cronjobs[/\\](?:{_PARTS})(?:[/\\]|\.py")')
 
 
 def without_own_frames(stack: str) -> str:

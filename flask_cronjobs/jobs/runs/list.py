@@ -37,7 +37,7 @@ from ..backlog import first_due, overdue
 from ..reader import RUNS, Page, Query, Reader, Source, reading
 from .filters import RunFilter
 from .rows import RunRow, rows_of
-from .search import SEARCH_ALL_FOR, SEARCH_FOR, Hit, named, showing
+from .search import SEARCH_ALL_FOR, SEARCH_FOR, Found, Hit, named, showing
 from .wait_reasons import Wait, waits_of
 
 #: The columns by which runs are listed.
@@ -201,17 +201,10 @@ def matching(
     :param seconds: how long a search may take.
     """
     with reading(source) as reader:
-        searched = which.search
-        most = limit if searched is None else MOST_MATCHING
-        fenced = not _is_wide(which, statuses)
-        rows = reader.rows(_first(_statements(reader, which, statuses), most, NEWEST, fenced))
-        if searched is None:
-            return Matching([row.id for row in rows])
-        found, looked, _ = showing(reader, searched, rows, limit, seconds)
-        by_name = _named(reader, which, statuses)
-        ids = [*by_name, *(row.id for row in found if row.id not in by_name)]
-        is_cut = looked < len(rows) and len(found) < limit
-        return Matching(ids, rows[looked - 1].id if is_cut else None)
+        by_name, whole = _named(reader, which, statuses), (MOST_MATCHING, seconds)
+        rows, floor, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, statuses, whole)
+        is_cut = floor is not None and len(rows) < limit
+        return Matching([*by_name, *(row.id for row in rows)], floor.id if is_cut else None)
 
 
 def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[Query]:
@@ -251,19 +244,6 @@ def _conditions(
     return [*found, RUNS.c.status.in_(statuses)] if statuses else found
 
 
-class Found(NamedTuple):
-    """The runs of a page.
-
-    :ivar rows: their ids and times, each with the fields of a `Cursor`.
-    :ivar floor: the last row of a search that was cut short.
-    :ivar hits: where the rows show what is searched, by their ids.
-    """
-
-    rows: Sequence[Any]
-    floor: Any
-    hits: Mapping[int, Hit] = {}
-
-
 def page_ids(
     reader: Reader,
     which: RunFilter,
@@ -272,14 +252,19 @@ def page_ids(
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
     statuses: Sequence[Status] = (),
+    search_in: tuple[int, float] | None = None,
 ) -> Found:
     """Return up to *limit* plus one ids and times.
 
     Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
+
+    :param search_in: in how many rows to look for a text, for how many seconds; None: as of a page.
     """
-    found, searched = _statements(reader, which, statuses), which.search
+    found = _statements(reader, which, statuses)
+    window, seconds = search_in or (WINDOW, SEARCH_FOR)
     wide = _is_wide(which, statuses)
-    floor = _floor(reader, cursor, order) if wide and which != RunFilter() else None
+    has_floor = wide and which != RunFilter() and search_in is None
+    floor = _floor(reader, cursor, order) if has_floor else None
     # The index of the dead has their order: so they need no fence.
     fenced = not wide and (order != LATEST_DEATH or which.batch is not None)
     if named:
@@ -290,13 +275,14 @@ def page_ids(
         found = [part.where(not_(order.beyond(RUNS.c, floor))) for part in found]
     if order == DUE_FIRST and which in _NEARLY_ALL_WAITING:
         found = list(first_due(reader, found, limit + 1))
-    rows = reader.rows(_first(found, limit + 1 if searched is None else WINDOW, order, fenced))
-    if searched is None:
+    most = limit + 1 if which.search is None else window
+    rows = reader.rows(_first(found, most, order, fenced))
+    if which.search is None:
         return Found(rows, floor)
-    shown, looked, hits = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
-    if looked < len(rows) or (floor is None and looked >= WINDOW):
-        floor = rows[looked - 1]
-    return Found(shown, floor, hits)
+    shown = showing(reader, which.search, rows, limit + 1, seconds)
+    if shown.floor is not None:
+        return shown
+    return shown._replace(floor=rows[-1] if len(rows) >= window else floor)
 
 
 def _is_wide(which: RunFilter, statuses: Sequence[Status] = ()) -> bool:

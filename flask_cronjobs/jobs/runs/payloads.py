@@ -46,7 +46,7 @@ def retry_with(
             return []
         columns = _payload_columns(state, run, payload)
         _keep_order(run, columns["concurrency_key"])
-        return operator.retry(ids, columns)
+        return operator.retry(ids, columns=columns)
 
     retry = replace(RETRY, done="retried with another payload", change=change)
     return retry.one(state, run_id, actor)

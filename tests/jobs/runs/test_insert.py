@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert import GIVEN, insert_run
-from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_keyed_runs
+from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_runs
 from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 
@@ -60,7 +60,7 @@ def enqueue_one(session: Session, by: str) -> int:
 
 def enqueue_many(session: Session, by: str) -> int:
     rows = [NewRow("{}"), NewRow(f'{{"by": "{by}"}}', idempotency_key="key")]
-    return insert_keyed_runs(session, SHARED, rows)[1].id
+    return insert_runs(session, SHARED, rows)[1].id
 
 
 @pytest.mark.parametrize("enqueue", [enqueue_one, enqueue_many])
@@ -114,7 +114,7 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
         try:
             for _ in range(3):
                 with Session(kit.engine) as session:
-                    made = insert_keyed_runs(session, SHARED, keyed(*keys[:30], None))
+                    made = insert_runs(session, SHARED, keyed(*keys[:30], None))
                     session.commit()
                 for key, one in zip(keys[:30], made[:30], strict=True):
                     found[key].add(one.id)
@@ -136,7 +136,7 @@ def test_runs_are_told_apart_without_a_sequence_to_reserve_ids_from(kit: Kit) ->
     if kit.engine.dialect.name == "postgresql":
         kit.sql("ALTER SEQUENCE job_runs_id_seq OWNED BY NONE")
     with Session(kit.engine) as session:
-        made = insert_keyed_runs(session, SHARED, keyed("b", "a", None))
+        made = insert_runs(session, SHARED, keyed("b", "a", None))
         session.commit()
     keys = {row.id: row.idempotency_key for row in kit.all_rows()}
     assert [keys[one.id] for one in made] == ["b", "a", None]

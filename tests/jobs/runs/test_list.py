@@ -28,7 +28,7 @@ from flask_cronjobs.jobs.runs.list import (
     matching,
     sorting_of,
 )
-from flask_cronjobs.jobs.runs.search import Showing, find_place, showing, shown_key
+from flask_cronjobs.jobs.runs.search import Found, find_place, showing, shown_key
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.redaction import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
@@ -354,7 +354,7 @@ def test_an_action_on_a_search_that_takes_long_is_refused(
     assert looking() == ([latest], latest)
     assert looking(limit=1) == ([latest], None)
 
-    def slow(reader: Reader, search: str, found: Any, most: int, _: float) -> Showing:
+    def slow(reader: Reader, search: str, found: Any, most: int, _: float) -> Found:
         return showing(reader, search, found, most, 0.0)
 
     monkeypatch.setattr(run_list, "showing", slow)
