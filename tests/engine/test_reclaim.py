@@ -26,7 +26,8 @@ from flask_cronjobs.jobs.state import State
 from flask_cronjobs.log import worker_name
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.signals import run_failed, unheard
-from flask_cronjobs.types import Claim, Outcome
+from flask_cronjobs.types import Claim
+from tests.kit import heard
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
 
@@ -59,11 +60,7 @@ def test_run_taken_back_is_told_though_the_connection_broke(
 ) -> None:
     jobs.task(name="it")(lambda: None)
     lost = Rows(app, db).run("running", job_type="it", locked_until=ago(5), max_attempts=3)
-    heard: list[int] = []
     broken: list[str] = []
-
-    def hear(sender: Flask, outcome: Outcome) -> None:
-        heard.append(outcome.id)
 
     def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if "job_failures" in statement and not broken:
@@ -73,13 +70,13 @@ def test_run_taken_back_is_told_though_the_connection_broke(
             raise OperationalError(statement, None, closed)
 
     moment = "after_cursor_execute" if committed else "before_cursor_execute"
-    with app.app_context(), run_failed.connected_to(hear, app):
+    with app.app_context(), heard(run_failed) as told:
         event.listen(db.engine, moment, lose)
         report = jobs.tick()
     assert len(broken) == 1
-    assert (report.reclaimed, heard) == (1, [lost])
-    told = [r for r in caplog.records if getattr(r, "cronjobs_run_id", None) == lost]
-    assert [(r.levelno, vars(r)["cronjobs_event"]) for r in told] == [(logging.WARNING, "failed")]
+    assert (report.reclaimed, [outcome.id for outcome in told]) == (1, [lost])
+    lines = [r for r in caplog.records if getattr(r, "cronjobs_run_id", None) == lost]
+    assert [(r.levelno, vars(r)["cronjobs_event"]) for r in lines] == [(logging.WARNING, "failed")]
 
 
 @on_sqlite

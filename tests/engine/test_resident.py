@@ -28,6 +28,7 @@ from flask_cronjobs.jobs.runs import enqueue
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobTick
 from tests.engine.conftest import Resident, keepers
+from tests.kit import statements
 from tests.marks import on_postgresql
 from tests.process.support import wait_until
 from tests.rows import Rows, ago, statuses
@@ -74,13 +75,7 @@ def heard(connection: psycopg.Connection) -> int:
 @pytest.fixture
 def sent(db: SQLAlchemy, context: None) -> list[str]:
     """The statements that the app's engine is sent."""
-    found: list[str] = []
-
-    @event.listens_for(db.engine, "before_cursor_execute")
-    def keep(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        found.append(statement)
-
-    return found
+    return statements(db.engine)
 
 
 @on_postgresql

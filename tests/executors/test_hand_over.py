@@ -98,18 +98,6 @@ def test_a_lost_message_comes_back_by_lease_and_counts_no_attempt(
     assert executor.results() == [None, "succeeded"]
 
 
-def test_a_worker_of_the_executor_that_is_lost_counts_an_attempt(
-    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    run = far.enqueue()
-    jobs.tick()
-    db.session.execute(text("UPDATE job_runs SET locked_by = 'host:1:begun'"))
-    db.session.commit()
-    expire(db)
-    assert jobs.tick().reclaimed == 1
-    assert (loaded(db, run).status, run.attempts) == ("failed", 1)
-
-
 def test_an_executor_that_is_away_gives_runs_back(
     far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:

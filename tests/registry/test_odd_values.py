@@ -3,49 +3,20 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
 from flask_cronjobs import CronJobs, PayloadError, TaskError
-from flask_cronjobs.models import JobDefinition, JobEffect
+from flask_cronjobs.models import JobDefinition
 from tests.marks import on_both
 from tests.rows import the_run
 
 pytestmark = pytest.mark.usefixtures("context")
 
 
-@on_both
-def test_policy_that_returns_nan_is_logged_and_the_default_used(
-    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
-) -> None:
-    @jobs.task(retry=lambda attempt, error: float("nan"))
-    def broken() -> None:
-        raise ValueError("broken")
-
-    broken.using(commit=True).enqueue()
-    assert jobs.tick().failed == 1
-    run = the_run(db)
-    assert (run.status, run.attempts, run.last_error) == ("failed", 1, "broken")
-    assert run.run_at > run.updated_at
-    assert "its retry policy raised" in caplog.text
-
-
 class TestMappingThatIsNoDict:
-    @pytest.mark.parametrize(
-        "value", [MappingProxyType({"a": 1}), [MappingProxyType({"a": 1})]], ids=repr
-    )
-    def test_as_a_result_it_is_not_kept_and_the_run_and_the_effect_are_done(
-        self, jobs: CronJobs, db: SQLAlchemy, value: Any
-    ) -> None:
-        jobs.task(name="it", retry=False)(lambda: jobs.once("mail", lambda: value))
-        jobs.get("it").using(commit=True).enqueue()
-        assert jobs.tick().succeeded == 1
-        assert the_run(db).result is None
-        assert db.session.scalars(select(JobEffect.state)).all() == ["done"]
-
     def test_in_a_payload_it_is_refused_clearly(self, jobs: CronJobs) -> None:
         jobs.task(name="it")(lambda user: None)
         with pytest.raises(PayloadError, match=r"payload\['user'\] is of type mappingproxy"):
@@ -61,16 +32,6 @@ def test_payload_that_the_concurrency_key_cannot_use_is_refused_clearly(jobs: Cr
     jobs.task(name="it", concurrency=1, concurrency_key="user:{user[0]}")(lambda user: None)
     with pytest.raises(TaskError, match="cannot be filled in from the payload: TypeError"):
         jobs.enqueue("it", {"user": 5})
-
-
-def test_result_of_an_atomic_task_that_is_no_json_is_dropped_with_a_warning(
-    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs.task(name="book", atomic=True)(lambda: object())
-    run = jobs.enqueue("book", commit=True).id
-    assert jobs.tick().succeeded == 1
-    assert the_run(db).result is None
-    assert f"task book, run {run}: the result is not JSON or too large" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["x" * 500, "two\nlines"], ids=["long", "unprintable"])

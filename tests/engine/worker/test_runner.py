@@ -19,7 +19,8 @@ from sqlalchemy import func, select, text
 from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, Snooze, signals
 from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.types import JSON, Claim, Outcome
+from flask_cronjobs.types import Claim, Outcome
+from tests.kit import heard
 
 from .conftest import GIVEN_BACK, Enqueue, both_kinds, ends, holders, of_kind, raising
 
@@ -165,6 +166,11 @@ def break_down(attempt: int, error: BaseException) -> float | None:
     raise KeyError("policy")
 
 
+def lose_count(attempt: int, error: BaseException) -> float | None:
+    """A policy whose delay is no number."""
+    return math.nan
+
+
 @pytest.mark.parametrize(
     ("error", "retry", "status", "delay", "logged"),
     [
@@ -175,6 +181,7 @@ def break_down(attempt: int, error: BaseException) -> float | None:
         (RateLimited(), 2, "failed", None, "RateLimited does not say when to try again"),
         (ValueError("broken"), refuse, "dead", None, ""),
         (ValueError("broken"), break_down, "failed", None, "its retry policy raised"),
+        (ValueError("broken"), lose_count, "failed", None, "its retry policy raised"),
         (ValueError("broken"), Retry(on=OSError), "dead", None, ""),
     ],
 )
@@ -303,14 +310,9 @@ class TestTeardown:
     def test_that_raises_after_an_atomic_commit_is_logged_and_changes_nothing(
         self, app: Flask, perform: Any, break_down: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        heard: list[tuple[str, JSON]] = []
-
-        def hear(sender: Flask, outcome: Outcome) -> None:
-            heard.append((outcome.kind, outcome.result))
-
-        with signals.run_succeeded.connected_to(hear, app):
+        with heard(signals.run_succeeded) as told:
             run = perform(break_down(asyncio.CancelledError("teardown")), atomic=True)
-        assert heard == [("succeeded", "kept")]
+        assert [(outcome.kind, outcome.result) for outcome in told] == [("succeeded", "kept")]
         assert (run.status, run.result) == ("succeeded", "kept")
         assert "CancelledError: teardown" in caplog.text
         assert "lease lost" not in caplog.text
@@ -348,14 +350,6 @@ def test_async_handler_runs_in_the_main_thread_where_timeouts_reach_it(perform: 
 
 
 class TestKeyboard:
-    def test_interrupt_gives_the_run_back_and_goes_on_up(
-        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-    ) -> None:
-        enqueue(raising(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            jobs.tick()
-        assert holders(db) == [GIVEN_BACK]
-
     def test_interrupt_gives_back_what_waits_as_well(
         self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
     ) -> None:

@@ -25,7 +25,7 @@ from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import Answer
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import Outcome
-from tests.kit import outcome
+from tests.kit import outcome, statements
 from tests.marks import on_postgresql
 from tests.process.support import wait_until
 from tests.rows import Rows
@@ -51,33 +51,25 @@ def claims(jobs: CronJobs, state: State, books: Bookkeeping) -> WorkerClaims:
 
 @pytest.fixture
 def sent(db: SQLAlchemy, claims: WorkerClaims) -> list[str]:
-    """Each statement from now on, by its first word."""
-    statements: list[str] = []
-
-    @event.listens_for(db.engine, "before_cursor_execute")
-    def keep(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        statements.append(statement.split()[0])
-
-    return statements
+    """Each statement from now on."""
+    return statements(db.engine)
 
 
 def test_idle_worker_looks_and_claims_nothing(claims: WorkerClaims, sent: list[str]) -> None:
     assert not claims.claim([], 1, idle=True, look_first=True).claims
-    assert sent == ["SELECT"]
+    assert [each.split()[0] for each in sent] == ["SELECT"]
     assert claims.exhausted
 
 
-@pytest.mark.parametrize(
-    ("look_first", "statements"), [(True, ["SELECT", "WITH"]), (False, ["WITH"])]
-)
+@pytest.mark.parametrize(("look_first", "words"), [(True, ["SELECT", "WITH"]), (False, ["WITH"])])
 def test_idle_worker_claims_what_it_sees_and_one_that_is_woken_does_not_look_first(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str],
-    look_first: bool, statements: list[str],
+    look_first: bool, words: list[str],
 ) -> None:  # fmt: skip
     run_id = Rows(app, db).run("queued", job_type="it")
     sent.clear()
     (claim,) = claims.claim([], 1, idle=True, look_first=look_first).claims
-    assert (claim.id, sent) == (run_id, statements)
+    assert (claim.id, [each.split()[0] for each in sent]) == (run_id, words)
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -32,14 +31,14 @@ from flask_cronjobs.jobs.definitions.actions import (
     resume,
 )
 from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
-from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs import actions as module
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.registry.options import EnqueueOptions
-from flask_cronjobs.types import STATUSES, TERMINAL, Outcome, Status
+from flask_cronjobs.types import STATUSES, TERMINAL, Status
+from tests.kit import heard
 from tests.rows import Rows, ago
 
 
@@ -88,7 +87,7 @@ def test_discarded_run_ends_cancelled_from_now_on_and_can_be_retried(
 ) -> None:
     run_id = rows.run("dead", age=20 * 86400, last_error="boom", error_type="ValueError")
     rows.failure(run_id, 1)
-    with heard() as told:
+    with heard(run_cancelled) as told:
         assert DISCARD.one(state, run_id, "ada").status == "cancelled"
     run = rows.get(run_id)
     assert (run.status, run.error_type) == ("cancelled", "Discarded")
@@ -104,7 +103,7 @@ def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
     state: State, rows: Rows, status: str
 ) -> None:
     run_id = rows.run(status)
-    with heard() as told:
+    with heard(run_cancelled) as told:
         assert CANCEL.one(state, run_id, "ada").status == "cancelled"
         CANCEL.one(state, rows.run("running"))  # Of this, its worker tells.
     run = rows.get(run_id)
@@ -113,18 +112,6 @@ def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
     assert [(each.id, each.kind, each.error) for each in told] == [
         (run_id, "cancelled", "cancelled by ada")
     ]
-
-
-@contextmanager
-def heard() -> Generator[list[Outcome]]:
-    """The outcomes of which `run_cancelled` tells in this block."""
-    told: list[Outcome] = []
-
-    def hear(sender: object, outcome: Outcome) -> None:
-        told.append(outcome)
-
-    with run_cancelled.connected_to(hear):
-        yield told
 
 
 def run_now(*args: Any, **kwargs: Any) -> int:
@@ -393,17 +380,6 @@ def test_run_now_leaves_the_session_of_the_caller_alone(
 
 
 # Prune, effects
-
-
-def test_prune_deletes_what_is_old_and_a_dry_run_only_counts(state: State, rows: Rows) -> None:
-    for _ in range(3):
-        rows.run("succeeded", age=15 * 86400)
-    kept = [rows.run("succeeded", age=86400), rows.run("dead", age=15 * 86400)]
-    steps: list[int] = []
-    assert prune(state, dry_run=True) == 3
-    assert prune(state, progress=steps.append) == sum(steps) == 3
-    assert prune(state, dry_run=True) == 0
-    assert [rows.get(run_id).id for run_id in kept] == kept
 
 
 def test_only_an_effect_in_doubt_is_settled(state: State, rows: Rows) -> None:
