@@ -185,10 +185,8 @@ class TestReports:
     def test_doctor_says_since_when_and_by_whom(self, jobs: CronJobs, state: State) -> None:
         jobs.pause(queue="mail")
         (finding,) = [each for each in examine(state) if each.id == "paused"]
-        assert (finding.what, finding.since is None) == (
-            "The queue mail is paused by Python",
-            False,
-        )
+        assert finding.sentence == "The queue mail is paused by Python"
+        assert finding.since is not None
         assert finding.todo == "To resume it: flask jobs admin resume --queue mail"
 
     def test_dry_run_leaves_them_out(
