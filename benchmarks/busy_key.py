@@ -24,8 +24,7 @@ from benchmarks import argument_parser
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import orders
-from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
+from flask_cronjobs.jobs.runs.claim import ClaimRequest, record_and_claim
 from tests import postgres
 
 BUSY = 10_000

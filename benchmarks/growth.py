@@ -39,8 +39,7 @@ from flask_cronjobs.config import Settings
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import pruning
-from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
+from flask_cronjobs.jobs.runs.claim import ClaimRequest, record_and_claim
 from flask_cronjobs.models.columns import VACUUM_OFTEN
 from flask_cronjobs.types import Outcome
 from tests import postgres

@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from typing import Any, TypeGuard, cast
 
 from .errors import ConfigError, ScheduleError
+from .redaction import SECRET_NAMES
 from .schedule.cron_text import parse_zone
-from .text import SECRET_NAMES, similar_names
+from .text import similar_names
 
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from types import ModuleType
 from typing import Any
 
+from blinker import ANY, Signal
 from sqlalchemy import Engine, Row, create_engine, event, insert, select, text, update
 from sqlalchemy.orm import Session
 
@@ -20,7 +22,7 @@ from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions import slots
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
-from flask_cronjobs.jobs.runs import record_and_claim
+from flask_cronjobs.jobs.runs import claim
 from flask_cronjobs.jobs.runs.claim import Answer, ClaimRequest
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.registry import DefinitionSpec
@@ -49,7 +51,7 @@ class Kit:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.books = Bookkeeping(engine, patience=20)
-        self.claims = Bound(record_and_claim, self.books)
+        self.claims = Bound(claim, self.books)
         self.definitions = Bound(definitions, self.books)
         self.slots = Bound(slots, self.books)
         self.effects = Bound(once_effects, self.books)
@@ -193,6 +195,32 @@ def in_threads(*works: Callable[[], None]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def statements(engine: Engine, part: str = "") -> list[str]:
+    """Each statement with *part* that is sent from now on."""
+    found: list[str] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        if part in statement:
+            found.append(" ".join(statement.split()))
+
+    return found
+
+
+@contextmanager
+def heard(*signals: Signal, sender: Any = ANY) -> Generator[list[Any]]:
+    """What receivers of these signals are told in this block, in order."""
+    told: list[Any] = []
+
+    def receive(sender: object, **details: Any) -> None:
+        told.extend(details.values())
+
+    with ExitStack() as stack:
+        for signal in signals:
+            stack.enter_context(signal.connected_to(receive, sender))
+        yield told
 
 
 def outcome(claim: Claim, kind: OutcomeKind, **values: Any) -> Outcome:

@@ -33,8 +33,14 @@ def ago(seconds: float = 0.0, **parts: float) -> datetime:
 
 def the_run(db: SQLAlchemy) -> JobRun:
     """The one run that there is, as it is now."""
-    db.session.expire_all()
+    db.session.rollback()
     return db.session.scalars(select(JobRun)).one()
+
+
+def statuses(db: SQLAlchemy) -> list[str]:
+    """The status of each run, by id, as it is now."""
+    db.session.rollback()
+    return list(db.session.scalars(select(JobRun.status).order_by(JobRun.id)))
 
 
 def view_of(state: State, run_id: int) -> RunView:

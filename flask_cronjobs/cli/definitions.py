@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 import click
 
 from ..jobs.agenda import Agenda, NextRun, Piece, next_runs, read_agenda, span_of
+from ..jobs.backlog import Due, due, next_due
 from ..jobs.definitions import actions
 from ..jobs.definitions.actions import Target, only
 from ..jobs.definitions.actions import remove as remove_definition
+from ..jobs.definitions.needs import NEEDS
 from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
-from ..jobs.eligibility import Due, due, next_due
 from ..jobs.humanize import duration, late, minute, plural, seconds_since
 from ..jobs.reader import Page, Reader, reading
 from ..jobs.state import State, state_of
@@ -111,6 +112,9 @@ def _print_unscheduled() -> None:
 
 def _notes(row: DefinitionView) -> list[str]:
     notes: list[str] = []
+    if row.needs:
+        needs = ", ".join(NEEDS[need] for need in row.needs)
+        notes.append(paint("warning", f"needs a person: {needs}"))
     if row.broken is not None:
         notes.append(paint("error", f"broken: {printable(row.broken)}"))
     if row.orphaned:
@@ -252,8 +256,10 @@ def _print_agenda(found: Agenda, past: bool) -> None:
     for delayed in found.delayed:
         said = f"{delayed.count.of('delayed run')} of {delayed.task}, from {moment(delayed.first)}"
         click.echo(one_line(said))
-    if found.more:
-        click.echo(f"Only the {len(found.lanes)} definitions that run next are listed.")
+    if found.number.value > len(found.lanes):
+        click.echo(
+            f"Only those that run next: {found.number.shown(len(found.lanes), 'definition')}."
+        )
 
 
 def _about(piece: Piece, expected: float | None) -> tuple[str, str]:

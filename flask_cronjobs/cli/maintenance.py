@@ -181,7 +181,8 @@ def _list_effects(everything: bool, limit: int, before: int | None, as_json: boo
 def _print(finding: Finding) -> None:
     level = paint(finding.level, f"{finding.level:<8}")
     started = f" (since {minute(finding.since)})" if finding.since else ""
-    paragraph(level, " " * 8, f"{finding.id}: {as_called(finding.what)}{started}")
+    what = finding.sentence if finding.level in ("warning", "error") else finding.what
+    paragraph(level, " " * 8, f"{finding.id}: {as_called(what)}{started}")
     if finding.todo:
         paragraph(" " * 8 + "-> ", " " * 11, as_called(finding.todo))
 

@@ -16,7 +16,8 @@ from ..jobs.humanize import duration
 from ..jobs.runs.actions import no_run
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
 from ..jobs.runs.filters import RunFilter
-from ..jobs.runs.list import RunPage, RunRow, list_runs
+from ..jobs.runs.list import RunPage, list_runs
+from ..jobs.runs.rows import RunRow
 from ..jobs.runs.search import SEARCH_ALL_FOR, scope
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView

@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from ..jobs.runs.leases import fingerprint, refuse
-from ..jobs.runs.record_and_claim import release_token
+from ..jobs.runs.claim import release_token
+from ..jobs.runs.leases import database_fingerprint, refuse
 from ..jobs.state import State, Throttle, state_of
 from ..log import logger, worker_name
 from ..types import is_handed_by
@@ -73,9 +73,9 @@ class _KeptBooks(KeeperConnection):
 
     @cached_property
     def database(self) -> str:
-        """The fingerprint of its database."""
+        """The database_fingerprint of its database."""
         with self.precedence.taken():
-            return fingerprint(self)
+            return database_fingerprint(self)
 
     def __del__(self) -> None:
         """Close it when its thread has ended."""

@@ -17,8 +17,8 @@ from typing import Literal, TypeAlias
 from ..db import failpoints
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
-from ..jobs.runs.leases import ended_since, fingerprint, in_brokers, refused
-from ..jobs.runs.record_and_claim import look_at_queue
+from ..jobs.runs.claim import look_at_queue
+from ..jobs.runs.leases import database_fingerprint, ended_since, in_brokers, refused
 from ..jobs.state import State, Throttle
 from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
@@ -193,7 +193,7 @@ class _Queue:
         self._counted = Throttle()
         self._books = books
         own = options._replace(
-            worker=f"{HANDED}{executor.name}:{fingerprint(books)}:{worker_name()}",
+            worker=f"{HANDED}{executor.name}:{database_fingerprint(books)}:{worker_name()}",
             queues=(name,),
             elsewhere=frozenset(),
             lease=LEASES * state.settings.lease,
@@ -232,7 +232,7 @@ class _Queue:
             self.say_full()
         if most <= 0:
             return "nothing"
-        comes = self._claims.open_slots() < self._until
+        comes = self._claims.open_starts() < self._until
         if not look_at_queue(self._books).may_find:
             return "soon" if comes else "nothing"
         try:
@@ -249,7 +249,7 @@ class _Queue:
             return "soon"
         # Several retries at once, too: each is executed in a process of its own.
         tasks = tuple(self._tasks - self._refusals.held())
-        claims = self._claims.record_and_claim(
+        claims = self._claims.claim(
             [], min(most, room), idle=True, tasks=tasks, side_by_side=True
         ).claims
         if claims:

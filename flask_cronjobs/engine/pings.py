@@ -22,7 +22,7 @@ from ..errors import CronJobsError
 from ..jobs.definitions.rows import ping_urls
 from ..jobs.state import State
 from ..log import logger
-from ..text import host_of
+from ..redaction import host_of
 from ..types import Claim, Outcome
 from .threads import BackgroundThread
 

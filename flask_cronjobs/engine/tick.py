@@ -19,8 +19,7 @@ from ..jobs.batches.ending import end_batches, telling
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
 from ..jobs.history import write_hours
-from ..jobs.runs.claim import ClaimRequest
-from ..jobs.runs.record_and_claim import look_at_queue
+from ..jobs.runs.claim import ClaimRequest, look_at_queue
 from ..jobs.state import State
 from ..log import __version__, logger, worker_name
 from ..signals import News, unheard
@@ -83,9 +82,9 @@ def tick(state: State, options: TickOptions) -> TickReport:
             pass
         budget = state.settings.tick_budget if options.budget is None else options.budget
         until = opened.started + budget
-        slot_comes = _slot_comes(state, books, options.queues, until)
+        start_comes = _start_comes(state, books, options.queues, until)
         seen = look_at_queue(books)
-        if seen.may_find or seen.just_claimed or slot_comes:
+        if seen.may_find or seen.just_claimed or start_comes:
             work_options = worker_options(state, options)._replace(
                 until=until,
                 tick_id=opened.row.id,
@@ -134,15 +133,15 @@ def housekeeping(
         yield end_batches(books, telling(state)).enqueued
 
 
-def _slot_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:
-    """Open the slots of rate limits; return whether one comes before *until*.
+def _start_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:
+    """Let runs begin whose rates allow it; return whether another start comes before *until*.
 
     So a tick stays for the runs that wait for one. An app without rates sends no statement.
     """
     limits, tasks = state.registry.rates, tuple(state.registry.tasks)
     if not limits:
         return False
-    wait = rates.open_slots(books, limits, ClaimRequest(1, "", tasks, queues)).wait
+    wait = rates.open_starts(books, limits, ClaimRequest(1, "", tasks, queues)).wait
     return wait is not None and time.monotonic() + wait < until
 
 

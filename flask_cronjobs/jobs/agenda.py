@@ -20,11 +20,21 @@ from ..models.conditions import KEYED, SCHEDULED, UNKEYED
 from ..registry.options import is_moment
 from ..schedule import Schedule
 from ..schedule.cron_text import parse_zone
+from .backlog import first_due
 from .definitions.views import HORIZON, last_runs
 from .humanize import parse_age
-from .reader import DEFINITIONS, RUNS, Count, Query, Reader, Source, reading
-from .runs.list import seconds_taken
-from .waiting import first_due
+from .reader import (
+    DEFINITIONS,
+    RUNS,
+    Count,
+    Query,
+    Reader,
+    Source,
+    capped,
+    count_of,
+    reading,
+)
+from .runs.rows import seconds_taken
 
 #: How far back and ahead a page shows, unless somebody asks for more or less, and at most.
 HOURS, MOST = timedelta(hours=12), timedelta(days=7)
@@ -111,7 +121,7 @@ class Agenda:
     """What ran from *start* on, and what will run until *end*.
 
     :ivar lanes: by when they run next.
-    :ivar more: whether there are more definitions.
+    :ivar number: how many definitions are scheduled.
     :ivar workers: how many processes a tick runs; more definitions than that wait for each other.
     """
 
@@ -119,7 +129,7 @@ class Agenda:
     end: datetime
     now: datetime
     lanes: tuple[Lane, ...]
-    more: bool
+    number: Count
     delayed: tuple[Delayed, ...]
     collisions: tuple[Collision, ...]
     clock_changes: tuple[ClockChange, ...]
@@ -180,15 +190,15 @@ def read_agenda(source: Source, span: Span | None = None) -> Agenda:
     with reading(source) as reader:
         workers, zone = reader.state.settings.workers, reader.state.settings.timezone
         start, end, zone = span or span_of(reader.now, zone)
-        found = _definitions(reader, LANES + 1)
-        ran = _ran(reader, [row.id for row in found[:LANES]], end)
-        lanes = tuple(_lane(row, ran[row.id], start, reader.now, end) for row in found[:LANES])
+        found = _definitions(reader, LANES)
+        ran = _ran(reader, [row.id for row in found], end)
+        lanes = tuple(_lane(row, ran[row.id], start, reader.now, end) for row in found)
         return Agenda(
             start=start,
             end=end,
             now=reader.now,
             lanes=lanes,
-            more=len(found) > LANES,
+            number=count_of(found[0].number if found else 0),
             delayed=tuple(_delayed(reader, max(start, reader.now), end)),
             collisions=tuple(_collisions(lanes, workers)),
             clock_changes=tuple(
@@ -233,10 +243,11 @@ def _slots(row: Row[Any], now: datetime) -> Iterator[NextRun]:
 
 
 def _definitions(reader: Reader, limit: int) -> Sequence[Row[Any]]:
-    """Return definitions that are scheduled, by when they run next."""
+    """Return definitions that are scheduled, by when they run next, each with their number."""
     names = ("id", "name", "job_type", "schedule", "timezone", "next_run_at")
+    number = capped(select(DEFINITIONS.c.id).where(text(SCHEDULED))).label("number")
     return reader.rows(
-        select(*(DEFINITIONS.c[name] for name in names))
+        select(*(DEFINITIONS.c[name] for name in names), number)
         .where(text(SCHEDULED))
         .order_by(DEFINITIONS.c.next_run_at)
         .limit(limit)
@@ -302,14 +313,14 @@ def _delayed(reader: Reader, start: datetime, end: datetime) -> Iterator[Delayed
     )
     parts = [later.where(text(which)).limit(DELAYED) for which in (UNKEYED, KEYED)]
     times: dict[str, list[datetime]] = defaultdict(list)
-    capped = False
+    is_cut = False
     for statement in first_due(reader, parts, DELAYED):
         rows = reader.rows(statement)
-        capped = capped or len(rows) == DELAYED
+        is_cut = is_cut or len(rows) == DELAYED
         for row in rows:
             times[row.job_type].append(row.run_at)
     for task, found in sorted(times.items(), key=lambda each: min(each[1])):
-        yield Delayed(task, Count(len(found), capped), min(found), max(found))
+        yield Delayed(task, Count(len(found), is_cut), min(found), max(found))
 
 
 def _collisions(lanes: Sequence[Lane], workers: int) -> Iterator[Collision]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from flask import Flask
@@ -16,7 +15,7 @@ from ..db.dialect import clock_shift
 from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
-from .attention import CHECK, unrecorded
+from .definitions.needs import CHECK, unrecorded
 from .definitions.views import DefinitionView, bare_definitions
 from .doctor_database import database, executors, schema, versions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
@@ -115,8 +114,7 @@ def _verdict(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
         yield Finding("ticks", "ok", verdict.ticks)
     if "overdue" not in named:
         yield Finding("overdue", "ok", "no run has waited too long")
-    for each in found:
-        yield replace(each, what=each.sentence)
+    yield from found
 
 
 def _tasks(reader: Reader) -> Finding:

@@ -12,9 +12,10 @@ from sqlalchemy import Integer, Row, func, literal_column, select, text, union_a
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
 from ..text import one_line
-from .attention import latest_dead
+from .definitions.needs import latest_dead
 from .history import list_marks
 from .operations import Act, perform
+from .outcomes import pattern_of
 from .reader import (
     CAP,
     ERROR_GROUPS,
@@ -29,10 +30,9 @@ from .reader import (
     steps,
     values_of,
 )
-from .run_columns import pattern_of
 from .runs.actions import BulkResult, retrying
 from .runs.filters import RunFilter
-from .runs.list import ERROR_SHOWN, first_line
+from .runs.rows import ERROR_SHOWN, first_line
 from .state import State
 
 #: For how many seconds a group is muted by default: a week.

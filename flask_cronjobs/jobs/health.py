@@ -20,12 +20,14 @@ from sqlalchemy import (
     text,
 )
 
+from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, RUNNING, STOPS
-from .attention import CHECK, Late, Missed, late_definitions, missed_slots
-from .eligibility import PauseView, Stalled, list_pauses, oldest_due, ours, stalled
+from .backlog import handed, oldest_due, overdue
+from .definitions.needs import CHECK, Late, Missed, late_definitions, missed_slots
 from .humanize import Link, ago, capitalized, duration, plural, seconds_since
 from .once_effects import in_doubt
 from .orders import behind_dead
+from .pauses import PauseView, list_pauses
 from .queues import Silence, find_silence
 from .reader import (
     CAP,
@@ -40,8 +42,8 @@ from .reader import (
     read_once,
     reading,
 )
+from .stalled import Stalled, stalled
 from .ticks import did_its_work
-from .waiting import handed, overdue
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
 #: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
@@ -230,7 +232,8 @@ def _amber(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
         what, at = str(figures.silence), figures.silence.since
         yield Finding("silent-host", "warning", what, _SILENT, at, link)
     if figures.doubts:
-        what = f"{figures.doubts.of('effect')} in doubt"
+        are = "is" if figures.doubts.value == 1 else "are"
+        what = f"{figures.doubts.of('effect')} {are} in doubt"
         yield Finding(
             "effects-in-doubt", "warning", what, _DOUBTS, since["doubts"], ("effects", {})
         )
@@ -293,17 +296,17 @@ def read_verdict(reader: Reader) -> Verdict:
         word="ok",
         sentence="",
         now=reader.now,
-        last_tick_at=None if tick is None else tick.seen_at,
-        age=None if tick is None else _age(reader.now, tick.seen_at),
-        host=None if tick is None else tick.host,
-        worker=None if tick is None else tick.worker,
+        last_tick_at=tick.seen_at,
+        age=_age(reader.now, tick.seen_at),
+        host=tick.host,
+        worker=tick.worker,
         oldest=_age(reader.now, oldest_due(reader)),
         late=late_definitions(reader),
         pauses=list_pauses(reader),
         stalled=stalled(reader),
     )
     is_late = facts.age is None or facts.age > reader.state.settings.health_tick_age
-    failing = is_late and _failing(reader, facts.last_tick_at)
+    failing = is_late and bool(tick.failing)
     found = [_no_ticks(facts, failing)] if is_late else []
     found += _overdue(facts, reader.state.settings.health_overdue, not is_late)
     if not found:
@@ -320,12 +323,20 @@ def read_verdict(reader: Reader) -> Verdict:
     )
 
 
-def _last_tick(reader: Reader) -> Row[Any] | None:
+def _last_tick(reader: Reader) -> Row[Any]:
+    """Return the tick that did its work and was seen last, or NULLs; and whether one failed since.
+
+    The database's now comes with it.
+    """
+    works, c = did_its_work(reader.dialect), TICKS.c
     # One from the future began while the database's clock was ahead.
-    is_past = TICKS.c.started_at <= literal_column(reader.dialect.now)
-    works = select(TICKS).where(did_its_work(reader.dialect), is_past)
-    recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
-    return reader.row_and_now(select(recent).order_by(recent.c.seen_at.desc()))
+    is_past = c.started_at <= literal_column(reader.dialect.now)
+    latest = select(TICKS).where(works, is_past).order_by(c.started_at.desc())
+    recent = latest.limit(_RECENT_TICKS).subquery()
+    never = literal(UNREADABLE, c.seen_at.type)
+    last = func.coalesce(select(func.max(recent.c.seen_at)).scalar_subquery(), never)
+    failing = select(c.id).where(~works, c.started_at > last).exists().label("failing")
+    return reader.row_and_now(select(recent).order_by(recent.c.seen_at.desc()), failing)
 
 
 def _no_ticks(verdict: Verdict, failing: bool) -> Finding:
@@ -376,12 +387,6 @@ def _age(now: datetime, moment: datetime | None) -> float | None:
     return None if moment is None else max(0.0, seconds_since(moment, now))
 
 
-def _failing(reader: Reader, since: datetime | None) -> bool:
-    """Return whether a tick has begun after *since* that did not do its work."""
-    begun = select(TICKS.c.id).where(~did_its_work(reader.dialect)).limit(1)
-    return bool(reader.rows(begun if since is None else begun.where(TICKS.c.started_at > since)))
-
-
 #: The figures that say since when.
 _DATED = ("stale", "dead", "stops", "doubts")
 
@@ -398,7 +403,7 @@ def _figures(reader: Reader, oldest: float | None) -> Figures:
         "doubts": in_doubt(reader.dialect),
         **({"handed": handed(now)} if executors else {}),
     }
-    late = [capped(each.where(*ours(reader))) for each in overdue(reader)] if is_overdue else []
+    late = [capped(each) for each in overdue(reader)] if is_overdue else []
     row = reader.rows(
         select(
             *(capped(each).label(name) for name, each in counted.items()),

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Row, TextClause, text
 
@@ -39,18 +38,6 @@ MOST = 24
 FIRST = timedelta(days=14)
 
 
-@dataclass
-class _Sums:
-    """What ended in one hour, of one task or of all."""
-
-    ended: int = 0
-    dead: int = 0
-    took_seconds: float = 0.0
-    waited_seconds: float = 0.0
-    took: Counter[int] = field(default_factory=Counter[int])
-    waited: Counter[int] = field(default_factory=Counter[int])
-
-
 def write_hours(books: Bookkeeping, last: datetime | None, now: datetime) -> int:
     """Write the hours that are over and not written yet, the oldest first; return how many.
 
@@ -62,12 +49,11 @@ def write_hours(books: Bookkeeping, last: datetime | None, now: datetime) -> int
     over = _floor(now - GRACE) - HOUR
     if last is not None and last >= over:
         return 0
-    hour = _first(books, now, over) if last is None else last + HOUR
-    written = 0
-    while hour <= over and written < MOST:
-        _write(books, hour)
-        hour, written = hour + HOUR, written + 1
-    return written
+    first = _first(books, now, over) if last is None else last + HOUR
+    hours = min((over - first) // HOUR + 1, MOST)
+    for number in range(hours):
+        _write(books, first + number * HOUR)
+    return hours
 
 
 def _floor(moment: datetime) -> datetime:
@@ -95,32 +81,43 @@ def ended_in_hour(d: Dialect) -> TextClause:
         """
         for number, which in ((0, f"{DONE} AND status = 'succeeded'"), (1, DEAD))
     )
+    # Else PostgreSQL computes the seconds again for each comparison.
     return text(f"""
-        SELECT job_type, dead, {bucket_of("took")} AS took_bucket,
-            {bucket_of("waited")} AS waited_bucket, count(*) AS number,
+        WITH ended AS MATERIALIZED ({ended})
+        SELECT job_type, {bucket_of("took")} AS took, {bucket_of("waited")} AS waited,
+            count(*) AS ended, sum(dead) AS dead,
             sum(took) AS took_seconds, sum(waited) AS waited_seconds
-        FROM ({ended}) AS ended GROUP BY 1, 2, 3, 4
+        FROM ended GROUP BY 1, 2, 3
     """)
 
 
 def _write(books: Bookkeeping, hour: datetime) -> None:
-    d, tasks = books.dialect, {"": _Sums()}
-    given = {"start": d.instant(hour), "end": d.instant(hour + HOUR)}
-    for row in books.rows(ended_in_hour(d), given):
-        for task in {"", row.job_type}:
-            _add(tasks.setdefault(task, _Sums()), row)
-    values = [_values(d, hour, *each) for each in sorted(tasks.items())]
+    """Write the rows of *hour*: one for each task, and one for all, whose name is empty."""
+    d = books.dialect
+    rows = books.rows(ended_in_hour(d), {"start": d.instant(hour), "end": d.instant(hour + HOUR)})
+    by_task: dict[str, list[Row[Any]]] = {"": list(rows)}
+    for row in rows:
+        by_task.setdefault(row.job_type, []).append(row)
+    values = [
+        {
+            "hour": d.instant(hour),
+            "job_type": task,
+            **{name: sum(getattr(row, name) for row in found) for name in _SUMMED},
+            **{name: json.dumps(_by_bucket(found, name)) for name in ("took", "waited")},
+        }
+        for task, found in sorted(by_task.items())
+    ]
     books.transaction(lambda connection: connection.execute(_insert(d), values))
 
 
-def _add(sums: _Sums, row: Row[Any]) -> None:
-    """Add to *sums* the runs of *row*, which are in the same two buckets."""
-    sums.ended += row.number
-    sums.dead += row.number * row.dead
-    sums.took_seconds += row.took_seconds
-    sums.waited_seconds += row.waited_seconds
-    sums.took[row.took_bucket] += row.number
-    sums.waited[row.waited_bucket] += row.number
+_SUMMED = ("ended", "dead", "took_seconds", "waited_seconds")
+
+
+def _by_bucket(rows: Iterable[Row[Any]], name: str) -> Counter[int]:
+    numbers: Counter[int] = Counter()
+    for row in rows:
+        numbers[getattr(row, name)] += row.ended
+    return numbers
 
 
 @lru_cache
@@ -135,11 +132,6 @@ def _insert(d: Dialect) -> TextClause:
         VALUES ({at}, :job_type, :ended, :dead, :took_seconds, {took}, :waited_seconds, {waited})
         ON CONFLICT (hour, job_type) DO NOTHING
     """)
-
-
-def _values(d: Dialect, hour: datetime, task: str, sums: _Sums) -> dict[str, object]:
-    buckets = {"took": json.dumps(sums.took), "waited": json.dumps(sums.waited)}
-    return {**vars(sums), **buckets, "hour": d.instant(hour), "job_type": task}
 
 
 #: The upper bounds of the buckets, in seconds: from a millisecond to three days. What took longer
@@ -201,8 +193,7 @@ def cumulative(buckets: Counter[int], every: int) -> Iterator[tuple[float, int]]
 LONGEST_MARK = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """One mark.
 
     :ivar at: when that was which it marks.
@@ -264,17 +255,13 @@ def list_marks(
     :param before: only marks before the one with this id.
     :param since: none before this.
     """
-    from sqlalchemy import select, tuple_
+    from sqlalchemy import select
 
     from .reader import MARKS, page_of, reading
 
-    place = tuple_(MARKS.c.marked_at, MARKS.c.id)
-    columns = MARKS.c.id, MARKS.c.name, MARKS.c.marked_at, MARKS.c.marked_by
-    statement = select(*columns).order_by(MARKS.c.marked_at.desc(), MARKS.c.id.desc())
-    if before is not None:
-        cursor = select(MARKS.c.marked_at, MARKS.c.id).where(MARKS.c.id == before)
-        statement = statement.where(place < cursor.scalar_subquery())
+    c = MARKS.c
+    marks = select(c.id, c.name, c.marked_at.label("at"), c.marked_by.label("by"))
     if since is not None:
-        statement = statement.where(MARKS.c.marked_at >= since)
+        marks = marks.where(c.marked_at >= since)
     with reading(source) as reader:
-        return page_of(reader, statement, limit, lambda rows: [Mark(*tuple(row)) for row in rows])
+        return page_of(reader, marks, limit, newest=(c.marked_at, c.id), before=before)

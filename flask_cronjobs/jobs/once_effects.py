@@ -257,9 +257,7 @@ def list_effects(
         statement = select(c.id, c.key, state, c.run_id, c.locked_by, c.created_at, c.done_at)
         if open_only:
             statement = statement.where(text(OPEN_EFFECT))
-        if before is not None:
-            statement = statement.where(c.id < before)
-        return page_of(reader, statement.order_by(c.id.desc()), limit, _shown)
+        return page_of(reader, statement, limit, _shown, (c.id,), before)
 
 
 def _shown(rows: Rows) -> list[Effect]:

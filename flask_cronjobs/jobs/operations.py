@@ -209,10 +209,8 @@ def list_operations(
 
     limit = max(1, min(limit, 100))
     with reading(source) as reader:
-        newest = select(OPERATIONS).order_by(OPERATIONS.c.id.desc())
-        if before is not None:
-            newest = newest.where(OPERATIONS.c.id < before)
-        return page_of(reader, newest, limit, partial(_views, reader))
+        views, newest = partial(_views, reader), (OPERATIONS.c.id,)
+        return page_of(reader, select(OPERATIONS), limit, views, newest, before)
 
 
 def operations_on(source: Source, run_id: int) -> tuple[OperationView, ...]:

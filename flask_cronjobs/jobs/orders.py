@@ -14,9 +14,9 @@ from ..models.conditions import HAS_TURN, ORDERED, RUNNING, STOPS, UNPLACED
 from .humanize import late, seconds_since, since
 
 if TYPE_CHECKING:
-    from .eligibility import PauseView
+    from .pauses import PauseView
     from .reader import Count, Page, Source
-    from .runs.list import RunRow
+    from .runs.rows import RunRow
 
 #: How many runs one statement looks at.
 CHUNK = 500
@@ -230,9 +230,9 @@ def list_key_orders(
     :param after: the `KeyOrder.place` of the last key of the page before.
     """
     # Here, since it maps the tables, which a tick does not use.
-    from .eligibility import list_pauses, stopping
+    from .pauses import list_pauses, stopping
     from .reader import CAP, Page, count_of, reading
-    from .runs.list import rows_of
+    from .runs.rows import rows_of
     from .runs.search import keys_of
 
     with reading(source) as reader:

@@ -6,9 +6,11 @@ the handler's own transaction, for ``atomic=True``.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
@@ -18,7 +20,7 @@ from ..db.dialect import Dialect, array_text, dialect_of, json_text
 from ..models.conditions import RUNNING, sql_list
 from ..text import clean
 from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
-from .run_columns import assigned, ended, fingerprint, rate_mark
+from .runs.columns import assigned, ended, rate_mark
 
 #: The columns of an outcome, and their types in PostgreSQL.
 OUTCOME_COLUMNS = {
@@ -308,3 +310,35 @@ def _write_output(d: Dialect) -> TextClause:
     )
     RETURNING run_id
     """)
+
+
+#: How many characters of the first line of a message tell whether errors are the same.
+_HEAD = 300
+
+
+@cache
+def _varying() -> re.Pattern[str]:
+    """Return the pattern of what differs from one error to the next: most processes need none."""
+    return re.compile(
+        r"""(?x)
+        '[^']{0,200}' | "[^"]{0,200}" | `[^`]{0,200}`  # Quoted.
+        | \b [0-9a-fA-F]{8} (?: -[0-9a-fA-F]{4} ){3} -[0-9a-fA-F]{12} \b  # A UUID.
+        | 0[xX][0-9a-fA-F]+
+        | \b (?=[0-9a-fA-F]*[0-9]) [0-9a-fA-F]{6,} \b  # Hex: a digest, an id.
+        | [0-9]+ (?: [.,:][0-9]+ )*"""
+    )
+
+
+def pattern_of(error: str | None) -> str:
+    """Return the first line of the message *error*, with ``…`` for numbers, hex and what is quoted.
+
+    Errors with the same pattern, task and type are of one group.
+    """
+    head = (error or "").strip().partition("\n")[0][:_HEAD]
+    return " ".join(_varying().sub("…", head).split())
+
+
+def fingerprint(task: str, error_type: str | None, error: str | None) -> str:
+    """Return the fingerprint of an error: 16 hex digits."""
+    said = "\0".join((task, error_type or "", pattern_of(error)))
+    return hashlib.blake2b(said.encode(errors="replace"), digest_size=8).hexdigest()

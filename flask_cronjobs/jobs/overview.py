@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import case, func, select
 
-from .attention import latest_dead
+from .backlog import count_waiting, waiting_groups
+from .definitions.needs import latest_dead
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .history import Mark, list_marks
@@ -19,9 +20,8 @@ from .reader import (
     reading,
     record,
 )
-from .runs.list import ERROR_SHOWN, first_line
+from .runs.rows import ERROR_SHOWN, first_line
 from .ticks import Bucket, read_activity
-from .waiting import count_waiting, waiting_groups
 
 #: How many dead runs, newest first, `dead_groups` reads.
 DEAD_LOOKED_AT = 10_000

@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import Row, String, case, cast, func, select, text, union_all
 
 from ..models.conditions import DEAD, DONE, RUNNING
-from .eligibility import PauseView, list_pauses
+from .backlog import Waiting, count_waiting, waiting_groups
 from .humanize import duration, seconds_since, since
+from .pauses import PauseView, list_pauses
 from .reader import CAP, RUNS, TICKS, Count, Page, Reader, Source, read_once, reading
-from .waiting import Waiting, count_waiting, waiting_groups
 
 #: How many hosts `QueueView.service` names.
 _NAMED = 3

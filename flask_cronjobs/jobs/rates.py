@@ -1,14 +1,14 @@
-"""Rate limits: which runs may be claimed now, and the slots that their attempts take.
+"""Rate limits: which runs may be claimed now, and the starts that their attempts take.
 
 A run with a rate is marked when it waits, so that it stands in no index of the claims. Three steps
 let it begin:
 
-1. `open_slots` takes the mark from the first due runs of each key, as many as it has free slots.
+1. `open_starts` takes the mark from the first due runs of each key, as many as it has free starts.
 2. Any worker claims them, as it claims others.
-3. `spend` takes the slots, by the times of the claims, if the key's row is as it has read it. It
+3. `spend` takes the starts, by the times of the claims, if the key's row is as it has read it. It
    alone decides: whoever gets none gives the run back, and it waits with its mark again.
 
-So whatever dies in between, no attempt begins without a slot.
+So whatever dies in between, no attempt begins without a start.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _Place: TypeAlias = tuple[str, str, str, int]
 BEFORE_ALL: _Place = ("", "", "", -(2**31))
 
 
-class Slots(NamedTuple):
-    """What `open_slots` found.
+class Starts(NamedTuple):
+    """What `open_starts` found.
 
     :ivar opened: how many runs may be claimed now that waited before.
-    :ivar wait: after how many seconds the next slot comes for which a due run waits; None: none.
+    :ivar wait: after how many seconds the next start comes for which a due run waits; None: none.
     :ivar after: the place where the next look goes on.
     """
 
@@ -55,8 +55,8 @@ class Slots(NamedTuple):
     after: _Place = BEFORE_ALL
 
 
-class Slot(NamedTuple):
-    """A slot that an attempt has taken, by the ``tat`` of its key before and after."""
+class Start(NamedTuple):
+    """A start that an attempt has taken, by the ``tat`` of its key before and after."""
 
     key: str
     before: datetime | None
@@ -64,13 +64,13 @@ class Slot(NamedTuple):
     rate: Rate
 
 
-def open_slots(
+def open_starts(
     books: Bookkeeping,
     rates: Mapping[str, Rate | None],
     request: ClaimRequest,
     after: _Place = BEFORE_ALL,
-) -> Slots:
-    """Let due runs be claimed, as many of each key as it has free slots.
+) -> Starts:
+    """Let due runs be claimed, as many of each key as it has free starts.
 
     It goes from group to group at one step each, however many runs wait. To look does not need
     SQLite's write lock.
@@ -98,8 +98,8 @@ def open_slots(
                     waits.append((rate.opens(tat) - now).total_seconds())
         opened += _open(books, given, free)
         if len(groups) < CHUNK:
-            return Slots(opened, min(waits, default=None))
-    return Slots(opened, 0.0, after)
+            return Starts(opened, min(waits, default=None))
+    return Starts(opened, 0.0, after)
 
 
 @lru_cache(maxsize=2)
@@ -222,13 +222,13 @@ def _has_share(run: str) -> str:
 
 def spend(
     books: Bookkeeping, rates: Mapping[str, Rate], claims: Sequence[Claim]
-) -> dict[int, Slot | None]:
-    """Take slots for *claims*, which have one token, by the times when they were claimed.
+) -> dict[int, Start | None]:
+    """Take starts for *claims*, which have one token, by the times when they were claimed.
 
     A key that another worker moves at the same time has none.
 
-    :returns: the runs that have a rate, each with its slot, or None if it may not begin.
-    :raises DatabaseTrouble: it is not known which slots are taken.
+    :returns: the runs that have a rate, each with its start, or None if it may not begin.
+    :raises DatabaseTrouble: it is not known which starts are taken.
     """
     work = partial(_spend, d=books.dialect, rates=rates, claims=claims)
     return books.transaction(work, repeat=False)
@@ -236,29 +236,31 @@ def spend(
 
 def _spend(
     connection: Connection, d: Dialect, rates: Mapping[str, Rate], claims: Sequence[Claim]
-) -> dict[int, Slot | None]:
+) -> dict[int, Start | None]:
     found = f"""
         SELECT id, rate_key, started_at, {_OF_KEY.format("job_runs")}
         FROM job_runs WHERE {d.among("id")} AND locked_by = :token AND rate_key IS NOT NULL
     """
     given = {"ids": d.many([claim.id for claim in claims]), "token": claims[0].token}
     rows = {row.id: row for row in connection.execute(text(found), given)}
-    slots, moves = dict[int, Slot | None](), dict[str, Slot]()
+    starts, moves = dict[int, Start | None](), dict[str, Start]()
     for claim in (each for each in claims if each.id in rows):
         row, rate = rows[claim.id], rates[claim.job_type]
         first = time_or_none(row.tat)
         move = moves.get(row.rate_key)
         tat = rate.own(first, row.period) if move is None else move.after
-        after = rate.slot(tat, stored_time(row.started_at))
-        slots[claim.id] = None
+        after = rate.start(tat, stored_time(row.started_at))
+        starts[claim.id] = None
         if after is not None:
-            slots[claim.id] = Slot(row.rate_key, after - rate.period, after, rate)
-            moves[row.rate_key] = Slot(row.rate_key, first, after, rate)
+            starts[claim.id] = Start(row.rate_key, after - rate.period, after, rate)
+            moves[row.rate_key] = Start(row.rate_key, first, after, rate)
     moved = _move(connection, d, moves.values())
-    return {run_id: slot if slot and slot.key in moved else None for run_id, slot in slots.items()}
+    return {
+        run_id: start if start and start.key in moved else None for run_id, start in starts.items()
+    }
 
 
-def _move(connection: Connection, d: Dialect, moves: Iterable[Slot]) -> set[str]:
+def _move(connection: Connection, d: Dialect, moves: Iterable[Start]) -> set[str]:
     """Move keys from one ``tat`` to another; return those that stood there, and are not locked."""
     columns = {"tat": "timestamptz", "period": "double precision", "burst": "integer"}
     table = d.table("moves", key="text", before="timestamptz", **columns)
@@ -293,11 +295,11 @@ def _move(connection: Connection, d: Dialect, moves: Iterable[Slot]) -> set[str]
     return {row.key for rows in found for row in rows}
 
 
-def give_back(books: Bookkeeping, slots: Iterable[Slot]) -> None:
-    """Give *slots* back whose attempts have not begun, as far as nobody has taken a later one."""
-    for key, before, after, rate in sorted(slots, key=lambda slot: slot.after, reverse=True):
+def give_back(books: Bookkeeping, starts: Iterable[Start]) -> None:
+    """Give *starts* back whose attempts have not begun, as far as nobody has taken a later one."""
+    for key, before, after, rate in sorted(starts, key=lambda start: start.after, reverse=True):
         assert before is not None
-        back = Slot(key, after, before, rate)
+        back = Start(key, after, before, rate)
         books.transaction(partial(_move, d=books.dialect, moves=[back]))
 
 
@@ -335,11 +337,11 @@ def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> 
     :param tasks: the tasks that the code has; and those with a rate.
     """
     d, without = books.dialect, dict.fromkeys(each for each in tasks if each not in rates)
-    request, found = ClaimRequest(1, "", tuple(without)), Slots(opened=1)
+    request, found = ClaimRequest(1, "", tuple(without)), Starts(opened=1)
     for _ in range(_MENDED):
         if found.opened or found.after != BEFORE_ALL:
-            found = open_slots(books, without, request, found.after)
-    # Locked, so that nobody takes a slot of it at the same time.
+            found = open_starts(books, without, request, found.after)
+    # Locked, so that nobody takes a start of it at the same time.
     old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT))} ORDER BY tat LIMIT {CHUNK}"
     unused = d.any_of("id", f"{old} {d.skip_locked.replace('NO KEY ', '')}")
     books.rows(text(f"DELETE FROM job_rates WHERE {unused} RETURNING id"))

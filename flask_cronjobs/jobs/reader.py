@@ -30,6 +30,7 @@ from sqlalchemy import (
     literal_column,
     select,
     true,
+    tuple_,
     type_coerce,
 )
 from sqlalchemy.exc import SQLAlchemyError
@@ -86,13 +87,13 @@ class Reader:
         """The database's now, read once, so that a page shows one moment."""
         return stored_time(self.rows(select(*self._moment()))[0].database_now)
 
-    def row_and_now(self, some: Query) -> Row[Any] | None:
-        """Return the first row of *some*, read along with `now`; None if there is none."""
+    def row_and_now(self, some: Query, *beside: ColumnElement[Any]) -> Row[Any]:
+        """Return the first row of *some*, or NULLs, and *beside*, read along with `now`."""
         moment, found = select(*self._moment()).subquery(), some.limit(1).subquery()
-        both = select(moment, found).select_from(moment.outerjoin(found, true()))
-        row = self.rows(both)[0]
+        all_of_it = select(moment, found, *beside).select_from(moment.outerjoin(found, true()))
+        row = self.rows(all_of_it)[0]
         self.__dict__.setdefault("now", stored_time(row.database_now))
-        return None if row.id is None else row
+        return row
 
     def _moment(self) -> Iterator[ColumnElement[Any]]:
         """Yield the database's now; then PostgreSQL reads the latest rows of something in order.
@@ -308,11 +309,21 @@ def page_of(
     statement: Query,
     limit: int,
     shown: Callable[[Sequence[Row[Any]]], Sequence[Any]] = list,
+    newest: Sequence[ColumnElement[Any]] = (),
+    before: int | None = None,
 ) -> Page[Any]:
     """Return a page of at most *limit* rows of *statement*, and whether there are more.
 
     :param shown: makes of the rows what the page shows.
+    :param newest: by which columns, the last of them the id, the newest row comes first; none if
+        *statement* has its order.
+    :param before: only rows after the one with this id.
     """
+    if before is not None:
+        of_that = select(*newest).where(newest[-1] == before).scalar_subquery()
+        is_older = tuple_(*newest) < of_that if len(newest) > 1 else newest[-1] < before
+        statement = statement.where(is_older)
+    statement = statement.order_by(*(column.desc() for column in newest))
     found = reader.rows(statement.limit(limit + 1))
     following = found[limit - 1].id if len(found) > limit else None
     return Page(shown(found[:limit]), following, reader.now)

@@ -14,7 +14,7 @@ from ..db.dialect import Dialect
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
 from ..models.conditions import sql_list
-from ..text import redacted
+from ..redaction import redacted
 from ..types import JSON, without_secret
 from .humanize import plural
 from .operations import Act, perform

@@ -19,7 +19,6 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
-    tuple_,
 )
 
 from ..db.connection import Bookkeeping
@@ -383,10 +382,6 @@ def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Pa
     from .reader import TICKS, page_of, reading
 
     ticks = select(*(TICKS.c[name] for name in _SHOWN))
-    statement = ticks.order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
-    if before is not None:
-        place = tuple_(TICKS.c.started_at, TICKS.c.id)
-        cursor = select(TICKS.c.started_at, TICKS.c.id).where(TICKS.c.id == before)
-        statement = statement.where(place < cursor.scalar_subquery())
+    newest = TICKS.c.started_at, TICKS.c.id
     with reading(source) as reader:
-        return page_of(reader, statement, limit)
+        return page_of(reader, ticks, limit, newest=newest, before=before)

@@ -68,9 +68,9 @@ HAS_TURN = (
 UNPLACED = "order_mark IN ('new', 'over')"
 #: Begins at a rate. In a strict order, not before its turn.
 RATED = f"{RUNNABLE} AND rate_key IS NOT NULL AND order_mark IS NULL"
-#: Waits for the next slot of its rate key.
+#: Waits for the next start of its rate key.
 RATE_WAITS = f"{RATED} AND rate_mark = 'waits'"
-#: Its slot has come, and nobody has claimed it yet.
+#: Its start has come, and nobody has claimed it yet.
 RATE_READY = f"{RATED} AND rate_mark IS NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
 #: Not while it runs, so that a claim writes nothing to their index. The index of leases has those.

@@ -267,7 +267,7 @@ class JobPause(Base):
 
 
 class JobRate(Base):
-    """A rate key, and which of its slots are taken."""
+    """A rate key, and which of its starts are taken."""
 
     __tablename__ = "job_rates"
     __table_args__: Any = (

@@ -207,7 +207,7 @@ class JobRun(Base):
     rate_key: Mapped[str | None] = mapped_column(String)
     """The key at whose rate its attempts begin."""
     rate_mark: Mapped[str | None] = mapped_column(String)
-    """``waits``: for the next slot of its rate key, so that it is not to be claimed yet."""
+    """``waits``: for the next start of its rate key, so that it is not to be claimed yet."""
     fingerprint: Mapped[str | None] = mapped_column(String)
     """The group of its error, if its latest attempt failed."""
     operation_id: Mapped[int | None] = mapped_column(BigId)

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from ..config import Settings
 from ..errors import PayloadError, TaskError
-from ..text import cut, one_line, redacted, shortened, strip_credentials
+from ..redaction import redacted, strip_credentials
+from ..text import cut, one_line, shortened
 from ..types import JSON
 from .arguments import Arguments
 from .options import EnqueueOptions, Rate, TaskOptions, is_key, read_rate

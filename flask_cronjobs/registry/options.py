@@ -157,11 +157,11 @@ class NewRun:
 class Rate(NamedTuple):
     """At most so many attempts of a key, by GCRA, the generic cell rate algorithm.
 
-    Each attempt takes a slot. A key has one number, its theoretical arrival time ``tat``: when the
-    next slot would come if each came at its time. An attempt may begin earlier by as much as
+    Each attempt takes a start. A key has one number, its theoretical arrival time ``tat``: when the
+    next start would come if each came at its time. An attempt may begin earlier by as much as
     *burst* allows.
 
-    :ivar period: from one slot to the next.
+    :ivar period: from one start to the next.
     :ivar burst: how many may begin at once after a rest.
     """
 
@@ -174,7 +174,7 @@ class Rate(NamedTuple):
             return None
         return tat + (self.period - timedelta(seconds=period))
 
-    def slot(self, tat: datetime | None, at: datetime) -> datetime | None:
+    def start(self, tat: datetime | None, at: datetime) -> datetime | None:
         """Return the ``tat`` after an attempt that begins *at*; None if it may not begin then."""
         base = at if tat is None else max(tat, at)
         return base + self.period if self.opens(base) <= at else None

@@ -60,7 +60,7 @@ class InlineWorker:
         self._app = context.state.app
         self._context = context
         self._raise_errors = raise_errors
-        # A test does not wait for slots; only a key that is held back keeps its runs.
+        # A test does not wait for its rate; only a key that is held back keeps its runs.
         unlimited = dict.fromkeys(context.state.registry.rates, UNLIMITED)
         options = WorkOptions(worker_name(), queues=queues, rates=unlimited)
         self._claims = WorkerClaims(context.books, context.state, options)
@@ -79,7 +79,7 @@ class InlineWorker:
     def claim(self) -> Claim | None:
         """Claim the next run; return None if none is due."""
         while True:
-            claims = self._claims.record_and_claim([], 1, idle=True).claims
+            claims = self._claims.claim([], 1, idle=True).claims
             if claims:
                 return claims[0]
             if self._claims.exhausted:

@@ -171,7 +171,7 @@ def definition_remove(name: str) -> str:
     return f"{name} is removed. Its runs stay."
 
 
-@action("overview", "paused")
+@action("overview")
 def work_pause() -> str:
     """Pause a task or a queue."""
     target = _task_or_queue()
@@ -179,7 +179,7 @@ def work_pause() -> str:
     return f"The {target.kind} {target.name} is paused. Its runs wait until it is resumed."
 
 
-@action("overview", "paused")
+@action("overview")
 def work_resume() -> str:
     """Resume a task or a queue."""
     target = _task_or_queue()

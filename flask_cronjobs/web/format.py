@@ -15,11 +15,12 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup, escape
 
 from ..jobs.agenda import Lane, Piece
+from ..jobs.definitions.needs import NEEDS as NEEDS
 from ..jobs.definitions.views import Cell
 from ..jobs.history import Mark
 from ..jobs.humanize import capitalized, since
 from ..jobs.runs.detail import RunView
-from ..jobs.runs.list import RunRow
+from ..jobs.runs.rows import RunRow
 from ..jobs.ticks import Bucket
 from ..jobs.trends import Period
 from ..text import cut, printable

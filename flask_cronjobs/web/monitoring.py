@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
@@ -22,7 +23,7 @@ from sqlalchemy import Row
 from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
-from ..jobs.health import Figures, Verdict, read_verdict, read_verdict_and_figures
+from ..jobs.health import Figures, Verdict, findings_of, read_verdict, read_verdict_and_figures
 from ..jobs.history import counted, cumulative
 from ..jobs.humanize import seconds_since
 from ..jobs.pruning import seconds_behind
@@ -202,6 +203,9 @@ def _metrics(reader: Reader) -> Iterator[tuple[str, str, tuple[str, ...], _Value
     yield "paused_seconds", text, ("kind", "name"), paused
     text = "Seconds for which work has stood still that waits for what does not come"
     yield "stalled_seconds", text, ("kind",), {(e.kind,): e.seconds for e in verdict.stalled}
+    text = "What needs a person, as the verdict lists it: 1 or more of a check"
+    needs = Counter((each.id,) for each in findings_of(verdict, figures))
+    yield "findings", text, ("id",), needs
     # A gauge, not a counter: ticks are kept for a day only, so the sum can fall.
     text = "Outcomes recorded by the ticks of the last 24 hours"
     sums = {(kind,): sum(getattr(hour, kind) for hour in day) for kind in _OUTCOMES}

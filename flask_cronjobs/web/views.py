@@ -21,6 +21,7 @@ from ..jobs.once_effects import list_effects
 from ..jobs.operations import list_operations
 from ..jobs.orders import list_key_orders
 from ..jobs.overview import read_overview
+from ..jobs.pauses import list_pauses
 from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
@@ -85,9 +86,9 @@ def find() -> ResponseReturnValue:
 
 def effects() -> ResponseReturnValue:
     """Render effects in doubt or being done; with ``?all=1`` also those that are done."""
-    everything = request.args.get("all") == "1"
-    found = list_effects(state_of(), open_only=not everything, **_asked(50))
-    return _list_page("effects", found, refresh=0, everything=everything)
+    args = _flag("all")
+    found = list_effects(state_of(), open_only=not args, **_asked(50))
+    return _list_page("effects", found, refresh=0, args=args)
 
 
 def errors() -> ResponseReturnValue:
@@ -166,12 +167,12 @@ _LONGEST = 500
 
 def order() -> ResponseReturnValue:
     """Render the keys whose runs wait for one another; with ``?stopped=1``, those stopped."""
-    stopped = request.args.get("stopped") == "1"
+    args = _flag("stopped")
     after = request.args.get("after", "")[:_LONGEST].replace("\0", "")
     limit = clamped(request.args, "limit", 50)
-    found = list_key_orders(state_of(), stopped=stopped, after=after, limit=limit)
+    found = list_key_orders(state_of(), stopped=bool(args), after=after, limit=limit)
     data = {"keys": found.rows, "after": found.next}
-    return _list_page("order", found, data, after=after, stopped=stopped)
+    return _list_page("order", found, data, args=args)
 
 
 def definitions() -> ResponseReturnValue:
@@ -222,7 +223,10 @@ def task() -> ResponseReturnValue:
             abort(404, "There is no task of that name. It may have been renamed or removed.")
         zones = [row.timezone for row in found.definitions]
         trend = _trend(reader, name, zones)
-    return _trend_page("task", found, found, trend, window=WINDOW, own_zones=zones)
+        paused = [each for each in list_pauses(reader) if (each.kind, each.name) == ("task", name)]
+    return _trend_page(
+        "task", found, found, trend, window=WINDOW, own_zones=zones, pause=next(iter(paused), None)
+    )
 
 
 def _trend_page(
@@ -251,9 +255,9 @@ _REFRESH_BATCH = 5
 
 def batches() -> ResponseReturnValue:
     """Render batches that have not finished; with ``?all=1`` also those that have."""
-    everything = request.args.get("all") == "1"
-    found = list_batches(state_of(), unfinished=not everything, **_asked(25))
-    return _list_page("batches", found, everything=everything)
+    args = _flag("all")
+    found = list_batches(state_of(), unfinished=not args, **_asked(25))
+    return _list_page("batches", found, args=args)
 
 
 def batch() -> ResponseReturnValue:
@@ -280,6 +284,11 @@ def batch_tone(found: BatchView) -> Tone:
     if found.counts.dead:
         return "bad" if found.state == "finished" else "warn"
     return "good" if found.state == "finished" else "busy"
+
+
+def _flag(name: str) -> dict[str, int]:
+    """Return the values of the URL that keep the flag *name*; none if it is not set."""
+    return {name: 1} if request.args.get(name) == "1" else {}
 
 
 def _asked(limit: int) -> dict[str, Any]:

@@ -33,13 +33,20 @@ def missing() -> str | None:
     return None
 
 
-def start(profile: Path, javascript: bool = True) -> Browser:
+#: A mouse, which a browser without a window lacks.
+MOUSE = (
+    "--blink-settings=primaryHoverType=2,availableHoverTypes=2,"
+    "primaryPointerType=4,availablePointerTypes=4"
+)
+
+
+def start(profile: Path, javascript: bool = True, *flags: str) -> Browser:
     """Start the browser with an empty profile in the folder *profile*."""
     options = webdriver.ChromeOptions()
     # What JavaScript asks is answered by the test, not by the driver.
     options.unhandled_prompt_behavior = "ignore"
     options.binary_location = shutil.which("chromium") or ""
-    for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+    for flag in (*_FLAGS, *flags, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     if os.geteuid() == 0:
         options.add_argument("--no-sandbox")

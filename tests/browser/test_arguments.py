@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from flask_cronjobs.models import JobRun
 
-from .chromium import Browser
+from .chromium import Browser, missing, start
 from .conftest import Site
 
 pytestmark = pytest.mark.browser
@@ -81,14 +84,27 @@ def test_copy_puts_the_stack_on_the_clipboard(browser: Browser, site: Site, dead
     assert "runner.py" not in copied
 
 
-def test_copy_works_over_plain_http(browser: Browser, site: Site, dead: int) -> None:
-    browser.get(f"{site.url}/runs/{dead}")
-    browser.execute_script(
-        """
-        Object.defineProperty(navigator, "clipboard", {value: undefined});
-        document.addEventListener("copy", () => { window.copied = String(getSelection()); });
-        """
-    )
-    browser.find_element(By.CLASS_NAME, "copy").click()
-    assert "the printer is out of paper" in browser.execute_script("return window.copied")
-    assert browser.execute_script("return getSelection().isCollapsed")
+def test_copy_works_over_plain_http(tmp_path: Path, site: Site, dead: int) -> None:
+    gone = missing()
+    if gone is not None:
+        pytest.skip(gone)
+    browser = start(tmp_path, True, "--host-resolver-rules=MAP jobs.example 127.0.0.1")
+    try:
+        browser.get(site.url.replace("127.0.0.1", "jobs.example") + f"/runs/{dead}")
+        assert browser.execute_script("return [isSecureContext, typeof navigator.clipboard]") == [
+            False,
+            "undefined",
+        ]
+        browser.execute_script(
+            "onpaste = (event) => { window.pasted = event.clipboardData.getData('text'); }"
+        )
+        button = browser.find_element(By.CLASS_NAME, "copy")
+        button.click()
+        assert button.text.startswith("Copied")
+        assert browser.execute_script("return getSelection().isCollapsed")
+        browser.find_element(By.NAME, "q").send_keys(Keys.CONTROL, "v")
+        pasted = browser.execute_script("return window.pasted")
+        assert pasted.startswith("Traceback")
+        assert "the printer is out of paper" in pasted
+    finally:
+        browser.quit()

@@ -11,13 +11,14 @@ from urllib.parse import quote
 
 import pytest
 from selenium.common.exceptions import NoAlertPresentException
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
 from example_app import lively
 from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobOutput, JobRun, JobTick
 from flask_cronjobs.web.guard import MACHINES, ROUTES
 
-from .chromium import Browser, set_light, set_width
+from .chromium import MOUSE, Browser, missing, set_light, set_width, start
 from .conftest import Site
 
 pytestmark = pytest.mark.browser
@@ -208,6 +209,60 @@ while (texts.nextNode()) {
 }
 return broken;
 """
+
+
+#: What can be clicked and is smaller than 24 px, apart from what a lane shows twice.
+SMALL = """
+return Array.from(document.querySelectorAll("a, button, input, select, textarea, summary"))
+  .filter((each) => each.checkVisibility() && !each.closest(".skip, [aria-hidden]"))
+  .map((each) => [each.getBoundingClientRect(), each])
+  .filter(([box]) => box.width && Math.min(box.width, box.height) < 23.5)
+  .map(([box, each]) => `${box.width} x ${box.height}: ${each.outerHTML}`)
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1180])
+def test_each_target_is_24_pixels(browser: Browser, lively_site: Site, width: int) -> None:
+    set_width(browser, width)
+    for path in PAGES:
+        browser.get(f"{lively_site.url}{path}")
+        assert browser.execute_script(SMALL) == [], path
+
+
+@pytest.fixture
+def mouse(tmp_path: Path) -> Iterator[Browser]:
+    """A browser with a mouse."""
+    gone = missing()
+    if gone is not None:
+        pytest.skip(gone)
+    browser = start(tmp_path, True, MOUSE)
+    set_width(browser, 1280)
+    yield browser
+    browser.quit()
+
+
+def test_a_definition_is_one_line_and_its_buttons_come_to_mouse_and_keyboard(
+    mouse: Browser, browser: Browser, lively_site: Site
+) -> None:
+    def opacity(which: Browser) -> float:
+        return float(which.execute_script(f"return getComputedStyle({acts}).opacity"))
+
+    acts = "document.querySelector('.definitions .acts')"
+    heights = "return [...document.querySelectorAll('.definitions > li')].map(e => e.offsetHeight)"
+    lively_site.jobs.task(name="refresh_cache")(lambda: None)  # Else the row says so, too.
+    path = f"{lively_site.url}/definitions?search=refresh_cache"
+    browser.get(path)
+    assert opacity(browser) == 1  # There is no mouse: a finger.
+    mouse.get(path)
+    assert mouse.execute_script(heights) == [44, 44]
+    assert opacity(mouse) == 0
+    mouse.execute_script(f"{acts}.querySelector('button').focus()")
+    assert opacity(mouse) == 1
+    mouse.execute_script("document.activeElement.blur()")
+    ActionChains(mouse).move_to_element(
+        mouse.find_element(By.CSS_SELECTOR, ".definitions > li .what")
+    ).perform()
+    assert opacity(mouse) == 1
 
 
 @pytest.mark.parametrize("width", [320, 390, 1180])

@@ -66,7 +66,7 @@ def test_overview_shows_verdict_definitions_dead_orphans_and_doubts(
         "OSError",
         "gone",
         "4 succeeded",
-        "effect in doubt (",
+        "effect is in doubt (",
         "dead in 24 h 1",
     ):
         assert part in output
@@ -321,11 +321,11 @@ def test_ctrl_c_says_how_many_runs_are_done(
         rows.run("dead")
     retry, asked = Operator.retry, []
 
-    def interrupted(self: Operator, ids: Any, *rest: Any) -> Any:
+    def interrupted(self: Operator, ids: Any, *rest: Any, **more: Any) -> Any:
         asked.append(ids)
         if len(asked) > 1:
             raise KeyboardInterrupt
-        return retry(self, ids, *rest)
+        return retry(self, ids, *rest, **more)
 
     monkeypatch.setattr(Operator, "retry", interrupted)
     monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)

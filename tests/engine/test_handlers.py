@@ -22,6 +22,7 @@ from flask_cronjobs.jobs.runs.leases import Renewal
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.types import Claim
 from tests.clock import Clock
+from tests.kit import statements
 
 Tick = Callable[[], TickReport]
 
@@ -82,21 +83,15 @@ def test_heart_beats_four_times_in_a_lease_while_something_is_held(
 def test_progress_is_written_rarely_however_often_it_is_told(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
-    written: list[str] = []
-
     @jobs.task
     def busy() -> None:
         for step in range(10_000):
             current_run.progress(step / 10_000)
         current_run.progress(1, "all")
 
-    def note(connection: object, cursor: object, sql: str, *rest: object) -> None:
-        if "SET progress =" in sql:
-            written.append(sql)
-
     with app.app_context():
         busy.using(commit=True).enqueue()
-        event.listen(db.engine, "before_cursor_execute", note)
+        written = statements(db.engine, "SET progress =")
         began = time.monotonic()
         assert tick().succeeded == 1
         assert 2 <= len(written) <= 3 + 4 * (time.monotonic() - began)

@@ -18,7 +18,7 @@ from flask_cronjobs.jobs.definitions.scheduler import tell_late
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.types import LateSlot
-from tests.kit import in_threads
+from tests.kit import heard, in_threads
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
 
@@ -31,14 +31,8 @@ LATE = 1200
 @pytest.fixture
 def told(app: Flask) -> Iterator[list[LateSlot]]:
     """What a receiver was told."""
-    told: list[LateSlot] = []
-
-    def receive(sender: Flask, late: LateSlot) -> None:
-        told.append(late)
-
-    definition_late.connect(receive, app)
-    yield told
-    definition_late.disconnect(receive)
+    with heard(definition_late, sender=app) as told:
+        yield told
 
 
 def move(db: SQLAlchemy, at: datetime) -> None:

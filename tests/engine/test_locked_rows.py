@@ -22,9 +22,8 @@ from flask_cronjobs.engine.worker import held_runs
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.jobs.runs import changes
-from flask_cronjobs.jobs.runs.claim import Answer
+from flask_cronjobs.jobs.runs.claim import Answer, record_and_claim
 from flask_cronjobs.jobs.runs.leases import progress, renew
-from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition
 from tests.engine.conftest import stop_keepers
@@ -56,6 +55,16 @@ def kit(database_url: str) -> Iterator[Kit]:
     made = Kit.on(database_url)
     yield made
     made.close()
+
+
+VERBS: dict[str, Callable[[CronJobs, int], object]] = {
+    "retry": lambda jobs, run_id: jobs.retry(run_id),
+    "cancel": lambda jobs, run_id: jobs.cancel(run_id),
+    "pause": lambda jobs, _: jobs.pause("own"),
+    "resume": lambda jobs, _: jobs.resume("own"),
+    "remove": lambda jobs, _: jobs.remove_definition("own"),
+    "add": lambda jobs, _: jobs.add_definition("own", "it", schedule="5 * * * *"),
+}
 
 
 class TestStore:
@@ -196,42 +205,26 @@ class TestTick:
         thread.join()
         assert (counts["succeeded"], counts["lost"]) == (1, 0)
 
-    @pytest.mark.parametrize("verb", ["retry", "cancel"])
-    def test_operator_s_verb_on_a_locked_run_answers_soon(
-        self, jobs: CronJobs, rows: Rows, database_url: str, verb: str,
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_operator_s_verb_on_a_locked_row_answers_soon(
+        self, jobs: CronJobs, db: SQLAlchemy, rows: Rows, database_url: str, verb: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(changes, "LOCK_WAIT", 0.2)
-        run_id = rows.run("failed")
-        with (
-            locked(database_url, "job_runs", run_id),
-            pytest.raises(StateConflict, match=r"Run \d+ is locked"),
-        ):
-            getattr(jobs, verb)(run_id)
-        getattr(jobs, verb)(run_id)
-
-    @pytest.mark.parametrize("verb", ["pause", "resume", "remove", "add"])
-    def test_operator_s_verb_on_a_locked_definition_answers_soon(
-        self, jobs: CronJobs, db: SQLAlchemy, database_url: str, verb: str,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
-        monkeypatch.setattr(errors, "LOCK_WAIT", 0.2)
+        for module in (changes, errors):
+            monkeypatch.setattr(module, "LOCK_WAIT", 0.2)
         jobs.task(name="it")(lambda: None)
         jobs.add_definition("own", "it", schedule="@hourly")
-        verbs: dict[str, Callable[[], object]] = {
-            "pause": lambda: jobs.pause("own"),
-            "resume": lambda: jobs.resume("own"),
-            "remove": lambda: jobs.remove_definition("own"),
-            "add": lambda: jobs.add_definition("own", "it", schedule="5 * * * *"),
-        }
         if verb == "resume":
             jobs.pause("own")
+        run_id = rows.run("failed")
+        of_run = verb in ("retry", "cancel")
+        table, row_id = ("runs", run_id) if of_run else ("definitions", definition(db, "own").id)
         with (
-            locked(database_url, "job_definitions", definition(db, "own").id),
-            pytest.raises(StateConflict, match="The definition 'own' is locked"),
+            locked(database_url, f"job_{table}", row_id),
+            pytest.raises(StateConflict, match=r"(Run \d+|The definition 'own') is locked"),
         ):
-            verbs[verb]()
-        verbs[verb]()
+            VERBS[verb](jobs, run_id)
+        VERBS[verb](jobs, run_id)
 
     def test_locked_definition_that_code_declares_again_holds_up_no_tick(
         self, jobs: CronJobs, db: SQLAlchemy, database_url: str

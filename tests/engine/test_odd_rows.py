@@ -21,7 +21,7 @@ from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import run_dead
-from flask_cronjobs.types import Outcome
+from tests.kit import heard
 from tests.marks import on_sqlite
 from tests.rows import Rows, ago
 
@@ -185,14 +185,9 @@ def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
     values = {"job_type": "it", "attempts": 2, "last_error": "it broke", "error_type": "Oops"}
     spent = [rows.run("failed", age=-3600, max_attempts=2, **values) for _ in range(3)]
     waiting = rows.run("failed", age=-3600, max_attempts=3, **values)
-    heard: list[int] = []
-
-    def hear(sender: Flask, outcome: Outcome) -> None:
-        heard.append(outcome.id)
-
-    with app.app_context(), run_dead.connected_to(hear, app):
+    with app.app_context(), heard(run_dead) as told:
         jobs.tick()
-    assert (heard, called) == (spent, [])
+    assert ([outcome.id for outcome in told], called) == (spent, [])
     row: JobRun = rows.get(spent[0])
     assert (row.status, row.attempts, row.error_type) == ("dead", 2, "Oops")
     assert row.last_error == "no attempt is left: max_attempts is 2. The last error: it broke"

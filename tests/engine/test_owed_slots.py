@@ -10,10 +10,10 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
-from flask_cronjobs import schedule as schedules
 from flask_cronjobs.jobs.definitions import scheduler
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.schedule import catchup
+from flask_cronjobs.schedule import walk as schedules
 from tests.engine.conftest import Code
 from tests.rows import Rows, now
 

@@ -29,7 +29,7 @@ def statuses(db: Any) -> dict[str, int]:
     return {row[0]: row[1] for row in found}
 
 
-def test_tick_goes_on_while_slots_come(jobs: CronJobs, db: Any) -> None:
+def test_tick_goes_on_while_starts_come(jobs: CronJobs, db: Any) -> None:
     @jobs.task(rate="10/s", burst=2)
     def send() -> None:
         pass
@@ -40,7 +40,7 @@ def test_tick_goes_on_while_slots_come(jobs: CronJobs, db: Any) -> None:
     refuse_early_starts(db, 0.1, burst=2)
 
 
-def test_tick_ends_before_a_slot_that_comes_too_late(jobs: CronJobs, db: Any) -> None:
+def test_tick_ends_before_a_start_that_comes_too_late(jobs: CronJobs, db: Any) -> None:
     jobs.task(name="send", rate="1/minute")(lambda: None)
     for _ in range(2):
         jobs.enqueue("send", commit=True)
@@ -50,7 +50,7 @@ def test_tick_ends_before_a_slot_that_comes_too_late(jobs: CronJobs, db: Any) ->
     assert statuses(db) == {"succeeded": 1, "queued": 2}
 
 
-def test_retries_take_slots_and_other_keys_do_not_wait(jobs: CronJobs, db: Any) -> None:
+def test_retries_take_starts_and_other_keys_do_not_wait(jobs: CronJobs, db: Any) -> None:
     begun: list[str] = []
 
     @jobs.task(rate="5/s", rate_key="mail:{account}", retry=AGAIN)
@@ -100,7 +100,7 @@ def test_retry_later_of_a_rate_needs_a_rate(
     assert "task send: RetryLater(rate=True) was raised, but the task has no rate" in caplog.text
 
 
-def test_drain_waits_for_no_slot_but_for_a_key_that_is_held_back(jobs: CronJobs, db: Any) -> None:
+def test_drain_waits_for_no_start_but_for_a_key_that_is_held_back(jobs: CronJobs, db: Any) -> None:
     @jobs.task(rate="1/day", retry=AGAIN)
     def send(number: int) -> None:
         if number == 4:

@@ -26,47 +26,27 @@ from flask_cronjobs.jobs.state import State
 from flask_cronjobs.log import worker_name
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.signals import run_failed, unheard
-from flask_cronjobs.types import Claim, Outcome
+from flask_cronjobs.types import Claim
+from tests.kit import heard
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
 
 
-def test_lost_worker_is_no_exception_that_the_policy_names(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy
+def never(attempt: int, error: BaseException) -> float | None:
+    """A policy that knows the exceptions of its handler."""
+    raise AssertionError(error)
+
+
+@pytest.mark.parametrize("policy", [Retry(on=OSError), Retry(not_on=Exception), never])
+def test_policy_is_not_asked_about_a_lost_worker(
+    jobs: CronJobs, context: None, rows: Rows, policy: Any
 ) -> None:
-    """``on`` and ``not_on`` speak of what the handler raises."""
-    jobs.task(name="picky", retry=Retry(on=OSError))(lambda: None)
-    jobs.task(name="fussy", retry=Retry(not_on=Exception))(lambda: None)
-    rows = Rows(app, db)
-    lost = [
-        rows.run("running", job_type=name, locked_until=ago(5), max_attempts=3)
-        for name in ("picky", "fussy")
-    ]
-    with app.app_context():
-        assert jobs.tick().reclaimed == 2
-    assert [rows.get(id_).status for id_ in lost] == ["failed", "failed"]
-
-
-def test_callable_policy_is_not_asked_about_a_lost_worker(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    """It knows the exceptions of its handler; the default delay holds while attempts are left."""
-    asked: list[BaseException] = []
-
-    def policy(attempt: int, error: BaseException) -> float | None:
-        asked.append(error)
-        return None
-
+    """It speaks of what the handler raises; the default delay holds while attempts are left."""
     jobs.task(name="it", retry=policy)(lambda: None)
-    rows = Rows(app, db)
-    lost = [
-        rows.run("running", job_type="it", locked_until=ago(5), attempts=attempts, max_attempts=3)
-        for attempts in (1, 3)
-    ]
-    with app.app_context():
-        assert jobs.tick().reclaimed == 2
-    assert [rows.get(id_).status for id_ in lost] == ["failed", "dead"]
-    assert asked == []
+    lost: dict[str, Any] = {"job_type": "it", "locked_until": ago(5), "max_attempts": 3}
+    ids = [rows.run("running", attempts=attempts, **lost) for attempts in (1, 3)]
+    assert jobs.tick().reclaimed == 2
+    assert [rows.get(id_).status for id_ in ids] == ["failed", "dead"]
 
 
 @on_postgresql
@@ -80,11 +60,7 @@ def test_run_taken_back_is_told_though_the_connection_broke(
 ) -> None:
     jobs.task(name="it")(lambda: None)
     lost = Rows(app, db).run("running", job_type="it", locked_until=ago(5), max_attempts=3)
-    heard: list[int] = []
     broken: list[str] = []
-
-    def hear(sender: Flask, outcome: Outcome) -> None:
-        heard.append(outcome.id)
 
     def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if "job_failures" in statement and not broken:
@@ -94,13 +70,13 @@ def test_run_taken_back_is_told_though_the_connection_broke(
             raise OperationalError(statement, None, closed)
 
     moment = "after_cursor_execute" if committed else "before_cursor_execute"
-    with app.app_context(), run_failed.connected_to(hear, app):
+    with app.app_context(), heard(run_failed) as told:
         event.listen(db.engine, moment, lose)
         report = jobs.tick()
     assert len(broken) == 1
-    assert (report.reclaimed, heard) == (1, [lost])
-    told = [r for r in caplog.records if getattr(r, "cronjobs_run_id", None) == lost]
-    assert [(r.levelno, vars(r)["cronjobs_event"]) for r in told] == [(logging.WARNING, "failed")]
+    assert (report.reclaimed, [outcome.id for outcome in told]) == (1, [lost])
+    lines = [r for r in caplog.records if getattr(r, "cronjobs_run_id", None) == lost]
+    assert [(r.levelno, vars(r)["cronjobs_event"]) for r in lines] == [(logging.WARNING, "failed")]
 
 
 @on_sqlite

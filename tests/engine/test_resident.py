@@ -26,11 +26,12 @@ from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.options import Limits, most_held
 from flask_cronjobs.jobs.runs import enqueue
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobDefinition, JobRun, JobTick
+from flask_cronjobs.models import JobDefinition, JobTick
 from tests.engine.conftest import Resident, keepers
+from tests.kit import statements
 from tests.marks import on_postgresql
 from tests.process.support import wait_until
-from tests.rows import Rows, ago
+from tests.rows import Rows, ago, statuses
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -42,11 +43,6 @@ LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND pid <> pg_bac
 def note(jobs: CronJobs) -> Any:
     """A task that does nothing, each run of which is committed at once."""
     return jobs.task(name="note")(lambda: None).using(commit=True)
-
-
-def statuses(db: SQLAlchemy) -> list[str]:
-    db.session.rollback()
-    return list(db.session.scalars(select(JobRun.status).order_by(JobRun.id)))
 
 
 def listening(db: SQLAlchemy) -> list[bool]:
@@ -79,13 +75,7 @@ def heard(connection: psycopg.Connection) -> int:
 @pytest.fixture
 def sent(db: SQLAlchemy, context: None) -> list[str]:
     """The statements that the app's engine is sent."""
-    found: list[str] = []
-
-    @event.listens_for(db.engine, "before_cursor_execute")
-    def keep(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        found.append(statement)
-
-    return found
+    return statements(db.engine)
 
 
 @on_postgresql

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, insert
+from sqlalchemy import insert
 
 from flask_cronjobs import CronJobs, ScheduleError, TaskError, UnknownTask, slot_skipped
 from flask_cronjobs.config import Settings
@@ -22,6 +22,7 @@ from flask_cronjobs.schedule import Schedule
 from flask_cronjobs.schedule.catchup import _plan
 from flask_cronjobs.signals import unheard
 from tests.engine.conftest import Code
+from tests.kit import heard, statements
 from tests.rows import new_year, now
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -138,12 +139,7 @@ class TestSlots:
         jobs = code(schedule="* * * * *")
         jobs.tick()
         code.set(next_run_at=now().replace(second=0, microsecond=0) - timedelta(days=365))
-        told: list[Any] = []
-
-        def receive(sender: Flask, slot: Any) -> None:
-            told.append(slot)
-
-        with slot_skipped.connected_to(receive, app):
+        with heard(slot_skipped, sender=app) as told:
             report = jobs.tick()
         assert (report.recorded, report.succeeded) == (1, 1)
         ((kind, missed),) = code.skipped()
@@ -264,15 +260,11 @@ def test_definitions_with_one_schedule_are_planned_once_a_batch(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Schedule] = []
-    statements: list[str] = []
     tail = Schedule.tail
 
     def count(schedule: Schedule, *args: Any) -> list[datetime]:
         calls.append(schedule)
         return tail(schedule, *args)
-
-    def see(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        statements.append(statement)
 
     monkeypatch.setattr(Schedule, "tail", count)
     _plan.cache_clear()
@@ -283,11 +275,11 @@ def test_definitions_with_one_schedule_are_planned_once_a_batch(
     with app.app_context():
         with db.engine.begin() as connection:
             connection.execute(insert(JobDefinition), names)
-        event.listen(db.engine, "before_cursor_execute", see)
+        sent = statements(db.engine)
         with Bookkeeping(db.engine) as books:
             counts, seen = enqueue_slots(state_of(app), books, unheard)
     assert counts["recorded"] == len({row.id for row in seen}) == NUMBER
     assert all(row.next_run_at and row.next_run_at > due for row in seen)
     batches = NUMBER // CHUNK + 1
     assert len(calls) <= 2 * batches
-    assert len(statements) <= 6 * batches
+    assert len(sent) <= 6 * batches

@@ -19,7 +19,7 @@ from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch, JobDefinition, JobRun
-from tests.rows import now
+from tests.rows import now, statuses
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -75,11 +75,6 @@ def dead(db: SQLAlchemy) -> Callable[[], int]:
     return lambda: db.session.scalars(select(JobRun.id).where(JobRun.status == "dead")).one()
 
 
-def statuses(db: SQLAlchemy) -> list[str]:
-    db.session.rollback()
-    return list(db.session.scalars(select(JobRun.status).order_by(JobRun.id)))
-
-
 @pytest.mark.parametrize("atomic", [False, True])
 def test_one_tick_runs_all_of_a_key_in_order(ledger: MakeLedger, atomic: bool) -> None:
     books = ledger(atomic=atomic)
@@ -87,14 +82,6 @@ def test_one_tick_runs_all_of_a_key_in_order(ledger: MakeLedger, atomic: bool) -
     books.enqueue(range(12), "b")
     books.tick()
     assert books.of("a") == books.of("b") == list(range(12))
-
-
-def test_dead_run_is_skipped(ledger: MakeLedger) -> None:
-    books = ledger()
-    books.fail = {1: 3}
-    books.enqueue(range(4))
-    books.tick(5)
-    assert books.of("a") == [0, 2, 3]
 
 
 def test_dead_run_stops_its_key_and_no_other(

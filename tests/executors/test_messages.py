@@ -17,7 +17,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import executor_worker
 from flask_cronjobs.executors import perform
-from flask_cronjobs.jobs.runs.leases import fingerprint
+from flask_cronjobs.jobs.runs.leases import database_fingerprint
 from flask_cronjobs.jobs.state import Throttle, state_of
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import handed_to
@@ -67,7 +67,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def fingerprint_of(app: Flask) -> str:
     with Bookkeeping(state_of(app).engine) as books:
-        return fingerprint(books)
+        return database_fingerprint(books)
 
 
 def test_a_message_of_another_database_is_refused_and_told(
@@ -114,17 +114,6 @@ def test_it_is_refused_also_where_a_copied_row_has_its_token(
         assert copied.status == "running"
 
 
-def test_a_message_that_comes_late_is_no_news(
-    far: Any, executor: Threads, jobs: CronJobs, caplog: pytest.LogCaptureFixture
-) -> None:
-    far.enqueue()
-    jobs.tick()
-    for _ in range(2):
-        executor.deliver(executor.sent[0])
-        executor.results()
-    assert warnings(caplog) == []
-
-
 def test_hosts_with_different_urls_of_one_database_agree(
     app: Flask, jobs: CronJobs, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +150,7 @@ def test_a_role_that_may_not_read_the_cluster_s_identity_has_a_fingerprint(
         before = fingerprint_of(app)
         with Bookkeeping(db.engine) as books:
             books.rows(text("SET ROLE plain"))
-            limited = fingerprint(books)
+            limited = database_fingerprint(books)
         assert len(limited) == len(before)
         session.execute(text("DROP ROLE plain"))
         session.commit()

@@ -11,7 +11,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
-from flask_cronjobs import CronJobs, Retry, RetryLater, current_run
+from flask_cronjobs import CronJobs, RetryLater, current_run
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.jobs.runs.claim import Answer
 from flask_cronjobs.models import JobBatch, JobRate, JobRun
@@ -20,43 +20,6 @@ from tests.marks import on_postgresql
 from tests.rows import ago
 
 pytestmark = pytest.mark.usefixtures("executor", "context")
-
-
-def test_an_executor_keeps_the_order_of_a_key(
-    executor: Threads, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    booked: list[int] = []
-
-    @jobs.task(
-        queue="far", concurrency_key="ledger", order="strict", retry=Retry(base=0.0, jitter=False)
-    )
-    def book(number: int) -> None:
-        booked.append(number)
-        if number == 1 and current_run.attempt == 1:
-            raise ValueError("again")
-
-    book.enqueue_many({"number": number} for number in range(4))
-    db.session.commit()
-    for place in range(5):
-        jobs.tick()
-        assert len(executor.sent) == place + 1, "two runs of the key were handed on at once"
-        executor.deliver(executor.sent[-1])
-        executor.results()
-    assert booked == [0, 1, 1, 2, 3]
-
-
-def test_a_handed_run_that_is_cancelled_lets_the_next_of_its_key_come(
-    executor: Threads, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    @jobs.task(queue="far", concurrency_key="ledger", order="strict")
-    def book() -> None: ...
-
-    first, second = book.enqueue_many([{}, {}])
-    db.session.commit()
-    jobs.tick()
-    jobs.cancel(first)
-    jobs.tick()
-    assert [run.id for run in executor.sent] == [first, second]
 
 
 class Ledger:
@@ -125,7 +88,7 @@ def test_a_turn_that_another_worker_is_giving_is_waited_for(
     def book() -> None: ...
 
     run = book.using(commit=True).enqueue()
-    send = WorkerClaims.record_and_claim
+    send = WorkerClaims.claim
     looks: list[None] = []
 
     def claim_nothing_first(self: WorkerClaims, *args: Any, **more: Any) -> Answer:
@@ -135,7 +98,7 @@ def test_a_turn_that_another_worker_is_giving_is_waited_for(
                 return Answer()
         return send(self, *args, **more)
 
-    monkeypatch.setattr(WorkerClaims, "record_and_claim", claim_nothing_first)
+    monkeypatch.setattr(WorkerClaims, "claim", claim_nothing_first)
     jobs.tick()
     assert [each.id for each in executor.sent] == [run.id]
 

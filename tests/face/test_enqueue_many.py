@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, func, select, update
+from sqlalchemy import func, select, update
 
 from flask_cronjobs import CronJobs, KeyConflict, NewRun, PayloadError, RunIds, Task, TaskError
 from flask_cronjobs.jobs.runs import enqueue as enqueue_module
 from flask_cronjobs.models import JobRun
+from tests.kit import statements
 from tests.marks import on_both
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -216,9 +217,9 @@ class TestKeys:
 
 
 class TestGenerators:
-    def counted(self, total: int, statements: list[str], seen: list[int]) -> Iterator[Any]:
+    def counted(self, total: int, sent: list[str], seen: list[int]) -> Iterator[Any]:
         for n in range(total):
-            seen.append(len(statements))
+            seen.append(len(sent))
             yield {"user_id": n}
 
     @on_both
@@ -226,16 +227,9 @@ class TestGenerators:
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(enqueue_module, "CHUNK", 10)
-        statements: list[str] = []
-
-        def note(_: Any, __: Any, statement: str, *___: Any) -> None:
-            if "INSERT INTO job_runs" in statement:
-                statements.append(statement)
-
-        event.listen(db.engine, "before_cursor_execute", note)
-        seen: list[int] = []
-        ids = greet.enqueue_many(self.counted(35, statements, seen))
-        assert len(ids) == len(statements) * 10 - 5 == 35
+        sent, seen = statements(db.engine, "INSERT INTO job_runs"), list[int]()
+        ids = greet.enqueue_many(self.counted(35, sent, seen))
+        assert len(ids) == len(sent) * 10 - 5 == 35
         assert seen == [n // 10 for n in range(35)]
 
     def test_that_raise_leave_nothing(

@@ -17,6 +17,7 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobDefinition, JobRun
+from tests.kit import statements
 from tests.marks import on_both
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -30,21 +31,6 @@ def greet(jobs: CronJobs) -> Any:
     def greet(user_id: int, week: object = "now") -> None: ...
 
     return greet
-
-
-@contextmanager
-def statements(db: SQLAlchemy) -> Generator[list[str]]:
-    """The statements that are sent meanwhile."""
-    sent: list[str] = []
-
-    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
-        sent.append(" ".join(statement.split()))
-
-    event.listen(db.engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        event.remove(db.engine, "before_cursor_execute", note)
 
 
 def columns(run: JobRun) -> dict[str, object]:
@@ -64,9 +50,9 @@ def test_attributes_are_those_of_the_row_without_a_query(
     db: SQLAlchemy, greet: Any, options: dict[str, Any]
 ) -> None:
     week = ["x", "é\"'\n\t\\", "😀", 2**64, 1.5, None, True, [1, (2, {"a": []})]]
-    with statements(db) as sent:
-        run = greet.using(**options).enqueue(7, week)
-        given = columns(run)
+    sent = statements(db.engine)
+    run = greet.using(**options).enqueue(7, week)
+    given = columns(run)
     assert sum("INSERT INTO job_runs" in statement for statement in sent) == 1
     assert not any(statement.startswith("SELECT job_runs") for statement in sent)
     assert inspect(run).persistent

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from flask_cronjobs import CronJobs, NewRun, TaskError, signals
 from flask_cronjobs import testing as helpers
 from flask_cronjobs.models import JobRun
+from tests.kit import heard
 from tests.marks import on_both
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -88,25 +89,14 @@ def test_label_is_short_clean_and_without_secrets(
 
 @on_both
 def test_signals_know_the_label(jobs: CronJobs, db: SQLAlchemy, bill: Any) -> None:
-    told: list[str | None] = []
-
-    def started(_: Any, claim: Any) -> None:
-        told.append(claim.label)
-
-    def ended(_: Any, outcome: Any) -> None:
-        told.append(outcome.label)
-
     bill.enqueue(1)
     gone = bill.enqueue(2)
     db.session.commit()
-    with (
-        signals.run_started.connected_to(started),
-        signals.run_succeeded.connected_to(ended),
-        signals.run_cancelled.connected_to(ended),
-    ):
+    with heard(signals.run_started, signals.run_succeeded, signals.run_cancelled) as told:
         jobs.cancel(gone.id)
         jobs.tick()
-    assert told == ["invoice 2, nobody", "invoice 1, nobody", "invoice 1, nobody"]
+    labels = ["invoice 2, nobody", "invoice 1, nobody", "invoice 1, nobody"]
+    assert [each.label for each in told] == labels
 
 
 def test_letters_that_are_joined_or_kept_apart_pass_in_names(jobs: CronJobs) -> None:

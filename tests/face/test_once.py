@@ -46,21 +46,6 @@ def let_leases_end(db: SQLAlchemy) -> None:
         connection.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
 
 
-def test_second_call_returns_the_recorded_result(jobs: CronJobs) -> None:
-    calls: list[int] = []
-
-    def charge(amount: int, *, currency: str) -> dict[str, object]:
-        calls.append(amount)
-        return {"id": "ch_1", "amount": amount, "currency": currency}
-
-    first = jobs.once("charge:1", charge, 5, currency="EUR")
-    again = jobs.once("charge:1", charge, 5, currency="EUR")
-    other = jobs.once("charge:2", charge, 7, currency="EUR")
-    assert first == again == {"id": "ch_1", "amount": 5, "currency": "EUR"}
-    assert other == {"id": "ch_1", "amount": 7, "currency": "EUR"}
-    assert calls == [5, 7]
-
-
 @on_both
 def test_effect_is_not_pruned_while_its_run_waits_for_its_retry(
     db: SQLAlchemy, jobs: CronJobs
@@ -377,14 +362,6 @@ def test_effect_that_outlasted_its_lease_returns_its_value_to_a_request(
     assert jobs.once("k", slow) == "slow"
     assert "took longer than the lease of 120 s" in caplog.text
     assert jobs.once("k", lambda: "third") == "other"
-
-
-def test_result_that_is_no_json_is_not_kept_and_the_effect_still_happens_once(
-    jobs: CronJobs,
-) -> None:
-    thing = object()
-    assert jobs.once("k", lambda: thing) is thing
-    assert jobs.once("k", lambda: thing) is None
 
 
 @pytest.mark.parametrize("key", ["", "x" * 501, "nul\0", "a\nb", "a\x1b[2J", " ", None, 5])

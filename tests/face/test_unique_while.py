@@ -76,16 +76,6 @@ class TestPending:
         assert second.unique_while == "pending"
         assert [run.idempotency_key for run in runs(db)] == ["index:7", "index:7"]
 
-    @pytest.mark.parametrize("text", ["later", "snooze"])
-    def test_run_that_waits_for_its_next_attempt_is_pending(
-        self, db: SQLAlchemy, jobs: CronJobs, index: Any, text: str
-    ) -> None:
-        pending = index.using(unique_while="pending")
-        first = pending.using(commit=True).enqueue(text)
-        jobs.tick()
-        again = pending.enqueue(text)
-        assert (again.id, again.is_new) == (first.id, False)
-
     @on_both
     def test_many_at_once(self, db: SQLAlchemy, jobs: CronJobs) -> None:
         @jobs.task
@@ -193,17 +183,6 @@ class TestRetryOfAnEndedRun:
         db.session.commit()
         assert jobs.retry(first.id).status == "queued"
         assert waiting.enqueue().id == second.id
-
-    def test_a_failed_one_keeps_its_key_and_is_retried(
-        self, db: SQLAlchemy, jobs: CronJobs, state: State, index: Any
-    ) -> None:
-        pending = index.using(unique_while="pending")
-        pending.enqueue()
-        set_all(db, status="dead", finished_at=ENDED)
-        pending.using(commit=True).enqueue("later")
-        jobs.tick()
-        assert RETRY.many(state, [run.id for run in runs(db)]).changed == 1
-        assert [run.status for run in runs(db)] == ["dead", "queued"]
 
 
 class TestReplace:

@@ -18,9 +18,9 @@ from flask_cronjobs.jobs.error_groups import (
     retry_group,
 )
 from flask_cronjobs.jobs.operations import list_operations
+from flask_cronjobs.jobs.outcomes import fingerprint, pattern_of
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.reader import Count
-from flask_cronjobs.jobs.run_columns import fingerprint, pattern_of
 from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from flask_cronjobs.jobs.once_effects import Mark
 from tests.kit import Kit, in_threads
 
@@ -14,37 +12,9 @@ def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> Mark:
     return kit.effects.begin(key, owner, None, lease)
 
 
-def test_removed_mark_lets_the_next_caller_do_it(kit: Kit) -> None:
-    begin(kit, "one")
-    kit.effects.remove("key", "one")
-    assert begin(kit, "two").state == "mine"
-
-
 def test_owner_outside_a_run_is_gone_when_its_lease_is(kit: Kit) -> None:
     begin(kit, "one", lease=-1)
     assert begin(kit, "two") == Mark("in_doubt", "one")
-
-
-def test_effect_in_doubt_can_be_taken_over_by_one(kit: Kit) -> None:
-    begin(kit, "gone", lease=-1)
-    assert kit.effects.take_over("key", "gone", "two", None, 60)
-    assert not kit.effects.take_over("key", "gone", "three", None, 60)
-    assert begin(kit, "three") == Mark("busy", "two")
-
-
-@pytest.mark.parametrize("end", ["expire", "finish", "reclaim"])
-def test_effect_is_in_doubt_once_the_run_is_not_its_owner_s(kit: Kit, end: str) -> None:
-    kit.run()
-    claim = kit.claim_one()
-    kit.effects.begin("key", claim.token, claim.id, 60)
-    if end == "finish":
-        kit.finish(claim)
-    else:
-        kit.expire(claim)
-    if end == "reclaim":
-        kit.finish(claim, "failed", reclaimed=True)
-        kit.claim_one()
-    assert begin(kit, "two") == Mark("in_doubt", claim.token)
 
 
 def test_doubt_is_shown_to_the_operator_once(kit: Kit) -> None:

@@ -44,11 +44,14 @@ def sql(state: State, statement: str) -> None:
         connection.execute(text(statement))
 
 
-def test_each_act_is_a_row(state: State, rows: Rows, jobs: CronJobs) -> None:
+def test_each_act_is_a_row_and_lines_in_the_log_with_who(
+    state: State, rows: Rows, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
     jobs.task(name="send")(lambda **_: None)
     rows.definition("a", job_type="send")
     rows.effect("e", state="in_doubt")
-    rows.effect("f", state="in_doubt")
+    rows.effect("f\nforged line", state="in_doubt")
     dead = rows.run("dead", payload={"secret": "hush"})
     RETRY.one(state, dead, "ada")
     CANCEL.one(state, dead, "ada")
@@ -61,7 +64,7 @@ def test_each_act_is_a_row(state: State, rows: Rows, jobs: CronJobs) -> None:
         pause(state, target, "ada")
         resume(state, target, "ada")
     effect_done(state, "e", "ada")
-    effect_redo(state, "f", "ada")
+    effect_redo(state, "f\nforged line", "ada")
     daily = DefinitionSpec("own", "send", "@daily", "UTC", {})
     add_definition(state, daily, "ada")
     add_definition(state, daily, "ada")
@@ -85,7 +88,7 @@ def test_each_act_is_a_row(state: State, rows: Rows, jobs: CronJobs) -> None:
         ("paused", "queue mail", None, None),
         ("resumed", "queue mail", None, None),
         ("marked as done", "effect e", None, None),
-        ("marked to be done again", "effect f", None, None),
+        ("marked to be done again", "effect f\nforged line", None, None),
         ("added", "definition own", None, None),
         ("changed", "definition own", None, None),
         ("removed", "definition own", None, None),
@@ -93,6 +96,12 @@ def test_each_act_is_a_row(state: State, rows: Rows, jobs: CronJobs) -> None:
         ("pruned", "0 runs", None, None),
     ]
     assert rows.get(new).operation_id == found[4].id
+    lines = "\n".join(caplog.messages).splitlines()
+    # Of many: when it begins, for each of them, and when it ends. A mark is no operation.
+    assert len(lines) == len(found) + 2 + 2 + 1
+    assert all("by ada" in line for line in lines)
+    assert "hush" not in caplog.text
+    assert lines[0].startswith(f"retried by ada: task send, run {dead}, attempt 1, worker ")
 
 
 def test_what_changes_nothing_is_no_row(state: State, rows: Rows, jobs: CronJobs) -> None:

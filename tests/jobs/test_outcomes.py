@@ -48,13 +48,6 @@ def test_outcome_leaves_the_row(
     assert len(kit.failures(run)) == failures
 
 
-@pytest.mark.parametrize("result", [None, 0, "", False, [1, {"a": "é"}], {"a": None}])
-def test_success_keeps_the_result(kit: Kit, result: object) -> None:
-    run = kit.run()
-    assert kit.finish(kit.claim_one(), "succeeded", result=result)
-    assert kit.row(run).result == result
-
-
 def test_failure_waits_for_its_delay_by_the_database_s_clock(kit: Kit) -> None:
     run = kit.run()
     claim = kit.claim_one()

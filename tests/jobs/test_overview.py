@@ -249,15 +249,21 @@ def test_an_attempt_without_a_failure_is_shown_while_it_runs(state: State, rows:
 def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothing(
     state: State, rows: Rows
 ) -> None:
-    rows.tick()
+    rows.tick(age=7200)
+    rows.tick(age=60, finished_at=None, seen_at=ago(61))
     for number in range(3):
         rows.run("succeeded", definition_id=rows.definition(f"d{number}"))
+    rows.run("dead")
+    rows.run(job_type="gone", age=3600)
+    read_overview(state)  # What a process learns once.
     taken: list[object] = []
     event.listen(state.engine.pool, "checkout", lambda *args: taken.append(args))
     with sent_by(state.engine) as sent:
         overview = read_overview(state)
     assert len(overview.definitions.rows) == 3
-    assert len(sent.statements) <= 17
+    assert len(overview.orphans) == 1
+    assert overview.verdict.failing
+    assert len(sent.statements) <= 15
     assert len(taken) == 1
     assert all(sql.lstrip().startswith(("SELECT", "WITH")) for sql, _ in sent.statements)
 

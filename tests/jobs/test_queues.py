@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import update
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs import backlog
 from flask_cronjobs.jobs import queues as queues_module
-from flask_cronjobs.jobs import waiting
 from flask_cronjobs.jobs.queues import QueueView, list_queues
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.state import State
@@ -45,7 +45,7 @@ def test_a_queue_counts_what_waits_and_says_since_when(
 
 
 def test_counting_stops(rows: Rows, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "COUNTED", 1)
+    monkeypatch.setattr(backlog, "COUNTED", 1)
     rows.run(age=60)
     rows.run(age=60, job_type="of the same queue")
     rows.run(age=60, queue="mail")

@@ -1,4 +1,4 @@
-"""Rate limits: runs wait for slots, and a claim takes them."""
+"""Rate limits: runs wait for starts, and a claim takes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, text
 
 from flask_cronjobs.jobs import rates
-from flask_cronjobs.jobs.rates import Slot
+from flask_cronjobs.jobs.rates import Start
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.models import JobRate
 from flask_cronjobs.registry.options import Rate
@@ -37,11 +37,11 @@ def waiting(kit: Kit, key: str = "key", number: int = 1, **values: Any) -> list[
     return kit.runs(number, rate_key=key, rate_mark="waits", **values)
 
 
-def opened(kit: Kit, rate: Rate = HUNDRED, **request: Any) -> rates.Slots:
-    return rates.open_slots(kit.books, {"task": rate}, kit.request(**request))
+def opened(kit: Kit, rate: Rate = HUNDRED, **request: Any) -> rates.Starts:
+    return rates.open_starts(kit.books, {"task": rate}, kit.request(**request))
 
 
-def spent(kit: Kit, claims: Sequence[Claim], rate: Rate = HUNDRED) -> list[Slot | None]:
+def spent(kit: Kit, claims: Sequence[Claim], rate: Rate = HUNDRED) -> list[Start | None]:
     return [*rates.spend(kit.books, {"task": rate}, claims).values()]
 
 
@@ -51,7 +51,7 @@ def tat(kit: Kit) -> datetime:
 
 
 def taken(kit: Kit, ahead: float, key: str = "key") -> None:
-    """Let the key's next slot come in *ahead* seconds."""
+    """Let the key's next start come in *ahead* seconds."""
     kit.sql(
         "INSERT INTO job_rates (key, tat, period, burst) VALUES (:key, :tat, 0.6, 1)",
         key=key,
@@ -63,12 +63,12 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     first, second = waiting(kit, number=2)
     assert kit.claim_ids() == []
     assert opened(kit).opened == 1
-    assert opened(kit) == rates.Slots(), "one is ready already"
+    assert opened(kit) == rates.Starts(), "one is ready already"
     claims = kit.claim()
     assert [claim.id for claim in claims] == [first]
-    (slot,) = spent(kit, claims)
-    assert slot is not None
-    assert slot.before == slot.after - HUNDRED.period
+    (start,) = spent(kit, claims)
+    assert start is not None
+    assert start.before == start.after - HUNDRED.period
     found = opened(kit)
     assert found.opened == 0
     assert 0 < (found.wait or 0) <= 0.6
@@ -129,18 +129,18 @@ def test_run_waits_again_for_its_next_attempt(kit: Kit, kind: OutcomeKind) -> No
     assert kit.row(run).rate_mark == "waits"
 
 
-@pytest.mark.parametrize(("period", "slots"), [(3600, 0), (0.001, 1)])
+@pytest.mark.parametrize(("period", "starts"), [(3600, 0), (0.001, 1)])
 def test_change_of_the_rate_counts_from_the_last_attempt(
-    kit: Kit, period: float, slots: int
+    kit: Kit, period: float, starts: int
 ) -> None:
     """Not from when the old rate would have let the next one begin."""
     taken(kit, 0.5)
     kit.sql("UPDATE job_rates SET period = 60")
     waiting(kit)
     rate = Rate(timedelta(seconds=period))
-    assert opened(kit, rate).opened == slots
+    assert opened(kit, rate).opened == starts
     kit.runs(1, rate_key="key")
-    assert [slot is not None for slot in spent(kit, kit.claim(limit=1), rate)] == [slots == 1]
+    assert [start is not None for start in spent(kit, kit.claim(limit=1), rate)] == [starts == 1]
 
 
 def test_key_is_held_back_for_all(kit: Kit) -> None:
@@ -171,15 +171,15 @@ def test_two_claims_at_once_never_take_the_same_slot(kit: Kit) -> None:
     kit.runs(40, rate_key="key")
     claims = [kit.claim(limit=10) for _ in range(4)]
     others = [kit.another() for _ in claims]
-    found: list[Slot | None] = []
+    found: list[Start | None] = []
 
     def work(other: Kit, some: Sequence[Claim]) -> None:
         found.extend(spent(other, some, rate))
 
     in_threads(*(partial(work, *each) for each in zip(others, claims, strict=True)))
-    slots = [slot.after for slot in found if slot is not None]
-    assert 0 < len(slots) <= 7
-    assert len(slots) == len(set(slots))
+    starts = [start.after for start in found if start is not None]
+    assert 0 < len(starts) <= 7
+    assert len(starts) == len(set(starts))
     for other in others:
         other.close()
 
@@ -197,7 +197,7 @@ def test_thousands_of_keys_without_a_slot_do_not_keep_the_keys_behind_them(
     (last,) = waiting(kit, "e")
     found = opened(kit)
     assert (found.opened, found.wait, found.after[0]) == (0, 0, "c")
-    found = rates.open_slots(kit.books, {"task": HUNDRED}, kit.request(), found.after)
+    found = rates.open_starts(kit.books, {"task": HUNDRED}, kit.request(), found.after)
     rates._groups.cache_clear()
     assert (found.opened, found.after) == (1, rates.BEFORE_ALL)
     assert kit.claim_ids() == [last]

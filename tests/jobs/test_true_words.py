@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -11,14 +15,18 @@ from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs import alerts
 from flask_cronjobs.jobs.definitions.views import list_definitions
+from flask_cronjobs.jobs.humanize import capitalized
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.models import JobBatch, JobPause
 from tests.rows import Rows, ago, now
 
 pytestmark = pytest.mark.pages
 
 Run = Callable[..., Result]
+HOUR = 3600.0
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +108,95 @@ def test_a_slot_of_a_paused_definition_is_not_late(app: Flask, rows: Rows, jobs:
     rows.definition("one", job_type="it", next_run_at=ago(180), paused_at=ago(600))
     (found,) = list_definitions(state_of(app)).rows
     assert found.next_slots == ()
+
+
+_KEY: dict[str, Any] = {"concurrency_key": "7", "concurrency_limit": 1, "on_dead": "stop"}
+
+
+def _silent(rows: Rows) -> None:
+    for minute in range(10):
+        rows.tick(age=4200 + 240 * minute, host="web-2")
+
+
+def _paused(rows: Rows) -> None:
+    rows.run(job_type="it", age=1800)
+    rows._insert(JobPause, {"kind": "queue", "name": "default", "paused_by": "ada"})
+
+
+def _stopped(rows: Rows) -> None:
+    rows.run("dead", job_type="it", age=48 * HOUR, **_KEY)
+    rows.run(job_type="it", age=HOUR, order_mark="waits", **_KEY)
+
+
+def _batch(rows: Rows) -> None:
+    rows._insert(JobBatch, {"key": "weekly", "opened_at": ago(49 * HOUR)})
+
+
+#: What is wrong while ticks come, or do not; the id of what needs a person, and its sentence.
+SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
+    "ticks": (lambda rows: None, "ticks", "ticks have stopped"),
+    "host": (_silent, "silent-host", "the host web-2 has been silent for 1 h 10 min"),
+    "pause": (_paused, "paused", "the queue default is paused"),
+    "dead": (lambda rows: rows.run("dead"), "dead", "1 run ended dead in the last 24 h"),
+    "order": (
+        _stopped,
+        *("stopped-keys", "strict order is stopped by 1 dead run: 1 run waits behind"),
+    ),
+    "rate": (
+        lambda rows: rows.run(job_type="it", age=1800, rate_key="r", rate_mark="waits"),
+        *("", ""),
+    ),
+    "batch": (_batch, "open-batch", "the batch 'weekly' was opened 2 d ago and not closed"),
+    "effect": (
+        lambda rows: rows.effect("mail", state="in_doubt"),
+        *("effects-in-doubt", "1 effect is in doubt"),
+    ),
+    "task": (
+        lambda rows: rows.run(job_type="gone", age=48 * HOUR),
+        "orphaned-task",
+        "runs of 'gone' have waited for 2 d: this app's code does not declare that task",
+    ),
+    "overdue": (
+        lambda rows: rows.run(job_type="it", age=2 * HOUR),
+        *("overdue", "work has been waiting for 2 h"),
+    ),
+}
+
+
+def test_the_command_says_why_a_definition_needs_a_person_as_its_page_does(
+    client: FlaskClient, run: Run, rows: Rows
+) -> None:
+    rows.run("dead", age=48 * HOUR, definition_id=rows.definition("one", job_type="it"))
+    assert ">dead runs</span>" in client.get("/jobs/definitions").text
+    assert "needs a person: dead runs\n" in run("definitions").output
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_all_who_say_what_needs_a_person_say_the_same(
+    app: Flask, client: FlaskClient, run: Run, rows: Rows, situation: str
+) -> None:
+    """The verdict, its JSON, the doctor, the metrics, the webhook, the page and its figures."""
+    make, id_, what = SITUATIONS[situation]
+    rows.tick(age=2 * HOUR if situation == "ticks" else 0)
+    make(rows)
+    needs, sentence = ([(id_, what)], capitalized(what)) if id_ else ([], "")
+    seen = json.loads(run("--json").output)
+    assert [(each["id"], each["what"]) for each in seen["findings"]] == needs
+    if situation != "task":  # Of which it says more.
+        found = json.loads(run("doctor", "--json").output)["findings"]
+        assert {(each["id"], each["what"]) for each in found} >= set(needs)
+        assert sentence in " ".join(run("doctor").output.split())
+    is_red = seen["verdict"]["word"] != "ok"
+    assert is_red == (situation in ("ticks", "overdue"))
+    assert client.get("/jobs/health").status_code == (503 if is_red else 200)
+    metrics = client.get("/jobs/metrics").text
+    named = re.findall(r'cronjobs_findings{id="([^"]+)"} 1.0', metrics)
+    assert (named, f"cronjobs_healthy {1 - is_red}.0" in metrics) == ([id_] * len(needs), True)
+    with state_of(app).bookkeeping() as books:
+        told = alerts.take(books, alerts.found(state_of(app)))
+    assert [each.what for each in told] == [sentence] * len(needs)
+    page = html.unescape(client.get("/jobs/").text).lower()
+    assert (what.lower() or "all is well") in page
+    assert what in run().output
+    listed = json.loads(run("list", "--overdue", "--json").output)["runs"]
+    assert len(listed) == seen["figures"]["overdue"]["value"] == (situation == "overdue")

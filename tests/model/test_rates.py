@@ -1,4 +1,4 @@
-"""Every history of two workers and one rate key: claims, slots, begins, releases and deaths."""
+"""Every history of two workers and one rate key: claims, starts, begins, releases and deaths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 4
 
 
 class Held(NamedTuple):
-    """A run that a worker has claimed *at* a time, and the ``tat`` that its slot has left."""
+    """A run that a worker has claimed *at* a time, and the ``tat`` that its start has left."""
 
     at: datetime
     after: datetime | None = None
@@ -44,7 +44,7 @@ class World(NamedTuple):
 def steps(world: World, rate: Rate, looks: bool) -> Iterator[World]:
     """All that may happen next.
 
-    :param looks: whether a slot is given back only if nobody has taken a later one.
+    :param looks: whether a start is given back only if nobody has taken a later one.
     """
     if world.now < LAST:
         yield world._replace(now=world.now + SECOND / 2)
@@ -52,11 +52,11 @@ def steps(world: World, rate: Rate, looks: bool) -> Iterator[World]:
         if held is None:
             yield world.with_worker(number, Held(world.now))
             continue
-        # It is killed, or its lease ends: its slot is lost, if it had one.
+        # It is killed, or its lease ends: its start is lost, if it had one.
         gone = world.with_worker(number, None)
         yield gone
         if held.after is None:
-            after = rate.slot(world.tat, held.at)
+            after = rate.start(world.tat, held.at)
             if after is not None:
                 yield world.with_worker(number, held._replace(after=after))._replace(tat=after)
             continue

@@ -32,10 +32,9 @@ from flask_cronjobs.jobs.definitions.slots import record_slots
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.runs import changes
 from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.jobs.runs.claim import ClaimRequest
+from flask_cronjobs.jobs.runs.claim import ClaimRequest, record_and_claim, release_token
 from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew, watch
-from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim, release_token
 from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
 from flask_cronjobs.registry import DefinitionSpec
 from flask_cronjobs.registry.options import Rate
@@ -122,7 +121,7 @@ class StoreMachine(RuleBasedStateMachine):
         values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "on_dead": on_dead,
                   "concurrency_key": key, "concurrency_limit": limit, "batch_id": batch,
                   "rate_key": rate_key, "run_at": None, "delay": 0.0}  # fmt: skip
-        id_, _ = changes.insert_run(self.books, values)
+        id_, _ = changes.insert_by_operator(self.books, values)
         self.runs[id_] = ModelRun(attempts, on_dead=on_dead, batch=batch)
         return id_
 
@@ -178,7 +177,7 @@ class StoreMachine(RuleBasedStateMachine):
         return claimed
 
     def without_slot(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        """Those of *claims* that must not begin, since their rate has no slot for them."""
+        """Those of *claims* that must not begin, since their rate has no start for them."""
         return []
 
     def holds(self, claim: Claim) -> bool:
@@ -606,7 +605,7 @@ class RateMachine(StoreMachine):
     def fill(self) -> None:
         self.ahead = 0
         """How many hours after now the ``tat`` of the key is."""
-        self.taken: dict[tuple[int, str], rates.Slot] = {}
+        self.taken: dict[tuple[int, str], rates.Start] = {}
         self.begun: dict[tuple[int, str], datetime] = {}
         """When those were claimed that have taken a slot and not given it back."""
         self.opened: set[int] = set()
@@ -632,11 +631,11 @@ class RateMachine(StoreMachine):
         return stored_time(rows[0].tat) if rows else None
 
     @rule()
-    def open_slots(self) -> None:
+    def open_starts(self) -> None:
         due = f"{RUNNABLE} AND run_at <= {self.books.dialect.now} AND attempts < max_attempts"
         ready = len(self.rated(f"{due} AND rate_mark IS NULL"))
         waiting = self.rated(f"{due} AND rate_mark = 'waits'")
-        found = rates.open_slots(self.books, {"t": RATE}, ClaimRequest(1, "", ("t",)))
+        found = rates.open_starts(self.books, {"t": RATE}, ClaimRequest(1, "", ("t",)))
         opened = waiting - self.rated("rate_mark = 'waits'")
         assert found.opened == len(opened) == min(len(waiting), max(0, self.free - ready))
         assert (found.wait is not None) == bool(waiting and not self.free)
@@ -645,7 +644,7 @@ class RateMachine(StoreMachine):
     @rule(limit=st.integers(1, 4), back=st.integers(0, 3))
     def begin_at_rate(self, limit: int, back: int) -> None:
         """Take what slots there are, and perhaps give one of them back at once."""
-        self.open_slots()
+        self.open_starts()
         for claim in self.claimed(limit, idle=True)[back : back + 1]:
             self.release_before_it_begins(claim)
 
@@ -656,7 +655,7 @@ class RateMachine(StoreMachine):
         for claim in got:
             (row,) = self.sql("SELECT started_at FROM job_runs WHERE id = :id", id=claim.id)
             self.begun[claim.identity] = stored_time(row.started_at)
-            self.taken[claim.identity] = cast("rates.Slot", slots[claim.id])
+            self.taken[claim.identity] = cast("rates.Start", slots[claim.id])
             self.ahead = max(0, self.ahead) + 1
         self.opened -= {claim.id for claim in claims}
         return [claim for claim in claims if claim.id in slots and claim not in got]

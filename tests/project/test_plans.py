@@ -32,9 +32,8 @@ from flask_cronjobs.jobs.pruning import (
     oldest,
 )
 from flask_cronjobs.jobs.runs import claim as claiming
-from flask_cronjobs.jobs.runs.claim import ClaimRequest
+from flask_cronjobs.jobs.runs.claim import ClaimRequest, queue_look
 from flask_cronjobs.jobs.runs.leases import expired
-from flask_cronjobs.jobs.runs.record_and_claim import queue_look
 from flask_cronjobs.jobs.steps import holding, of_run
 from flask_cronjobs.jobs.ticks import insert_tick, old_ticks
 from flask_cronjobs.types import Outcome
@@ -137,8 +136,8 @@ class Case(NamedTuple):
 def claim_in_every_way(d: Dialect) -> str:
     """The statement that claims; PostgreSQL's records outcomes, too."""
     if d.one_statement:
-        return claiming.record_and_claim(d, plain=False, claims=True).text
-    return claiming.claim(d).text
+        return claiming.recording_statement(d, plain=False, claims=True).text
+    return claiming.claim_statement(d).text
 
 
 def record_outcomes(d: Dialect) -> str:
@@ -235,12 +234,12 @@ def cost_of_a_claim(engine: Engine) -> int:
         outcomes = [Outcome(id_, TOKEN, "succeeded", 1, "task") for id_ in held.scalars()]
         statements: list[tuple[TextClause, dict[str, Any]]]
         if d.one_statement:
-            both = claiming.record_and_claim(d, plain=True, claims=True)
+            both = claiming.recording_statement(d, plain=True, claims=True)
             statements = [(both, {**request, **success_arrays(outcomes)})]
         else:
             rows = [{"id": each.id, "token": TOKEN, "kind": "succeeded"} for each in outcomes]
             recording = record(d, "job_runs.id", plain=True), {"outcomes": json.dumps(rows)}
-            statements = [recording, (claiming.claim(d), request)]
+            statements = [recording, (claiming.claim_statement(d), request)]
         with sent_by(engine) as sent:
             for statement, given in statements:
                 connection.execute(statement, given)

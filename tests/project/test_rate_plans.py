@@ -36,11 +36,11 @@ def test_backlog_of_a_rate_costs_a_look_nothing(kit: Kit, statistics: bool) -> N
     if statistics:
         run(kit.engine, "ANALYZE")
     with sent_by(kit.engine) as sent:
-        assert rates.open_slots(kit.books, HUNDRED, kit.request()).opened == 2
+        assert rates.open_starts(kit.books, HUNDRED, kit.request()).opened == 2
         claims = kit.claim()
         assert len(claims) == 2
         assert None not in rates.spend(kit.books, HUNDRED, claims).values()
-        assert rates.open_slots(kit.books, HUNDRED, kit.request()).opened == 0
+        assert rates.open_starts(kit.books, HUNDRED, kit.request()).opened == 0
         rates.mend(kit.books, ["task"], HUNDRED)
         kit.claims.look_at_queue()
     costs = {

@@ -17,13 +17,13 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.jobs.batches.views import BatchView
 from flask_cronjobs.jobs.definitions.views import DefinitionList, DefinitionView
-from flask_cronjobs.jobs.eligibility import PauseView
 from flask_cronjobs.jobs.health import Figures, Verdict
 from flask_cronjobs.jobs.orders import KeyOrder
 from flask_cronjobs.jobs.overview import DeadGroup, Orphan, Overview
+from flask_cronjobs.jobs.pauses import PauseView
 from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.jobs.runs.detail import Attempt, RunView
-from flask_cronjobs.jobs.runs.list import RunRow
+from flask_cronjobs.jobs.runs.rows import RunRow
 from flask_cronjobs.jobs.ticks import Bucket
 from flask_cronjobs.models import records, tables
 

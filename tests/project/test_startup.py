@@ -61,7 +61,7 @@ IDLE = {
 }
 WEB_ONLY = {
     "flask_cronjobs.engine",
-    "flask_cronjobs.jobs.runs.record_and_claim",
+    "flask_cronjobs.jobs.runs.claim",
     "flask_cronjobs.cli.tick",
 }
 #: The dialect and the driver that the app does not use.

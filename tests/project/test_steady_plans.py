@@ -129,16 +129,16 @@ def record_and_claim_all(kit: Kit) -> None:
     hand_on(kit)
     claim_far(kit)
     give_turns(kit)
-    open_slots(kit)
+    open_starts(kit)
 
 
-def open_slots(kit: Kit) -> None:
-    """Let runs begin at a rate, take their slots and give them back, hold a key, and mend."""
+def open_starts(kit: Kit) -> None:
+    """Let runs begin at a rate, take their starts and give them back, hold a key, and mend."""
     limits = {"task": Rate(timedelta(seconds=60), burst=2)}
     claims: tuple[Claim, ...] = ()
     kit.runs(3, rate_key="key", rate_mark="waits")
     for number in (2, 1):  # The key has no row at first.
-        assert rates.open_slots(kit.books, limits, kit.request()).opened == number
+        assert rates.open_starts(kit.books, limits, kit.request()).opened == number
         claims = kit.claim()
         slots = rates.spend(kit.books, limits, claims)
         rates.give_back(kit.books, [slot for slot in slots.values() if slot is not None][-1:])

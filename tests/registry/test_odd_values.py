@@ -9,43 +9,15 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
-from flask_cronjobs import CronJobs, PayloadError, TaskError
-from flask_cronjobs.models import JobDefinition, JobEffect
+from flask_cronjobs import CronJobs, NewRun, PayloadError, TaskError
+from flask_cronjobs.models import JobDefinition
 from tests.marks import on_both
 from tests.rows import the_run
 
 pytestmark = pytest.mark.usefixtures("context")
 
 
-@on_both
-def test_policy_that_returns_nan_is_logged_and_the_default_used(
-    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
-) -> None:
-    @jobs.task(retry=lambda attempt, error: float("nan"))
-    def broken() -> None:
-        raise ValueError("broken")
-
-    broken.using(commit=True).enqueue()
-    assert jobs.tick().failed == 1
-    run = the_run(db)
-    assert (run.status, run.attempts, run.last_error) == ("failed", 1, "broken")
-    assert run.run_at > run.updated_at
-    assert "its retry policy raised" in caplog.text
-
-
 class TestMappingThatIsNoDict:
-    @pytest.mark.parametrize(
-        "value", [MappingProxyType({"a": 1}), [MappingProxyType({"a": 1})]], ids=repr
-    )
-    def test_as_a_result_it_is_not_kept_and_the_run_and_the_effect_are_done(
-        self, jobs: CronJobs, db: SQLAlchemy, value: Any
-    ) -> None:
-        jobs.task(name="it", retry=False)(lambda: jobs.once("mail", lambda: value))
-        jobs.get("it").using(commit=True).enqueue()
-        assert jobs.tick().succeeded == 1
-        assert the_run(db).result is None
-        assert db.session.scalars(select(JobEffect.state)).all() == ["done"]
-
     def test_in_a_payload_it_is_refused_clearly(self, jobs: CronJobs) -> None:
         jobs.task(name="it")(lambda user: None)
         with pytest.raises(PayloadError, match=r"payload\['user'\] is of type mappingproxy"):
@@ -61,16 +33,6 @@ def test_payload_that_the_concurrency_key_cannot_use_is_refused_clearly(jobs: Cr
     jobs.task(name="it", concurrency=1, concurrency_key="user:{user[0]}")(lambda user: None)
     with pytest.raises(TaskError, match="cannot be filled in from the payload: TypeError"):
         jobs.enqueue("it", {"user": 5})
-
-
-def test_result_of_an_atomic_task_that_is_no_json_is_dropped_with_a_warning(
-    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs.task(name="book", atomic=True)(lambda: object())
-    run = jobs.enqueue("book", commit=True).id
-    assert jobs.tick().succeeded == 1
-    assert the_run(db).result is None
-    assert f"task book, run {run}: the result is not JSON or too large" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["x" * 500, "two\nlines"], ids=["long", "unprintable"])
@@ -109,3 +71,44 @@ def test_definition_with_a_tuple_in_its_payload_is_written_once(
         db.session.rollback()
     assert seen[0] == seen[1]
     assert seen[0].payload == {"ids": [1, 2]}
+
+
+# A key whose braces nobody filled in is refused: it would be one key for all
+
+
+UNFILLED = ["welcome:{user_id}", "{user.id}", "of:{row['id']}", "day:{at:%Y-%m-%d}", "{name!r}"]
+MISSING_F = "Write the f before the text"
+
+
+@pytest.fixture
+def task(jobs: CronJobs) -> Any:
+    return jobs.task(name="it")(lambda: None)
+
+
+@pytest.mark.parametrize("key", UNFILLED)
+def test_key_with_a_name_in_braces_is_refused(jobs: CronJobs, task: Any, key: str) -> None:
+    called: list[str] = []
+    with pytest.raises(ValueError, match=MISSING_F):
+        jobs.once(key, called.append, "x")
+    assert called == []
+    with pytest.raises(TaskError, match=MISSING_F):
+        task.using(idempotency_key=key).enqueue()
+    with pytest.raises(TaskError, match=MISSING_F):
+        task.enqueue_many([NewRun({}, idempotency_key=key)])
+    with pytest.raises(TaskError, match=MISSING_F):
+        jobs.batch(key)
+
+
+@pytest.mark.parametrize(
+    "key", ['{"id": 1}', "{}", "{6f9619ff-8b86-d011}", "{1}", "a{b", "}a{", "user:7"]
+)
+def test_other_braces_are_part_of_a_key(jobs: CronJobs, task: Any, key: str) -> None:
+    assert jobs.once(key, lambda: 1) == 1
+    assert task.using(idempotency_key=key).enqueue().idempotency_key == key
+    with jobs.batch(key):
+        task.enqueue()
+
+
+def test_concurrency_key_is_filled_in_by_us(jobs: CronJobs) -> None:
+    jobs.task(name="one", concurrency_key="user:{user_id}")(lambda user_id: None)
+    assert jobs.enqueue("one", {"user_id": 7}).concurrency_key == "user:7"

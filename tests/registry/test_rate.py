@@ -38,7 +38,7 @@ def test_odd_rate_is_never_exceeded() -> None:
 def test_no_window_has_more_than_its_rate_and_the_burst(
     burst: int, steps: list[tuple[int, str]]
 ) -> None:
-    """Whatever is given back or held meanwhile, and if a claim is late to take its slot."""
+    """Whatever is given back or held meanwhile, and if a claim is late to take its start."""
     rate = Rate(timedelta(milliseconds=600), burst)
     tat: datetime | None = None
     now, begun, last = START, list[datetime](), None
@@ -48,18 +48,18 @@ def test_no_window_has_more_than_its_rate_and_the_burst(
         if what == "hold":
             end = now + timedelta(seconds=1)
             tat = max(tat or START, end + rate.ahead)
-            assert rate.slot(tat, end - timedelta(microseconds=1)) is None
+            assert rate.start(tat, end - timedelta(microseconds=1)) is None
         elif what == "give back" and last is not None and tat == last + rate.period:
             tat, last = last, None
             begun.pop()
-        elif (after := rate.slot(tat, at)) is not None:
+        elif (after := rate.start(tat, at)) is not None:
             assert rate.free(tat, at) > 0
             tat, last = after, after - rate.period
             begun.append(at)
         else:
             assert tat is not None
             assert rate.free(tat, at) == 0
-            assert rate.slot(tat, rate.opens(tat)) is not None
+            assert rate.start(tat, rate.opens(tat)) is not None
     refuse_too_early(sorted(begun), 0.6, burst)
 
 

@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from flask_cronjobs import schedule as schedule_module
 from flask_cronjobs.errors import CronJobsError, ScheduleError
 from flask_cronjobs.schedule import Schedule
+from flask_cronjobs.schedule import walk as schedule_module
 from flask_cronjobs.schedule.cron_text import in_words
 
 UTC = timezone.utc

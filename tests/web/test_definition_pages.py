@@ -167,11 +167,14 @@ def test_pause_and_resume(pages: Pages) -> None:
     page = pages.shows("", said, "the task remind is paused", "by ada")
     assert 'value="task:remind"><button>Resume' in re.sub(r"\n *", "", page)
     pages.rights.discard("act")
-    assert "<button>" not in pages.text().partition('id="paused"')[2].partition("</section>")[0]
+    pages.shows("", "the task remind is paused", hides=["<button>", "Pause a task"])
     pages.rights.add("act")
+    pages.shows("task?name=remind", "by ada: its runs wait until", ">Resume<")
     for said in ("is resumed.", "was not paused."):
         pages.post("/jobs/resume", what="task:remind")
         pages.shows("", f"The task remind {said}")
+    answer = pages.post("/jobs/pause", what="task:remind", back="task?name=remind")
+    assert answer.location == "/jobs/task?name=remind#message"
 
 
 def test_names_that_are_nothing_are_refused_and_others_stay_text(pages: Pages) -> None:

@@ -176,6 +176,10 @@ def test_a_post_from_elsewhere_is_refused(pages: Pages) -> None:
     before = _contents(pages.app, pages.db)
     for headers in ELSEWHERE:
         assert pages.client.post("/jobs/runs/1/retry", headers=headers).status_code == 403, headers
+    for rule, path in _rules(pages.app):
+        if RIGHTS[rule.endpoint] == "act":
+            elsewhere = {"Sec-Fetch-Site": "cross-site"}
+            assert pages.client.post(path, headers=elsewhere).status_code == 403, path
     assert _contents(pages.app, pages.db) == before
 
 

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from sqlalchemy import update
 
+from flask_cronjobs.jobs import agenda
 from flask_cronjobs.jobs.agenda import Kind, Lane, Piece
 from flask_cronjobs.jobs.history import add_mark
 from flask_cronjobs.jobs.state import state_of
@@ -102,6 +103,17 @@ def test_pieces_of_one_kind_that_are_close_are_one_node() -> None:
     assert drawn[3].title("UTC", start) == "succeeded, today 02:00"
     assert drawn[0].shape.startswith("M0 2h3v16h-3zM3.5 2h3v16h-3zM6.9 2")
     assert drawn[0].shape.count("M") == 5
+
+
+def test_where_lanes_are_cut_it_says_how_many_of_how_many(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agenda, "LANES", 1)
+    for name in ("first", "second"):
+        pages.define(name, next_run_at=datetime.now(timezone.utc) + timedelta(hours=1))
+    pages.shows("tonight", "Only those that run next are shown: 1 of 2 definitions.")
+    said = pages.app.test_cli_runner().invoke(args=["jobs", "admin", "agenda"]).output
+    assert "Only those that run next: 1 of 2 definitions.\n" in said
 
 
 def test_moment_is_inside_its_lane() -> None:

@@ -323,7 +323,7 @@ class Pace:
     """When to look for runs. It belongs to the keeper's thread.
 
     :param asks_server: whether each look is the work of a server.
-    :ivar slot_at: when the next slot of a rate comes, by `time.monotonic`: then it looks again.
+    :ivar next_start: when the next start of a rate comes, by `time.monotonic`: then it looks again.
     """
 
     def __init__(self, listener: Listener, asks_server: bool) -> None:
@@ -333,7 +333,7 @@ class Pace:
         self._woken_at = float("-inf")
         self._got_runs_at = time.monotonic()
         self._settled_at = 0.0
-        self.slot_at: float = float("inf")
+        self.next_start: float = float("inf")
 
     @property
     def exhausted(self) -> bool:
@@ -345,7 +345,7 @@ class Pace:
         """Whether it is too soon to look again after such a claim."""
         since = self._nothing_since
         return since is not None and time.monotonic() < min(
-            since + self._between_looks, self.slot_at
+            since + self._between_looks, self.next_start
         )
 
     @property
@@ -356,7 +356,7 @@ class Pace:
     @property
     def next_look(self) -> float:
         """For how many seconds to wait while there is no work."""
-        return min(self._between_looks, max(0.0, self.slot_at - time.monotonic()))
+        return min(self._between_looks, max(0.0, self.next_start - time.monotonic()))
 
     @property
     def _between_looks(self) -> float:
@@ -378,14 +378,14 @@ class Pace:
         self._woken_at = time.monotonic()
         self.look_again()
 
-    def note_answer(self, number: int, wanted: int, exhausted: bool) -> None:
-        """Note that a claim got *number* runs of those *wanted*.
+    def note_claim(self, number: int, wanted: int) -> None:
+        """Note that a claim got *number* runs of those *wanted*."""
+        got_all = 0 < number < wanted
+        self._settled_at = time.monotonic() + SETTLE if got_all else 0.0
 
-        :param exhausted: whether nothing more can be claimed.
-        """
+    def note_answer(self, number: int, exhausted: bool) -> None:
+        """Note that an answer brought *number* runs, and whether nothing more can be claimed."""
         now = time.monotonic()
         if number:
             self._got_runs_at = now
-        if wanted > 0:
-            self._settled_at = now + SETTLE if 0 < number < wanted else 0.0
         self._nothing_since = now if exhausted else None

@@ -10,9 +10,10 @@ from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
 from ...jobs import orders, rates
-from ...jobs.rates import BEFORE_ALL, Slot
-from ...jobs.runs.claim import Answer, ClaimRequest
-from ...jobs.runs.record_and_claim import (
+from ...jobs.rates import BEFORE_ALL, Start
+from ...jobs.runs.claim import (
+    Answer,
+    ClaimRequest,
     already_recorded,
     look_at_queue,
     next_run,
@@ -25,7 +26,7 @@ from ...types import Claim, Outcome
 from .options import WorkOptions
 from .outcomes import released
 
-#: How often a busy worker looks for turns and slots, in seconds.
+#: How often a busy worker looks for turns and starts, in seconds.
 LOOK_EVERY = 0.05
 
 
@@ -75,8 +76,8 @@ class RateLimits:
     An app without rates sends no statement for them.
 
     :param by_task: the tasks that have a rate.
-    :param handed: whether its run took a slot when it was handed on.
-    :ivar next_at: when the next slot comes for which a due run waits, by `time.monotonic`.
+    :param handed: whether its run took a start when it was handed on.
+    :ivar next_at: when the next start comes for which a due run waits, by `time.monotonic`.
     """
 
     def __init__(self, books: Bookkeeping, by_task: Mapping[str, Rate], handed: bool) -> None:
@@ -84,12 +85,12 @@ class RateLimits:
         self._books = books
         self._by_task = by_task
         self._begun: Mapping[str, Rate] = {} if handed else by_task
-        self._slots: dict[tuple[int, str], Slot] = {}
+        self._starts: dict[tuple[int, str], Start] = {}
         self._after = BEFORE_ALL
         self._look_at = 0.0
 
-    def open_slots(self, request: ClaimRequest, idle: bool) -> None:
-        """Let due runs be claimed that have a slot now.
+    def open_starts(self, request: ClaimRequest, idle: bool) -> None:
+        """Let due runs be claimed that have a start now.
 
         A busy worker looks seldom, one that is idle each time, so that it finds what has just come.
 
@@ -98,7 +99,7 @@ class RateLimits:
         now = time.monotonic()
         if not self._begun or (not idle and now < self._look_at):
             return
-        found = rates.open_slots(self._books, self._begun, request, self._after)
+        found = rates.open_starts(self._books, self._begun, request, self._after)
         self._after = found.after
         ended = time.monotonic()
         # To go through thousands of keys takes long: a tenth of the time for that.
@@ -108,7 +109,7 @@ class RateLimits:
         self.next_at = ended + wait
 
     def spend(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Take slots for *claims*; return those that got none, and must not begin.
+        """Take starts for *claims*; return those that got none, and must not begin.
 
         :raises DatabaseTrouble: none of them may begin.
         """
@@ -118,13 +119,15 @@ class RateLimits:
         if not limited:
             return []
         failpoints.reach("before-rate")
-        slots = rates.spend(self._books, self._begun, limited)
+        starts = rates.spend(self._books, self._begun, limited)
         failpoints.reach("after-rate")
         self._look_at = 0.0
-        self._slots |= {
-            claim.identity: slot for claim in limited if (slot := slots.get(claim.id)) is not None
+        self._starts |= {
+            claim.identity: start
+            for claim in limited
+            if (start := starts.get(claim.id)) is not None
         }
-        return [claim for claim in limited if slots.get(claim.id, 0) is None]
+        return [claim for claim in limited if starts.get(claim.id, 0) is None]
 
     def hold_back(self, outcomes: Sequence[Outcome]) -> None:
         """Hold the keys back for which *outcomes* ask.
@@ -137,16 +140,16 @@ class RateLimits:
                 rates.hold_back(self._books, outcome.id, rate, outcome.delay)
 
     def give_back(self, outcomes: Sequence[Outcome], recorded: Collection[int]) -> None:
-        """Give the slots back of those of *outcomes* that are *recorded* and have not begun.
+        """Give the starts back of those of *outcomes* that are *recorded* and have not begun.
 
         :param recorded: ids of runs.
         :raises DatabaseTrouble: perhaps they stay taken.
         """
-        if not self._slots:
+        if not self._starts:
             return
         outcomes = [outcome for outcome in outcomes if outcome.id in recorded]
-        slots = [(outcome, self._slots.pop(outcome.identity, None)) for outcome in outcomes]
-        unused = [slot for outcome, slot in slots if slot is not None and not outcome.begun]
+        starts = [(outcome, self._starts.pop(outcome.identity, None)) for outcome in outcomes]
+        unused = [start for outcome, start in starts if start is not None and not outcome.begun]
         if unused:
             rates.give_back(self._books, unused)
 
@@ -161,7 +164,7 @@ class WorkerClaims:
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar unheard: whether runs may have been claimed without our hearing of it.
     :ivar turns: gives the turns of strict orders before claims.
-    :ivar rates: opens the slots of rate limits before claims, and takes them after.
+    :ivar rates: opens the starts of rate limits before claims, and takes them after.
     """
 
     def __init__(self, books: Bookkeeping, state: State, options: WorkOptions) -> None:
@@ -193,9 +196,9 @@ class WorkerClaims:
 
         :raises DatabaseTrouble: as of `record_and_claim`.
         """
-        return self.record_and_claim(outcomes, 0, idle=False)
+        return self.claim(outcomes, 0, idle=False)
 
-    def record_and_claim(
+    def claim(
         self,
         outcomes: Sequence[Outcome],
         wanted: int,
@@ -228,12 +231,12 @@ class WorkerClaims:
             known = self._recorded_unheard(outcomes)
             request: ClaimRequest | None = None
             if wanted > 0:
-                self.rates.open_slots(self._request, idle=not outcomes)
+                self.rates.open_starts(self._request, idle=not outcomes)
                 if look_first and self._got_less and not outcomes and self._queue_is_empty():
                     self.exhausted = True
                     return Answer()
                 if self.turns.give_before_claim(idle=not outcomes):
-                    self.rates.open_slots(self._request, idle=True)
+                    self.rates.open_starts(self._request, idle=True)
                 request = self._request._replace(
                     limit=wanted,
                     token=f"{self._worker}:{secrets.token_hex(6)}",
@@ -255,9 +258,9 @@ class WorkerClaims:
         """Return what `jobs.runs` does, for the tasks and queues of this worker."""
         return next_run(self._books, self._request)
 
-    def open_slots(self) -> float:
-        """Let runs be claimed whose rates have free slots; return when the next slot comes."""
-        self.rates.open_slots(self._request, idle=True)
+    def open_starts(self) -> float:
+        """Let runs be claimed whose rates have free starts; return when the next start comes."""
+        self.rates.open_starts(self._request, idle=True)
         return self.rates.next_at
 
     def may_come_back(self) -> bool:

@@ -126,7 +126,7 @@ class Keeper(threading.Thread):
             while not self._finished():
                 self._collect()
                 self._iteration_began = time.monotonic()
-                self._record_and_claim()
+                self._refill()
                 self._end_batches()
                 self._look_after()
             self._claims.release_unheard(now=True)
@@ -207,7 +207,7 @@ class Keeper(threading.Thread):
         at_work = self._runner.at_work
         return bool(at_work) and time.monotonic() - at_work[-1].since > LONG
 
-    def _record_and_claim(self) -> None:
+    def _refill(self) -> None:
         """Record what came, and claim what is wanted."""
         wanted = self._wanted()
         try:
@@ -221,7 +221,7 @@ class Keeper(threading.Thread):
             if outcomes:
                 failpoints.reach("before-finalize")
             sent = time.monotonic()
-            answer = self._claims.record_and_claim(
+            answer = self._claims.claim(
                 outcomes,
                 wanted.limit,
                 idle=self._held_runs.idle,
@@ -233,12 +233,12 @@ class Keeper(threading.Thread):
             self._endure(trouble)
             return
         self._trouble.over("The database")
-        self._pace.slot_at = self._claims.rates.next_at
+        self._pace.next_start = self._claims.rates.next_at
         if wanted.limit > 0:
             self._has_asked = True
             self._admission.received(wanted, answer.claims)
+            self._pace.note_claim(len(answer.claims), wanted.limit)
         self._receive(outcomes, answer, sent)
-        self._pace.note_answer(len(answer.claims), wanted.limit, self._claims.exhausted)
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.look_again()
@@ -275,6 +275,7 @@ class Keeper(threading.Thread):
         if answer.claims:
             self._runner.wake()
         self._claimed += len(answer.claims)
+        self._pace.note_answer(len(answer.claims), self._claims.exhausted)
 
     def _end_batches(self) -> None:
         """End the batches of the runs held, if they can be: when all is done, or each second."""

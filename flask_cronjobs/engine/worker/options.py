@@ -1,4 +1,4 @@
-"""What one worker does, and until when; the connection that it does that on."""
+"""What one worker does, until when, and by which connection its keeper does so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from ...db.connection import Bookkeeping
 from ...jobs.humanize import plural, print_age
-from ...jobs.runs.record_and_claim import QueueLook
+from ...jobs.runs.claim import QueueLook
 from ...jobs.state import State
 from ...registry.options import Rate
 from ...signals import News, unheard
@@ -16,6 +16,11 @@ from ..threads import Precedence
 
 #: By how much to divide what the system says of memory, to get MB.
 _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
+
+#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
+STATEMENTS_IN_LEASE = 8
+#: How long the keeper's connection retries a statement before the keeper looks after its runs.
+RETRY_FOR = 0.5
 
 
 class Limits(NamedTuple):
@@ -76,12 +81,6 @@ class ResidentWorker(NamedTuple):
     listening: Callable[[], bool]
     wake: Callable[[], None]
     fail: Callable[[BaseException], None]
-
-
-#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
-STATEMENTS_IN_LEASE = 8
-#: How long the keeper's connection retries a statement before the keeper looks after its runs.
-RETRY_FOR = 0.5
 
 
 class KeeperConnection(Bookkeeping):

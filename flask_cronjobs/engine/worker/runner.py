@@ -23,8 +23,8 @@ from ...db.statements import free_frames
 from ...db.transactions import Words, bind_of, guarded, isolated
 from ...errors import AtomicCommit, CronJobsError, Interruption, LeaseLost, ShuttingDown
 from ...jobs.outcomes import finalize_in
+from ...jobs.runs.claim import already_recorded
 from ...jobs.runs.current import CurrentRun, enter_run
-from ...jobs.runs.record_and_claim import already_recorded
 from ...jobs.state import State
 from ...log import logger
 from ...registry.payload import kept_result

@@ -25,7 +25,7 @@ from ...models.conditions import HANDED, OPEN_BATCH, RUNNABLE
 from ...signals import announce
 from ...text import one_line
 from ...types import TERMINAL, BatchCounts, Outcome
-from ..run_columns import assigned, ended, insert_into_runs, parameter
+from ..runs.columns import assigned, ended, insert_into_runs, parameter
 from ..state import State
 from .rows import (
     CHUNK,

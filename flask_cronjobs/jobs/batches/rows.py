@@ -29,7 +29,7 @@ from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ...types import TERMINAL, BatchCounts
-from ..run_columns import RUN_COLUMNS
+from ..runs.columns import RUN_COLUMNS
 
 #: How many batches one statement looks at, and how many runs one cancels.
 CHUNK = 1000

@@ -21,8 +21,8 @@ from ...registry.options import EnqueueOptions, is_key
 from ...text import did_you_mean, one_line
 from ...types import PauseKind
 from ..operations import Act, perform
-from ..run_columns import RUN_COLUMNS
 from ..runs.changes import queue_new
+from ..runs.columns import RUN_COLUMNS
 from ..runs.payloads import with_hidden_values
 from ..state import State
 from ..ticks import TickHistory

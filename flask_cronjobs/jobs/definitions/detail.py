@@ -11,13 +11,13 @@ from typing import Any
 from sqlalchemy import Row, select
 
 from ...errors import ScheduleError
+from ...redaction import redacted
 from ...registry.handler import Handler
 from ...registry.options import TaskOptions
 from ...registry.retry import Retry, RetryPolicy
 from ...schedule.cron_text import in_words
-from ...text import cut, redacted
+from ...text import cut
 from ...types import JSON
-from ..attention import set_aside
 from ..humanize import duration, plural
 from ..reader import (
     DEFINITIONS,
@@ -33,9 +33,11 @@ from ..reader import (
     record,
 )
 from ..runs.filters import RunFilter
-from ..runs.list import RunRow, page_ids, rows_of
+from ..runs.list import page_ids
+from ..runs.rows import RunRow, rows_of
 from ..runs.search import shown_key
 from ..state import State
+from .needs import set_aside
 from .slots import slots_of
 from .views import DefinitionView, definition_views, next_slots, whole_rows
 

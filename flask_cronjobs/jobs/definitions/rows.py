@@ -16,7 +16,7 @@ from ...models.conditions import PINGED, SCHEDULED
 from ...registry import DefinitionSpec
 from ...schedule.catchup import SlotPlan
 from ...types import JSON, RecordedSlot, stored_time, time_or_none
-from ..run_columns import NEW_RUN, assigned
+from ..runs.columns import NEW_RUN, assigned
 from .slots import insert_slots
 
 #: How many due definitions are read and recorded at a time.

@@ -16,7 +16,7 @@ from ...db.dialect import Dialect
 from ...models.conditions import LIVE, LIVE_DEFINED, SCHEDULED
 from ...schedule.catchup import Slot, SlotPlan
 from ...types import LateSlot, RecordedSlot, stored_time, time_or_none
-from ..run_columns import RUN_COLUMNS, insert_into_runs, rate_mark
+from ..runs.columns import RUN_COLUMNS, insert_into_runs, rate_mark
 
 #: How many late slots of each kind are found at a time.
 CHUNK = 100

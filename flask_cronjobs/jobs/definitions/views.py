@@ -14,11 +14,10 @@ from sqlalchemy import ColumnElement, Row, func, or_, select, true
 
 from ...errors import ScheduleError
 from ...models.columns import UNREADABLE
+from ...redaction import host_of
 from ...schedule import Schedule
 from ...schedule.cron_text import parse_zone
-from ...text import host_of
 from ...types import Status
-from ..attention import NEEDS, Need, Needs, needs
 from ..reader import (
     DEFINITIONS,
     RUNS,
@@ -29,7 +28,8 @@ from ..reader import (
     reading,
     record,
 )
-from ..runs.list import seconds_taken
+from ..runs.rows import seconds_taken
+from .needs import NEEDS, Need, Needs, needs
 
 
 @dataclass(frozen=True, slots=True)

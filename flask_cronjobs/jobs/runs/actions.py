@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from sqlalchemy import func, select
@@ -14,7 +15,8 @@ from ...db.connection import Bookkeeping
 from ...db.errors import still_locked
 from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
-from ...text import HIDDEN, one_line, redacted
+from ...redaction import HIDDEN, redacted
+from ...text import one_line
 from ...types import JSON, STATUSES, TERMINAL, Outcome, Status
 from ..batches import rows as store_batches
 from ..batches.ending import end_batches, family, telling
@@ -25,7 +27,8 @@ from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, find_run, key_holder
 from .filters import RunFilter, words
-from .list import MOST_MATCHING, Matching, RunRow, matching, rows_of
+from .list import MOST_MATCHING, Matching, matching
+from .rows import RunRow, rows_of
 from .search import SEARCH_ALL_FOR, SEARCH_FOR, wanted
 
 #: Called with how many more runs are done, for a progress bar.
@@ -243,17 +246,13 @@ RETRY = Action(
         "skipped": "is a slot that was skipped. "
         "To run its definition now: flask jobs admin run NAME",
     },
-    change=lambda operator, ids, _: operator.retry(ids),
+    change=Operator.retry,
 )
 
 
 def retrying(spread: float) -> Action:
     """Return `RETRY`, which lets the runs be due within *spread* seconds, evenly by their ids."""
-
-    def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
-        return operator.retry(ids, spread=spread)
-
-    return replace(RETRY, change=change) if spread else RETRY
+    return replace(RETRY, change=partial(Operator.retry, spread=spread))
 
 
 CANCEL = Action(
@@ -411,10 +410,7 @@ def retry_batch(
     :raises NotFound: there is no such batch.
     """
     found = _batch(state, key)
-
-    def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
-        return operator.retry(ids, again=found.id if again else None)
-
+    change = partial(Operator.retry, again=found.id if again else None)
     return _with_inside(replace(RETRY, change=change), state, found, "dead", actor, most)
 
 

@@ -1,24 +1,59 @@
-"""The statements that claim runs; PostgreSQL's record outcomes at the same time. Their rows, too.
+"""Record outcomes and claim runs: `record_and_claim` and its statements; a look at the queue.
 
-PostgreSQL has four: with a claim or without, for any outcomes or for plain successes, which are
-most and need a third of the values.
+Every claim gets a fresh token, and every write about a claimed run names it. Once the lease has
+gone to another worker, the token matches no row, so a late write changes nothing. A status, an id
+or a worker's name alone would not protect the row.
+
+PostgreSQL has four statements: with a claim or without, for any outcomes or for plain successes,
+which are most and need a third of the values. SQLite records by statements of its own, which are
+in `jobs.outcomes`, as are the values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+import json
+import time
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
-from ...db.connection import Rows
+from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
-from ...types import Claim, Outcome
-from ..outcomes import recorded
-from ..run_columns import begun
+from ...models.conditions import (
+    HANDED,
+    HOLDS_KEY,
+    KEYED,
+    RUNNABLE,
+    RUNNING,
+    UNKEYED,
+    UNPLACED,
+    sql_list,
+)
+from ...types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome, is_alone
+from ..outcomes import (
+    failures,
+    forget_failures,
+    is_plain,
+    outcome_parameters,
+    record,
+    recorded,
+    success_arrays,
+)
 from .candidates import candidates
+from .columns import CLAIMED, NO_CLAIM, begun, most_attempts, returned
+from .leases import as_held, begin, given, passed_over
+
+#: How many waiting runs are looked at, of those with a concurrency key and of those without.
+LOOKED_AT = 100
+#: For how long after its claim a run may come back that a worker has claimed ahead, in seconds: one
+#: that another run holds up there is given back within half of it.
+AHEAD_FOR = 1.0
+#: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
+#: A claim may lock a row for a moment that it does not take.
+MOMENTS = (0.01, 0.04)
 
 
 class ClaimRequest(NamedTuple):
@@ -97,20 +132,223 @@ class Answer(NamedTuple):
         return outcome._replace(kind="cancelled") if outcome.id in self.cancelled else outcome
 
 
-#: The columns of a claim, in the order of `Claim`'s fields, and then those by which it is sorted.
-CLAIMED = (
-    *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
-    *("idempotency_key", "definition_id", "concurrency_key", "error_type", "snoozes"),
-    *("batch_id", "forgiven", "label"),
-    *("rank", "run_at"),
-)
-NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED[1:])
+class QueueLook(NamedTuple):
+    """What `look_at_queue` saw of the runs that come first.
+
+    :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
+        certain. True is not: the runs may be of tasks or keys that cannot be claimed.
+    :ivar turns_pend: whether turns of strict orders are to be given first; see `jobs.orders`.
+    :ivar just_claimed: whether a worker has just claimed a run. It may have claimed more than it
+        can begin soon, and give it back: a tick does not end meanwhile.
+    """
+
+    may_find: bool
+    turns_pend: bool = False
+    just_claimed: bool = False
+
+
+def record_and_claim(
+    books: Bookkeeping,
+    outcomes: Sequence[Outcome],
+    request: ClaimRequest | None,
+    repeat: bool = True,
+) -> Answer:
+    """Record *outcomes* under their tokens, and claim what *request* asks for.
+
+    PostgreSQL does both in one statement, SQLite in one short transaction. If the id of an outcome
+    is neither in ``recorded`` nor in ``locked``, its lease was lost.
+
+    What the database refuses for now is tried again by `Bookkeeping.call`. Here, outcomes whose
+    rows are locked are tried again for a moment.
+
+    :param books: the worker's bookkeeping connection.
+    :param repeat: whether to repeat after a broken connection. If the first try had committed, a
+        repeat reports its outcomes as lost and does not know of its claims.
+    :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
+    """
+    forget_failures(books, outcomes)
+    answer = _send(books, outcomes, request, repeat)
+    locked = passed_over(books, outcomes, answer.recorded)
+    for pause in MOMENTS:
+        if not locked:
+            break
+        time.sleep(pause)
+        left = [outcome for outcome in outcomes if outcome.id in locked]
+        answer = answer.plus(_send(books, left, None, repeat))
+        locked = passed_over(books, outcomes, answer.recorded)
+    unbegun = [each for each in outcomes if each.kind == "released" and not each.begun]
+    if unbegun:
+        books.rows(_restore_keys(books.dialect), {"held": as_held(unbegun)})
+    return answer._replace(locked=frozenset(locked)) if locked else answer
+
+
+def _send(
+    books: Bookkeeping, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
+) -> Answer:
+    d = books.dialect
+    parameters = request.parameters(d) if request else {}
+    found: Rows = ()
+    if request and request.handed:
+        assert not outcomes
+        found = books.rows(begin(d), parameters, repeat)
+    elif outcomes and d.one_statement:
+        plain = all(map(is_plain, outcomes))
+        parameters |= success_arrays(outcomes) if plain else outcome_parameters(d, outcomes)
+        both = recording_statement(d, plain, claims=request is not None)
+        found = books.rows(both, parameters, repeat)
+    elif outcomes:
+        steps = partial(_record_then_claim, d, outcomes, request)
+        found = books.transaction(steps, repeat)
+    elif request:
+        found = books.rows(claim_statement(d), parameters, repeat)
+    return received(d, found, request.token if request else "")
+
+
+def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | None:
+    """Return the task of the run that an idle worker would claim next; None if there is none.
+
+    With it, whether that run must run alone. Nothing is claimed.
+
+    :param request: for one run.
+    """
+    rows = books.rows(next_run_statement(books.dialect), request.parameters(books.dialect))
+    return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
+
+
+def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> int:
+    """Release every run held under *token*, not counting the attempt; return how many.
+
+    For a claim whose answer was lost: the database may have committed it.
+
+    :param run_id: release this one alone.
+    """
+    released = [
+        Outcome(row.id, token, "released", row.attempts, row.job_type)
+        for row in books.rows(_CLAIMED_UNDER, {"token": token})
+        if run_id in (None, row.id)
+    ]
+    return len(record_and_claim(books, released, None).recorded) if released else 0
+
+
+def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
+    """Return which of *outcomes* their rows already have.
+
+    For outcomes whose answer was lost: the database may have committed them.
+    """
+    looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
+    parameters = {"outcomes": json.dumps(looked_for)}
+    return recorded_in(books.rows(_already_recorded(books.dialect), parameters))
+
+
+def look_at_queue(books: Bookkeeping) -> QueueLook:
+    """Look at the runs that come first, without claiming them."""
+    rows = books.rows(queue_look(books.dialect))
+    turns_pend = any(row.unplaced for row in rows)
+    may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
+    return QueueLook(may_find, turns_pend, any(row.just_claimed for row in rows))
+
+
+def _record_then_claim(
+    d: Dialect, outcomes: Sequence[Outcome], request: ClaimRequest | None, connection: Connection
+) -> Rows:
+    """Do on SQLite what `record_and_claim` does on PostgreSQL; return the same rows."""
+    parameters = outcome_parameters(d, outcomes)
+    plain = all(map(is_plain, outcomes))
+    rows = list(connection.execute(record(d, _RECORDED, plain), parameters).all())
+    if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
+        written = json.dumps([row.id for row in rows])
+        connection.execute(failures(d), {**parameters, "recorded": written})
+    if request:
+        rows += connection.execute(claim_statement(d), request.parameters(d)).all()
+    return rows
+
+
+@lru_cache(maxsize=4)
+def queue_look(d: Dialect) -> TextClause:
+    """Return the query for how many runs are in the first window, and how many of them are due.
+
+    That window alone, in the order of an index: there may be a million runs that are due next year.
+    Where nobody has looked yet whose turn it is in a strict order, a run may be due. And a run that
+    another worker has just claimed may come back.
+    """
+    unplaced = f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"
+    windows = " UNION ALL ".join(
+        f"""
+        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
+            0 AS unplaced, 0 AS just_claimed FROM (
+            SELECT run_at FROM job_runs WHERE {condition}
+            ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
+        ) AS first_window
+        """
+        for condition in (UNKEYED, KEYED)
+    )
+    just_claimed = f"""
+        SELECT id FROM job_runs
+        WHERE status = 'running' AND started_at > {d.later(str(-AHEAD_FOR))}
+            AND ({HANDED}) IS NOT TRUE
+        ORDER BY locked_until DESC LIMIT 1
+    """
+    return text(f"""
+        {windows} UNION ALL SELECT 0, 0, count(*), 0 FROM ({unplaced}) AS unplaced
+        UNION ALL SELECT 0, 0, 0, count(*) FROM ({just_claimed}) AS just_claimed
+    """)
+
+
+@lru_cache(maxsize=2)
+def _already_recorded(d: Dialect) -> TextClause:
+    outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
+    return text(f"""
+    WITH o AS MATERIALIZED {outcomes}
+    SELECT r.id, r.status AS stored FROM job_runs r JOIN o ON r.id = o.id
+    WHERE {d.any_of("r.id", "SELECT id FROM o")} AND (
+        (r.status = o.kind AND r.attempts = o.attempt)
+        OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
+        OR (o.kind IN {sql_list(RETURNED_KINDS)} AND r.attempts = o.attempt - 1)
+    )
+    """)
+
+
+#: What SQLite's statement returns of each run, in the shape of a claim's row.
+_RECORDED = f"job_runs.id AS id, {NO_CLAIM}, job_runs.status AS stored"
+
+_CLAIMED_UNDER = text(f"""
+    SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
+""")
+
+
+@lru_cache(maxsize=2)
+def _restore_keys(d: Dialect) -> TextClause:
+    """Return the statement that gives runs their keys back that were claimed and did not begin.
+
+    Not if another run has the key by now; and of several that want it back, the last gets it.
+    """
+    ids = "SELECT id FROM given"
+    # LIMIT keeps PostgreSQL from a join with all keys: it looks up one for each run.
+    waits = f"{RUNNABLE} AND unique_while = 'waiting' AND started_at IS NOT NULL"
+    never_begun = f"{waits} AND attempts = 0 AND snoozes = 0"
+    free = f"""
+        SELECT id FROM job_runs r WHERE {d.any_of("id", ids)} AND {never_begun}
+            AND (
+                SELECT id FROM job_runs
+                WHERE idempotency_key = r.idempotency_key AND {HOLDS_KEY} LIMIT 1
+            ) IS NULL AND (
+                SELECT id FROM job_runs WHERE {d.any_of("id", ids)} AND {never_begun}
+                    AND idempotency_key = r.idempotency_key AND id > r.id LIMIT 1
+            ) IS NULL {d.skip_locked_of("r")}
+    """
+    return text(f"""
+    WITH given AS MATERIALIZED {given(d)}
+    UPDATE job_runs SET started_at = NULL, updated_at = {d.now} WHERE {d.any_of("id", free)}
+    RETURNING id
+    """)
+
+
 #: The runs of a status in one row: to read a row for each takes a tenth of a worker's time.
 _IDS = "status AS stored, string_agg(CAST(id AS text), ',') AS ids"
 
 
 @lru_cache(maxsize=16)
-def record_and_claim(d: Dialect, plain: bool, claims: bool) -> TextClause:
+def recording_statement(d: Dialect, plain: bool, claims: bool) -> TextClause:
     """Return PostgreSQL's statement that records outcomes, and claims if *claims*.
 
     :param plain: whether all outcomes are plain successes.
@@ -124,33 +362,19 @@ def record_and_claim(d: Dialect, plain: bool, claims: bool) -> TextClause:
 
 
 @lru_cache(maxsize=8)
-def claim(d: Dialect) -> TextClause:
+def claim_statement(d: Dialect) -> TextClause:
     """Return the statement that claims runs, and does nothing else."""
     return text(f"WITH RECURSIVE {candidates(d)} {_take(d)}")
 
 
 @lru_cache(maxsize=8)
-def next_run(d: Dialect) -> TextClause:
+def next_run_statement(d: Dialect) -> TextClause:
     """Return the query for the run that an idle worker would claim first; it claims nothing."""
     return text(f"""
     WITH RECURSIVE {candidates(d)}
     SELECT job_type, attempts + 1 AS attempts, max_attempts, error_type FROM job_runs
     WHERE {d.any_of("id", "SELECT id FROM chosen")}
     """)
-
-
-def returned(d: Dialect) -> str:
-    """Return the columns that a claim returns."""
-    # These two are only for sorting, and one odd value must not make the rows unsortable.
-    simple = {
-        "rank": "-CAST(job_runs.priority AS bigint)",
-        "run_at": d.sortable("job_runs.run_at"),
-        "payload": d.unparsed("job_runs.payload"),
-    }
-    if d.parses:  # It reads a number faster than a time.
-        simple["scheduled_for"] = d.sortable("job_runs.scheduled_for")
-    columns = ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in CLAIMED)
-    return f"{columns}, NULL AS stored"
 
 
 def _take(d: Dialect) -> str:
@@ -205,8 +429,3 @@ def _claim(row: Sequence[Any], token: str) -> Claim:
     if type(claim.max_attempts) is int:
         return claim
     return claim._replace(max_attempts=most_attempts(claim.max_attempts, claim.attempt))
-
-
-def most_attempts(most: object, attempts: object) -> int:
-    """Return ``max_attempts``; if it is no number, which SQLite accepts, the attempts so far."""
-    return most if isinstance(most, int) else int(str(attempts))

@@ -6,17 +6,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Row, and_, case, false, func, or_, select, true
 
-from ...text import redacted
+from ...redaction import redacted
 from ...types import JSON, Status, without_secret
-from ..attention import latest_dead
-from ..eligibility import PauseView, list_pauses, stopping
+from ..definitions.needs import latest_dead
 from ..humanize import Fact, Link, duration, known, plural, seconds_since, since
 from ..operations import OperationView, operations_on
 from ..outcomes import FAILURES_KEPT
+from ..pauses import PauseView, list_pauses, stopping
 from ..reader import (
     BATCHES,
     FAILURES,
@@ -31,14 +32,12 @@ from ..reader import (
     record,
 )
 from ..step_views import StepView, steps_of
-from .list import RunRow, run_row, with_definition
+from .rows import RunRow, run_row, with_definition
 from .search import shown_keys
-from .waits import Wait, position, waits_of
+from .wait_reasons import Wait, position, waits_of
 
 #: How many outputs a view has: each may have 64 kB.
 OUTPUTS_SHOWN = 10
-
-
 #: How many runs of its definition are looked at; where it has none, how many of all tasks.
 OF_DEFINITION, OF_ALL = 200, 2_000
 #: How many dead runs are looked at, the latest first.
@@ -395,15 +394,10 @@ def _alike(reader: Reader, run: Row[Any]) -> Count:
     return Count(row.number, row.looked_at >= OF_DEAD and row.number > 0)
 
 
-#: A frame of this package: of no use to who looks for an error in a handler. By the names of its
-#: modules, since the folder of an app may have the package's name, too.
-_OWN = re.compile(
-    r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\] (?:
-        (?: cli | db | engine | executors | jobs | models | registry | schedule | testing
-            | web ) [/\\]
-        | (?: __init__ | batch | config | errors | extension | gunicorn | log | methods
-            | once | signals | steps | task | text | types ) \.py )"""
-)
+#: What this package has directly in it: the folder of an app may have the package's name, too.
+_PARTS = "|".join(each.stem for each in Path(__file__).parents[2].iterdir())
+#: A frame of this package: of no use to who looks for an error in a handler.
+_OWN = re.compile(rf'  File ".*[/\\]flask_cronjobs[/\\](?:{_PARTS})(?:[/\\]|\.py")')
 
 
 def without_own_frames(stack: str) -> str:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from datetime import timedelta
 from itertools import compress, islice
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -21,7 +20,7 @@ from ...models import JobRun
 from ...registry.handler import Handler, payload_columns, policy_columns, run_columns
 from ...registry.options import EnqueueOptions, NewRun
 from ...types import RunIds
-from ..humanize import plural
+from ..humanize import duration, plural
 from ..state import State
 from .insert import insert_run, writing_connection
 from .insert_many import (
@@ -30,7 +29,6 @@ from .insert_many import (
     Inserted,
     NewRow,
     delete_runs,
-    insert_keyed_runs,
     insert_runs,
 )
 from .uncommitted import note_enqueued
@@ -76,9 +74,8 @@ def enqueue_one(
         run.is_new = became == "new"
         if became != "found":
             note_enqueued(session, f"{task.name} (run {run.id})")
-        else:
-            if warning := _conflict(state.settings, run, task.name, values["payload"]):
-                logger.warning("%s", warning)
+        elif warning := _conflict(state.settings, run, task.name, values["payload"]):
+            logger.warning("%s", warning)
     return run
 
 
@@ -182,30 +179,26 @@ def _insert_all(
     """Insert *rows*, and add what became of them to *ids*; return whether a new one is due."""
     session, shared = state.db.session(), policy_columns(task, state.settings, options)
     due = False
-    for chunk, keyed in _chunks(rows):
+    for chunk in _chunks(rows):
         shared["batch_id"] = batch_of(state, session)
         with explaining_missing_tables(state):
-            if keyed:
-                found = insert_keyed_runs(session, shared, chunk)
-                ids += [one.id for one in found]
-                ids.is_new += [one.holder is None for one in found]
-                _tell_conflicts(state.settings, task, chunk, found, len(ids) - len(chunk))
-            else:
-                ids += insert_runs(session, shared, chunk)
-                ids.is_new += [True] * len(chunk)
+            found = insert_runs(session, shared, chunk)
+        ids += [one.id for one in found]
+        ids.is_new += [one.holder is None for one in found]
+        _tell_conflicts(state.settings, task, chunk, found, len(ids) - len(chunk))
         new = ids.is_new[-len(chunk) :]
         due = due or any(_is_due(options, row) for row in compress(chunk, new))
     return due
 
 
-def _chunks(rows: Iterator[NewRow]) -> Iterator[tuple[list[NewRow], bool]]:
-    """Yield *rows* in lists, each with whether there are idempotency keys.
+def _chunks(rows: Iterator[NewRow]) -> Iterator[list[NewRow]]:
+    """Yield *rows* in lists.
 
     Runs with keys are inserted in the order of the keys, so all that follow are in one list.
     """
     while chunk := list(islice(rows, CHUNK)):
         keyed = any(row.idempotency_key is not None for row in chunk)
-        yield [*chunk, *rows] if keyed else chunk, keyed
+        yield [*chunk, *rows] if keyed else chunk
 
 
 def _tell_conflicts(
@@ -219,21 +212,19 @@ def _tell_conflicts(
 
     :param first: the place of the first row among all that were given.
     """
-    told = 0
-    for place, (row, one) in enumerate(zip(rows, found, strict=True)):
-        if one.holder is None:
-            continue
+    warnings: list[str] = []
+    for place, (row, one) in enumerate(zip(rows, found, strict=True), first):
         try:
-            warning = _conflict(settings, one.holder, task.name, row.payload)
+            said = one.holder and _conflict(settings, one.holder, task.name, row.payload)
         except KeyConflict as error:
-            raise KeyConflict(f"payloads[{first + place}]: {error}") from None
-        told += warning is not None
-        if warning is not None and told <= TOLD:
-            logger.warning("%s", warning)
-    if told > TOLD:
+            raise KeyConflict(f"payloads[{place}]: {error}") from None
+        warnings += [said] if said else []
+    for warning in warnings[:TOLD]:
+        logger.warning("%s", warning)
+    if more := len(warnings[TOLD:]):
         logger.warning(
             "%d more idempotency keys that were given for the task %s are held in the same way.",
-            *(told - TOLD, task.name),
+            *(more, task.name),
         )
 
 
@@ -267,21 +258,15 @@ def _conflict(settings: Settings, run: Holder | JobRun, task: str, payload: str)
 
 
 def _status(settings: Settings, run: Holder | JobRun) -> str:
-    """Return what *run* is, and until when it has its key: in UTC, as all that an app logs."""
+    """Return what *run* is, and for how long it has its key: in UTC, as all that an app logs."""
     if run.unique_while is not None:
         until = "has ended" if run.unique_while == "pending" else "begins"
         return f"is {run.status} and holds the key until it {until}"
     if run.finished_at is None:
         return f"is {run.status} and holds the key until its row is pruned, after it has ended"
     kept = settings.retention_dead if run.status == "dead" else settings.retention
-    try:
-        until = f"about {run.finished_at + timedelta(seconds=kept):%Y-%m-%d %H:%M} UTC"
-    except OverflowError:
-        until = "its row is deleted"
-    return (
-        f"is {run.status} since {run.finished_at:%Y-%m-%d %H:%M} UTC and holds the key until "
-        f"{until}, when its row is pruned"
-    )
+    since = f"{run.finished_at:%Y-%m-%d %H:%M} UTC"
+    return f"is {run.status} since {since} and holds the key for {duration(kept)} from then"
 
 
 def _is_due(options: EnqueueOptions, row: NewRow | None = None) -> bool:

@@ -7,23 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import (
-    ColumnElement,
-    and_,
-    false,
-    func,
-    not_,
-    or_,
-    select,
-    text,
-    true,
-)
+from sqlalchemy import ColumnElement, and_, false, func, not_, or_, select, text, true
 
 from ...models.conditions import RUNNABLE
-from ...text import one_line, strip_credentials
+from ...redaction import strip_credentials
+from ...text import one_line
 from ...types import Status
-from ..eligibility import not_paused
 from ..humanize import duration
+from ..pauses import not_paused
 from ..reader import BATCHES, DEFINITIONS, RUNS, Reader
 
 Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]
@@ -73,12 +64,17 @@ def _has_error(_: Reader, part: str) -> ColumnElement[bool]:
     return or_(*(each.icontains(part, autoescape=True) for each in texts))
 
 
-def _is_newer(reader: Reader, age: float) -> ColumnElement[bool]:
-    return reader.now - timedelta(seconds=age) <= _MOMENT
+def _is_since(reader: Reader, at: datetime | float) -> ColumnElement[bool]:
+    return _time(reader, at) <= _MOMENT
 
 
-def _is_older(reader: Reader, age: float) -> ColumnElement[bool]:
-    return reader.now - timedelta(seconds=age) >= _MOMENT
+def _is_until(reader: Reader, at: datetime | float) -> ColumnElement[bool]:
+    return _time(reader, at) >= _MOMENT
+
+
+def _time(reader: Reader, at: datetime | float) -> datetime:
+    """Return a time, or that of an age in seconds."""
+    return at if isinstance(at, datetime) else reader.now - timedelta(seconds=at)
 
 
 def _is_stale(reader: Reader, _: bool) -> ColumnElement[bool]:
@@ -95,14 +91,6 @@ def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
         "rate": RUNS.c.rate_mark.is_not(None),
     }
     return and_(text(RUNNABLE), conditions[why])
-
-
-def _is_since(_: Reader, moment: datetime) -> ColumnElement[bool]:
-    return moment <= _MOMENT
-
-
-def _is_until(_: Reader, moment: datetime) -> ColumnElement[bool]:
-    return moment >= _MOMENT
 
 
 def _all(*_: object) -> ColumnElement[bool]:
@@ -125,22 +113,15 @@ FILTERS = (
     Filter("task", "name", _equals("job_type"), "Only runs of this task."),
     Filter("queue", "name", _equals("queue"), "Only runs of this queue."),
     Filter("error", "text", _has_error, _IN_ERROR, "error contains"),
-    Filter("newer_than", "age", _is_newer, "Ended (or due) within AGE: 2h.", "within", "newer"),
-    Filter("older_than", "age", _is_older, "Ended (or due) over AGE ago.", "older than", "older"),
+    Filter("newer_than", "age", _is_since, "Ended (or due) within AGE: 2h.", "within", "newer"),
+    Filter("older_than", "age", _is_until, "Ended (or due) over AGE ago.", "older than", "older"),
     Filter("definition", "name", _OF_DEFINITION, "Only runs of this definition.", is_rare=True),
     Filter("batch", "key", _OF_BATCH, "Only runs of this batch.", is_rare=True),
     Filter("overdue", "flag", _all, "Only runs that have waited too long.", is_rare=True),
     Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
     Filter("waits", "wait", _waits, "Only runs that wait for this.", "waits:", is_rare=True),
     Filter("error_type", "type", _equals_or_lacks("error_type"), label="error", is_rare=True),
-    Filter(
-        "fingerprint",
-        "type",
-        _equals_or_lacks("fingerprint"),
-        _ALIKE,
-        "errors of group",
-        is_rare=True,
-    ),
+    Filter("fingerprint", "type", _OF_GROUP, _ALIKE, "errors of group", is_rare=True),
     Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
     Filter("since", "time", _is_since, "Ended (or due) at TIME or later.", is_rare=True),
     Filter("until", "time", _is_until, "Ended (or due) at TIME or before.", is_rare=True),

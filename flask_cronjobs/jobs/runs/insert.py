@@ -32,7 +32,7 @@ from ...errors import StateConflict
 from ...models import JobRun
 from ...models.conditions import HOLDS_KEY
 from ...types import Replace, stored_time
-from ..run_columns import NEW_RUN, due_sql, insert_into_runs, parameter, rate_mark
+from .columns import NEW_RUN, due_sql, insert_into_runs, parameter, rate_mark
 
 #: The columns that enqueue gives.
 GIVEN = tuple(name for name in NEW_RUN if name != "definition_id")

@@ -22,7 +22,7 @@ from ...db.dialect import Dialect, dialect_of
 from ...models import JobRun
 from ...models.conditions import HOLDS_KEY
 from ...types import JSON
-from ..run_columns import NEW_RUN, due_sql, insert_into_runs, parameter
+from .columns import NEW_RUN, due_sql, insert_into_runs, parameter
 from .insert import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
 
 #: How many rows one statement carries.
@@ -80,29 +80,27 @@ class Inserted(NamedTuple):
     holder: Holder | None = None
 
 
-def insert_runs(session: Session, shared: Mapping[str, Any], rows: Sequence[NewRow]) -> list[int]:
-    """Insert runs without idempotency keys in *session*'s transaction, by one statement.
-
-    :param shared: the other columns of `GIVEN`, with ``run_at`` and ``delay``.
-    :param rows: at most `CHUNK`.
-    :returns: their ids, in the order of *rows*.
-    """
-    return sorted([new[0] for new in _insert(writing_connection(session), shared, rows)])
-
-
-def insert_keyed_runs(
+def insert_runs(
     session: Session, shared: Mapping[str, Any], rows: Sequence[NewRow]
 ) -> list[Inserted]:
-    """Insert runs of which some have idempotency keys, `CHUNK` to a statement; as `insert_runs`.
+    """Insert runs in *session*'s transaction, `CHUNK` to a statement.
+
+    Without idempotency keys, that is all. With some:
 
     1. Of the rows with one key, take the first. 2. On PostgreSQL, reserve ids, so that they rise in
     the order of *rows*, and sort the rows by key: transactions that insert the same keys wait for
     each other, but never in a circle. SQLite has one writer at a time. 3. Insert, and look up the
     keys that exist.
 
+    :param shared: the other columns of `GIVEN`, with ``run_at`` and ``delay``.
+    :param rows: at most `CHUNK`, if none has a key.
     :returns: what became of each row, in the order of *rows*.
     """
     connection = writing_connection(session)
+    if all(row.idempotency_key is None for row in rows):
+        return [
+            Inserted(run) for run in sorted(new[0] for new in _insert(connection, shared, rows))
+        ]
     names = [row.idempotency_key or place for place, row in enumerate(rows)]
     firsts: dict[str | int, int] = {}
     for place, name in enumerate(names):

@@ -18,8 +18,7 @@ from ...text import clean
 from ...types import NO_SUCH_TASK, Claim, Outcome
 from ..orders import COMES_FIRST
 from ..outcomes import held, is_held
-from ..run_columns import assigned, begun, ended
-from .claim import most_attempts, returned
+from .columns import assigned, begun, ended, most_attempts, returned
 
 
 class Renewal(NamedTuple):
@@ -298,7 +297,7 @@ _CLUSTER = "SELECT system_identifier FROM pg_control_system()"
 _SQLITE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 
 
-def fingerprint(books: Bookkeeping) -> str:
+def database_fingerprint(books: Bookkeeping) -> str:
     """Return a text that two databases do not share, whatever a URL calls them. It tells nothing.
 
     A database that is restored or moved gets another one. On SQLite it is of the file and its disk.

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
-    Row,
     and_,
-    func,
     literal,
     not_,
     null,
@@ -34,12 +32,13 @@ from ...models.conditions import (
     UNKEYED,
     UNKEYED_GROUPS,
 )
-from ...types import Status, handed_to, without_secret
-from ..reader import DEFINITIONS, RUNS, Page, Query, Reader, Source, reading, record
-from ..waiting import first_due, overdue
+from ...types import Status
+from ..backlog import first_due, overdue
+from ..reader import RUNS, Page, Query, Reader, Source, reading
 from .filters import RunFilter
-from .search import SEARCH_ALL_FOR, SEARCH_FOR, Hit, label_of, named, payload_columns, showing
-from .waits import Wait, waits_of
+from .rows import RunRow, rows_of
+from .search import SEARCH_ALL_FOR, SEARCH_FOR, Found, Hit, named, showing
+from .wait_reasons import Wait, waits_of
 
 #: The columns by which runs are listed.
 Columns: TypeAlias = Any
@@ -94,68 +93,6 @@ def sorting_of(status: Status | None, overdue: bool) -> Sorting:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run in a list: without payload and stack, its error cut to one line.
-
-    :ivar label: what or whom it is for; in a list, without one, the head of the payload if pages
-        may show that.
-    """
-
-    id: int
-    definition: str | None
-    timezone: str | None
-    task: str
-    queue: str
-    priority: int
-    status: Status
-    attempts: int
-    max_attempts: int
-    scheduled_for: datetime
-    run_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    locked_by: str | None
-    locked_until: datetime | None
-    error_type: str | None
-    last_error: str | None
-    progress: float | None
-    label: str | None
-
-    @property
-    def waited(self) -> float | None:
-        """For how many seconds its latest attempt was due before it began, if it is known.
-
-        A retry and a cancel may have changed the times since.
-        """
-        if self.handed_to is not None:
-            return None
-        if self.status not in ("running", "succeeded", "dead") or self.started_at is None:
-            return None
-        return max(0.0, (self.started_at - self.run_at).total_seconds())
-
-    @property
-    def took(self) -> float | None:
-        """How many seconds its latest attempt took, if it ran to an end."""
-        return seconds_taken(self.status, self.started_at, self.finished_at)
-
-    @property
-    def handed_to(self) -> str | None:
-        """The executor to which it was handed and where it has not begun."""
-        return handed_to(self.locked_by) if self.status == "running" else None
-
-    def is_stale(self, now: datetime) -> bool:
-        """Return whether it is running and its lease ran out.
-
-        One that waits in an executor's broker comes back by its lease, but no worker was lost.
-        """
-        if self.handed_to is not None:
-            return False
-        return (
-            self.status == "running" and self.locked_until is not None and self.locked_until <= now
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class RunPage(Page[RunRow]):
     """One page of runs; `next` is a `Cursor`.
 
@@ -182,8 +119,8 @@ class RunPage(Page[RunRow]):
 
 #: How many rows a page reads where no index narrows the list, or where it searches a text.
 WINDOW = 50_000
-#: How many characters of an error a list shows.
-ERROR_SHOWN = 300
+
+
 _LONGEST_PAGE = 500
 #: How many runs a bulk action finds.
 MOST_MATCHING = 1_000_000
@@ -264,17 +201,10 @@ def matching(
     :param seconds: how long a search may take.
     """
     with reading(source) as reader:
-        searched = which.search
-        most = limit if searched is None else MOST_MATCHING
-        fenced = not _is_wide(which, statuses)
-        rows = reader.rows(_first(_statements(reader, which, statuses), most, NEWEST, fenced))
-        if searched is None:
-            return Matching([row.id for row in rows])
-        found, looked, _ = showing(reader, searched, rows, limit, seconds)
-        by_name = _named(reader, which, statuses)
-        ids = [*by_name, *(row.id for row in found if row.id not in by_name)]
-        is_cut = looked < len(rows) and len(found) < limit
-        return Matching(ids, rows[looked - 1].id if is_cut else None)
+        by_name, whole = _named(reader, which, statuses), (MOST_MATCHING, seconds)
+        rows, floor, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, statuses, whole)
+        stopped_at = floor.id if floor is not None and len(rows) < limit else None
+        return Matching([*by_name, *(row.id for row in rows)], stopped_at)
 
 
 def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[Query]:
@@ -314,19 +244,6 @@ def _conditions(
     return [*found, RUNS.c.status.in_(statuses)] if statuses else found
 
 
-class Found(NamedTuple):
-    """The runs of a page.
-
-    :ivar rows: their ids and times, each with the fields of a `Cursor`.
-    :ivar floor: the last row of a search that was cut short.
-    :ivar hits: where the rows show what is searched, by their ids.
-    """
-
-    rows: Sequence[Any]
-    floor: Any
-    hits: Mapping[int, Hit] = {}
-
-
 def page_ids(
     reader: Reader,
     which: RunFilter,
@@ -335,14 +252,19 @@ def page_ids(
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
     statuses: Sequence[Status] = (),
+    search_in: tuple[int, float] | None = None,
 ) -> Found:
     """Return up to *limit* plus one ids and times.
 
     Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
+
+    :param search_in: in how many rows to look for a text, for how many seconds; None: as of a page.
     """
-    found, searched = _statements(reader, which, statuses), which.search
+    found = _statements(reader, which, statuses)
+    window, seconds = search_in or (WINDOW, SEARCH_FOR)
     wide = _is_wide(which, statuses)
-    floor = _floor(reader, cursor, order) if wide and which != RunFilter() else None
+    has_floor = wide and which != RunFilter() and search_in is None
+    floor = _floor(reader, cursor, order) if has_floor else None
     # The index of the dead has their order: so they need no fence.
     fenced = not wide and (order != LATEST_DEATH or which.batch is not None)
     if named:
@@ -353,13 +275,14 @@ def page_ids(
         found = [part.where(not_(order.beyond(RUNS.c, floor))) for part in found]
     if order == DUE_FIRST and which in _NEARLY_ALL_WAITING:
         found = list(first_due(reader, found, limit + 1))
-    rows = reader.rows(_first(found, limit + 1 if searched is None else WINDOW, order, fenced))
-    if searched is None:
+    most = limit + 1 if which.search is None else window
+    rows = reader.rows(_first(found, most, order, fenced))
+    if which.search is None:
         return Found(rows, floor)
-    shown, looked, hits = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
-    if looked < len(rows) or (floor is None and looked >= WINDOW):
-        floor = rows[looked - 1]
-    return Found(shown, floor, hits)
+    shown = showing(reader, which.search, rows, limit + 1, seconds)
+    if shown.floor is not None:
+        return shown
+    return shown._replace(floor=rows[-1] if len(rows) >= window else floor)
 
 
 def _is_wide(which: RunFilter, statuses: Sequence[Status] = ()) -> bool:
@@ -394,53 +317,3 @@ def _first(found: Sequence[Query], limit: int, order: Sorting, fenced: bool) -> 
     moment: Any = null() if order == NEWEST else c[order.column]
     chosen = chosen.with_only_columns(c.id, moment.label("moment"))
     return chosen.order_by(*order.clauses(c)).limit(limit)
-
-
-def with_definition(*columns: Any) -> Query:
-    """Return a SELECT of *columns* of runs, with their definition's name and zone."""
-    return select(
-        *columns, DEFINITIONS.c.name.label("definition"), DEFINITIONS.c.timezone.label("timezone")
-    ).select_from(RUNS.outerjoin(DEFINITIONS, DEFINITIONS.c.id == RUNS.c.definition_id))
-
-
-def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
-    """Return the runs *ids*, in their order."""
-    if not ids:
-        return []
-    shown = {"job_type", *RunRow.__dataclass_fields__} - {"last_error"}
-    statement = with_definition(
-        *(column for column in RUNS.c if column.name in shown),
-        func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("last_error"),
-        *payload_columns(reader),
-    )
-    found = reader.rows(statement.where(RUNS.c.id.in_(ids)))
-    rows = {row.id: run_row(row, label_of(reader, row)) for row in found}
-    return [rows[each] for each in ids if each in rows]
-
-
-def seconds_taken(
-    status: Status, started: datetime | None, finished: datetime | None
-) -> float | None:
-    """Return how many seconds the latest attempt of a run took; None if it did not end by itself.
-
-    A cancelled run may have started long before, in an earlier attempt.
-    """
-    if status not in ("succeeded", "dead") or started is None or finished is None:
-        return None
-    return max(0.0, (finished - started).total_seconds())
-
-
-def run_row(row: Row[Any], label: str | None) -> RunRow:
-    """Return the `RunRow` of a database row."""
-    holder, error = without_secret(row.locked_by), first_line(row.last_error)
-    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error, label=label)
-
-
-def first_line(error: str | bytes | None) -> str | None:
-    """Return the first line of *error*, cut to `ERROR_SHOWN` characters.
-
-    On SQLite, others may have stored bytes in any column.
-    """
-    if isinstance(error, bytes):
-        error = error.decode(errors="replace")
-    return error.strip().partition("\n")[0][:ERROR_SHOWN] if error else None

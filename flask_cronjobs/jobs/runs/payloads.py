@@ -17,8 +17,9 @@ from sqlalchemy import Row
 from ...db.connection import Bookkeeping
 from ...errors import PayloadError, StateConflict, UnknownTask
 from ...log import DEFAULT_ACTOR, log_run
+from ...redaction import HIDDEN, redacted
 from ...registry.handler import Handler, payload_columns, policy_columns
-from ...text import HIDDEN, did_you_mean, redacted
+from ...text import did_you_mean
 from ...types import JSON
 from ..operations import Act
 from ..state import State
@@ -45,7 +46,7 @@ def retry_with(
             return []
         columns = _payload_columns(state, run, payload)
         _keep_order(run, columns["concurrency_key"])
-        return operator.retry(ids, columns)
+        return operator.retry(ids, columns=columns)
 
     retry = replace(RETRY, done="retried with another payload", change=change)
     return retry.one(state, run_id, actor)

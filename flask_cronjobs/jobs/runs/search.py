@@ -15,7 +15,8 @@ from sqlalchemy import Row, Text, and_, case, func, or_, select, text, union_all
 from sqlalchemy import cast as as_type
 
 from ...models.conditions import KEYED, ORDERED
-from ...text import HIDDEN, one_line, redacted, shortened
+from ...redaction import HIDDEN, redacted
+from ...text import one_line, shortened
 from ...types import JSON
 from ..humanize import Link
 from ..reader import BATCHES, DEFINITIONS, RUNS, Reader, Source, is_one_of, readable, reading
@@ -158,16 +159,17 @@ class Hit(NamedTuple):
     around: str | None = None
 
 
-class Showing(NamedTuple):
-    """The rows that show what is searched.
+class Found(NamedTuple):
+    """Runs that were found.
 
-    :ivar looked: at how many rows the search looked.
-    :ivar hits: where each shows it, by its id.
+    :ivar rows: their ids and times, each with the fields of a `Cursor`.
+    :ivar floor: the last row at which a search looked that was cut short.
+    :ivar hits: where the rows show what is searched, by their ids.
     """
 
-    rows: list[Row[Any]]
-    looked: int
-    hits: dict[int, Hit]
+    rows: Sequence[Any]
+    floor: Any = None
+    hits: Mapping[int, Hit] = {}
 
 
 def wanted(search: str) -> Wanted:
@@ -207,7 +209,7 @@ def scope(search: str, show_payload: bool) -> str:
 
 def showing(
     reader: Reader, search: str, rows: Sequence[Row[Any]], most: int, seconds: float
-) -> Showing:
+) -> Found:
     """Return the first *most* of *rows* that show *search*.
 
     No condition of the database looks for it: who measures how long a search takes would learn
@@ -224,7 +226,7 @@ def showing(
         stored = _stored(reader, [row.id for row in some])
         for number, row in enumerate(some, start):
             if len(found) >= most or (number and time.monotonic() >= until):
-                return Showing(found, number, hits)
+                return Found(found, rows[number - 1] if number else None, hits)
             hit = _hit(reader, stored[row.id], search) if row.id in stored else None
             if hit is not None:
                 found.append(row)
@@ -232,7 +234,7 @@ def showing(
         start += size
         if time.monotonic() - began < _QUICK:
             size *= 2
-    return Showing(found, len(rows), hits)
+    return Found(found, hits=hits)
 
 
 def _stored(reader: Reader, ids: Sequence[int]) -> dict[int, Row[Any]]:

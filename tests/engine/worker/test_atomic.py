@@ -14,6 +14,7 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, TickReport, current_run, run_started
 from flask_cronjobs.models import JobRun
+from tests.rows import the_run
 
 from .conftest import AGAIN, Enqueue, labels, write
 
@@ -36,11 +37,6 @@ def engine_options(request: pytest.FixtureRequest, database_url: str) -> dict[st
     if database_url.startswith("sqlite") and chosen.get("isolation_level") == "REPEATABLE READ":
         return {"isolation_level": "READ UNCOMMITTED"}  # What SQLite has instead.
     return chosen
-
-
-def the_run(db: SQLAlchemy) -> JobRun:
-    db.session.remove()
-    return db.session.scalars(db.select(JobRun)).one()
 
 
 def count(db: SQLAlchemy) -> int:

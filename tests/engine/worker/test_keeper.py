@@ -20,8 +20,7 @@ from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db import connection
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import admission
-from flask_cronjobs.engine.worker import options as options_module
+from flask_cronjobs.engine.worker import admission, options
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
@@ -174,7 +173,7 @@ class TestProgress:
         part: str,
         enqueue: Enqueue,
     ) -> None:
-        monkeypatch.setattr(options_module, "RETRY_FOR", 0.0)
+        monkeypatch.setattr(options, "RETRY_FOR", 0.0)
         sent = lose_answer(db, "SET progress", times=2, when=part)
         enqueue(lambda: current_run.progress(0.9), retry=False)
         assert jobs.tick().succeeded == 1
@@ -208,7 +207,7 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     enqueue: Enqueue,
 ) -> None:
     monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
-    monkeypatch.setattr(options_module, "RETRY_FOR", 0.1)
+    monkeypatch.setattr(options, "RETRY_FOR", 0.1)
     state = state_of(app)
     object.__setattr__(state.settings, "lease", 2)
     calls: list[int] = []
@@ -305,7 +304,7 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
     monkeypatch.setattr(Prefetch, "wanted", lambda self, waiting, *rest: 10 - waiting)
     claimed_all = False
     brought: list[int] = []
-    send = WorkerClaims.record_and_claim
+    send = WorkerClaims.claim
 
     def noted(self: WorkerClaims, outcomes: Any, wanted: int, *rest: Any, **more: Any) -> Any:
         nonlocal claimed_all
@@ -315,7 +314,7 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
         claimed_all = 0 < len(result.claims) < wanted
         return result
 
-    monkeypatch.setattr(WorkerClaims, "record_and_claim", noted)
+    monkeypatch.setattr(WorkerClaims, "claim", noted)
     enqueue(work)
     jobs.tick()
     assert brought == [1]

@@ -21,7 +21,7 @@ from flask_cronjobs.engine.worker.held_runs import Leases
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.engine.worker.runner import Runner
-from flask_cronjobs.jobs.runs.record_and_claim import record_and_claim
+from flask_cronjobs.jobs.runs.claim import record_and_claim
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, Outcome

@@ -9,6 +9,7 @@ import pytest
 
 from flask_cronjobs.engine import threads
 from flask_cronjobs.engine.threads import Precedence
+from flask_cronjobs.engine.worker.held_runs import HeldRuns, Leases
 
 
 def test_nobody_waits_while_the_keeper_is_not_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +56,27 @@ def test_keeper_that_is_held_up_holds_up_others_once(monkeypatch: pytest.MonkeyP
         began = time.monotonic()
         going_first.give_way()
         assert time.monotonic() - began >= threads.PATIENCE
+
+
+# The two queues between a worker's threads, without a database
+
+
+def test_collecting_without_a_pause_never_waits() -> None:
+    """On Python 3.10 one call in some thousands waited forever, and the whole worker with it."""
+
+    def collect() -> None:
+        for _ in range(50_000):
+            HeldRuns(Leases(60.0)).collect(0.0)
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_collecting_without_a_pause_takes_what_is_there() -> None:
+    runs = HeldRuns(Leases(60.0))
+    runs.wake()
+    assert runs.collect(0.0) == []
+    assert runs.woken
+    assert runs.mailbox.empty()

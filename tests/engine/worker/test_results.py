@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -86,6 +87,8 @@ UNKEPT: dict[str, object] = {
     "raises inside": {"x": [Lazy(a=1)]},
     "object": object(),
     "set": {1, 2},
+    "mapping": MappingProxyType({"a": 1}),
+    "mapping inside": [MappingProxyType({"a": 1})],
     "too large": "x" * 70_000,
     "NaN": float("nan"),
     "bytes": b"bytes",

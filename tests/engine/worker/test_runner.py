@@ -19,7 +19,8 @@ from sqlalchemy import func, select, text
 from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, Snooze, signals
 from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.types import JSON, Claim, Outcome
+from flask_cronjobs.types import Claim, Outcome
+from tests.kit import heard
 
 from .conftest import GIVEN_BACK, Enqueue, both_kinds, ends, holders, of_kind, raising
 
@@ -165,6 +166,11 @@ def break_down(attempt: int, error: BaseException) -> float | None:
     raise KeyError("policy")
 
 
+def lose_count(attempt: int, error: BaseException) -> float | None:
+    """A policy whose delay is no number."""
+    return math.nan
+
+
 @pytest.mark.parametrize(
     ("error", "retry", "status", "delay", "logged"),
     [
@@ -175,6 +181,7 @@ def break_down(attempt: int, error: BaseException) -> float | None:
         (RateLimited(), 2, "failed", None, "RateLimited does not say when to try again"),
         (ValueError("broken"), refuse, "dead", None, ""),
         (ValueError("broken"), break_down, "failed", None, "its retry policy raised"),
+        (ValueError("broken"), lose_count, "failed", None, "its retry policy raised"),
         (ValueError("broken"), Retry(on=OSError), "dead", None, ""),
     ],
 )
@@ -193,17 +200,6 @@ def test_error_and_policy_decide_what_becomes_of_a_run(
     assert len(stacks) == (status != "cancelled")
     if isinstance(error, RetryLater):
         assert stacks == [None]
-
-
-def test_failure_is_tried_again_until_attempts_are_used_up(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
-    enqueue(raising(ValueError("broken")), retry=Retry(max_attempts=3, base=0, jitter=False))
-    report = jobs.tick()
-    assert holders(db) == [("dead", 3, None)]
-    assert (report.failed, report.dead) == (2, 1)
-    rows = db.session.scalars(select(JobFailure.attempt).order_by(JobFailure.attempt)).all()
-    assert rows == [1, 2, 3]
 
 
 async def asynchronous() -> None: ...
@@ -314,14 +310,9 @@ class TestTeardown:
     def test_that_raises_after_an_atomic_commit_is_logged_and_changes_nothing(
         self, app: Flask, perform: Any, break_down: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        heard: list[tuple[str, JSON]] = []
-
-        def hear(sender: Flask, outcome: Outcome) -> None:
-            heard.append((outcome.kind, outcome.result))
-
-        with signals.run_succeeded.connected_to(hear, app):
+        with heard(signals.run_succeeded) as told:
             run = perform(break_down(asyncio.CancelledError("teardown")), atomic=True)
-        assert heard == [("succeeded", "kept")]
+        assert [(outcome.kind, outcome.result) for outcome in told] == [("succeeded", "kept")]
         assert (run.status, run.result) == ("succeeded", "kept")
         assert "CancelledError: teardown" in caplog.text
         assert "lease lost" not in caplog.text
@@ -358,29 +349,7 @@ def test_async_handler_runs_in_the_main_thread_where_timeouts_reach_it(perform: 
     assert (run.status, run.result) == ("succeeded", True)
 
 
-def test_tick_works_in_a_thread(app: Flask, jobs: CronJobs, enqueue: Enqueue) -> None:
-    where: list[str] = []
-    enqueue(lambda: where.append(threading.current_thread().name), timeout=1)
-
-    def tick() -> None:
-        with app.app_context():
-            jobs.tick()
-
-    thread = threading.Thread(target=tick, name="elsewhere")
-    thread.start()
-    thread.join()
-    assert where == ["elsewhere"]
-
-
 class TestKeyboard:
-    def test_interrupt_gives_the_run_back_and_goes_on_up(
-        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-    ) -> None:
-        enqueue(raising(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            jobs.tick()
-        assert holders(db) == [GIVEN_BACK]
-
     def test_interrupt_gives_back_what_waits_as_well(
         self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
     ) -> None:

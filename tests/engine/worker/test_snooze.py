@@ -10,12 +10,12 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text, update
 
-from flask_cronjobs import CronJobs, RetryLater, Snooze, current_run
+from flask_cronjobs import CronJobs, Snooze, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from tests.marks import on_sqlite
 from tests.rows import the_run
 
-from .conftest import Enqueue, both_kinds, found, of_kind, raising
+from .conftest import Enqueue, both_kinds, of_kind, raising
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -59,23 +59,6 @@ def test_run_can_be_snoozed_more_often_than_it_has_attempts(
     run = the_run(db)
     assert (run.status, run.attempts, run.snoozes, run.result) == ("succeeded", 1, 5, "ready")
     assert run.last_error is run.error_type is None
-
-
-def test_failures_before_and_after_keep_their_numbers(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
-    kinds = iter([RetryLater(0), Snooze(60), RetryLater(0), RetryLater(0)])
-
-    def unlucky() -> None:
-        raise next(kinds)
-
-    enqueue(unlucky, retry=3)
-    for expected in (("failed", 1, 1), ("dead", 3, 1)):
-        jobs.tick()
-        assert found(db, JobRun.status, JobRun.attempts, JobRun.snoozes) == [expected]
-        make_due(db)
-    failures = db.session.scalars(select(JobFailure.attempt).order_by(JobFailure.attempt)).all()
-    assert failures == [1, 2, 3]
 
 
 def test_snooze_until_a_time(perform: Any) -> None:

@@ -16,6 +16,7 @@ from flask_cronjobs import CronJobs, Retry, TickReport, current_run
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.models import JobEffect, JobRun
 from tests.marks import on_sqlite
+from tests.rows import statuses
 
 from .conftest import labels, write
 
@@ -71,11 +72,6 @@ def jobs(app: Flask, db: SQLAlchemy, way: Callable[[Engine], None]) -> CronJobs:
     return jobs
 
 
-def statuses(db: SQLAlchemy) -> list[str]:
-    db.session.rollback()
-    return list(db.session.scalars(select(JobRun.status).order_by(JobRun.id)))
-
-
 @any_way
 def test_runs_are_performed_and_recorded(db: SQLAlchemy, jobs: CronJobs, tick: Tick) -> None:
     @jobs.task(retry=AGAIN, schedule="@yearly")
@@ -100,11 +96,15 @@ def test_tables_are_created_in_wal_mode(db: SQLAlchemy, jobs: CronJobs) -> None:
 
 
 @any_way
-def test_atomic_work_in_a_savepoint_first_is_rolled_back_with_its_attempt(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick
+@pytest.mark.parametrize("rolls_back", [False, True], ids=["first", "after a rollback"])
+def test_atomic_work_in_a_savepoint_is_rolled_back_with_its_attempt(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, rolls_back: bool
 ) -> None:
     @jobs.task(atomic=True, retry=AGAIN)
     def book() -> None:
+        if rolls_back:
+            write(db, "taken back")
+            db.session.rollback()
         with db.session.begin_nested():
             write(db, f"attempt {current_run.attempt}")
         if current_run.attempt < 3:
@@ -113,23 +113,6 @@ def test_atomic_work_in_a_savepoint_first_is_rolled_back_with_its_attempt(
     book.using(commit=True).enqueue()
     assert tick().succeeded == 1
     assert labels(db) == ["attempt 3"]
-
-
-@any_way
-def test_atomic_work_in_a_savepoint_after_a_rollback_is_rolled_back_too(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
-    @jobs.task(atomic=True, retry=False)
-    def book() -> None:
-        write(db, "taken back")
-        db.session.rollback()
-        with db.session.begin_nested():
-            write(db, "in the savepoint")
-        raise ValueError("the second step failed")
-
-    book.using(commit=True).enqueue()
-    assert tick().dead == 1
-    assert labels(db) == []
 
 
 @any_way

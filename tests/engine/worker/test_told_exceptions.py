@@ -31,6 +31,7 @@ from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.types import Outcome
+from tests.kit import heard
 from tests.process.support import wait_until
 from tests.rows import Rows, ago
 
@@ -50,15 +51,8 @@ class Big:
 @pytest.fixture
 def told(app: Flask) -> Iterator[list[Outcome]]:
     """The outcomes that the signals of failures told."""
-    told: list[Outcome] = []
-
-    def receive(sender: Flask, outcome: Outcome) -> None:
-        told.append(outcome)
-
-    for signal in (run_failed, run_dead, run_cancelled):
-        signal.connect(receive, app)
-    yield told
-    receive.__doc__ = "It is alive until here: signals hold it weakly."
+    with heard(run_failed, run_dead, run_cancelled, sender=app) as told:
+        yield told
 
 
 def frames(error: BaseException | None) -> list[Any]:

@@ -194,7 +194,7 @@ def test_a_batch_ends_when_its_last_run_has_slept(
         assert tick().succeeded == 2
 
 
-def test_each_attempt_of_a_run_that_sleeps_takes_a_slot_of_its_rate(
+def test_each_attempt_of_a_run_that_sleeps_takes_a_start_of_its_rate(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     enqueue(lambda: jobs.sleep("an hour", HOUR), rate="1/day")

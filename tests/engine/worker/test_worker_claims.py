@@ -21,11 +21,11 @@ from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.outcomes import released
 from flask_cronjobs.errors import DatabaseTrouble
-from flask_cronjobs.jobs.runs import record_and_claim
+from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import Answer
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import Outcome
-from tests.kit import outcome
+from tests.kit import outcome, statements
 from tests.marks import on_postgresql
 from tests.process.support import wait_until
 from tests.rows import Rows
@@ -44,40 +44,32 @@ def claims(jobs: CronJobs, state: State, books: Bookkeeping) -> WorkerClaims:
     """One that has found nothing, so that its worker is idle."""
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
-    claims.record_and_claim([], 1, idle=True)
+    claims.claim([], 1, idle=True)
     assert claims.exhausted
     return claims
 
 
 @pytest.fixture
 def sent(db: SQLAlchemy, claims: WorkerClaims) -> list[str]:
-    """Each statement from now on, by its first word."""
-    statements: list[str] = []
-
-    @event.listens_for(db.engine, "before_cursor_execute")
-    def keep(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        statements.append(statement.split()[0])
-
-    return statements
+    """Each statement from now on."""
+    return statements(db.engine)
 
 
 def test_idle_worker_looks_and_claims_nothing(claims: WorkerClaims, sent: list[str]) -> None:
-    assert not claims.record_and_claim([], 1, idle=True, look_first=True).claims
-    assert sent == ["SELECT"]
+    assert not claims.claim([], 1, idle=True, look_first=True).claims
+    assert [each.split()[0] for each in sent] == ["SELECT"]
     assert claims.exhausted
 
 
-@pytest.mark.parametrize(
-    ("look_first", "statements"), [(True, ["SELECT", "WITH"]), (False, ["WITH"])]
-)
+@pytest.mark.parametrize(("look_first", "words"), [(True, ["SELECT", "WITH"]), (False, ["WITH"])])
 def test_idle_worker_claims_what_it_sees_and_one_that_is_woken_does_not_look_first(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str],
-    look_first: bool, statements: list[str],
+    look_first: bool, words: list[str],
 ) -> None:  # fmt: skip
     run_id = Rows(app, db).run("queued", job_type="it")
     sent.clear()
-    (claim,) = claims.record_and_claim([], 1, idle=True, look_first=look_first).claims
-    assert (claim.id, sent) == (run_id, statements)
+    (claim,) = claims.claim([], 1, idle=True, look_first=look_first).claims
+    assert (claim.id, [each.split()[0] for each in sent]) == (run_id, words)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -88,10 +80,10 @@ def test_slot_of_a_run_comes_back_unless_it_has_begun(
     for _ in range(2):
         jobs.enqueue("limited", commit=True)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
-    (first,) = claims.record_and_claim([], 2, idle=True).claims
+    (first,) = claims.claim([], 2, idle=True).claims
     ended = outcome(first, "succeeded") if begun else released(first)
     assert claims.record([ended]).recorded == {first.id}
-    again = claims.record_and_claim([], 2, idle=True).claims
+    again = claims.claim([], 2, idle=True).claims
     assert len(again) == (0 if begun else 1)
 
 
@@ -104,7 +96,7 @@ def test_idle_worker_gives_the_turn_of_what_has_just_come(
     for _ in range(3):
         claims.turns.give()
         jobs.enqueue("ordered", commit=True)
-        (claim,) = claims.record_and_claim([], 2, idle=True).claims
+        (claim,) = claims.claim([], 2, idle=True).claims
         assert claims.record([outcome(claim, "succeeded")]).recorded == {claim.id}
 
 
@@ -187,8 +179,8 @@ def test_runs_claimed_late_are_given_back(
 ) -> None:
     rows = Rows(app, db)
     run_id = rows.run("queued", job_type="it")
-    with broken_off(db, books, lambda: claims.record_and_claim([], 1, idle=True)):
-        assert claims.record_and_claim([], 0, idle=True) == Answer()
+    with broken_off(db, books, lambda: claims.claim([], 1, idle=True)):
+        assert claims.claim([], 0, idle=True) == Answer()
         assert not claims.unheard
     wait_until(lambda: rows.get(run_id).status == "running")
     claims.release_unheard(now=True)
@@ -203,17 +195,17 @@ def test_outcome_recorded_late_is_not_lost(
     rows = Rows(app, db)
     run_id = rows.run("running", job_type="it", locked_by="host:1:token")
     outcomes = [Outcome(run_id, "host:1:token", "succeeded", 1, "it")]
-    with broken_off(db, books, lambda: claims.record_and_claim(outcomes, 0, idle=True)):
-        answer = claims.record_and_claim(outcomes, 0, idle=True)
+    with broken_off(db, books, lambda: claims.claim(outcomes, 0, idle=True)):
+        answer = claims.claim(outcomes, 0, idle=True)
         assert (set(answer.recorded), set(answer.locked)) == (set(), {run_id})
     wait_until(lambda: rows.get(run_id).status == "succeeded")
-    assert claims.record_and_claim(outcomes, 0, idle=True).recorded == {run_id}
+    assert claims.claim(outcomes, 0, idle=True).recorded == {run_id}
 
 
 @pytest.fixture
 def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
     """Makes a block in which each statement is committed, and its answer is lost."""
-    send = record_and_claim._send
+    send = claiming._send
 
     def lose(*sent: Any) -> Answer:
         send(*sent)
@@ -222,7 +214,7 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManag
     @contextmanager
     def losing() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(record_and_claim, "_send", lose)
+            patch.setattr(claiming, "_send", lose)
             with pytest.raises(DatabaseTrouble):
                 yield
 
@@ -233,11 +225,11 @@ def test_failure_whose_answer_was_lost_is_not_lost_though_its_run_is_claimed_aga
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any
 ) -> None:
     run_id = Rows(app, db).run("queued", job_type="it", max_attempts=3)
-    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    (claim,) = claims.claim([], 1, idle=True).claims
     failed = outcome(claim, "failed")
     with losing():
         claims.record([failed])
-    answer = claims.record_and_claim([failed], 1, idle=True)
+    answer = claims.claim([failed], 1, idle=True)
     assert answer.recorded == {run_id}
     assert [(each.id, each.attempt) for each in answer.claims] == [(run_id, 2)]
 
@@ -247,7 +239,7 @@ def test_run_given_back_has_its_key_again_though_the_answer_was_lost(
 ) -> None:
     waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
     run_id = Rows(app, db).run("queued", job_type="it", **waiting)
-    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    (claim,) = claims.claim([], 1, idle=True).claims
     with losing():
         claims.record([released(claim)])
     assert claims.record([released(claim)]).recorded == {run_id}
@@ -259,11 +251,11 @@ def test_outcome_that_the_server_commits_after_the_look_is_not_lost(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = Rows(app, db).run("queued", job_type="it")
-    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    (claim,) = claims.claim([], 1, idle=True).claims
     done = outcome(claim, "succeeded")
     with losing():
         claims.record([done])
-    look, looks = record_and_claim.already_recorded, iter([True, False])
+    look, looks = claiming.already_recorded, iter([True, False])
 
     def look_too_early(*asked: Any) -> Answer:
         return Answer() if next(looks) else look(*asked)
@@ -278,7 +270,7 @@ def test_end_of_a_run_in_strict_order_lets_its_worker_look_whose_turn_it_is(
     jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
     jobs.get("ordered").using(commit=True).enqueue()
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
-    (claim,) = claims.record_and_claim([], 1, idle=True).claims
+    (claim,) = claims.claim([], 1, idle=True).claims
     assert not claims.turns.pend
     claims.record([outcome(claim, "succeeded")])
     assert claims.turns.pend

@@ -26,38 +26,24 @@ def test_declared_definition_stands_as_it_was_stated_first(kit: Kit) -> None:
     assert not found.due
 
 
-class TestRead:
-    def test_definitions_from_code_are_read_due_or_not(self, kit: Kit) -> None:
-        due = kit.define("due", due=ago(minutes=1))
-        waiting = kit.define("waiting", due=now() + timedelta(hours=1))
-        rows = kit.definitions.read(["due", "waiting"], [])
-        assert [(row.id, row.due) for row in rows] == [(due, True), (waiting, False)]
-
-    def test_definitions_that_this_code_does_not_declare_are_not_its_business(
-        self, kit: Kit
-    ) -> None:
-        kit.define("of a newer deploy", due=ago(minutes=1))
-        assert kit.definitions.read(["mine"], ["task"]) == []
-
-    def test_due_definitions_of_the_database_are_read_if_their_task_is_known(
-        self, kit: Kit
-    ) -> None:
-        due = kit.define("due", due=ago(minutes=1), origin="database")
-        kit.define("unknown", due=ago(minutes=1), origin="database", job_type="unknown")
-        kit.define("waiting", due=now() + timedelta(hours=1), origin="database")
-        assert [row.id for row in kit.definitions.read([], ["task"])] == [due]
-
-    def test_paused_definition_is_read_but_never_due(self, kit: Kit) -> None:
-        kit.define("mine", due=ago(minutes=1))
-        assert kit.definitions.pause(kit.found("mine"))
-        (row,) = kit.definitions.read(["mine"], [])
-        assert (row.paused, row.due) == (True, False)
-
-    def test_later_pages_hold_only_due_ones_beyond_the_id(self, kit: Kit) -> None:
-        ids = [kit.define(f"{number}", due=ago(minutes=1)) for number in range(3)]
-        kit.define("waiting", due=now() + timedelta(hours=1))
-        names = ["0", "1", "2", "waiting"]
-        assert [row.id for row in kit.definitions.read(names, [], after=ids[0])] == ids[1:]
+def test_tick_reads_what_its_code_declares_and_what_is_due_of_the_database_s_own(kit: Kit) -> None:
+    due, later = ago(minutes=1), now() + timedelta(hours=1)
+    own: dict[str, Any] = {"origin": "database"}
+    kit.define("due", due)
+    kit.define("waiting", later)
+    kit.define("paused", due, paused_at=ago())
+    kit.define("of a newer deploy", due)
+    kit.define("own", due, **own)
+    kit.define("own and unknown", due, job_type="unknown", **own)
+    kit.define("own and waiting", later, **own)
+    names = ["due", "waiting", "paused", "of older code"]
+    found = [(row.spec.name, row.due, row.paused) for row in kit.definitions.read(names, ["task"])]
+    assert found == [
+        ("due", True, False), ("waiting", False, False), ("paused", False, True),
+        ("own", True, False),
+    ]  # fmt: skip
+    first = kit.found("due").id
+    assert [row.spec.name for row in kit.definitions.read(names, ["task"], after=first)] == ["own"]
 
 
 class TestChange:

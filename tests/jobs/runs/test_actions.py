@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -32,14 +31,14 @@ from flask_cronjobs.jobs.definitions.actions import (
     resume,
 )
 from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
-from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs import actions as module
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.registry.options import EnqueueOptions
-from flask_cronjobs.types import STATUSES, TERMINAL, Outcome, Status
+from flask_cronjobs.types import STATUSES, TERMINAL, Status
+from tests.kit import heard
 from tests.rows import Rows, ago
 
 
@@ -88,7 +87,7 @@ def test_discarded_run_ends_cancelled_from_now_on_and_can_be_retried(
 ) -> None:
     run_id = rows.run("dead", age=20 * 86400, last_error="boom", error_type="ValueError")
     rows.failure(run_id, 1)
-    with heard() as told:
+    with heard(run_cancelled) as told:
         assert DISCARD.one(state, run_id, "ada").status == "cancelled"
     run = rows.get(run_id)
     assert (run.status, run.error_type) == ("cancelled", "Discarded")
@@ -104,7 +103,7 @@ def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
     state: State, rows: Rows, status: str
 ) -> None:
     run_id = rows.run(status)
-    with heard() as told:
+    with heard(run_cancelled) as told:
         assert CANCEL.one(state, run_id, "ada").status == "cancelled"
         CANCEL.one(state, rows.run("running"))  # Of this, its worker tells.
     run = rows.get(run_id)
@@ -113,18 +112,6 @@ def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
     assert [(each.id, each.kind, each.error) for each in told] == [
         (run_id, "cancelled", "cancelled by ada")
     ]
-
-
-@contextmanager
-def heard() -> Generator[list[Outcome]]:
-    """The outcomes of which `run_cancelled` tells in this block."""
-    told: list[Outcome] = []
-
-    def hear(sender: object, outcome: Outcome) -> None:
-        told.append(outcome)
-
-    with run_cancelled.connected_to(hear):
-        yield told
 
 
 def run_now(*args: Any, **kwargs: Any) -> int:
@@ -395,17 +382,6 @@ def test_run_now_leaves_the_session_of_the_caller_alone(
 # Prune, effects
 
 
-def test_prune_deletes_what_is_old_and_a_dry_run_only_counts(state: State, rows: Rows) -> None:
-    for _ in range(3):
-        rows.run("succeeded", age=15 * 86400)
-    kept = [rows.run("succeeded", age=86400), rows.run("dead", age=15 * 86400)]
-    steps: list[int] = []
-    assert prune(state, dry_run=True) == 3
-    assert prune(state, progress=steps.append) == sum(steps) == 3
-    assert prune(state, dry_run=True) == 0
-    assert [rows.get(run_id).id for run_id in kept] == kept
-
-
 def test_only_an_effect_in_doubt_is_settled(state: State, rows: Rows) -> None:
     rows.effect("a", state="in_doubt")
     rows.effect("b", run_id=rows.run("dead"), locked_by="gone")
@@ -428,31 +404,6 @@ def test_only_an_effect_in_doubt_is_settled(state: State, rows: Rows) -> None:
 
 
 # Who did it
-
-
-def test_every_action_is_logged_with_who(
-    state: State, rows: Rows, jobs: CronJobs, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "flask_cronjobs")
-    jobs.task(name="send")(lambda: None)
-    rows.definition("a", job_type="send")
-    rows.effect("e\nforged line", state="in_doubt")
-    dead = rows.run("dead", payload={"secret": "hush"})
-    RETRY.one(state, dead, "ada")
-    CANCEL.one(state, dead, "ada")
-    RETRY.many(state, [dead], "ada")
-    CANCEL.many(state, [dead], "ada")
-    pause(state, Target("definition", "a"), "ada")
-    resume(state, Target("definition", "a"), "ada")
-    run_now(state, "a", actor="ada")
-    prune(state, actor="ada")
-    effect_done(state, "e\nforged line", "ada")
-    text = "\n".join(record.getMessage() for record in caplog.records)
-    lines = text.splitlines()
-    assert len(lines) == 13  # Of many: when it begins, for each of them, and when it ends.
-    assert all("by ada" in line for line in lines)
-    assert "hush" not in text
-    assert lines[0].startswith(f"retried by ada: task send, run {dead}, attempt 1, worker ")
 
 
 def test_change_by_an_operator_has_the_fields_of_any_other(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain, repeat
 from random import Random
 from typing import Any
@@ -192,17 +192,31 @@ def expect_history(kit: Kit, chance: Random, backlog: Sequence[dict[str, Any]] =
 def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]]) -> list[Claim]:
     """Claim, and compare with the oracle; the claims."""
     oracle = Oracle({row.id: row for row in kit.all_rows()}, pauses)
+    expect_next(kit, request, oracle)
     wanted = oracle.claim(request)
     claims = kit.claims.record_and_claim([], request).claims
     assert [claim.id for claim in claims] == [run_id for run_id, _ in wanted]
     for claim, (run_id, share) in zip(claims, wanted, strict=True):
         before, row = oracle.rows[run_id], kit.row(run_id)
         assert (row.status, row.locked_by) == ("running", request.token)
+        assert row.started_at is not None
+        assert row.locked_until is not None
+        lease = timedelta(seconds=request.lease)
+        assert abs(row.locked_until - row.started_at - lease) < timedelta(milliseconds=2)
         assert row.attempts == claim.attempt == before.attempts + 1
         assert row.concurrency_share == share
         last = claim.attempt == before.max_attempts
         assert claim.alone == (last or before.error_type == WORKER_LOST)
     return list(claims)
+
+
+def expect_next(kit: Kit, request: ClaimRequest, oracle: Oracle) -> None:
+    """What an idle worker would claim next, whose handlers are at work side by side."""
+    alone = request._replace(limit=1, idle=True, side_by_side=True)
+    rows = [oracle.rows[run_id] for run_id, _ in oracle.claim(alone)]
+    wanted = [(row.job_type, not goes_in_company(row, side_by_side=True)) for row in rows]
+    found = kit.claims.next_run(alone)
+    assert ([found] if found else []) == wanted
 
 
 def expect_no_share_of_what_does_not_run(kit: Kit) -> None:

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import insert
 
 from flask_cronjobs.jobs.runs import candidates
-from flask_cronjobs.jobs.runs.record_and_claim import LOOKED_AT
+from flask_cronjobs.jobs.runs.claim import LOOKED_AT
 from flask_cronjobs.models import JobRun
-from tests.kit import Kit, outcome
+from tests.kit import Kit
 from tests.marks import on_postgresql
 from tests.rows import ago
 
@@ -31,18 +31,6 @@ def test_claim_tells_what_the_runner_needs(kit: Kit) -> None:
     assert claim.scheduled_for.tzinfo is timezone.utc
 
 
-def test_claimed_row_is_running_locked_and_its_attempt_counted(kit: Kit) -> None:
-    run = kit.run()
-    claim = kit.claim_one(lease=60.0)
-    row = kit.row(run)
-    assert (row.status, row.attempts, row.locked_by) == ("running", 1, claim.token)
-    assert row.started_at is not None
-    assert row.locked_until is not None
-    lease = (row.locked_until - row.started_at).total_seconds()
-    assert lease == pytest.approx(60.0, abs=2.0)
-    assert row.finished_at is None
-
-
 def test_claim_forgets_the_progress_of_an_earlier_attempt(kit: Kit) -> None:
     run = kit.run(progress=0.5, progress_message="half")
     kit.claim_one()
@@ -60,14 +48,6 @@ def test_run_that_is_due_in_this_very_second_is_claimed(kit: Kit) -> None:
     """On SQLite times are texts, and one of whole seconds sorts before the same with digits."""
     due = kit.run(run_at=kit.definitions.now().replace(microsecond=0))
     assert kit.claim_ids() == [due]
-
-
-def test_outcomes_and_claims_go_in_one_exchange(kit: Kit) -> None:
-    first, second = kit.runs(2)
-    (held,) = kit.claim(limit=1)
-    answer = kit.claims.record_and_claim([outcome(held, "succeeded")], kit.request(1))
-    assert answer.recorded == {first}
-    assert [claim.id for claim in answer.claims] == [second]
 
 
 # A look at the front says no only where a claim finds nothing
@@ -115,35 +95,6 @@ def test_runs_at_work_and_ended_ones_are_not_waiting(kit: Kit) -> None:
     claim, _ = kit.claim()
     assert kit.finish(claim)
     assert not kit.claims.look_at_queue().may_find
-
-
-# The first run, for a worker whose handlers are at work side by side
-
-
-def first(kit: Kit, **values: Any) -> tuple[str, bool] | None:
-    return kit.claims.next_run(kit.request(1, **values))
-
-
-def test_first_is_what_an_idle_worker_would_claim(kit: Kit) -> None:
-    tasks = ("task", "other")
-    assert first(kit, tasks=tasks) is None
-    run = kit.run(run_at=ago(minutes=5))
-    kit.run(job_type="other", priority=-1, queue="slow")
-    kit.run(job_type="of another app", priority=9)
-    assert first(kit, tasks=tasks) == ("task", False)
-    assert first(kit, tasks=("other",)) == ("other", False)
-    assert first(kit, tasks=tasks, queues=("slow",)) == ("other", False)
-    assert kit.row(run).status == "queued"
-
-
-def test_first_says_whether_it_must_run_alone(kit: Kit) -> None:
-    run = kit.run(status="failed", attempts=1, error_type="WorkerLost")
-    assert first(kit) == ("task", True)
-    kit.sql("UPDATE job_runs SET error_type = 'ValueError'")
-    assert first(kit) == ("task", False)
-    kit.sql("UPDATE job_runs SET max_attempts = 2")
-    assert first(kit) == ("task", True)
-    assert kit.row(run).attempts == 1
 
 
 @on_postgresql

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert import GIVEN, insert_run
-from flask_cronjobs.jobs.runs.insert_many import Inserted, NewRow, insert_keyed_runs
+from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_runs
 from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 
@@ -54,15 +54,27 @@ def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Ki
     assert [entry.name for entry in entries] == list("aabbccdd")
 
 
+def enqueue_one(session: Session, by: str) -> int:
+    return insert_run(session, values("key", payload={"by": by})).run.id
+
+
+def enqueue_many(session: Session, by: str) -> int:
+    rows = [NewRow("{}"), NewRow(f'{{"by": "{by}"}}', idempotency_key="key")]
+    return insert_runs(session, SHARED, rows)[1].id
+
+
+@pytest.mark.parametrize("enqueue", [enqueue_one, enqueue_many])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_enqueue_waits_for_the_transaction_that_has_the_key(kit: Kit, end: str) -> None:
+def test_enqueue_waits_for_the_transaction_that_has_the_key(
+    kit: Kit, enqueue: Callable[[Session, str], int], end: str
+) -> None:
     """If that commits, it takes its run; else it makes its own."""
     inserted, go_on = threading.Event(), threading.Event()
     found: dict[str, int] = {}
 
-    def enqueue(name: str, end: str) -> None:
+    def call(name: str, end: str) -> None:
         with Session(kit.engine) as session:
-            found[name] = insert_run(session, values("key", payload={"by": name}))[0].id
+            found[name] = enqueue(session, name)
             inserted.set()
             assert go_on.wait(30)
             getattr(session, end)()
@@ -70,10 +82,10 @@ def test_enqueue_waits_for_the_transaction_that_has_the_key(kit: Kit, end: str) 
     def second() -> None:
         assert inserted.wait(30)
         threading.Timer(0.2, go_on.set).start()
-        enqueue("second", "commit")
+        call("second", "commit")
 
-    in_threads(partial(enqueue, "first", end), second)
-    (row,) = kit.all_rows()
+    in_threads(partial(call, "first", end), second)
+    (row,) = [row for row in kit.all_rows() if row.idempotency_key]
     assert row.id == found["second"]
     assert row.payload == {"by": "first" if end == "commit" else "second"}
 
@@ -102,7 +114,7 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
         try:
             for _ in range(3):
                 with Session(kit.engine) as session:
-                    made = insert_keyed_runs(session, SHARED, keyed(*keys[:30], None))
+                    made = insert_runs(session, SHARED, keyed(*keys[:30], None))
                     session.commit()
                 for key, one in zip(keys[:30], made[:30], strict=True):
                     found[key].add(one.id)
@@ -119,50 +131,12 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
     assert len(rows) == len(new) + 4 * 3
 
 
-@pytest.mark.parametrize("end", [Session.commit, Session.rollback])
-def test_call_waits_for_the_transaction_that_has_a_key(kit: Kit, end: Any) -> None:
-    """It takes its run if that commits, and makes its own if that rolls back."""
-    first, second = race(kit, keyed("b", "a"), keyed("c", None, "a"), end)
-    commits = end is Session.commit
-    assert (second[2].id == first[1].id) == commits
-    assert [one.holder is None for one in second] == [True, True, not commits]
-    assert len(kit.all_rows()) == (4 if commits else 3)
-
-
-def race(
-    kit: Kit,
-    rows: list[NewRow],
-    others: list[NewRow],
-    end: Callable[[Session], Any],
-) -> tuple[list[Inserted], list[Inserted]]:
-    """Insert *rows*, and *others* in another transaction before *end* ends the first one."""
-    inserted, go_on = threading.Event(), threading.Event()
-    made: dict[str, list[Inserted]] = {}
-
-    def first() -> None:
-        with Session(kit.engine) as session:
-            made["first"] = insert_keyed_runs(session, SHARED, rows)
-            inserted.set()
-            go_on.wait(30)
-            end(session)
-
-    def second() -> None:
-        inserted.wait(30)
-        threading.Timer(0.2, go_on.set).start()
-        with Session(kit.engine) as session:
-            made["second"] = insert_keyed_runs(session, SHARED, others)
-            session.commit()
-
-    in_threads(first, second)
-    return made["first"], made["second"]
-
-
 def test_runs_are_told_apart_without_a_sequence_to_reserve_ids_from(kit: Kit) -> None:
     """Somebody gave the column another default; then the order of the ids is that of the keys."""
     if kit.engine.dialect.name == "postgresql":
         kit.sql("ALTER SEQUENCE job_runs_id_seq OWNED BY NONE")
     with Session(kit.engine) as session:
-        made = insert_keyed_runs(session, SHARED, keyed("b", "a", None))
+        made = insert_runs(session, SHARED, keyed("b", "a", None))
         session.commit()
     keys = {row.id: row.idempotency_key for row in kit.all_rows()}
     assert [keys[one.id] for one in made] == ["b", "a", None]

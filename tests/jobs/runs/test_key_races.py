@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert import insert_run
-from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_keyed_runs
+from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_runs
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.jobs.runs.test_insert import SHARED, values
@@ -107,7 +107,7 @@ def test_many_keys_at_once_have_one_pending_run_each(
         rows = [NewRow("{}", idempotency_key=key) for key in keys]
         random.Random(number).shuffle(rows)
         with Session(kit.engine) as session:
-            found = insert_keyed_runs(session, shared, rows)
+            found = insert_runs(session, shared, rows)
             session.commit()
         return [one.id for one in found]
 

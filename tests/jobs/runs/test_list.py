@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -28,9 +29,10 @@ from flask_cronjobs.jobs.runs.list import (
     matching,
     sorting_of,
 )
-from flask_cronjobs.jobs.runs.search import Showing, find_place, showing, shown_key
+from flask_cronjobs.jobs.runs.rows import RunRow
+from flask_cronjobs.jobs.runs.search import Found, find_place, showing, shown_key
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.text import redacted
+from flask_cronjobs.redaction import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
 from tests.plans import sent_by
 from tests.rows import Rows, ago, view_of
@@ -354,7 +356,7 @@ def test_an_action_on_a_search_that_takes_long_is_refused(
     assert looking() == ([latest], latest)
     assert looking(limit=1) == ([latest], None)
 
-    def slow(reader: Reader, search: str, found: Any, most: int, _: float) -> Showing:
+    def slow(reader: Reader, search: str, found: Any, most: int, _: float) -> Found:
         return showing(reader, search, found, most, 0.0)
 
     monkeypatch.setattr(run_list, "showing", slow)
@@ -390,3 +392,31 @@ def test_a_search_does_the_same_work_whether_or_not_a_hidden_value_matches(
     assert work[0] == work[1]
     assert work[0][0] == 3
     assert not any("payload" in each and "like" in each.lower() for each in work[0][1])
+
+
+# How long a run in a list took and had waited
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
+
+
+def _row(status: str = "succeeded", took: float = 1.0, waited: float = 0.5, **more: Any) -> RunRow:
+    """A run that waited and ran for so many seconds."""
+    started = NOW + timedelta(seconds=waited)
+    values: dict[str, Any] = dict.fromkeys(RunRow.__dataclass_fields__)
+    values |= {"status": status, "scheduled_for": NOW, "run_at": NOW, "started_at": started}
+    values |= {"finished_at": started + timedelta(seconds=took)}
+    return RunRow(**(values | more))
+
+
+def test_times_that_a_retry_or_a_cancel_has_changed_do_not_count() -> None:
+    row = _row("failed", run_at=NOW + timedelta(hours=1))
+    assert (row.waited, row.took) == (None, None)
+    assert _row("cancelled").took is None
+    assert _row("queued").waited is None
+    assert _row("running", waited=7.0).waited == 7.0
+    assert _row("succeeded", started_at=None).waited is None
+
+
+def test_a_clock_that_went_back_makes_no_negative_times() -> None:
+    row = _row(took=-3.0, waited=-2.0)
+    assert (row.waited, row.took) == (0.0, 0.0)

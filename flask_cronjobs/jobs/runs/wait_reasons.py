@@ -1,22 +1,23 @@
-"""Why each run that has not begun waits: one list of reasons, for lists, pages and commands."""
+"""Why one run that has not begun waits: a list of reasons, for lists, pages and commands.
+
+How much waits, `backlog` says; `stalled` what may wait for ever.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Row, and_, case, func, or_, select, text
 
 from ...models.conditions import KEYED, ORDERED, UNKEYED
 from ...registry.options import Rate
-from ..eligibility import PauseView, list_pauses, not_paused, stopping
 from ..humanize import duration, late, seconds_since, since
+from ..pauses import is_declared, list_pauses, not_paused, stopping
 from ..queues import ends, is_unserved
 from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
-
-if TYPE_CHECKING:
-    from .list import RunRow
+from .rows import RunRow
 
 Kind: TypeAlias = Literal[
     "turn",
@@ -49,28 +50,31 @@ class Wait(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A run that waits, with what the rows say of its key.
+    """A run that waits.
 
-    :ivar holder: one of the runs that have the shares of its key, if all are taken.
-    :ivar before: in a strict order, the run that must end first.
-    :ivar slot_at: if it waits for its rate, when the next slot of its key comes.
-    :ivar step: the durable step at which it waits, behind its kind: ``wait approved``.
+    :ivar key: what the rows say of its keys and its steps, see `_of_keys`.
+    :ivar others: the runs that are named there, by id.
     """
 
     reader: Reader
     row: RunRow
-    pauses: Sequence[PauseView]
-    tasks: Iterable[str]
-    executors: Iterable[str]
-    holder: Row[Any] | None = None
-    before: Row[Any] | None = None
-    step: str | None = None
-    slot_at: datetime | None = None
+    key: Row[Any]
+    others: Mapping[int, Row[Any]]
 
     @property
     def now(self) -> datetime:
         """The database's now."""
         return self.reader.now
+
+    @property
+    def executors(self) -> Iterable[str]:
+        """The queues that have an executor."""
+        return self.reader.state.settings.executors
+
+    @property
+    def before(self) -> Row[Any] | None:
+        """In a strict order, the run that must end first."""
+        return self.others.get(self.key.before)
 
 
 def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ...]]:
@@ -81,20 +85,10 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
     keys = {row.id: row for row in reader.rows(_of_keys([row.id for row in waiting]))}
     named = {each for row in keys.values() for each in (row.holder, row.before) if each}
     c = RUNS.c
-    others = select(c.id, c.status, c.started_at).where(c.id.in_(named))
-    known = {row.id: row for row in reader.rows(others)} if named else {}
-    state, pauses = reader.state, list_pauses(reader)
-    tasks, executors = state.registry.tasks, state.settings.executors
+    found = select(c.id, c.status, c.started_at).where(c.id.in_(named))
+    others = {row.id: row for row in reader.rows(found)} if named else {}
     return {
-        row.id: _reasons(
-            _Waiting(
-                *(reader, row, pauses, tasks, executors),
-                holder=known.get(keys[row.id].holder),
-                before=known.get(keys[row.id].before),
-                step=keys[row.id].step,
-                slot_at=_slot_at(keys[row.id]),
-            )
-        )
+        row.id: _reasons(_Waiting(reader, row, keys[row.id], others))
         for row in waiting
         if row.id in keys
     }
@@ -127,8 +121,8 @@ def _of_keys(ids: Sequence[int]) -> Any:
     ).select_from(own.outerjoin(RATES, rate))
 
 
-def _slot_at(row: Row[Any]) -> datetime | None:
-    """Return when the next slot comes of the rate for which a run waits, by the row of its key."""
+def _next_start(row: Row[Any]) -> datetime | None:
+    """Return when the next start comes of the rate for which a run waits, by the row of its key."""
     if row.tat is None:
         return None
     return Rate(timedelta(seconds=row.period), row.burst).opens(row.tat)
@@ -155,14 +149,14 @@ def _in_order(waiting: _Waiting) -> Iterable[Wait]:
 
 def _paused(waiting: _Waiting) -> Iterable[Wait]:
     row = waiting.row
-    for pause in stopping(waiting.pauses, row.task, row.queue):
+    for pause in stopping(list_pauses(waiting.reader), row.task, row.queue):
         by, when = pause.paused_by or "somebody", since(pause.paused_at, waiting.now)
         what = f"until the {pause.kind} {pause.name} is resumed: {by} paused it {when}"
         yield Wait("paused", "paused", what)
 
 
 def _undeclared(waiting: _Waiting) -> Iterable[Wait]:
-    if waiting.tasks and waiting.row.task not in waiting.tasks:
+    if not is_declared(waiting.reader, waiting.row.task):
         what = "for code that declares its task: this app's does not"
         yield Wait("undeclared", "task not declared", what)
 
@@ -177,16 +171,16 @@ def _unserved(waiting: _Waiting) -> Iterable[Wait]:
 
 
 def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
-    slot_at = waiting.slot_at
-    if slot_at is None or waiting.row.run_at > waiting.now:
+    next_start = _next_start(waiting.key)
+    if next_start is None or waiting.row.run_at > waiting.now:
         return
-    since_slot = seconds_since(slot_at, waiting.now)
-    when = "a worker takes the next" if since_slot > -1 else f"next {late(since_slot)}"
+    since_start = seconds_since(next_start, waiting.now)
+    when = "a worker takes the next" if since_start > -1 else f"next {late(since_start)}"
     yield Wait("rate", f"for its rate, {when}", f"for its rate, {when}")
 
 
 def _without_share(waiting: _Waiting) -> Iterable[Wait]:
-    holder = waiting.holder
+    holder = waiting.others.get(waiting.key.holder)
     if holder is not None and waiting.before is None:
         began = since(holder.started_at, waiting.now)
         what = f"for a share of its concurrency key: run {holder.id} has one, begun {began}"
@@ -202,7 +196,7 @@ def _not_due(waiting: _Waiting) -> Iterable[Wait]:
     if seconds_since(waiting.row.run_at, waiting.now) > -1:
         return
     due = _due(waiting)
-    kind, _, name = (waiting.step or "").partition(" ")
+    kind, _, name = (waiting.key.step or "").partition(" ")
     if kind == "wait":
         yield Wait("signal", f"for {name}", f"for the signal {name}: it times out {due}")
     elif kind == "sleep":

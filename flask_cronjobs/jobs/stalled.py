@@ -1,19 +1,20 @@
-"""Why a due run does not start: one list of reasons, and the runs for which there is none.
+"""Work that may never start, though ticks come: a list of reasons, and what has waited longest.
 
-A pause, a task of other code, a taken share and a turn keep runs waiting. Most such waiting is as
-somebody wants it, and ends by itself. `REASONS` are those that may never end: each has an age from
-which on the verdict, the pages, the commands, the doctor and the metrics name it.
+A pause, a task of other code, a taken share and a turn keep runs waiting, see `runs.wait_reasons`.
+Most such waiting is as somebody wants it, and ends by itself. `REASONS` are those that may never
+end: each has an age from which on the verdict, the pages, the commands, the doctor and the metrics
+name it.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, String, and_, func, literal, or_, select, text, union_all
+from sqlalchemy import Row, String, and_, func, literal, select, text, union_all
 
 from ..models.conditions import (
     KEYED,
@@ -22,160 +23,13 @@ from ..models.conditions import (
     ORDERED,
     RATE_WAITS,
     RUNNABLE,
-    RUNNING,
-    SCHEDULED,
     SNOOZED,
-    UNKEYED,
 )
 from ..text import one_line
-from ..types import PauseKind
+from .backlog import Waiting, unpaused_groups, waiting_groups
 from .humanize import Link, ago, duration, seconds_since
-from .reader import BATCHES, DEFINITIONS, PAUSES, RUNS, Query, Reader, Source, read_once, reading
-from .waiting import Waiting, handed, waiting_groups
-
-
-class PauseView(NamedTuple):
-    """A task or a queue that is paused.
-
-    :ivar kind: ``task`` or ``queue``.
-    """
-
-    kind: PauseKind
-    name: str
-    paused_at: datetime
-    paused_by: str | None
-
-    def __str__(self) -> str:
-        return f"the {self.kind} {self.name} is paused"
-
-
-@read_once
-def list_pauses(reader: Reader) -> tuple[PauseView, ...]:
-    """Return what is paused, by kind and name."""
-    statement = select(*(PAUSES.c[name] for name in PauseView._fields))
-    rows = reader.rows(statement.order_by(PAUSES.c.kind, PAUSES.c.name))
-    return tuple(PauseView(*tuple(row)) for row in rows)
-
-
-def stopping(paused: Sequence[PauseView], task: str, queue: str) -> tuple[PauseView, ...]:
-    """Return those for which runs of *task* in *queue* wait until they are resumed."""
-    names = {"task": task, "queue": queue}
-    return tuple(each for each in paused if each.name == names[each.kind])
-
-
-def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
-    """Return the conditions that a run is neither of a paused task nor in a paused queue.
-
-    :param c: the columns of the runs.
-    """
-    columns = {"task": c.job_type, "queue": c.queue}
-    names: dict[str, list[str]] = {}
-    for each in list_pauses(reader):
-        names.setdefault(each.kind, []).append(each.name)
-    return [columns[kind].not_in(some) for kind, some in names.items()]
-
-
-def ours(reader: Reader) -> list[ColumnElement[bool]]:
-    """Return the conditions that a run is not paused, and of a task that this code declares.
-
-    No tick of this app is slow for the others.
-    """
-    tasks = list(reader.state.registry.tasks)
-    return [*not_paused(reader), *([RUNS.c.job_type.in_(tasks)] if tasks else [])]
-
-
-def _is_declared(reader: Reader, task: str) -> bool:
-    tasks = reader.state.registry.tasks
-    return not tasks or task in tasks
-
-
-def _unpaused_groups(reader: Reader) -> Iterator[Waiting]:
-    paused = list_pauses(reader)
-    for group in waiting_groups(reader):
-        if not stopping(paused, group.task, group.queue):
-            yield group
-
-
-def oldest_due(reader: Reader) -> datetime | None:
-    """Return since when the oldest run has been due that our ticks or executors could run."""
-    groups = _unpaused_groups(reader)
-    due = [group.due for group in groups if _is_declared(reader, group.task)]
-    if reader.state.settings.executors:
-        in_brokers = handed(reader.now).where(*ours(reader)).order_by(RUNS.c.run_at).limit(1)
-        due += [row.run_at for row in reader.rows(in_brokers)]
-    return min((moment for moment in due if moment is not None), default=None)
-
-
-#: How many rows of each kind are read at most.
-MOST_DUE = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """What is due now.
-
-    :ivar definitions: names, each with the slot that is due.
-    :ivar runs: tasks and queues, each with the number of runs.
-    :ivar expired: how many leases ran out.
-    """
-
-    definitions: tuple[tuple[str, datetime], ...]
-    runs: tuple[tuple[str, str, int], ...]
-    expired: int
-
-
-class Next(NamedTuple):
-    """What is due next: a definition's slot or a task's run, and when."""
-
-    at: datetime
-    name: str
-
-
-def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
-    """Return what is due now, in *queues* or in all; at most `MOST_DUE` of each kind."""
-    slot = DEFINITIONS.c.next_run_at
-    with reading(source) as reader:
-        slots = select(DEFINITIONS.c.name, slot).where(slot <= reader.now, *_slots_of_ours(reader))
-        waits = [*not_paused(reader), RUNS.c.run_at <= reader.now]
-        if queues:
-            waits.append(RUNS.c.queue.in_(queues))
-        runs = select(RUNS.c.job_type, RUNS.c.queue).where(*waits).limit(MOST_DUE)
-        parts = (runs.where(text(part)).subquery() for part in (UNKEYED, KEYED))
-        some = union_all(*(select(part) for part in parts)).subquery()
-        group = some.c.job_type, some.c.queue
-        counted = select(*group, func.count()).group_by(*group).order_by(*group)
-        expired = (text(RUNNING), RUNS.c.locked_until <= reader.now)
-        (lost,) = reader.rows(select(func.count()).select_from(RUNS).where(*expired))
-        return Due(
-            tuple(map(tuple, reader.rows(slots.order_by(slot).limit(MOST_DUE)))),
-            tuple(map(tuple, reader.rows(counted))),
-            lost[0],
-        )
-
-
-def next_due(source: Source) -> Next | None:
-    """Return which slot or waiting run will be due next; None if there is none."""
-    slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
-    with reading(source) as reader:
-        slots = select(slot, DEFINITIONS.c.name).where(*_slots_of_ours(reader))
-        runs = [select(run, RUNS.c.job_type).where(text(part)) for part in (UNKEYED, KEYED)]
-        later = [(slots, slot), *((each, run) for each in runs)]
-        found = [
-            row
-            for statement, at in later
-            for row in reader.rows(statement.where(at > reader.now).order_by(at).limit(1))
-        ]
-    return min((Next(*tuple(row)) for row in found), default=None)
-
-
-def _slots_of_ours(reader: Reader) -> tuple[Any, ...]:
-    """Return the conditions that this app enqueues a definition's slots, as `rows.read` does."""
-    registry = reader.state.registry
-    declared = DEFINITIONS.c.name.in_(list(registry.declarations))
-    known = DEFINITIONS.c.job_type.in_(list(registry.tasks))
-    from_code, from_database = (DEFINITIONS.c.origin == each for each in ("code", "database"))
-    return text(SCHEDULED), or_(and_(from_code, declared), and_(from_database, known))
-
+from .pauses import is_declared, not_paused, ours
+from .reader import BATCHES, RUNS, Query, Reader
 
 #: ``order``: behind a run in strict order whose task no code here declares; ``held``: for a run
 #: that has had its key for longer than any timeout; ``share``: for a share of its key;
@@ -277,7 +131,7 @@ def _columns(run_id: Any, name: Any, other: Any, since: Any) -> Query:
 
 def _behind(reader: Reader, before: datetime) -> Query | None:
     """Select a run that waits in a strict order behind one whose task no code here declares."""
-    unknown = [each for each in waiting_groups(reader) if not _is_declared(reader, each.task)]
+    unknown = [each for each in waiting_groups(reader) if not is_declared(reader, each.task)]
     if not unknown:
         return None
     at_rate = RUNS.c.rate_key.in_({each.rate_key for each in unknown if each.rate_key is not None})
@@ -337,7 +191,7 @@ def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Q
 
 
 def _without_share(reader: Reader, before: datetime) -> Query | None:
-    groups = (each for each in _unpaused_groups(reader) if _is_declared(reader, each.task))
+    groups = (each for each in unpaused_groups(reader) if is_declared(reader, each.task))
     return _first(
         each
         for each in groups
@@ -346,7 +200,7 @@ def _without_share(reader: Reader, before: datetime) -> Query | None:
 
 
 def _undeclared(reader: Reader, before: datetime) -> Query | None:
-    groups = (each for each in _unpaused_groups(reader) if not _is_declared(reader, each.task))
+    groups = (each for each in unpaused_groups(reader) if not is_declared(reader, each.task))
     return _first(each for each in groups if each.oldest <= before)
 
 

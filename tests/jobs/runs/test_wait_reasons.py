@@ -12,7 +12,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
-from flask_cronjobs.jobs.runs.waits import in_front
+from flask_cronjobs.jobs.runs.wait_reasons import in_front
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRate
 from tests.rows import Rows, ago, view_of
@@ -28,7 +28,7 @@ def send(jobs: CronJobs) -> None:
 
 
 def _holder(rows: Rows) -> int:
-    return rows.run("running", **KEY, concurrency_share=1)
+    return rows.run("running", age=7200, **KEY, concurrency_share=1)
 
 
 def _nothing(rows: Rows) -> None:
@@ -127,8 +127,8 @@ def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:
     rate: dict[str, Any] = {"job_type": "send", "rate_key": "mail", "rate_mark": "waits"}
     run_id, later = rows.run(age=60, **rate), rows.run(age=-60, **rate)
     assert [wait.kind for wait in list_runs(state).waits[run_id]] == ["worker"]
-    slot_at = ago(-30)
-    tat = slot_at + timedelta(seconds=6)
+    next_start = ago(-30)
+    tat = next_start + timedelta(seconds=6)
     rows._insert(JobRate, {"key": "mail", "tat": tat, "period": 2.0, "burst": 4})
     waits = list_runs(state).waits
     (wait,) = waits[run_id]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping
-from functools import cache
 
-from ..db.dialect import Dialect
-from ..registry import DefinitionSpec
+from ...db.dialect import Dialect
+from ...registry import DefinitionSpec
+from ...types import Claim
 
 #: The columns that a new run is given, and their types in PostgreSQL. A task option that a claim
 #: obeys is one more, here and in `DefinitionSpec`.
@@ -105,33 +103,29 @@ def begun(d: Dialect) -> str:
     """
 
 
-#: How many characters of the first line of a message tell whether errors are the same.
-_HEAD = 300
+_STORED_AS = {"attempt": "attempts", "stored_payload": "payload", "stored_slot": "scheduled_for"}
+#: The columns of a claim, in the order of `Claim`'s fields, and then those by which it is sorted.
+CLAIMED = (
+    *(_STORED_AS.get(name, name) for name in Claim._fields if name != "token"),
+    *("rank", "run_at"),
+)
+NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED[1:])
 
 
-@cache
-def _varying() -> re.Pattern[str]:
-    """Return the pattern of what differs from one error to the next: most processes need none."""
-    return re.compile(
-        r"""(?x)
-        '[^']{0,200}' | "[^"]{0,200}" | `[^`]{0,200}`  # Quoted.
-        | \b [0-9a-fA-F]{8} (?: -[0-9a-fA-F]{4} ){3} -[0-9a-fA-F]{12} \b  # A UUID.
-        | 0[xX][0-9a-fA-F]+
-        | \b (?=[0-9a-fA-F]*[0-9]) [0-9a-fA-F]{6,} \b  # Hex: a digest, an id.
-        | [0-9]+ (?: [.,:][0-9]+ )*"""
-    )
+def returned(d: Dialect) -> str:
+    """Return the columns that a claim returns."""
+    # These two are only for sorting, and one odd value must not make the rows unsortable.
+    simple = {
+        "rank": "-CAST(job_runs.priority AS bigint)",
+        "run_at": d.sortable("job_runs.run_at"),
+        "payload": d.unparsed("job_runs.payload"),
+    }
+    if d.parses:  # It reads a number faster than a time.
+        simple["scheduled_for"] = d.sortable("job_runs.scheduled_for")
+    columns = ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in CLAIMED)
+    return f"{columns}, NULL AS stored"
 
 
-def pattern_of(error: str | None) -> str:
-    """Return the first line of the message *error*, with ``…`` for numbers, hex and what is quoted.
-
-    Errors with the same pattern, task and type are of one group.
-    """
-    head = (error or "").strip().partition("\n")[0][:_HEAD]
-    return " ".join(_varying().sub("…", head).split())
-
-
-def fingerprint(task: str, error_type: str | None, error: str | None) -> str:
-    """Return the fingerprint of an error: 16 hex digits."""
-    said = "\0".join((task, error_type or "", pattern_of(error)))
-    return hashlib.blake2b(said.encode(errors="replace"), digest_size=8).hexdigest()
+def most_attempts(most: object, attempts: object) -> int:
+    """Return ``max_attempts``; if it is no number, which SQLite accepts, the attempts so far."""
+    return most if isinstance(most, int) else int(str(attempts))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
@@ -22,12 +22,11 @@ from sqlalchemy import (
     union_all,
 )
 
-from ..models.columns import UNREADABLE
-from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
-from .definitions.slots import slots_of
-from .humanize import Link, duration, minute, plural, seconds_since
-from .once_effects import is_in_doubt
-from .reader import (
+from ...models.columns import UNREADABLE
+from ...models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
+from ..humanize import Link, duration, minute, plural, seconds_since
+from ..once_effects import is_in_doubt
+from ..reader import (
     DEFINITIONS,
     EFFECTS,
     RUNS,
@@ -41,7 +40,8 @@ from .reader import (
     readable,
     values_of,
 )
-from .trends import Slowdown, slow_tasks
+from ..trends import Slowdown, slow_tasks
+from .slots import slots_of
 
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
 _LOOKED_AT = 2000
@@ -180,7 +180,14 @@ def unrecorded(reader: Reader) -> list[str]:
 #: doubt; ``late``: a slot that no tick records; ``slower``: runs of its task take
 #: longer than before.
 Need: TypeAlias = Literal["missed", "dead", "doubt", "late", "slower"]
-NEEDS: tuple[Need, ...] = get_args(Need)
+#: The same in words.
+NEEDS: Mapping[Need, str] = {
+    "missed": "missed slots",
+    "dead": "dead runs",
+    "doubt": "effect in doubt",
+    "late": "late",
+    "slower": "slower",
+}
 #: How many dead runs, newest first, are searched.
 _DEAD_LOOKED_AT = 10_000
 #: At most so many definitions are found for each need.

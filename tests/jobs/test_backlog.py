@@ -6,14 +6,14 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs import waiting
+from flask_cronjobs.jobs import backlog
+from flask_cronjobs.jobs.backlog import Waiting, waiting_groups
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs, sorting_of
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.jobs.waiting import Waiting, waiting_groups
 from tests.rows import Rows
 
 HOUR = 3600.0
@@ -27,7 +27,7 @@ def _send(jobs: CronJobs) -> None:
 @pytest.fixture(params=[1_000, 1], ids=["by steps", "by reading all"])
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `waiting_groups` go from group to group, or be as if there were too many of them."""
-    monkeypatch.setattr(waiting, "MOST_STEPS", request.param)
+    monkeypatch.setattr(backlog, "MOST_STEPS", request.param)
 
 
 def groups(state: State) -> dict[tuple[str, str], tuple[int, int | None]]:
@@ -108,7 +108,7 @@ def test_waiting_runs_are_listed_as_due_whatever_their_priority(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, many: bool, overdue: bool
 ) -> None:
     if many:
-        monkeypatch.setattr(waiting, "MOST_PRIORITIES", 1)
+        monkeypatch.setattr(backlog, "MOST_PRIORITIES", 1)
     made: dict[int, int] = {}
     for number in range(12):
         key, limit = (f"k{number}", 1) if number % 3 else (None, None)

@@ -1,4 +1,8 @@
-"""What waits to run: by task and queue, however many runs there are; what has waited too long."""
+"""How much waits to run, since when, and what is due: by task and queue, however many there are.
+
+Why one run waits, `runs.wait_reasons` says; `stalled` what may wait for ever, `definitions.needs`
+which definitions need a person.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,24 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Integer, String, bindparam, column, select, text
+from sqlalchemy import Integer, String, and_, bindparam, column, func, or_, select, text, union_all
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
-from ..models.conditions import HANDED, KEYED, KEYED_GROUPS, RATE_WAITS, UNKEYED, UNKEYED_GROUPS
-from .reader import CAP, RUNS, Count, Query, Reader, read_once, steps
+from ..models.conditions import (
+    HANDED,
+    KEYED,
+    KEYED_GROUPS,
+    RATE_WAITS,
+    RUNNING,
+    SCHEDULED,
+    UNKEYED,
+    UNKEYED_GROUPS,
+)
+from .pauses import is_declared, list_pauses, not_paused, ours, stopping
+from .reader import CAP, DEFINITIONS, RUNS, Count, Query, Reader, Source, read_once, reading, steps
 
 #: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
 #: all runs.
@@ -115,7 +129,7 @@ def _counted(d: Dialect, by: str) -> str:
 
 
 def overdue(reader: Reader) -> list[Query]:
-    """Return statements for the runs that could run, and were due `CRONJOBS_HEALTH_OVERDUE` ago.
+    """Return statements for our runs that could run, and were due `CRONJOBS_HEALTH_OVERDUE` ago.
 
     1. Those without a concurrency key, and those with one: each kind has its own partial index. Of
        the latter those whose key is below its limit.
@@ -125,7 +139,7 @@ def overdue(reader: Reader) -> list[Query]:
     due = select(RUNS.c.id, RUNS.c.run_at).where(RUNS.c.run_at <= before)
     keyed = due.add_cte(_TAKEN).where(text(KEYED), text(_HAS_SHARE))
     in_brokers = [handed(before)] if reader.state.settings.executors else []
-    return [due.where(text(UNKEYED)), keyed, *in_brokers]
+    return [each.where(*ours(reader)) for each in (due.where(text(UNKEYED)), keyed, *in_brokers)]
 
 
 def handed(before: datetime) -> Query:
@@ -245,3 +259,91 @@ def _by_reading_all() -> str:
         for rows, is_due in parts
     )
     return f"WITH taken AS ({_TAKEN_SHARES}) {' UNION ALL '.join(selects)}"
+
+
+def unpaused_groups(reader: Reader) -> Iterator[Waiting]:
+    paused = list_pauses(reader)
+    for group in waiting_groups(reader):
+        if not stopping(paused, group.task, group.queue):
+            yield group
+
+
+def oldest_due(reader: Reader) -> datetime | None:
+    """Return since when the oldest run has been due that our ticks or executors could run."""
+    groups = unpaused_groups(reader)
+    due = [group.due for group in groups if is_declared(reader, group.task)]
+    if reader.state.settings.executors:
+        in_brokers = handed(reader.now).where(*ours(reader)).order_by(RUNS.c.run_at).limit(1)
+        due += [row.run_at for row in reader.rows(in_brokers)]
+    return min((moment for moment in due if moment is not None), default=None)
+
+
+#: How many rows of each kind are read at most.
+MOST_DUE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is due now.
+
+    :ivar definitions: names, each with the slot that is due.
+    :ivar runs: tasks and queues, each with the number of runs.
+    :ivar expired: how many leases ran out.
+    """
+
+    definitions: tuple[tuple[str, datetime], ...]
+    runs: tuple[tuple[str, str, int], ...]
+    expired: int
+
+
+class Next(NamedTuple):
+    """What is due next: a definition's slot or a task's run, and when."""
+
+    at: datetime
+    name: str
+
+
+def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
+    """Return what is due now, in *queues* or in all; at most `MOST_DUE` of each kind."""
+    slot = DEFINITIONS.c.next_run_at
+    with reading(source) as reader:
+        slots = select(DEFINITIONS.c.name, slot).where(slot <= reader.now, *_slots_of_ours(reader))
+        waits = [*not_paused(reader), RUNS.c.run_at <= reader.now]
+        if queues:
+            waits.append(RUNS.c.queue.in_(queues))
+        runs = select(RUNS.c.job_type, RUNS.c.queue).where(*waits).limit(MOST_DUE)
+        parts = (runs.where(text(part)).subquery() for part in (UNKEYED, KEYED))
+        some = union_all(*(select(part) for part in parts)).subquery()
+        group = some.c.job_type, some.c.queue
+        counted = select(*group, func.count()).group_by(*group).order_by(*group)
+        expired = (text(RUNNING), RUNS.c.locked_until <= reader.now)
+        (lost,) = reader.rows(select(func.count()).select_from(RUNS).where(*expired))
+        return Due(
+            tuple(map(tuple, reader.rows(slots.order_by(slot).limit(MOST_DUE)))),
+            tuple(map(tuple, reader.rows(counted))),
+            lost[0],
+        )
+
+
+def next_due(source: Source) -> Next | None:
+    """Return which slot or waiting run will be due next; None if there is none."""
+    slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
+    with reading(source) as reader:
+        slots = select(slot, DEFINITIONS.c.name).where(*_slots_of_ours(reader))
+        runs = [select(run, RUNS.c.job_type).where(text(part)) for part in (UNKEYED, KEYED)]
+        later = [(slots, slot), *((each, run) for each in runs)]
+        found = [
+            row
+            for statement, at in later
+            for row in reader.rows(statement.where(at > reader.now).order_by(at).limit(1))
+        ]
+    return min((Next(*tuple(row)) for row in found), default=None)
+
+
+def _slots_of_ours(reader: Reader) -> tuple[Any, ...]:
+    """Return the conditions that this app enqueues a definition's slots, as `rows.read` does."""
+    registry = reader.state.registry
+    declared = DEFINITIONS.c.name.in_(list(registry.declarations))
+    known = DEFINITIONS.c.job_type.in_(list(registry.tasks))
+    from_code, from_database = (DEFINITIONS.c.origin == each for each in ("code", "database"))
+    return text(SCHEDULED), or_(and_(from_code, declared), and_(from_database, known))

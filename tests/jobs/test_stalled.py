@@ -11,9 +11,9 @@ from flask import Flask
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.eligibility import REASONS
 from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_and_figures, tone_of
 from flask_cronjobs.jobs.overview import list_orphans
+from flask_cronjobs.jobs.stalled import REASONS
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch, JobPause
 from tests.rows import Rows, ago

@@ -1,0 +1,67 @@
+"""Which tasks and queues are paused, and so which runs this app leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, select
+
+from ..types import PauseKind
+from .reader import PAUSES, RUNS, Reader, read_once
+
+
+class PauseView(NamedTuple):
+    """A task or a queue that is paused.
+
+    :ivar kind: ``task`` or ``queue``.
+    """
+
+    kind: PauseKind
+    name: str
+    paused_at: datetime
+    paused_by: str | None
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.name} is paused"
+
+
+@read_once
+def list_pauses(reader: Reader) -> tuple[PauseView, ...]:
+    """Return what is paused, by kind and name."""
+    statement = select(*(PAUSES.c[name] for name in PauseView._fields))
+    rows = reader.rows(statement.order_by(PAUSES.c.kind, PAUSES.c.name))
+    return tuple(PauseView(*tuple(row)) for row in rows)
+
+
+def stopping(paused: Sequence[PauseView], task: str, queue: str) -> tuple[PauseView, ...]:
+    """Return those for which runs of *task* in *queue* wait until they are resumed."""
+    names = {"task": task, "queue": queue}
+    return tuple(each for each in paused if each.name == names[each.kind])
+
+
+def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
+    """Return the conditions that a run is neither of a paused task nor in a paused queue.
+
+    :param c: the columns of the runs.
+    """
+    columns = {"task": c.job_type, "queue": c.queue}
+    names: dict[str, list[str]] = {}
+    for each in list_pauses(reader):
+        names.setdefault(each.kind, []).append(each.name)
+    return [columns[kind].not_in(some) for kind, some in names.items()]
+
+
+def ours(reader: Reader) -> list[ColumnElement[bool]]:
+    """Return the conditions that a run is not paused, and of a task that this code declares.
+
+    No tick of this app is slow for the others.
+    """
+    tasks = list(reader.state.registry.tasks)
+    return [*not_paused(reader), *([RUNS.c.job_type.in_(tasks)] if tasks else [])]
+
+
+def is_declared(reader: Reader, task: str) -> bool:
+    tasks = reader.state.registry.tasks
+    return not tasks or task in tasks
