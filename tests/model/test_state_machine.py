@@ -121,7 +121,7 @@ class StoreMachine(RuleBasedStateMachine):
         values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "on_dead": on_dead,
                   "concurrency_key": key, "concurrency_limit": limit, "batch_id": batch,
                   "rate_key": rate_key, "run_at": None, "delay": 0.0}  # fmt: skip
-        id_, _ = changes.insert_run(self.books, values)
+        id_, _ = changes.insert_by_operator(self.books, values)
         self.runs[id_] = ModelRun(attempts, on_dead=on_dead, batch=batch)
         return id_
 

@@ -207,7 +207,7 @@ def find_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
     return rows[0] if rows else None
 
 
-def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str | None]:
+def insert_by_operator(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str | None]:
     """Insert a run, unless another has its idempotency key.
 
     :param values: some columns of `NEW_RUN`, the payload as JSON text; and when the run is due:
@@ -230,10 +230,10 @@ def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str 
 
 
 def queue_new(books: Bookkeeping, values: Mapping[str, Any], act: Act) -> tuple[int, str | None]:
-    """Insert a run as `insert_run` does; if it is new, note *act* in the same transaction."""
+    """Insert a run as `insert_by_operator` does; if it is new, note *act* with it."""
 
     def both(inner: Bookkeeping) -> tuple[int, str | None]:
-        run_id, holder = insert_run(inner, values)
+        run_id, holder = insert_by_operator(inner, values)
         if holder is None:
             inner.transaction(partial(_note_new, d=inner.dialect, act=act, run_id=run_id))
         return run_id, holder

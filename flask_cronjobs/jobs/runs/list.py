@@ -203,8 +203,8 @@ def matching(
     with reading(source) as reader:
         by_name, whole = _named(reader, which, statuses), (MOST_MATCHING, seconds)
         rows, floor, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, statuses, whole)
-        is_cut = floor is not None and len(rows) < limit
-        return Matching([*by_name, *(row.id for row in rows)], floor.id if is_cut else None)
+        stopped_at = floor.id if floor is not None and len(rows) < limit else None
+        return Matching([*by_name, *(row.id for row in rows)], stopped_at)
 
 
 def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[Query]:
