@@ -191,7 +191,7 @@ def read_agenda(source: Source, span: Span | None = None) -> Agenda:
         workers, zone = reader.state.settings.workers, reader.state.settings.timezone
         start, end, zone = span or span_of(reader.now, zone)
         found = _definitions(reader, LANES)
-        ran = _ran(reader, [row.id for row in found], end)
+        ran = last_runs(reader, [row.id for row in found], RUNS_SHOWN, end)
         lanes = tuple(_lane(row, ran[row.id], start, reader.now, end) for row in found)
         return Agenda(
             start=start,
@@ -252,14 +252,6 @@ def _definitions(reader: Reader, limit: int) -> Sequence[Row[Any]]:
         .order_by(DEFINITIONS.c.next_run_at)
         .limit(limit)
     )
-
-
-def _ran(reader: Reader, ids: Sequence[int], end: datetime) -> dict[int, list[Row[Any]]]:
-    """Return the latest runs of each definition that were scheduled until *end*, newest first."""
-    found: dict[int, list[Row[Any]]] = defaultdict(list)
-    for row in reader.rows(last_runs(reader, ids, RUNS_SHOWN, end)) if ids else ():
-        found[row.definition_id].append(row)
-    return found
 
 
 def _lane(

@@ -139,18 +139,10 @@ def _orphans(reader: Reader) -> Iterator[Finding]:
 
 def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
     views = list(bare_definitions(reader))
-    ticks_come = verdict.word not in ("never", "late")
-    found = [
-        finding
-        for view in views
-        for finding in (
-            *_definition(view),
-            *_overwritten(reader, view),
-        )
-    ]
+    found = [each for view in views for each in (*_definition(view), *_overwritten(reader, view))]
     sound = f"{plural(len(views), 'definition')}, none broken"
     yield from found or [Finding("definitions", "ok", sound)]
-    if ticks_come:
+    if verdict.word not in ("never", "late"):
         yield from _unrecorded(reader)
     yield from _same_name(reader)
     yield from _other_apps(reader, views)

@@ -136,17 +136,15 @@ def _pooler(connection: Connection) -> Iterator[Finding]:
         return
     driver: Any = connection.connection.driver_connection
     if driver.prepare_threshold is None:
-        yield Finding(
-            "pooler", "ok", "there is a pooler before PostgreSQL, and psycopg is set for it"
-        )
+        what = "there is a pooler before PostgreSQL, and psycopg is set for it"
+        yield Finding("pooler", "ok", what)
         return
-    yield Finding(
-        "pooler",
-        "warning",
+    what = (
         "There is a pooler (PgBouncer?) before PostgreSQL, and psycopg prepares statements: in "
-        "transaction mode a statement may go to a server that did not prepare it, and fail",
-        'Set SQLALCHEMY_ENGINE_OPTIONS = {"connect_args": {"prepare_threshold": None}}.',
+        "transaction mode a statement may go to a server that did not prepare it, and fail"
     )
+    todo = 'Set SQLALCHEMY_ENGINE_OPTIONS = {"connect_args": {"prepare_threshold": None}}.'
+    yield Finding("pooler", "warning", what, todo)
 
 
 def _pool(reader: Reader) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from sqlalchemy import Integer, Row, func, literal_column, select, text, union_a
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
 from ..text import one_line
-from .definitions.needs import latest_dead
+from .definitions.needs import DEAD_LOOKED_AT, latest_dead
 from .history import list_marks
 from .operations import Act, perform
 from .outcomes import pattern_of
@@ -43,7 +43,7 @@ _LONGEST = 3650 * 86400.0
 DAYS = 14
 #: Of more groups than these, others than those of the latest failures may be left out.
 MOST_GROUPS = 1_000
-#: How many of the latest failures are looked at for groups, and of the latest dead runs.
+#: How many of the latest failures are looked at for groups.
 LOOKED_AT = 10_000
 #: How many labels a group shows, and of how many of its latest failures.
 _LABELS, _FOR_LABELS = 3, 20
@@ -267,10 +267,10 @@ def _latest_of(fingerprints: Sequence[str], column: Any, number: int) -> Query:
 
 def _dead(reader: Reader) -> dict[str, Count]:
     """Return how many of the latest dead runs have each fingerprint."""
-    newest = latest_dead(LOOKED_AT)
+    newest = latest_dead()
     counted = select(newest.c.fingerprint, func.count().label("number"))
     rows = reader.rows(counted.group_by(newest.c.fingerprint))
-    full = sum(row.number for row in rows) >= LOOKED_AT
+    full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
     return {row.fingerprint: Count(row.number, full) for row in rows if row.fingerprint}
 
 

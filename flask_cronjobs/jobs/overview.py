@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import case, func, select
 
 from .backlog import count_waiting, waiting_groups
-from .definitions.needs import latest_dead
+from .definitions.needs import DEAD_LOOKED_AT, latest_dead
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .history import Mark, list_marks
@@ -23,8 +23,6 @@ from .reader import (
 from .runs.rows import ERROR_SHOWN, first_line
 from .ticks import Bucket, read_activity
 
-#: How many dead runs, newest first, `dead_groups` reads.
-DEAD_LOOKED_AT = 10_000
 #: How many definitions the first page shows.
 DEFINITIONS_SHOWN = 12
 _GROUPS = 50
@@ -113,7 +111,7 @@ def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
     At most 50 groups are returned.
     """
     with reading(source) as reader:
-        newest = latest_dead(DEAD_LOOKED_AT)
+        newest = latest_dead()
         groups = (
             select(
                 newest.c.job_type.label("task"),

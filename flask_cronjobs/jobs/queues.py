@@ -82,7 +82,8 @@ def _view(
     counts: dict[str, tuple[Count, Count]],
     pause: PauseView | None,
 ) -> QueueView:
-    executor = reader.state.settings.executors.get(name)
+    given = reader.state.settings.executors.get(name)
+    executor = given if given is None or isinstance(given, str) else type(given).__name__
     oldest = min((each.oldest for each in groups if each.queue == name), default=None)
     waiting, due = counts.get(name, (Count(0), Count(0)))
     return QueueView(
@@ -94,13 +95,9 @@ def _view(
         ends=ends(reader).a_minute(name),
         waited=waited(reader).get(name),
         hosts=() if executor else hosts_of(reader, name),
-        executor=_name_of(executor),
+        executor=executor,
         pause=pause,
     )
-
-
-def _name_of(executor: object) -> str | None:
-    return executor if executor is None or isinstance(executor, str) else type(executor).__name__
 
 
 #: How far back is looked.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import text
 
@@ -32,6 +32,7 @@ from .scheduler import announce_slot, first_slot, plan_due, plan_paused, record_
 from .slots import record_slots
 from .views import definition_names
 
+T = TypeVar("T")
 _DUE_NOW = EnqueueOptions()
 
 
@@ -183,23 +184,35 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
     :raises TaskError: code declares a definition of that name.
     :raises StateConflict: its row stays locked.
     """
-    wait = waiting_for_lock(f"The definition {spec.name!r}")
+
+    def add(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
+        _refuse_code(state, row, spec.name)
+        if row is None:
+            first = first_slot(spec, definitions.now(books))
+            declare = partial(definitions.declare, specs=[(spec, first)], origin="database")
+            made = perform(books, Act("added", f"definition {spec.name}", actor), declare)
+            return True if made else None
+        if row.due and record_due(state, books, row):
+            return None
+        row = record_pause(state, books, row)
+        return False if _change(books, row, spec, actor) else None
+
+    return _when_free(state, spec.name, add)
+
+
+def _when_free(
+    state: State, name: str, change: Callable[[Bookkeeping, DefinitionRow | None], T | None]
+) -> T:
+    """Call *change* with the definition called *name*, again and again, and return what it returns.
+
+    :param change: returns None if the row has changed since it was read, or others have locked it.
+    :raises StateConflict: it stays locked.
+    """
+    wait = waiting_for_lock(f"The definition {name!r}")
     with state.bookkeeping() as books:
-        while True:
-            row = definitions.find(books, spec.name)
-            _refuse_code(state, row, spec.name)
-            if row is None:
-                first = first_slot(spec, definitions.now(books))
-                declare = partial(definitions.declare, specs=[(spec, first)], origin="database")
-                if perform(books, Act("added", f"definition {spec.name}", actor), declare):
-                    return True
-            elif row.due and record_due(state, books, row):
-                continue
-            else:
-                row = record_pause(state, books, row)
-                if _change(books, row, spec, actor):
-                    return False
+        while (done := change(books, definitions.find(books, name))) is None:
             wait()
+        return done
 
 
 def _change(books: Bookkeeping, row: DefinitionRow, spec: DefinitionSpec, actor: str) -> bool:
@@ -230,21 +243,19 @@ def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bo
     :raises TaskError: this app's code declares it.
     :raises StateConflict: its row stays locked.
     """
-    wait = waiting_for_lock(f"The definition {name!r}")
-    with state.bookkeeping() as books:
-        while True:
-            row = definitions.find(books, name)
-            if name in state.registry.declarations and (row is None or row.origin == "code"):
-                raise TaskError(
-                    f"The definition {name!r} is declared in code, so the next tick would create "
-                    "it again. Remove its schedule from the code, or pause it."
-                )
-            if row is None:
-                return False
-            act = Act("removed", f"definition {name}", actor)
-            if perform(books, act, partial(definitions.remove, definition=row)):
-                return True
-            wait()
+    act = Act("removed", f"definition {name}", actor)
+
+    def remove(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
+        if name in state.registry.declarations and (row is None or row.origin == "code"):
+            raise TaskError(
+                f"The definition {name!r} is declared in code, so the next tick would create "
+                "it again. Remove its schedule from the code, or pause it."
+            )
+        if row is None:
+            return False
+        return perform(books, act, partial(definitions.remove, definition=row)) or None
+
+    return _when_free(state, name, remove)
 
 
 _LONGEST = 100
@@ -284,9 +295,9 @@ def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
     if kind == "queue" and not is_key(name, _LONGEST):
         raise NotFound(f"There is no queue {name!r}. A name has 1 to {_LONGEST} characters.")
     act = Act("paused", f"{kind} {name}", actor)
+    if kind == "definition":
+        return _pause_definition(state, name, act)
     with state.bookkeeping() as books:
-        if kind == "definition":
-            return _pause_definition(state, books, name, act)
         return perform(books, act, lambda inner: _add(inner, kind, name, actor))
 
 
@@ -302,9 +313,9 @@ def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
     """
     kind, name = target
     act = Act("resumed", f"{kind} {name}", actor)
+    if kind == "definition":
+        return _resume_definition(state, name, act)
     with state.bookkeeping() as books:
-        if kind == "definition":
-            return _resume_definition(state, books, name, act)
         return perform(books, act, lambda inner: _remove(inner, kind, name))
 
 
@@ -322,33 +333,27 @@ def _remove(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
     return bool(books.rows(text(statement), {"kind": kind, "name": name}))
 
 
-def _pause_definition(state: State, books: Bookkeeping, name: str, act: Act) -> bool:
-    wait = waiting_for_lock(f"The definition {name!r}")
-    while True:
-        found = definitions.find(books, name)
-        if found is None:
+def _pause_definition(state: State, name: str, act: Act) -> bool:
+    def pause(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
+        if row is None:
             raise no_definition(state, name, "pause")
-        if found.due:
-            record_due(state, books, found)
-        if perform(books, act, partial(definitions.pause, definition=found)):
-            return True
-        wait()
+        if row.due:
+            record_due(state, books, row)
+        return perform(books, act, partial(definitions.pause, definition=row)) or None
+
+    return _when_free(state, name, pause)
 
 
-def _resume_definition(state: State, books: Bookkeeping, name: str, act: Act) -> bool:
-    wait = waiting_for_lock(f"The definition {name!r}")
-    while True:
-        found = definitions.find(books, name)
-        if found is None:
+def _resume_definition(state: State, name: str, act: Act) -> bool:
+    def resume(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
+        if row is None:
             raise no_definition(state, name, "resume")
-        if not found.paused:
+        if not row.paused:
             return False
-        plan = plan_paused(found)
-        skip = partial(definitions.skip_pause, definition=found, plan=plan, resume=True)
+        skip = partial(definitions.skip_pause, definition=row, plan=plan_paused(row), resume=True)
         slots = perform(books, act, skip, changed=lambda slots: slots is not None)
-        if slots is not None:
-            break
-        wait()
-    for slot in slots:
-        announce_slot(state, slot)
-    return True
+        for slot in slots or ():
+            announce_slot(state, slot)
+        return None if slots is None else True
+
+    return _when_free(state, name, resume)

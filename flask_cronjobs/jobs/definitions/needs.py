@@ -188,8 +188,8 @@ NEEDS: Mapping[Need, str] = {
     "late": "late",
     "slower": "slower",
 }
-#: How many dead runs, newest first, are searched.
-_DEAD_LOOKED_AT = 10_000
+#: How many dead runs, newest first, are looked at.
+DEAD_LOOKED_AT = 10_000
 #: At most so many definitions are found for each need.
 _MOST = 1_000
 
@@ -249,7 +249,7 @@ def needs(reader: Reader) -> Needs:
     return Needs(reader, found, reader.now - overdue, slow_tasks(reader))
 
 
-def latest_dead(number: int) -> Query:
+def latest_dead(number: int = DEAD_LOOKED_AT) -> Query:
     """Return a subquery of the latest *number* dead runs: what they are, and of which errors."""
     names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at"
     dead = select(*(RUNS.c[name] for name in names)).where(text(DEAD))
@@ -257,7 +257,7 @@ def latest_dead(number: int) -> Query:
 
 
 def _with_dead_runs() -> Query:
-    newest = latest_dead(_DEAD_LOOKED_AT)
+    newest = latest_dead()
     return _having("dead", newest.c.definition_id).select_from(newest)
 
 

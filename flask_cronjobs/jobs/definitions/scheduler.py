@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from ... import signals
 from ...db import failpoints
@@ -19,7 +20,7 @@ from ...registry import DefinitionSpec
 from ...schedule import Schedule
 from ...schedule.catchup import SlotPlan, plan_slots
 from ...signals import News, notify, unheard
-from ...types import LateSlot, RecordedSlot
+from ...types import Catchup, LateSlot, RecordedSlot
 from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
@@ -194,15 +195,17 @@ def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
         _log_broken(row, row.broken)
         return None
     try:
-        schedule = _schedule(row.spec.schedule, row.spec.timezone)
         since = row.undeclared_since
         if since is not None and row.now - since > history.grace:
-            return plan_slots(
-                row.id, schedule, None, row.next_run_at, row.now, considered=row.considered_until,
-                reason=f"not declared by the code that ticked since {since.isoformat()}",
-                kind="Undeclared",
-            )  # fmt: skip
-        return _plan_declared(row, schedule, row.next_run_at, history)
+            reason = f"not declared by the code that ticked since {since.isoformat()}"
+            return _plan(row, None, reason=reason, kind="Undeclared")
+        plan = _plan(row, row.spec.catchup)
+        if not any(slot.skipped for slot in plan.slots):
+            return plan
+        last, reason = history.last_finished, "missed: no tick ran in time"
+        if last is not None and last >= row.next_run_at:
+            reason = "missed: ticks ran, but none recorded it in time"
+        return _plan(row, row.spec.catchup, grace=history.grace, reason=reason)
     except CronJobsError as error:
         _log_broken(row, error)
         return None
@@ -213,11 +216,14 @@ def plan_paused(row: DefinitionRow) -> SlotPlan:
 
     :raises ScheduleError: its schedule cannot be read.
     """
-    schedule = _schedule(row.spec.schedule, row.spec.timezone)
-    return plan_slots(
-        row.id, schedule, None, row.next_run_at or row.now, row.now,
-        considered=row.considered_until, reason="paused: its slots are not made up", kind="Paused",
-    )  # fmt: skip
+    return _plan(row, None, reason="paused: its slots are not made up", kind="Paused")
+
+
+def _plan(row: DefinitionRow, catchup: Catchup | None, **why: Any) -> SlotPlan:
+    """Return the plan for the slots up to now, with *why* as `plan_slots` takes it."""
+    schedule, first = _schedule(row.spec.schedule, row.spec.timezone), row.next_run_at or row.now
+    considered = row.considered_until
+    return plan_slots(row.id, schedule, catchup, first, row.now, considered=considered, **why)
 
 
 def record_pause(state: State, books: Bookkeeping, row: DefinitionRow) -> DefinitionRow:
@@ -236,23 +242,6 @@ def record_pause(state: State, books: Bookkeeping, row: DefinitionRow) -> Defini
     for slot in definitions.skip_pause(books, row, plan) or ():
         announce_slot(state, slot)
     return row._replace(next_run_at=plan.following, considered_until=row.now)
-
-
-def _plan_declared(
-    row: DefinitionRow, schedule: Schedule, first: datetime, history: TickHistory
-) -> SlotPlan:
-    plan = plan_slots(
-        row.id, schedule, row.spec.catchup, first, row.now, considered=row.considered_until
-    )
-    if not any(slot.skipped for slot in plan.slots):
-        return plan
-    last, reason = history.last_finished, "missed: no tick ran in time"
-    if last is not None and last >= first:
-        reason = "missed: ticks ran, but none recorded it in time"
-    return plan_slots(
-        row.id, schedule, row.spec.catchup, first, row.now,
-        considered=row.considered_until, grace=history.grace, reason=reason,
-    )  # fmt: skip
 
 
 def _log_broken(row: DefinitionRow, why: object) -> None:

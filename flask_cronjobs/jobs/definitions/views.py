@@ -133,8 +133,14 @@ def whole_rows(reader: Reader) -> Query:
 
 def definition_views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:
     """Return the definitions of *rows* with their last runs."""
-    cells = _cells(reader, [row.id for row in rows])
-    return tuple(_view(reader, row, tuple(cells[row.id]), _slots(row, reader.now)) for row in rows)
+    latest = last_runs(reader, [row.id for row in rows], CELLS)
+    return tuple(
+        _view(
+            *(reader, row, tuple(map(_cell, reversed(latest[row.id])))),
+            _slots(row, reader.now),
+        )
+        for row in rows
+    )
 
 
 def bare_definitions(reader: Reader) -> Iterator[DefinitionView]:
@@ -204,24 +210,25 @@ def _slots(row: Row[Any], now: datetime) -> tuple[datetime, ...]:
     return (owed, *slots[: NEXT - 1])
 
 
-def _cells(reader: Reader, ids: Sequence[int]) -> dict[int, list[Cell]]:
-    """Return the last runs of each definition, oldest first."""
-    cells: dict[int, list[Cell]] = defaultdict(list)
-    if not ids:
-        return cells
-    for row in reader.rows(last_runs(reader, ids, CELLS)):
-        took = seconds_taken(row.status, row.started_at, row.finished_at)
-        cells[row.definition_id].insert(0, record(Cell, row, took=took))
-    return cells
+def _cell(run: Row[Any]) -> Cell:
+    took = seconds_taken(run.status, run.started_at, run.finished_at)
+    return record(Cell, run, took=took)
 
 
 def last_runs(
     reader: Reader, ids: Sequence[int], number: int, until: datetime | None = None
-) -> Query:
-    """Return a SELECT of the latest *number* runs of each definition, newest first.
+) -> dict[int, list[Row[Any]]]:
+    """Return the latest *number* runs of each definition that has some, newest first.
 
     :param until: none that was scheduled later.
     """
+    found: dict[int, list[Row[Any]]] = defaultdict(list)
+    for row in reader.rows(_last_runs(reader, ids, number, until)) if ids else ():
+        found[row.definition_id].append(row)
+    return found
+
+
+def _last_runs(reader: Reader, ids: Sequence[int], number: int, until: datetime | None) -> Query:
     latest = RUNS.alias("latest")
     sooner = () if until is None else (latest.c.scheduled_for <= until,)
     last = (
