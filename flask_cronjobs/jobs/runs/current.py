@@ -111,7 +111,7 @@ class CurrentRun:
             raise PayloadError(str(error)) from None
         self.books = books
         self.to_stop: Callable[[], bool] = lambda: False
-        self.limited: Callable[[float], AbstractContextManager[None]] = nullcontext
+        self.limited: Callable[[float], AbstractContextManager[None]] = lambda _: nullcontext()
         self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
