@@ -16,7 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from .errors import MAX_DELAY
 from .jobs.state import State, state_of
@@ -313,18 +313,7 @@ class StepMethods:
     attempt behind it, on purpose, is an interruption; code that catches ``Exception`` passes it on.
     """
 
-    @overload
-    def step(
-        self,
-        name: str,
-        func: Callable[..., Awaitable[T]],
-        /,
-        *args: Any,
-        timeout: float | timedelta | None = None,
-        **kwargs: Any,
-    ) -> Awaitable[T]: ...
-
-    @overload
+    @given_by_position
     def step(
         self,
         name: str,
@@ -333,18 +322,7 @@ class StepMethods:
         *args: Any,
         timeout: float | timedelta | None = None,
         **kwargs: Any,
-    ) -> T: ...
-
-    @given_by_position
-    def step(
-        self,
-        name: str,
-        func: Callable[..., Any],
-        /,
-        *args: Any,
-        timeout: float | timedelta | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    ) -> T:
         """Call *func*, unless the step *name* of this run has ended; return its result.
 
         :param name: what the step is, such as ``"totals"``.
@@ -364,7 +342,7 @@ class StepMethods:
         """
         from .steps import step
 
-        return step(state_of(), name, func, args, kwargs, timeout)
+        return cast("T", step(state_of(), name, func, args, kwargs, timeout))
 
     @overload
     def each(
@@ -401,9 +379,9 @@ class StepMethods:
 
         The time begins when the run first comes here. No worker is held meanwhile.
         """
-        from .steps import sleep
+        from .steps import pause
 
-        sleep(state_of(), name, delay)
+        pause(state_of(), "sleep", name, delay)
 
     def wait(self, name: str, timeout: float | timedelta = MAX_DELAY) -> JSON:
         """Return the payload of the signal *name*; end this attempt until it comes.
@@ -417,9 +395,9 @@ class StepMethods:
         The attempt does not count, and no worker is held meanwhile. A signal that was sent before
         is there at once.
         """
-        from .steps import wait
+        from .steps import pause
 
-        return wait(state_of(), name, timeout)
+        return pause(state_of(), "wait", name, timeout)
 
     def signal(self, run: JobRun | int | str, name: str, payload: object = True) -> bool:
         """Send a payload to a run that waits for it, or will: in ``db.session``.

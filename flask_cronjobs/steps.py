@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from sqlalchemy.orm import Session
 
@@ -41,8 +41,6 @@ from .registry.options import check_key, check_options
 from .registry.payload import check_payload, close_unrun
 from .types import JSON
 
-T = TypeVar("T")
-
 _WORDS = Words(
     committed="A step called db.session.commit(): its work commits together with its row. Remove "
     "the commit (begin_nested() is fine), or do it between two steps.",
@@ -69,7 +67,8 @@ def step(
 
     :returns: for an async function, an awaitable.
     """
-    seconds = _timeout(timeout)
+    seconds = in_seconds(timeout)
+    check_options([("timeout", seconds)], "step: ")
     if not callable(func):
         raise TypeError(
             f"step({name!r}): the function is of type {type(func).__name__}. Give the function and "
@@ -77,103 +76,86 @@ def step(
         )
     this = _Step(state, "step", name)
     call = partial(func, *args, **kwargs)
-    if inspect.iscoroutinefunction(func):
-        this.needs_loop()
+    if this.awaits(func):
         return _step_async(this, call, seconds)
-    if this.row is not None:
-        return this.row.result
-    with this.opened():
-        if seconds is None:
-            value = call()
-        else:
-            with this.run.known_steps().limited(seconds):
-                value = call()
-        this.result = this.kept(value)
-    return this.result
+    if not this.row.finished:
+        with this.opened(), this.run.limited(seconds or float("inf")):
+            this.end(call())
+    return this.row.result
 
 
 async def _step_async(
     this: _Step, call: Callable[[], Awaitable[object]], seconds: float | None
 ) -> JSON:
-    if this.row is not None:
-        return this.row.result
     import asyncio
 
-    with this.opened():
-        began = time.monotonic()
-        try:
-            value = await asyncio.wait_for(call(), seconds)
-        except asyncio.TimeoutError as error:
-            if seconds is None or time.monotonic() - began < seconds:
-                raise  # The function's own.
-            raise TimedOut(
-                f"the step {this.name!r} ran longer than its timeout of {seconds:g} s"
-            ) from error
-        this.result = this.kept(value)
-    return this.result
+    if not this.row.finished:
+        with this.opened():
+            began = time.monotonic()
+            try:
+                this.end(await asyncio.wait_for(call(), seconds))
+            except asyncio.TimeoutError as error:
+                if seconds is None or time.monotonic() - began < seconds:
+                    raise  # The function's own.
+                raise TimedOut(
+                    f"the step {this.name!r} ran longer than its timeout of {seconds:g} s"
+                ) from error
+    return this.row.result
 
 
-def each(state: State, name: str, next_ids: Callable[[Any], Any]) -> Chunks:
+def each(state: State, name: str, next_ids: Callable[[Any], Any]) -> Any:
     """Return the chunks that *next_ids* gives, each after the last id of the one before."""
     this = _Step(state, "each", name)
-    if inspect.iscoroutinefunction(next_ids):
-        this.needs_loop()
-    return Chunks(this, next_ids)
+    if this.awaits(next_ids):
+        return _AsyncChunks(_chunks(this, next_ids, True))
+    return _chunks(this, next_ids, False)
 
 
-class Chunks:
-    """The chunks of `each`, for ``for`` and for ``async for``.
+def _chunks(this: _Step, next_ids: Callable[[Any], Any], is_async: bool) -> Generator[Any, Any]:
+    """Yield the chunks; if *is_async*, before each what to await and send."""
+    while not this.row.finished:
+        with this.opened():
+            found = next_ids(this.row.result)
+            if chunk := this.chunk((yield found) if is_async else found):
+                yield chunk
+
+
+class _AsyncChunks(AsyncIterator[Any]):
+    """The same for ``async for``.
 
     Python closes an async generator some time after its loop was left. This rolls back at once.
     """
 
-    def __init__(self, this: _Step, next_ids: Callable[[Any], Any]) -> None:
-        self._work = _work_of(this)
-        self._next_ids = next_ids
-
-    def __iter__(self) -> Chunks:
-        return self
-
-    def __next__(self) -> Any:
-        after = next(self._work)
-        try:
-            found = self._next_ids(after)
-        except BaseException as error:
-            self._work.throw(error)
-            raise
-        return self._work.send(found) or next(self._work)
-
-    def __aiter__(self) -> Chunks:
-        return self
+    def __init__(self, chunks: Generator[Any, Any]) -> None:
+        self._chunks = chunks
 
     async def __anext__(self) -> Any:
         try:
-            after = next(self._work)
+            found = next(self._chunks)
             try:
-                found = await self._next_ids(after)
+                ids = await found
             except BaseException as error:
-                self._work.throw(error)
+                self._chunks.throw(error)
                 raise
-            return self._work.send(found) or next(self._work)
+            return self._chunks.send(ids)
         except StopIteration:
             raise StopAsyncIteration from None
 
 
-def _work_of(this: _Step) -> Generator[Any, Iterable[Any]]:
-    """Yield by turns the id after which to go on, and a chunk; in one transaction."""
-    while not this.finished:
-        with this.opened():
-            yield this.chunk((yield this.result))
+def pause(state: State, kind: str, name: str, delay: object) -> JSON:
+    """Return the payload of the signal *name*, if it is there, or if its time, or a sleep's, is up.
 
-
-def sleep(state: State, name: str, delay: object) -> None:
-    """End the attempt, and go on behind this line after *delay*."""
-    _Step(state, "sleep", name).pause(_delay("sleep", delay))
-
-
-def wait(state: State, name: str, timeout: object) -> JSON:
-    """Return the payload of the signal *name*; end the attempt until it comes."""
-    return _Step(state, "wait", name).pause(_delay("wait", timeout))
+    :raises Suspended: it is not. The run is due again when it is.
+    """
+    seconds = in_seconds(delay)
+    if seconds is None:
+        raise TypeError(f"{kind}: the time is None. Give seconds or a timedelta.")
+    check_options([("delay", seconds)], f"{kind}: ")
+    this = _Step(state, kind, name)
+    if not this.row.finished:
+        with this.opened(float(seconds)):
+            pass
+    return this.row.result
 
 
 def signal(state: State, run: object, name: str, payload: object) -> bool:
@@ -199,55 +181,36 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
     return is_first
 
 
-def _timeout(timeout: object) -> float | None:
-    seconds = in_seconds(timeout)
-    check_options([("timeout", seconds)], "step: ")
-    return cast("float | None", seconds)
-
-
-def _delay(what: str, delay: object) -> float:
-    seconds = in_seconds(delay)
-    if seconds is None:
-        raise TypeError(f"{what}: the time is None. Give seconds or a timedelta.")
-    check_options([("delay", seconds)], f"{what}: ")
-    return float(seconds)
-
-
 class _Step:
     """One step, as the handler of an attempt has come to it.
 
-    :param kind: as in its row.
-    :ivar row: its row, if it has ended.
-    :ivar result: what its row is to have.
-    :ivar finished: whether it has ended, or ends with the next commit.
+    :ivar row: its row: as it was found, then as it is to be, and then as it is committed.
     """
 
     def __init__(self, state: State, kind: str, name: str) -> None:
         check_key(f"{kind}: the name", name, 200)
         self.state: State = state
-        self.kind: str = kind
         self.name: str = name
+        self.row: StepRow = StepRow(kind)
         self.run: CurrentRun = _run_of(state, self)
-        self._note_line()
-        row = self._known_rows().get(name)
-        if row is not None and row.kind != kind:
-            raise SetupError(
-                f"{self} has a row that {row.kind}({name!r}) made. Give a changed step a new name."
-            )
-        self.result: JSON = None if row is None else row.result
-        self._chunks = 0 if row is None else row.chunks
-        self.finished: bool = row is not None and row.finished
-        self.row: StepRow | None = row if self.finished else None
         self._session: Session = state.db.session()
+        self._note_line()
+        self.row = self.run.known_steps.rows.get(name, self.row)
+        if self.row.kind != kind:
+            raise SetupError(
+                f"{kind}({name!r}) has a row that {self} made. Give a changed step a new name."
+            )
 
     def __str__(self) -> str:
-        return f"{self.kind}({self.name!r})"
+        return f"{self.row.kind}({self.name!r})"
 
-    def needs_loop(self) -> None:
-        """Refuse an async function where nothing can await it.
+    def awaits(self, func: Callable[..., object]) -> bool:
+        """Return whether *func* is an async function.
 
-        :raises SetupError: no event loop is at work.
+        :raises SetupError: it is, and no event loop is at work.
         """
+        if not inspect.iscoroutinefunction(func):
+            return False
         import asyncio
 
         try:
@@ -257,13 +220,76 @@ class _Step:
                 f"{self} was given an async function in a plain handler. Give a plain function, or "
                 "declare the handler with async def and await the step."
             ) from None
+        return True
 
-    def kept(self, value: object) -> JSON:
-        """Return *value* as a later attempt gets it.
+    def end(self, value: object) -> None:
+        """Let the row have the result *value*.
 
         :raises SetupError: it is a function's body that nobody has run.
         :raises PayloadError: it is not JSON, or too large.
         """
+        self.row = self.row._replace(result=self._kept(value), finished=True)
+
+    def chunk(self, found: Iterable[Any]) -> list[Any]:
+        """Return the ids of the next chunk, and note the last as the place; none ends the step."""
+        ids = list(found)
+        if not ids:
+            self.row = self.row._replace(finished=True)
+            return ids
+        after = self._kept(ids[-1])
+        if after == self.row.result:
+            raise SetupError(
+                f"{self}: the function was given {after!r}, and returned ids up to it again. "
+                "Return those after it, in order."
+            )
+        self.row = self.row._replace(result=after, chunks=self.row.chunks + 1)
+        return ids
+
+    @contextmanager
+    def opened(self, delay: float | None = None) -> Generator[None]:
+        """Commit the work of this block and the step's row together; roll back what raises.
+
+        :param delay: for how many seconds the run waits here.
+        :raises LeaseLost: the run is another worker's by now.
+        :raises Interruption: the step is committed, and the run is to go on later, or is cancelled.
+        """
+        self._check_place()
+        session, began = self._session, time.monotonic()
+        if session.in_transaction():
+            session.commit()
+        self.run.known_steps.at_work = self.name
+        bind = bind_of(session, self.state.db.engine)
+        try:
+            with isolated(session, bind):
+                with guarded(session, bind, _WORDS, lambda: None):
+                    yield
+                    if self.state.db.session() is not session:
+                        raise AtomicCommit(_REPLACED)
+                with self.run.books.guard():
+                    held = self._commit(time.monotonic() - began, delay)
+        except BaseException:
+            with suppress(Exception):  # What was wrong is to be seen.
+                session.rollback()
+            raise
+        finally:
+            self.run.known_steps.at_work = None
+        self._go_on(held)
+
+    def _note_line(self) -> None:
+        frame = inspect.currentframe()
+        while frame and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
+            frame = frame.f_back
+        line = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "?"
+        lines = self.run.known_steps.lines
+        if self.name in lines:
+            raise SetupError(
+                f"The step {self.name!r} is there twice in this attempt: {lines[self.name]}, and "
+                f"{line}. Give each its own name; in a loop, one with the id in it."
+            )
+        lines[self.name] = line
+
+    def _kept(self, value: object) -> JSON:
+        """Return *value* as a later attempt gets it."""
         if what := close_unrun(value):
             raise SetupError(f"{self}: the function returned {what}, of which no line was run.")
         try:
@@ -275,64 +301,11 @@ class _Step:
             ) from None
         return cast("JSON", json.loads(json_text(kept)))
 
-    def chunk(self, found: Iterable[Any]) -> list[Any]:
-        """Return the ids of the next chunk, and note the last as the place; none ends the step."""
-        ids = list(found)
-        if not ids:
-            self.finished = True
-            return ids
-        after = self.kept(ids[-1])
-        if after == self.result:
+    def _check_place(self) -> None:
+        """Refuse a step that is called inside another, or with work that it would commit."""
+        if (other := self.run.known_steps.at_work) is not None:
             raise SetupError(
-                f"{self}: the function was given {after!r}, and returned ids up to it again. "
-                "Return those after it, in order."
-            )
-        self.result, self._chunks = after, self._chunks + 1
-        return ids
-
-    @contextmanager
-    def opened(self) -> Generator[None]:
-        """Commit the work of this block and the step's row together.
-
-        :raises LeaseLost: the run is another worker's by now; all is rolled back.
-        :raises Interruption: the step has ended, and the run is to go on later, or is cancelled.
-        """
-        began = time.monotonic()
-        with self._transaction() as bind:
-            with guarded(self._session, bind, _WORDS, lambda: None):
-                yield
-                if self.state.db.session() is not self._session:
-                    raise AtomicCommit(_REPLACED)
-            with self.run.books.guard():
-                held = self._end(time.monotonic() - began)
-        self._go_on(held)
-
-    def pause(self, seconds: float) -> JSON:
-        """Return the result, once the time is over or the signal there.
-
-        :raises Suspended: neither is so. The run is due again when it is.
-        """
-        if self.row is not None:
-            return self.row.result
-        with self._transaction(), self.run.books.guard():
-            failpoints.reach("before-wait")
-            row = steps.pause(self._connection(), self.run.claim, self.name, self.kind, seconds)
-            held = self._commit(row, until=self.name if row and not row.finished else None)
-            assert row is not None
-            failpoints.reach("after-wait")
-        if not row.finished:
-            what = "sleeps" if self.kind == "sleep" else "waits for a signal"
-            raise Suspended(f"it {what}: {self.name}")
-        self._go_on(held)
-        return row.result
-
-    @contextmanager
-    def _transaction(self) -> Generator[Any]:
-        """Give the session a transaction for this step; roll back if the block raises."""
-        known, session = self.run.known_steps(), self._session
-        if known.at_work is not None:
-            raise SetupError(
-                f"{self} is called while the step {known.at_work!r} is at work. Steps stand one "
+                f"{self} is called while the step {other!r} is at work. Steps stand one "
                 "behind the other: call the function directly, or call the step behind that one."
             )
         if left := uncommitted(self.state.db):
@@ -340,50 +313,28 @@ class _Step:
                 f"{self} begins with uncommitted work in db.session: {left}. Another attempt would "
                 "do it again. Commit it, or do it in a step."
             )
-        if session.in_transaction():
-            session.commit()
-        known.at_work = self.name
-        bind = bind_of(session, self.state.db.engine)
-        try:
-            with isolated(session, bind):
-                yield bind
-        except BaseException:
-            with suppress(Exception):  # What was wrong is to be seen.
-                session.rollback()
-            raise
-        finally:
-            known.at_work = None
 
-    def _end(self, seconds: float) -> Any:
-        """Write the row of what is done, and commit."""
-        is_free = steps.write(
-            *(self._connection(), self.run.claim, self.name, self.kind, self.result),
-            chunks=self._chunks,
-            finished=self.finished or self.kind == "step",
-            seconds=seconds,
-        )
-        chunk = f", chunk {self._chunks}" if self._chunks else ""
-        held = self._commit(is_free, self.name + chunk)
-        failpoints.reach("after-step")
-        return held
-
-    def _connection(self) -> Any:
-        return writing_connection(self._session)
-
-    def _commit(self, is_free: object, message: str | None = None, until: str | None = None) -> Any:
-        """Commit if the run is still ours, and the name was free; return what `hold` found."""
-        shown = message if self.run.reported is None else None
-        held = steps.hold(self._connection(), self.run.claim, shown, until)
+    def _commit(self, seconds: float, delay: float | None) -> Any:
+        """Commit if the run is still ours and the name was free; return what `hold` found."""
+        failpoints.reach(f"before-{self.row.kind}")
+        connection, claim = writing_connection(self._session), self.run.claim
+        row = steps.write(connection, claim, self.name, self.row, seconds, delay)
+        held = steps.hold(connection, claim, row, self._message())
         if held is None:
             raise LeaseLost(f"{self}: the lease was lost before the commit; all is rolled back")
-        if not is_free:
+        if row is None:
             raise SetupError(f"{self} has the name of a signal, or of a step that has ended since.")
-        failpoints.reach("before-step")
         self._session.commit()
-        self.run.claim = self.run.claim._replace(
-            max_attempts=held.max_attempts, forgiven=held.forgiven
-        )
+        self.row = row
+        self.run.claim = claim._replace(max_attempts=held.max_attempts, forgiven=held.forgiven)
+        failpoints.reach(f"after-{self.row.kind}")
         return held
+
+    def _message(self) -> str | None:
+        """Return what to show as progress, unless the handler reports its own."""
+        if self.run.reported is not None:
+            return None
+        return f"{self.name}, chunk {self.row.chunks}" if self.row.chunks else self.name
 
     def _go_on(self, held: Any) -> None:
         """Return if the attempt is to go on.
@@ -392,29 +343,11 @@ class _Step:
         """
         if held.cancel_requested_at is not None:
             raise Cancelled("cancelled by an operator while it ran")
-        if held.paused or self.run.known_steps().to_stop():
+        if self.row.waits:
+            raise Suspended(f"it {steps.WAITS[self.row.kind]}: {self.name}")
+        if held.paused or self.run.to_stop():
             why = "its task or queue is paused" if held.paused else "its worker is to end"
             raise Suspended(f"{why}, so it was given back at the end of a step")
-
-    def _known_rows(self) -> dict[str, StepRow]:
-        known = self.run.known_steps()
-        if known.rows is None:
-            with self.run.books_here() as books:
-                known.rows = steps.read(books, self.run.id)
-        return known.rows
-
-    def _note_line(self) -> None:
-        frame = inspect.currentframe()
-        while frame and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
-            frame = frame.f_back
-        line = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "?"
-        before = self.run.known_steps().lines.get(self.name)
-        if before is not None:
-            raise SetupError(
-                f"The step {self.name!r} is there twice in this attempt: {before}, and {line}. "
-                "Give each its own name; in a loop, one with the id in it."
-            )
-        self.run.known_steps().lines[self.name] = line
 
 
 def _run_of(state: State, this: _Step) -> CurrentRun:

@@ -7,7 +7,7 @@ writes a row and its run does so in this order, a step and a signal alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -24,75 +24,101 @@ from ..types import JSON, Claim, stored_json
 FORGIVEN = 1000
 
 
-class StepRow(NamedTuple):
-    """A row of ``job_steps``, as an attempt finds it.
+#: What a run does at a step that has not ended, by the step's kind.
+WAITS = {"sleep": "sleeps", "wait": "waits for a signal"}
 
+
+class StepRow(NamedTuple):
+    """A row of ``job_steps``, as an attempt finds it, or makes it.
+
+    :ivar result: as of the column.
     :ivar finished: whether the attempt passes it.
+    :ivar due_at: until when the run waits at it, as the database says it.
     """
 
     kind: str
-    result: JSON
-    chunks: int
-    finished: bool
+    result: JSON = None
+    chunks: int = 0
+    finished: bool = False
+    due_at: Any = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the run waits at it."""
+        return not self.finished and self.kind in WAITS
 
 
-def read(books: Bookkeeping, run_id: int) -> dict[str, StepRow]:
-    """Return the steps of a run, by name."""
+@dataclass
+class AttemptSteps:
+    """What an attempt knows of its run's durable steps.
+
+    :ivar rows: those that were there before, by name.
+    :ivar lines: where the handler has come to each step, by name.
+    :ivar at_work: the step whose work goes on.
+    """
+
+    rows: dict[str, StepRow]
+    lines: dict[str, str] = field(default_factory=dict[str, str])
+    at_work: str | None = None
+
+
+def read(books: Bookkeeping, run_id: int) -> AttemptSteps:
+    """Return the steps of a run."""
     rows = books.rows(of_run(books.dialect), {"run_id": run_id})
-    return {row.name: _step_row(row) for row in rows}
+    return AttemptSteps({row.name: _step_row(row) for row in rows})
 
 
 def write(
     connection: Connection,
     claim: Claim,
     name: str,
-    kind: str,
-    result: JSON,
-    *,
-    chunks: int = 0,
-    finished: bool = True,
+    row: StepRow,
     seconds: float = 0.0,
-) -> bool:
-    """Write the row of a step that has ended, or of a chunk; return whether the name was free.
+    delay: float | None = None,
+) -> StepRow | None:
+    """Write *row* of a step that has ended, of a chunk, or of a pause; return what is there then.
+
+    A pause has ended if its time is over, or the signal was there first.
 
     :param seconds: for how long it was at work.
+    :param delay: for how many seconds the run waits, counted from the first time.
+    :returns: None if the name is taken.
     """
     values = {
-        **_of(claim, name, kind),
-        "result": None if result is None else json_text(result),
-        "chunks": chunks,
-        "finished": finished,
+        "run_id": claim.id,
+        "name": name,
+        "kind": row.kind,
+        "result": None if row.result is None else json_text(row.result),
+        "chunks": row.chunks,
+        "attempt": claim.attempt,
+        "worker": claim.token,
+        "finished": row.finished,
         "since": -seconds,
+        "delay": delay,
     }
-    return connection.execute(_write(dialect_of(connection.engine)), values).first() is not None
-
-
-def pause(
-    connection: Connection, claim: Claim, name: str, kind: str, seconds: float
-) -> StepRow | None:
-    """Write that the run sleeps, or waits; return the row, or None if the name is taken.
-
-    It is finished if the time is over, or the signal was there first.
-    """
-    values = {**_of(claim, name, kind), "seconds": seconds}
-    row = connection.execute(_pause(dialect_of(connection.engine)), values).one_or_none()
-    return None if row is None else _step_row(row)
+    written = connection.execute(_write(dialect_of(connection.engine)), values).one_or_none()
+    return None if written is None else _step_row(written)
 
 
 def hold(
-    connection: Connection, claim: Claim, message: str | None = None, until: str | None = None
+    connection: Connection, claim: Claim, row: StepRow | None = None, message: str | None = None
 ) -> Any:
     """Lock the run's row until the commit, if *claim* still holds it; None if it does not.
 
-    An attempt in which a step has ended does not count, nor do those before it.
+    An attempt in which a step has ended does not count, nor do those before it. If the run waits
+    at *row*, it is due when that is; that is no progress.
 
     :param message: shown as the run's progress.
-    :param until: the step that the run waits for from now on; then the attempt is no progress.
     :returns: what counts, whether a cancel was requested, and whether its task or queue is paused.
     """
-    values = {"id": claim.id, "token": claim.token, "message": clean(message), "name": until}
-    statement = holding(dialect_of(connection.engine), until is not None)
-    return connection.execute(statement, values).one_or_none()
+    due_at = row.due_at if row is not None and row.waits else None
+    values = {
+        "id": claim.id,
+        "token": claim.token,
+        "message": clean(message) if due_at is None else None,
+        "due_at": due_at,
+    }
+    return connection.execute(holding(dialect_of(connection.engine)), values).one_or_none()
 
 
 def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> bool:
@@ -115,23 +141,17 @@ def run_with(connection: Connection, run: int | str) -> int | None:
     return found
 
 
-def _of(claim: Claim, name: str, kind: str) -> dict[str, object]:
-    return {
-        "run_id": claim.id,
-        "name": name,
-        "kind": kind,
-        "attempt": claim.attempt,
-        "worker": claim.token,
-    }
-
-
 def _step_row(row: Any) -> StepRow:
-    return StepRow(row.kind, stored_json(row.result), row.chunks, row.finished_at is not None)
+    finished = row.finished_at is not None
+    return StepRow(row.kind, stored_json(row.result), row.chunks, finished, row.due_at)
 
 
 def _columns(d: Dialect) -> str:
     result = d.unparsed("job_steps.result")
-    return f"job_steps.kind, {result} AS result, job_steps.chunks, job_steps.finished_at"
+    return f"""
+        job_steps.kind, {result} AS result, job_steps.chunks, job_steps.finished_at,
+        job_steps.due_at
+    """
 
 
 @lru_cache(maxsize=2)
@@ -140,58 +160,36 @@ def of_run(d: Dialect) -> TextClause:
     return text(f"SELECT name, {_columns(d)} FROM job_steps WHERE run_id = :run_id")
 
 
-def _insert(d: Dialect, values: Mapping[str, str]) -> str:
-    own = {"run_id": "bigint", "name": "text", "kind": "text", "attempt": "int", "worker": "text"}
-    columns = {**{each: d.typed(f":{each}", kind) for each, kind in own.items()}, **values}
-    return f"INSERT INTO job_steps ({', '.join(columns)}) VALUES ({', '.join(columns.values())})"
-
-
 @lru_cache(maxsize=2)
 def _write(d: Dialect) -> TextClause:
+    delay = d.typed(":delay", "double precision")
     values = {
+        **{each: f":{each}" for each in ("run_id", "name", "kind", "chunks", "attempt", "worker")},
         "result": d.json("CAST(:result AS text)"),
-        "chunks": ":chunks",
         "started_at": d.clock_after(":since"),
+        "due_at": f"CASE WHEN {delay} IS NOT NULL THEN {d.clock_after(delay)} END",
         "finished_at": f"CASE WHEN {d.typed(':finished', 'boolean')} THEN {d.clock} END",
     }
-    changed = ("result", "chunks", "attempt", "worker", "finished_at")
+    # A wait's row may have come with its signal; then it keeps what that says.
+    is_over = f"CASE WHEN job_steps.due_at <= {d.clock} THEN {d.clock} END"
     return text(f"""
-    {_insert(d, values)}
+    INSERT INTO job_steps ({", ".join(values)}) VALUES ({", ".join(values.values())})
     ON CONFLICT (run_id, name) DO UPDATE
-    SET {", ".join(f"{name} = excluded.{name}" for name in changed)}
-    WHERE job_steps.kind = excluded.kind AND job_steps.finished_at IS NULL
-    RETURNING id
-    """)
-
-
-@lru_cache(maxsize=2)
-def _pause(d: Dialect) -> TextClause:
-    values = {"started_at": d.clock, "due_at": d.clock_after(":seconds")}
-    over = f"CASE WHEN job_steps.due_at <= {d.clock} THEN {d.clock} END"
-    return text(f"""
-    {_insert(d, values)}
-    ON CONFLICT (run_id, name) DO UPDATE
-    SET attempt = excluded.attempt, worker = excluded.worker,
+    SET attempt = excluded.attempt, worker = excluded.worker, chunks = excluded.chunks,
+        result = COALESCE(excluded.result, job_steps.result),
         due_at = COALESCE(job_steps.due_at, excluded.due_at),
-        finished_at = COALESCE(job_steps.finished_at, {over})
+        finished_at = COALESCE(job_steps.finished_at, excluded.finished_at, {is_over})
     WHERE job_steps.kind = excluded.kind
+        AND (job_steps.kind = 'wait' OR job_steps.finished_at IS NULL)
     RETURNING {_columns(d)}
     """)
 
 
-@lru_cache(maxsize=4)
-def holding(d: Dialect, waits: bool) -> TextClause:
-    """Return the statement of `hold`.
-
-    :param waits: whether the run waits from now on.
-    """
-    # The due time of its row: a signal that comes from now on finds both as they are.
-    due = "(SELECT due_at FROM job_steps WHERE run_id = :id AND name = :name)"
-    counts = f"attempts > forgiven AND attempts <= {FORGIVEN}"
-    forgiven = f"""
-        max_attempts = max_attempts + CASE WHEN {counts} THEN attempts - forgiven ELSE 0 END,
-        forgiven = CASE WHEN {counts} THEN attempts ELSE forgiven END
-    """
+@lru_cache(maxsize=2)
+def holding(d: Dialect) -> TextClause:
+    """Return the statement of `hold`."""
+    due_at = d.typed(":due_at", "timestamptz")
+    counts = f"{due_at} IS NULL AND attempts > forgiven AND attempts <= {FORGIVEN}"
     paused = """
         (SELECT count(*) FROM job_pauses
          WHERE (kind = 'task' AND name = job_runs.job_type)
@@ -202,7 +200,9 @@ def holding(d: Dialect, waits: bool) -> TextClause:
     return text(f"""
     UPDATE job_runs SET
         progress_message = COALESCE({d.typed(":message", "text")}, progress_message),
-        {f"run_at = {due}" if waits else forgiven}
+        run_at = COALESCE({due_at}, run_at),
+        max_attempts = max_attempts + CASE WHEN {counts} THEN attempts - forgiven ELSE 0 END,
+        forgiven = CASE WHEN {counts} THEN attempts ELSE forgiven END
     WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE
     RETURNING max_attempts, forgiven, cancel_requested_at,
         {paused} AS paused

@@ -184,17 +184,18 @@ def _refuse_method(func: Callable[..., object]) -> None:
         )
 
 
-def given_by_position(once: M) -> M:
-    """Say how to call *once* where Python would only say that its key and function are missing."""
+def given_by_position(method: M) -> M:
+    """Say how to call *method* where Python would only say that a name and function are missing."""
+    name = getattr(method, "__name__", "")
 
-    @wraps(once)
+    @wraps(method)
     def call(self: object, /, *given: Any, **kwargs: Any) -> Any:
         if len(given) < 2:
             raise TypeError(
-                "once() takes the key and the function by position: once('mail:5', send, to=…). "
-                "What is given by name, also key= and func=, is an argument of the function."
+                f"{name}() takes a text and the function by position: {name}('mail:5', send, "
+                "to=…). What is given by name, also func=, is an argument of the function."
             )
-        return once(self, *given, **kwargs)
+        return method(self, *given, **kwargs)
 
     return cast("M", call)
 

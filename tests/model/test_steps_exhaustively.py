@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs import steps
+from flask_cronjobs.jobs.steps import StepRow
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.kit import Kit
 
@@ -118,7 +119,7 @@ class Store:
         if do == "claim":
             self.kit.sql("UPDATE job_runs SET run_at = created_at WHERE id = :id", id=self.id)
             self.held = self.claims[worker] = self.kit.claim_one()
-            self.at[worker] = len(steps.read(self.kit.books, self.id)) + 1
+            self.at[worker] = len(steps.read(self.kit.books, self.id).rows) + 1
         elif do == "step":
             self.step(worker)
         elif do == "expire":
@@ -133,8 +134,8 @@ class Store:
         with Session(self.kit.engine) as session:
             session.execute(text("INSERT INTO work VALUES (:name)"), {"name": name})
             connection = session.connection()
-            steps.write(connection, claim, name, "step", None)
-            if steps.hold(connection, claim) is not None:
+            row = steps.write(connection, claim, name, StepRow("step", finished=True))
+            if steps.hold(connection, claim, row) is not None:
                 session.commit()
                 self.at[worker] += 1
 

@@ -246,7 +246,7 @@ def atomic_entry(label: str) -> None:
 
 @jobs.task(retry=AGAIN)
 def close_month(steps: int, chunks: int) -> list[int]:
-    """Insert an `Entry` in each of so many steps and chunks; then sleep, and wait for a signal."""
+    """Insert an `Entry` in each of so many steps and chunks; then wait for a signal, and sleep."""
 
     def insert(label: str) -> int:
         db.session.add(Entry(label=label, run_id=current_run.id))
@@ -258,8 +258,8 @@ def close_month(steps: int, chunks: int) -> list[int]:
         insert(f"c{number}")
     jobs.signal(current_run.id, "go", "gone")
     db.session.commit()
-    jobs.sleep("nap", 0)
     assert jobs.wait("go") == "gone"
+    jobs.sleep("nap", 0)
     return done
 
 

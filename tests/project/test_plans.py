@@ -169,9 +169,7 @@ CASES = {
     "count of their steps": Case(lambda d: few_steps(d), ("uq_job_steps_name",), ("job_steps",),
                                  (("most", 10_000),)),
     "steps of a run": Case(lambda d: of_run(d).text, ("uq_job_steps_name",), ("job_steps",)),
-    "end of a step": Case(lambda d: holding(d, waits=False).text, ("pk_job_runs",)),
-    "begin of a wait": Case(lambda d: holding(d, waits=True).text,
-                            ("pk_job_runs", "uq_job_steps_name")),
+    "end of a step": Case(lambda d: holding(d).text, ("pk_job_runs",)),
     "old hours": Case(lambda d: oldest(d, HOURS), ("uq_job_hours_hour",), ("one", "job_hours")),
     "runs of an hour": Case(lambda d: ended_in_hour(d).text,
                             ("ix_job_runs_finished", "ix_job_runs_dead")),
@@ -195,8 +193,8 @@ def parameters(d: Dialect) -> dict[str, Any]:
         "slots": json.dumps([slot]), "plans": json.dumps([watermark]),
         "declared": d.array(()), "chunk": 500, "all": False, "near": NEAR, "some": SOME,
         "start": "2026-11-18 09:00:00+00", "end": "2026-11-18 10:00:00+00",
-        "place": d.earliest, "id": 7, "attempt": 3, "run_id": 7, "name": "step", "message": None,
-        **dict.fromkeys(("worker", "host", "version", "app", "queues")), "pid": 7,
+        "place": d.earliest, "id": 7, "attempt": 3, "run_id": 7, "name": "step",
+        **dict.fromkeys(("message", "due_at", "worker", "host", "version", "app", "queues")), "pid": 7,
         **dict.fromkeys(("listening", "resident"), False),
     }  # fmt: skip
 

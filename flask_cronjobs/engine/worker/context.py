@@ -18,7 +18,7 @@ from flask import Flask
 from ...db.connection import Bookkeeping
 from ...errors import AtomicCommit, DatabaseTrouble, PayloadError
 from ...jobs import orders
-from ...jobs.runs.current import AttemptSteps, CurrentRun, Output, running
+from ...jobs.runs.current import CurrentRun, Output, running
 from ...jobs.state import State
 from ...log import log_run, logger
 from ...registry.handler import Handler
@@ -81,13 +81,10 @@ class RunnerContext:
         """
         state = self.state
         run = CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
-        run.new_steps = self._new_steps
+        run.to_stop, run.limited = self.to_stop, self.interrupter.within
         if handler.keeps_output:
             run.output = Output()
         return run
-
-    def _new_steps(self) -> AttemptSteps:
-        return AttemptSteps(self.to_stop, self.interrupter.within)
 
     def note_end(self, run: CurrentRun) -> None:
         """Let the keeper write how far *run*'s handler came, and what it said.

@@ -22,7 +22,7 @@ from ...types import JSON, BatchCounts, Claim
 
 if TYPE_CHECKING:
     from ...db.connection import Bookkeeping
-    from ..steps import StepRow
+    from ..steps import AttemptSteps
 
 
 #: Progress is written at most this often, in seconds, and once more when the handler ends.
@@ -72,28 +72,6 @@ class Output:
         return "".join(tuple(self._pieces))
 
 
-class AttemptSteps:
-    """What an attempt knows of its run's durable steps.
-
-    :ivar rows: the steps that were there before, by name; None until the first is asked for.
-    :ivar lines: where the handler has come to each step, by name.
-    :ivar at_work: the step whose work goes on.
-    :ivar to_stop: returns whether the run is to be given back at the end of a step.
-    :ivar limited: makes a context in which a plain handler is interrupted after so many seconds.
-    """
-
-    def __init__(
-        self,
-        to_stop: Callable[[], bool] = lambda: False,
-        limited: Callable[[float], AbstractContextManager[None]] = lambda seconds: nullcontext(),
-    ) -> None:
-        self.rows: dict[str, StepRow] | None = None
-        self.lines: dict[str, str] = {}
-        self.at_work: str | None = None
-        self.to_stop = to_stop
-        self.limited = limited
-
-
 class CurrentRun:
     """The run that a handler works on.
 
@@ -103,14 +81,14 @@ class CurrentRun:
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
     :param default_timezone: the time zone of runs that no definition made.
-    :ivar new_steps: makes what is known of its durable steps, where a handler first asks for that.
+    :ivar to_stop: returns whether the run is to be given back at the end of a step.
+    :ivar limited: makes a context in which a plain handler is interrupted after so many seconds.
     :ivar output: holds what the handler prints and logs, if that is kept.
     :raises PayloadError: the run's row cannot be read.
     """
 
     output: Output | None = None
-    # As defaults of the class, which cost a run nothing: hardly any has steps or reports progress.
-    _known_steps: AttemptSteps | None = None
+    # As defaults of the class, which cost a run nothing: hardly any reports progress.
     _requested_at = -math.inf
     # The last progress, which the handler's thread sets, and the one that the keeper's wrote.
     _reported: Progress | None = None
@@ -132,17 +110,12 @@ class CurrentRun:
         except ValueError as error:
             raise PayloadError(str(error)) from None
         self.books = books
-        self.new_steps: Callable[[], AttemptSteps] = AttemptSteps
+        self.to_stop: Callable[[], bool] = lambda: False
+        self.limited: Callable[[float], AbstractContextManager[None]] = lambda _: nullcontext()
         self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
         self._default_timezone = default_timezone
-
-    def known_steps(self) -> AttemptSteps:
-        """Return what is known of its durable steps."""
-        if self._known_steps is None:
-            self._known_steps = self.new_steps()
-        return self._known_steps
 
     @property
     def id(self) -> int:
@@ -211,6 +184,14 @@ class CurrentRun:
 
         with self.books_here() as books:
             return ended_for(books, self.id)
+
+    @cached_property
+    def known_steps(self) -> AttemptSteps:
+        """What this attempt knows of its run's durable steps, read when first asked for."""
+        from ..steps import read
+
+        with self.books_here() as books:
+            return read(books, self.id)
 
     @cached_property
     def _definition(self) -> tuple[str | None, str]:

@@ -292,7 +292,11 @@ def uncommitted(db: SQLAlchemy, jobs: CronJobs) -> None:
 
 
 def no_function(db: SQLAlchemy, jobs: CronJobs) -> None:
-    jobs.step("totals", None)  # type: ignore[call-overload]
+    jobs.step("totals", None)  # type: ignore[arg-type]
+
+
+def no_arguments(db: SQLAlchemy, jobs: CronJobs) -> None:
+    jobs.step("totals")  # type: ignore[call-arg]
 
 
 def no_json(db: SQLAlchemy, jobs: CronJobs) -> None:
@@ -300,7 +304,7 @@ def no_json(db: SQLAlchemy, jobs: CronJobs) -> None:
 
 
 def unawaited(db: SQLAlchemy, jobs: CronJobs) -> None:
-    jobs.step("totals", asyncio.sleep, 0)
+    jobs.step("totals", asyncio.sleep, 0)  # type: ignore[unused-coroutine]
 
 
 def the_same_ids(db: SQLAlchemy, jobs: CronJobs) -> None:
@@ -320,6 +324,7 @@ def no_name(db: SQLAlchemy, jobs: CronJobs) -> None:
         (twice, "The step 'same' is there twice in this attempt: "),
         (uncommitted, "step('totals') begins with uncommitted work in db.session: 1 INSERT"),
         (no_function, "step('totals'): the function is of type NoneType."),
+        (no_arguments, "step() takes a text and the function by position: step('mail:5', send"),
         (no_json, "step('totals') cannot keep its result"),
         (unawaited, "step('totals') was given an async function in a plain handler."),
         (the_same_ids, "each('invoices'): the function was given 1, and returned ids up to it"),
