@@ -194,7 +194,8 @@ def parameters(d: Dialect) -> dict[str, Any]:
         "declared": d.array(()), "chunk": 500, "all": False, "near": NEAR, "some": SOME,
         "start": "2026-11-18 09:00:00+00", "end": "2026-11-18 10:00:00+00",
         "place": d.earliest, "id": 7, "attempt": 3, "run_id": 7, "name": "step",
-        **dict.fromkeys(("message", "due_at", "worker", "host", "version", "app", "queues")), "pid": 7,
+        **dict.fromkeys(("worker", "host", "version", "app", "queues", "message", "due_at")),
+        "pid": 7,
         **dict.fromkeys(("listening", "resident"), False),
     }  # fmt: skip
 
