@@ -22,7 +22,7 @@ from ..schedule import Schedule
 from ..schedule.cron_text import parse_zone
 from .definitions.views import HORIZON, last_runs
 from .humanize import parse_age
-from .reader import DEFINITIONS, RUNS, Count, Query, Reader, Source, reading
+from .reader import DEFINITIONS, RUNS, Count, Query, Reader, Source, capped, count_of, reading
 from .runs.list import seconds_taken
 from .waiting import first_due
 
@@ -111,7 +111,7 @@ class Agenda:
     """What ran from *start* on, and what will run until *end*.
 
     :ivar lanes: by when they run next.
-    :ivar more: whether there are more definitions.
+    :ivar more: whether there are more definitions; *total* says how many.
     :ivar workers: how many processes a tick runs; more definitions than that wait for each other.
     """
 
@@ -120,6 +120,7 @@ class Agenda:
     now: datetime
     lanes: tuple[Lane, ...]
     more: bool
+    total: Count
     delayed: tuple[Delayed, ...]
     collisions: tuple[Collision, ...]
     clock_changes: tuple[ClockChange, ...]
@@ -145,7 +146,7 @@ def span_of(now: datetime, zone: str, start: str | None = None, end: str | None 
     :raises ValueError: with what is wrong, and what to write.
     """
     now = now.astimezone(timezone.utc)
-    until, since = _moment(end or "12h", zone), _moment(start or "12h", zone)
+    until, since = moment_of(end or "12h", zone), moment_of(start or "12h", zone)
     if isinstance(until, Schedule):
         until = until.next_after(now) or now
     until = min(now + until if isinstance(until, timedelta) else until, now + MOST)
@@ -157,8 +158,12 @@ def span_of(now: datetime, zone: str, start: str | None = None, end: str | None 
     return Span(since, until, zone)
 
 
-def _moment(given: str, zone: str) -> datetime | timedelta | Schedule:
-    """Return the moment, the distance from now, or the time of each day that *given* says."""
+def moment_of(given: str, zone: str) -> datetime | timedelta | Schedule:
+    """Return the moment, the distance from now, or the time of each day that *given* says.
+
+    :param zone: the time zone of a text that names none.
+    :raises ValueError: with what to write instead.
+    """
     age = parse_age(given)
     if age is not None:
         return min(timedelta(seconds=age), MOST)
@@ -189,6 +194,7 @@ def read_agenda(source: Source, span: Span | None = None) -> Agenda:
             now=reader.now,
             lanes=lanes,
             more=len(found) > LANES,
+            total=count_of(found[0].number if found else 0),
             delayed=tuple(_delayed(reader, max(start, reader.now), end)),
             collisions=tuple(_collisions(lanes, workers)),
             clock_changes=tuple(
@@ -235,9 +241,9 @@ def _slots(row: Row[Any], now: datetime) -> Iterator[NextRun]:
 def _definitions(reader: Reader, limit: int) -> Sequence[Row[Any]]:
     """Return definitions that are scheduled, by when they run next."""
     names = ("id", "name", "job_type", "schedule", "timezone", "next_run_at")
+    scheduled: Query = select(*(DEFINITIONS.c[name] for name in names)).where(text(SCHEDULED))
     return reader.rows(
-        select(*(DEFINITIONS.c[name] for name in names))
-        .where(text(SCHEDULED))
+        scheduled.add_columns(capped(scheduled).label("number"))
         .order_by(DEFINITIONS.c.next_run_at)
         .limit(limit)
     )
