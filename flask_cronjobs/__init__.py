@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
 __all__ = [
     "AtomicCommit",
     "Batch",
@@ -86,6 +84,7 @@ if TYPE_CHECKING:
     )
     from .extension import CronJobs
     from .jobs.runs.current import CurrentRun, current_run, in_run
+    from .log import __version__ as __version__
     from .registry.options import NewRun
     from .registry.retry import Retry
     from .schedule import Schedule
@@ -112,11 +111,12 @@ else:
         "Retry": "registry.retry",
         "Schedule": "schedule",
         "Task": "task",
+        "__version__": "log",
         **dict.fromkeys(("BatchCounts", "RunIds", "TickReport"), "types"),
     }
 
     def __getattr__(name):
-        if name not in __all__:
+        if name not in (*__all__, *_MODULES):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 

@@ -17,8 +17,8 @@ from .db.transactions import begin_before_savepoints, end_interrupted_transactio
 from .errors import SetupError
 from .jobs.runs.uncommitted import watch_commits
 from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
+from .methods import OperatorMethods, StepMethods
 from .models.copies import add_tables, table_of_its_own
-from .operator_api import OperatorMethods
 from .registry import Declaration, Registry, name_of
 from .registry.options import SCHEDULE_OPTIONS, AroundHook, EnqueueOptions, TaskOptions
 from .registry.retry import Retry, RetryCallable
@@ -31,7 +31,6 @@ from .registry.validation import (
     given_by_position,
     task_options,
 )
-from .step_api import StepMethods
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 

@@ -76,6 +76,9 @@ class Outage:
 LEASE_LOST = "lease lost"
 
 
+__version__ = "0.1.0"
+
+
 def worker_name() -> str:
     """Return this process's name, with which its tokens begin: ``host:pid``."""
     return f"{socket.gethostname()}:{os.getpid()}"

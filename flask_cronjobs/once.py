@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar, cast
 from flask import Flask
 from sqlalchemy.exc import OperationalError
 
-from . import failpoints
+from .db import failpoints
 from .db.connection import Bookkeeping
 from .db.dialect import json_text
 from .db.transactions import refusing_own_lock, session_holds_lock

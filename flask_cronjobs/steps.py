@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 
 from sqlalchemy.orm import Session
 
-from . import failpoints
 from .config import in_seconds
+from .db import failpoints
 from .db.dialect import json_text
 from .db.transactions import Words, bind_of, guarded, isolated
 from .errors import (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from .. import failpoints
+from ..db import failpoints
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
 from ..jobs.runs.leases import ended_since, fingerprint, in_brokers, refused

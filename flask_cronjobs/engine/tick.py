@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import __version__, signals
+from .. import signals
 from ..db.connection import Bookkeeping, refuse_shared
 from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
@@ -22,7 +22,7 @@ from ..jobs.history import write_hours
 from ..jobs.runs.claim import ClaimRequest
 from ..jobs.runs.record_and_claim import look_at_queue
 from ..jobs.state import State
-from ..log import logger, worker_name
+from ..log import __version__, logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
 from .alerts import alert

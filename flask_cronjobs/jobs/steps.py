@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
 
-from .. import failpoints
+from ..db import failpoints
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect, dialect_of, json_text
 from ..models.conditions import HOLDS_KEY, RUNNING

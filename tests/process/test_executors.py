@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flask_cronjobs.failpoints import VARIABLE
+from flask_cronjobs.db.failpoints import VARIABLE
 from flask_cronjobs.types import handed_to
 from tests.brokers import Broker
 from tests.process.executor_app import EXECUTOR, ExecutorSite, executor_site

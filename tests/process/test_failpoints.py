@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from flask_cronjobs.failpoints import VARIABLE
+from flask_cronjobs.db.failpoints import VARIABLE
 from tests.failpoints import POINTS
 from tests.process import jobs_app
 from tests.process.support import Site

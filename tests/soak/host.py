@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from flask.cli import ScriptInfo
 
-from flask_cronjobs import failpoints
+from flask_cronjobs.db import failpoints
 from tests.failpoints import POINTS
 from tests.soak import timeline
 from tests.soak.app import BROKER, BUDGET, LEASE, create_app

@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
-from ... import failpoints, signals
+from ... import signals
+from ...db import failpoints
 from ...db.statements import free_frames
 from ...jobs.runs.current import enter_run
 from ...registry.payload import kept_result

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ... import failpoints
+from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
 from ...jobs import orders, rates

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from ... import failpoints
+from ...db import failpoints
 from ...db.connection import Bookkeeping, is_locked
 from ...errors import DatabaseTrouble
 from ...jobs import ticks

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from ... import failpoints, signals
+from ... import signals
+from ...db import failpoints
 from ...db.statements import free_frames
 from ...db.transactions import Words, bind_of, guarded, isolated
 from ...errors import AtomicCommit, CronJobsError, Interruption, LeaseLost, ShuttingDown

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from ... import failpoints
+from ...db import failpoints
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
 from ...db.errors import is_about_the_rows

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 
-from ... import failpoints, signals
+from ... import signals
+from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...db.errors import is_about_the_rows
 from ...errors import CronJobsError, DatabaseTrouble

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ... import failpoints
+from ...db import failpoints
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
 from ...models.conditions import LIVE, LIVE_DEFINED, SCHEDULED

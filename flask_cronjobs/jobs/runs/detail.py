@@ -401,9 +401,8 @@ _OWN = re.compile(
     r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\] (?:
         (?: cli | db | engine | executors | jobs | models | registry | schedule | testing
             | web ) [/\\]
-        | (?: __init__ | batch | config | errors | extension | failpoints | gunicorn
-            | log | once | operator_api | signals | step_api | steps | task | text
-            | types ) \.py )"""
+        | (?: __init__ | batch | config | errors | extension | gunicorn | log | methods
+            | once | signals | steps | task | text | types ) \.py )"""
 )
 
 

@@ -18,8 +18,8 @@ from flask_cronjobs import (
     Snooze,
     TickReport,
     current_run,
-    failpoints,
 )
+from flask_cronjobs.db import failpoints
 from flask_cronjobs.models import JobRun, JobStep
 from flask_cronjobs.testing import travel
 from tests.rows import now, the_run
