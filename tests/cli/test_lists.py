@@ -143,7 +143,7 @@ def test_pause_and_resume(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
     assert "paused" in admin.ok("definitions")
     assert admin.ok("resume", "daily") == "Resumed daily.\n"
     assert admin.ok("resume", "daily") == "Not paused: daily.\n"
-    for kind, name, typo in (("queue", "mail", "mial"), ("task", "send", "snd")):
+    for kind, name, typo in (("queue", "mail", "maill"), ("task", "send", "snd")):
         said = admin.ok("resume", f"--{kind}", typo)
         assert said == f"Not paused: the {kind} {typo}. Did you mean '{name}'?\n"
     assert "Did you mean 'mail'?" in admin.ok("pause", "--queue", "maill")
