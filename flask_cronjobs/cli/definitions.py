@@ -1,15 +1,14 @@
-"""``definitions``, ``remove``, ``pause``, ``resume``, ``agenda``; what is due, for ``tick``."""
+"""``definitions``, ``remove``, ``pause``, ``resume`` and ``agenda``; what is due, for ``tick``."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
 
 import click
 
-from ..jobs.agenda import Agenda, NextRun, Piece, next_runs, read_agenda, span_of
+from ..jobs.agenda import Agenda, Piece, moment_of, next_runs, read_agenda, span_of
 from ..jobs.backlog import Due, due, next_due
 from ..jobs.definitions import actions
 from ..jobs.definitions.actions import Target, only
@@ -17,57 +16,53 @@ from ..jobs.definitions.actions import remove as remove_definition
 from ..jobs.definitions.needs import NEEDS
 from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
 from ..jobs.humanize import duration, late, minute, plural, seconds_since
+from ..jobs.pauses import list_pauses
 from ..jobs.reader import Page, Reader, reading
 from ..jobs.state import State, state_of
-from ..text import one_line, printable
-from .group import JobsGroup, examples
-from .output import command, listing, moment, print_json, print_next, print_page, since, table
-from .params import actor, complete_definitions, complete_tasks, json_option
+from ..text import did_you_mean, one_line, printable, similar_names
+from .group import command
+from .output import Listing, admin_command, list_command, moment, since
+from .params import F, actor, complete_definitions, complete_tasks
 from .terminal import paint
 
-group: JobsGroup = JobsGroup("definitions")
 
-
-@group.command(
-    "definitions",
-    epilog=examples("flask jobs admin definitions", "flask jobs admin definitions --next"),
+@list_command(
+    *("definitions", "flask jobs admin definitions", "flask jobs admin definitions --next"),
+    limit=50,
+    most=200,
+    by="NAME",
 )
 @click.option("--next", "by_time", is_flag=True, help="List the next runs of all, soonest first.")
-@listing(50, most=200, after="NAME")
-def definitions(limit: int, after: str | None, by_time: bool, as_json: bool) -> None:
+def definitions(limit: int, after: str | None, by_time: bool) -> Listing:
     """List definitions with their last runs and next slots; or what runs next."""
+    if by_time and after is not None:
+        raise click.UsageError("--after goes on with the list by name. Leave out --next.")
     if by_time:
-        _print_next_runs(limit, after, as_json)
-        return
+        return _next_runs(limit)
     found = list_definitions(state_of(), DefinitionFilter(sort="name", after=after), limit=limit)
     is_last = found.total == len(found.rows)
-    page = Page(found.rows, None if is_last else found.rows[-1].name, found.now)
-    if as_json:
-        print_json({"definitions": page.rows, "after": page.next})
-        return
-    if not page.rows:
-        click.echo(no_definitions())
-    for row in page.rows:
-        _print(row)
-    print_next(page)
-    if is_last:
-        _print_unscheduled()
+    return Listing(
+        "definitions",
+        Page(found.rows, None if is_last else found.rows[-1].name, found.now),
+        headers=(),
+        cells=map(_described, found.rows),
+        none=no_definitions(),
+        below=list(_unscheduled()) if is_last else (),
+    )
 
 
-def _print_next_runs(limit: int, after: str | None, as_json: bool) -> None:
-    if after is not None:
-        raise click.UsageError("--after goes on with the list by name. Leave out --next.")
+def _next_runs(limit: int) -> Listing:
     with reading(state_of()) as reader:
         page = Page(next_runs(reader, limit), None, reader.now)
+    cells = (
+        (moment(run.at), late(seconds_since(run.at, page.now)), run.definition, run.task)
+        for run in page.rows
+    )
+    headers = ("AT", "", "DEFINITION", "TASK")
+    return Listing("next", page, headers, cells, "No definition is scheduled.", flexible=2)
 
-    def cells(run: NextRun) -> Sequence[object]:
-        return moment(run.at), late(seconds_since(run.at, page.now)), run.definition, run.task
 
-    none = "No definition is scheduled."
-    print_page("next", page, as_json, ("AT", "", "DEFINITION", "TASK"), cells, none, flexible=2)
-
-
-@group.command("remove", epilog=examples("flask jobs admin remove old_report"))
+@admin_command("remove", "flask jobs admin remove old_report")
 @click.argument("name", shell_complete=complete_definitions)
 def remove(name: str) -> None:
     """Remove a definition that the code does not declare.
@@ -90,48 +85,45 @@ def no_definitions() -> str:
     return "No definitions yet: add schedule= to a task; the next tick records it."
 
 
-def _print(row: DefinitionView) -> None:
+def _described(row: DefinitionView) -> str:
     name = click.style(printable(row.name), bold=True)
-    click.echo(f"{name}  {printable(row.schedule)}  {printable(row.timezone)}")
     statuses = Counter(cell.status for cell in row.cells)
     counts = ", ".join(f"{paint(status)} {number}" for status, number in statuses.items())
     took = "" if row.last_seconds is None else f"; the last took {duration(row.last_seconds)}"
     task = "" if row.task == row.name else f"task {printable(row.task)}; "
-    click.echo(f"  {task}last ten: {counts or 'no runs yet'}{took}")
-    for line in _notes(row):
-        click.echo(f"  {line}")
+    return "\n  ".join(
+        (
+            f"{name}  {printable(row.schedule)}  {printable(row.timezone)}",
+            f"{task}last ten: {counts or 'no runs yet'}{took}",
+            *_notes(row),
+        )
+    )
 
 
-def _print_unscheduled() -> None:
+def _unscheduled() -> Iterator[str]:
     jobs = state_of().registry
     scheduled = {declared.handler.name for declared in jobs.declarations.values()}
     names = sorted(jobs.tasks.keys() - scheduled)
     if names:
-        click.echo(f"Tasks without a schedule in the code: {printable(', '.join(names))}")
+        yield f"Tasks without a schedule in the code: {printable(', '.join(names))}"
 
 
-def _notes(row: DefinitionView) -> list[str]:
-    notes: list[str] = []
+def _notes(row: DefinitionView) -> Iterator[str]:
     if row.needs:
         needs = ", ".join(NEEDS[need] for need in row.needs)
-        notes.append(paint("warning", f"needs a person: {needs}"))
+        yield paint("warning", f"needs a person: {needs}")
     if row.broken is not None:
-        notes.append(paint("error", f"broken: {printable(row.broken)}"))
+        yield paint("error", f"broken: {printable(row.broken)}")
     if row.orphaned:
-        notes.append(paint("warning", "this app's code declares no task by that name"))
+        yield paint("warning", "this app's code declares no task by that name")
     elif row.undeclared:
-        notes.append(paint("warning", "this app's code no longer declares it"))
+        yield paint("warning", "this app's code no longer declares it")
     if row.paused_at is not None:
-        notes.append(paint("warning", "paused"))
+        yield paint("warning", "paused")
     if row.next_slots and not (row.orphaned or row.undeclared):
-        slots = ", ".join(f"{slot:%a %Y-%m-%d %H:%M}" for slot in row.next_slots)
-        notes.append(f"next: {slots}")
+        yield f"next: {', '.join(f'{slot:%a %Y-%m-%d %H:%M}' for slot in row.next_slots)}"
     if row.ping is not None:
-        notes.append(f"pings {printable(row.ping)}")
-    return notes
-
-
-F = TypeVar("F", bound=Callable[..., Any])
+        yield f"pings {printable(row.ping)}"
 
 
 def _which(command: F) -> F:
@@ -147,11 +139,8 @@ def _which(command: F) -> F:
     return name(queue(task(command)))
 
 
-@group.command(
-    "pause",
-    epilog=examples(
-        "flask jobs admin pause nightly_report", "flask jobs admin pause --queue reports"
-    ),
+@admin_command(
+    *("pause", "flask jobs admin pause nightly_report", "flask jobs admin pause --queue reports")
 )
 @_which
 def pause(name: str | None, queue: str | None, task: str | None) -> None:
@@ -163,18 +152,16 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
     target = _only(name, queue, task)
     what = _named(target)
     if target.kind == "queue" and target.name not in state_of().queues:
-        click.echo(f"No task of this app's code has {what} by itself.", err=True)
+        hint = _meant(target)
+        click.echo(f"No task of this app's code has {what} by itself.{hint}", err=True)
     is_new = actions.pause(state_of(), target, actor())
     done = f"Paused {what}" if is_new else f"{one_line(target.name)} is paused already"
     option = () if target.kind == "definition" else (f"--{target.kind}",)
     click.echo(f"{done}. To resume it: {command('resume', *option, target.name)}")
 
 
-@group.command(
-    "resume",
-    epilog=examples(
-        "flask jobs admin resume nightly_report", "flask jobs admin resume --queue reports"
-    ),
+@admin_command(
+    *("resume", "flask jobs admin resume nightly_report", "flask jobs admin resume --queue reports")
 )
 @_which
 def resume(name: str | None, queue: str | None, task: str | None) -> None:
@@ -184,8 +171,21 @@ def resume(name: str | None, queue: str | None, task: str | None) -> None:
     task are.
     """
     target = _only(name, queue, task)
-    resumed = actions.resume(state_of(), target, actor())
-    click.echo(f"Resumed {_named(target)}." if resumed else f"Not paused: {_named(target)}.")
+    if actions.resume(state_of(), target, actor()):
+        click.echo(f"Resumed {_named(target)}.")
+    else:
+        click.echo(f"Not paused: {_named(target)}.{_meant(target)}")
+
+
+def _meant(target: Target) -> str:
+    """Return a question for a name that is like one of what is paused, or in the code."""
+    state = state_of()
+    known = set(state.registry.tasks if target.kind == "task" else state.queues)
+    if target.kind == "definition" or target.name in known:
+        return ""
+    with reading(state) as reader:
+        known |= {each.name for each in list_pauses(reader) if each.kind == target.kind}
+    return did_you_mean(target.name, known) if similar_names(target.name, sorted(known)) else ""
 
 
 def _only(name: str | None, queue: str | None, task: str | None) -> Target:
@@ -200,66 +200,75 @@ def _named(target: Target) -> str:
     return name if target.kind == "definition" else f"the {target.kind} {name}"
 
 
-@group.command(
+def _moment(value: object) -> str:
+    """Refuse what is no moment; the zone of *value* is not known yet."""
+    try:
+        moment_of(str(value), "UTC")
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return str(value)
+
+
+@list_command(
     "agenda",
-    epilog=examples(
-        "flask jobs admin agenda",
-        "flask jobs admin agenda --until 08:00",
-        "flask jobs admin agenda --from 22:00 --until 08:00",
-    ),
+    "flask jobs admin agenda",
+    "flask jobs admin agenda --until 08:00",
+    "flask jobs admin agenda --from 22:00 --until 08:00",
 )
-@click.option("--from", "start", metavar="TIME", help="22:00, 2h (ago) or 2026-11-20T22:00.")
-@click.option("--until", "end", metavar="TIME", help="08:00, 24h or 2026-11-20T08:00. [12h]")
-@json_option
-def agenda(start: str | None, end: str | None, as_json: bool) -> None:
+@click.option(
+    *("--from", "start"), type=_moment, metavar="TIME", help="22:00, 2h (ago) or 2026-11-20T22:00."
+)
+@click.option(
+    *("--until", "end"), type=_moment, metavar="TIME", help="08:00, 24h or 2026-11-20T08:00. [12h]"
+)
+def agenda(start: str | None, end: str | None) -> Listing:
     """List what definitions will run, soonest first, and what may collide.
 
     The next twelve hours, or until TIME, at most a week; --from lists what ran since then, too.
     Times without a zone are in CRONJOBS_TIMEZONE.
     """
     with reading(state_of()) as reader:
-        zone = reader.state.settings.timezone
         try:
-            span = span_of(reader.now, zone, start, end)
+            span = span_of(reader.now, reader.state.settings.timezone, start, end)
         except ValueError as error:
-            raise click.BadParameter(str(error)) from None
+            raise click.UsageError(str(error)) from None
         found = read_agenda(reader, span)
-    if as_json:
-        print_json(found)
-    else:
-        _print_agenda(found, past=start is not None)
-
-
-def _print_agenda(found: Agenda, past: bool) -> None:
     shown = [
         (lane, piece)
         for lane in found.lanes
         for piece in lane.pieces
-        if past or piece.kind in ("planned", "band")
+        if start is not None or piece.kind in ("planned", "band")
     ]
     shown.sort(key=lambda each: (each[1].start, each[0].name))
+    others = ("start", "end", "now", "number", "delayed", "collisions", "clock_changes", "workers")
+    return Listing(
+        "lanes",
+        Page(found.lanes, None, found.now, found.number),
+        ("AT", "DEFINITION", "WHAT", "TAKES"),
+        ((moment(piece.start), lane.name, *_about(piece, lane.expected)) for lane, piece in shown),
+        none=f"No definition runs until {moment(found.end)}.",
+        flexible=1,
+        noun="definition",
+        above=[paint("warn", one_line(line)) for line in _clock_changes(found)],
+        below=[one_line(line) for line in _collisions(found)],
+        others={name: getattr(found, name) for name in others},
+    )
+
+
+def _clock_changes(found: Agenda) -> Iterator[str]:
     for change in found.clock_changes:
         by = duration(abs(change.seconds))
         way = "forward" if change.seconds > 0 else "back"
-        said = f"The clocks in {change.timezone} change by {by} {way} at {moment(change.at)}."
-        click.echo(paint("warn", one_line(said)))
-    if not shown:
-        click.echo(f"No definition runs until {moment(found.end)}.")
-    cells = [
-        (moment(piece.start), lane.name, *_about(piece, lane.expected)) for lane, piece in shown
-    ]
-    table(("AT", "DEFINITION", "WHAT", "TAKES"), cells, flexible=1)
+        yield f"The clocks in {change.timezone} change by {by} {way} at {moment(change.at)}."
+
+
+def _collisions(found: Agenda) -> Iterator[str]:
+    """Yield which definitions begin at once, and which delayed runs come."""
     for each in found.collisions:
-        names = ", ".join(each.names)
-        said = f"At {moment(each.at)} {len(each.names)} begin: {names}"
-        click.echo(one_line(said))
+        yield f"At {moment(each.at)} {len(each.names)} begin: {', '.join(each.names)}"
     for delayed in found.delayed:
-        said = f"{delayed.count.of('delayed run')} of {delayed.task}, from {moment(delayed.first)}"
-        click.echo(one_line(said))
-    if found.number.value > len(found.lanes):
-        click.echo(
-            f"Only those that run next: {found.number.shown(len(found.lanes), 'definition')}."
-        )
+        count = delayed.count.of("delayed run")
+        yield f"{count} of {delayed.task}, from {moment(delayed.first)}"
 
 
 def _about(piece: Piece, expected: float | None) -> tuple[str, str]:

@@ -1,18 +1,19 @@
-"""Groups of commands: they print our errors in one line, and suggest commands for a typo."""
+"""Groups of commands: they print our errors in one line; and commands to paste into a shell."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import click
-from flask.cli import AppGroup
+from flask.cli import AppGroup, FlaskGroup
 
 from ..errors import CronJobsError
-from ..text import clean, one_line
+from ..text import clean, one_line, similar_names
 
 #: For a group and all commands in it.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -44,10 +45,7 @@ class JobsGroup(AppGroup):
             leave(sys.stdout)
             raise click.ClickException(f"The output was not written: {error.strerror}.") from error
         except CronJobsError as error:
-            from .output import as_called
-
-            text = one_line(" ".join(str(error).split()))
-            raise click.ClickException(as_called(text)) from error
+            raise click.ClickException(said(error)) from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what no database takes, before any command looks for it."""
@@ -61,9 +59,7 @@ class JobsGroup(AppGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that *args* begin with; suggest some for a typo."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            from .output import similar
-
-            close = "\n".join(f"  {each}" for each in similar(ctx, args, JobsGroup))
+            close = "\n".join(f"  {each}" for each in _similar(ctx, args))
             hint = f" Did you mean:\n{close}" if close else ""
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -90,3 +86,90 @@ class LazyGroup(JobsGroup):
         module, _, attribute = self._lazy[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+
+# Commands to paste into a shell: they are called as the user called this one.
+
+
+def command(*words: str) -> str:
+    """Return an admin command."""
+    return _line("jobs", "admin", *words)
+
+
+def said(error: Exception) -> str:
+    """Return the message of *error* in one line, with commands as the user has to call them."""
+    return as_called(one_line(" ".join(str(error).split())))
+
+
+def as_called(text: str) -> str:
+    """Return *text* with the ``flask jobs …`` in it as the user has to call it."""
+    return text.replace("flask jobs ", f"{one_line(shlex.join(_program()))} jobs ")
+
+
+def this_command(**changed: object) -> str:
+    """Return the current command with the parameters *changed*."""
+    from ..jobs.humanize import print_age
+
+    ctx = click.get_current_context()
+    values: dict[str, Any] = {**ctx.params, **changed}
+    words = _path(ctx)
+    for each in ctx.command.params:
+        given = values.get(each.name or "")
+        several = isinstance(each, click.Option) and each.multiple
+        for value in given or () if several else (given,):
+            if value in (None, False, each.default):
+                continue
+            if isinstance(each, click.Option):
+                words.append(each.opts[0])
+            if value is not True:
+                words.append(print_age(value) if isinstance(value, float) else str(value))
+    return _line(*words)
+
+
+def _similar(ctx: click.Context, args: Sequence[str]) -> list[str]:
+    """Return the commands that somebody may mean who wrote *args* after the group of *ctx*."""
+    top = ctx.parent if ctx.parent and isinstance(ctx.parent.command, JobsGroup) else ctx
+    known = {path[-1]: path for path in _paths(top, [top.info_name or "jobs"])}
+    names = args[:1] if args[0] in known else similar_names(args[0], list(known), most=2)
+    found = [known[name] for name in names]
+    here = [path for path in found if len(path) == len(_path(ctx)) + 1]
+    return [_line(*path, *args[1:]) for path in here or found]
+
+
+def _paths(ctx: click.Context, path: list[str]) -> Iterator[list[str]]:
+    """Yield the words of each command in the group of *ctx*, and in groups of ours below it."""
+    assert isinstance(ctx.command, click.Group)
+    for name in ctx.command.list_commands(ctx):
+        yield [*path, name]
+        found = ctx.command.get_command(ctx, name)
+        if isinstance(found, JobsGroup):
+            yield from _paths(click.Context(found, ctx, name), [*path, name])
+
+
+def _path(ctx: click.Context) -> list[str]:
+    """Return the words of the command of *ctx*, from ``jobs`` on."""
+    words: list[str] = []
+    while ctx.parent is not None:
+        words.insert(0, ctx.info_name or "")
+        ctx = ctx.parent
+    return words
+
+
+def _line(*words: str) -> str:
+    return one_line(shlex.join((*_program(), *words)))
+
+
+def _program() -> list[str]:
+    """Return ``flask`` as it was called, with its own options, such as ``--app``."""
+    ctx = click.get_current_context(silent=True)
+    root = None if ctx is None else ctx.find_root()
+    if root is None or not isinstance(root.command, FlaskGroup):
+        return ["flask"]
+    name = root.info_name or "flask"
+    program = ["python", name] if name.endswith(".py") else name.split()
+    try:
+        _, rest, _ = root.command.make_parser(root).parse_args(sys.argv[1:])
+    except click.UsageError:
+        return program
+    given = sys.argv[1 : len(sys.argv) - len(rest)]
+    return [*program, *given] if rest[:1] == _path(ctx or root)[:1] else program

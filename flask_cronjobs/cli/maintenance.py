@@ -1,4 +1,4 @@
-"""``operations``, ``effects``, ``prune``, ``init``, ``doctor`` and ``crontab``."""
+"""``effects``, ``prune``, ``init``, ``doctor`` and ``crontab``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,104 +22,79 @@ from ..errors import SetupError
 from ..jobs.doctor import examine
 from ..jobs.health import Finding
 from ..jobs.humanize import minute, plural
-from ..jobs.once_effects import Effect, effect_done, effect_redo, list_effects
-from ..jobs.operations import OperationView, list_operations
+from ..jobs.once_effects import effect_done, effect_redo, list_effects
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of
 from ..text import one_line
-from .group import JobsGroup, examples
-from .output import as_called, listing, paragraph, print_json, print_page, refuse_to_list, since
-from .params import actor, json_option
-from .runs import progress_bar
-from .terminal import paint
-
-group: JobsGroup = JobsGroup("maintenance")
-
-
-@group.command(
-    "operations",
-    epilog=examples("flask jobs admin operations", "flask jobs admin operations --watch"),
+from .output import (
+    Answer,
+    Listing,
+    admin_command,
+    list_command,
+    print_finding,
+    refuse_to_list,
+    since,
 )
-@listing(20, most=100)
-def operations(limit: int, before: int | None, as_json: bool) -> None:
-    """List what operators did, newest first, and what became of the runs.
-
-    Each retry, cancel, discard, pause, resume, run and edit is kept for a year.
-    """
-    found = list_operations(state_of(), before, limit)
-
-    def cells(row: OperationView) -> Sequence[object]:
-        runs = "" if row.done is None else f"{row.done:,}"
-        became = "; ".join(filter(None, (row.progress, row.outcome)))
-        return (
-            row.id,
-            since(found.now, row.started_at),
-            row.actor,
-            row.what,
-            runs,
-            became,
-            row.target,
-        )
-
-    headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")
-    print_page("operations", found, as_json, headers, cells, "No operation is recorded.")
+from .params import JSON_FLAG, actor
+from .runs import progress_bar
 
 
-@group.command(
+@list_command(
     "effects",
-    epilog=examples(
-        "flask jobs admin effects",
-        "flask jobs admin effects --done mail:5",
-        "flask jobs admin effects --redo mail:5",
-    ),
+    "flask jobs admin effects",
+    "flask jobs admin effects --done mail:5",
+    "flask jobs admin effects --redo mail:5",
+    limit=50,
+    most=500,
 )
 @click.option("--done", metavar="KEY", help="It was done: do not do it again.")
 @click.option("--redo", metavar="KEY", help="It was not done: do it again.")
 @click.option("--all", "everything", is_flag=True, help="Also list those that are done.")
-@listing(50, most=500)
 def effects(
-    done: str | None,
-    redo: str | None,
-    everything: bool,
-    limit: int,
-    before: int | None,
-    as_json: bool,
-) -> None:
+    done: str | None, redo: str | None, everything: bool, limit: int, before: int | None
+) -> Listing | None:
     """List effects begun or in doubt, or resolve one in doubt."""
     if done is not None and redo is not None:
         raise click.UsageError("Give --done or --redo, not both.")
-    if done is not None or redo is not None:
-        refuse_to_list()
+    if done is None and redo is None:
+        return _list_effects(everything, limit, before)
+    refuse_to_list()
     if done is not None:
         effect_done(state_of(), done, actor())
         click.echo(f"{one_line(done)}: marked as done. It will not be done again.")
     elif redo is not None:
         effect_redo(state_of(), redo, actor())
         click.echo(f"{one_line(redo)}: marked as not done. The next call does it.")
-    else:
-        _list_effects(everything, limit, before, as_json)
+    return None
 
 
-@group.command("prune", epilog=examples("flask jobs admin prune --dry-run"))
+def _list_effects(everything: bool, limit: int, before: int | None) -> Listing:
+    found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
+    headers = ("ID", "STATE", "RUN", "SINCE", "KEY")
+    cells = (
+        (row.id, row.state, row.run_id, since(found.now, row.created_at), row.key)
+        for row in found.rows
+    )
+    none = "No effects." if everything else "No effect is being done or in doubt."
+    return Listing("effects", found, headers, cells, none)
+
+
+@admin_command("prune", "flask jobs admin prune --dry-run", options=[JSON_FLAG])
 @click.option("--dry-run", is_flag=True, help="Only count.")
-@json_option
-def prune(dry_run: bool, as_json: bool) -> None:
+def prune(dry_run: bool) -> Answer:
     """Delete runs older than their retention. Each tick deletes a few, too."""
     state = state_of()
     found = prune_all(state, dry_run=True)
     if not dry_run:
         with progress_bar("Prune", found) as advance:
             found = prune_all(state, actor=actor(), progress=advance)
-    if as_json:
-        print_json({"runs": found, "dry_run": dry_run})
-    else:
-        click.echo(f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}.")
+    text = f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}."
+    return Answer({"runs": found, "dry_run": dry_run}, text)
 
 
-@group.command("init", epilog=examples("flask jobs admin init"))
+@admin_command("init", "flask jobs admin init", options=[JSON_FLAG])
 @click.option("--force", is_flag=True, help="Create them even if the app uses migrations.")
-@json_option
-def init(force: bool, as_json: bool) -> None:
+def init(force: bool) -> Answer:
     """Create missing job tables, and set up old ones.
 
     It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. In an app with
@@ -134,57 +110,35 @@ def init(force: bool, as_json: bool) -> None:
     wal = set_wal(engine)
     old = [] if are_tables_missing(engine) else set_storage(engine)
     created = create_tables(engine)
-    if as_json:
-        print_json({"created": created})
-    elif created:
-        click.echo(f"Created {', '.join(created)}.")
-    else:
-        click.echo("All tables exist.")
-    if wal and not as_json:
-        click.echo("Set SQLite's journal mode to WAL.")
-    if old and not as_json:
-        click.echo(f"Set when to vacuum {', '.join(old)}.")
+    text = [f"Created {', '.join(created)}." if created else "All tables exist."]
+    if wal:
+        text.append("Set SQLite's journal mode to WAL.")
+    if old:
+        text.append(f"Set when to vacuum {', '.join(old)}.")
+    return Answer({"created": created}, "\n".join(text))
 
 
-@group.command(
-    "doctor", epilog=examples("flask jobs admin doctor", "flask jobs admin doctor --strict --json")
+@admin_command(
+    *("doctor", "flask jobs admin doctor", "flask jobs admin doctor --strict --json"),
+    options=[JSON_FLAG],
 )
 @click.option("--strict", is_flag=True, help="Exit 1 for a warning, too.")
-@json_option
-def doctor(strict: bool, as_json: bool) -> None:
+def doctor(strict: bool) -> Answer:
     """Find what is wrong, and say what to do.
 
     Exits 1 if anything is an error.
     """
     findings = examine(state_of())
-    if as_json:
-        print_json({"findings": findings})
-    else:
-        for finding in findings:
-            _print(finding)
-    bad = ("error", "warning") if strict else ("error",)
-    if any(finding.level in bad for finding in findings):
-        raise click.exceptions.Exit(1)
+    bad = {"error", "warning"} if strict else {"error"}
+    failed = any(finding.level in bad for finding in findings)
+    return Answer({"findings": findings}, partial(_print, findings), status=int(failed))
 
 
-def _list_effects(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
-    found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
-    headers = ("ID", "STATE", "RUN", "SINCE", "KEY")
-    none = "No effects." if everything else "No effect is being done or in doubt."
-
-    def cells(row: Effect) -> Sequence[object]:
-        return row.id, row.state, row.run_id, since(found.now, row.created_at), row.key
-
-    print_page("effects", found, as_json, headers, cells, none)
-
-
-def _print(finding: Finding) -> None:
-    level = paint(finding.level, f"{finding.level:<8}")
-    started = f" (since {minute(finding.since)})" if finding.since else ""
-    what = finding.sentence if finding.level in ("warning", "error") else finding.what
-    paragraph(level, " " * 8, f"{finding.id}: {as_called(what)}{started}")
-    if finding.todo:
-        paragraph(" " * 8 + "-> ", " " * 11, as_called(finding.todo))
+def _print(findings: Sequence[Finding]) -> None:
+    for each in findings:
+        started = f" (since {minute(each.since)})" if each.since else ""
+        what = each.sentence if each.level in ("warning", "error") else each.what
+        print_finding(each, f"{each.id}: {what}{started}")
 
 
 def wake_texts(
@@ -241,19 +195,17 @@ WantedBy=timers.target
 """
 
 
-@group.command(
+@admin_command(
     "crontab",
-    epilog=examples(
-        "flask --app shop jobs admin crontab",
-        "(crontab -l; flask --app shop jobs admin crontab) | crontab -",
-        "flask --app shop jobs admin crontab --systemd",
-    ),
+    "flask --app shop jobs admin crontab",
+    "(crontab -l; flask --app shop jobs admin crontab) | crontab -",
+    "flask --app shop jobs admin crontab --systemd",
+    options=[JSON_FLAG],
 )
 @click.option("--systemd", is_flag=True, help="Print systemd units instead.")
 @click.option("--log", "log", type=click.Path(dir_okay=False, path_type=Path), help="The log file.")
-@json_option
 @pass_script_info
-def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) -> None:
+def crontab(info: ScriptInfo, systemd: bool, log: Path | None) -> Answer:
     """Print the crontab line to install, or systemd units.
 
     All paths are absolute, so the line works in cron's environment.
@@ -262,9 +214,12 @@ def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) ->
     log, grace = (log or _log(state.app)).absolute(), state.settings.shutdown_grace
     app = _absolute_app(info.app_import_path) if info.app_import_path else None
     texts = wake_texts(Path.cwd(), (*_flask(), "jobs", "tick"), app, log, grace)
-    if as_json:
-        print_json(texts)
-        return
+    return Answer(texts, partial(_print_texts, texts, systemd, log, state.app.config))
+
+
+def _print_texts(
+    texts: Mapping[str, str], systemd: bool, log: Path, config: Mapping[str, object]
+) -> None:
     if systemd:
         click.echo(f"# /etc/systemd/system/cronjobs.service\n{texts['service']}")
         click.echo(f"# /etc/systemd/system/cronjobs.timer\n{texts['timer']}")
@@ -272,7 +227,7 @@ def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) ->
     else:
         click.echo(texts["crontab"])
         _warn_of_log(log)
-    _warn_of_environment(state.app.config)
+    _warn_of_environment(config)
 
 
 def _log(app: Flask) -> Path:

@@ -1,110 +1,30 @@
-"""Print paragraphs, tables, times, JSON, pages of rows, and commands to paste into a shell."""
+"""Print paragraphs, tables, times and JSON; make commands of functions that list something."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial, wraps
 from io import StringIO
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import click
-from flask.cli import FlaskGroup
 
 from ..errors import CronJobsError
-from ..jobs.humanize import Fact, ago, full, print_age, seconds_since
+from ..jobs.health import Finding
+from ..jobs.humanize import Fact, ago, full, seconds_since
 from ..jobs.reader import Page, plain_data
-from ..text import did_you_mean, one_line, printable, similar_names
-from .params import ALL_FIELDS, Id, json_option
+from ..text import did_you_mean, one_line, printable
+from .group import JobsGroup, as_called, examples, said, this_command
+from .params import ALL_FIELDS, JSON_FIELDS, JSON_FLAG, TIMEZONE, WATCH, WATCH_EVERY, WIDE, Id
 from .terminal import cut_to_width, paint, text_width
-
-
-def command(*words: str) -> str:
-    """Return an admin command."""
-    return _line("jobs", "admin", *words)
-
-
-def this_command(**changed: object) -> str:
-    """Return the current command with the parameters *changed*."""
-    ctx = click.get_current_context()
-    values: dict[str, Any] = {**ctx.params, **changed}
-    words = _path(ctx)
-    for each in ctx.command.params:
-        given = values.get(each.name or "")
-        several = isinstance(each, click.Option) and each.multiple
-        for value in given or () if several else (given,):
-            if value in (None, False, each.default):
-                continue
-            if isinstance(each, click.Option):
-                words.append(each.opts[0])
-            if value is not True:
-                words.append(print_age(value) if isinstance(value, float) else str(value))
-    return _line(*words)
-
-
-def as_called(text: str) -> str:
-    """Return *text* with the ``flask jobs …`` in it as the user has to call it."""
-    return text.replace("flask jobs ", f"{one_line(shlex.join(_program()))} jobs ")
-
-
-def similar(ctx: click.Context, args: Sequence[str], ours: type[click.Group]) -> list[str]:
-    """Return the commands that somebody may mean who wrote *args* after the group of *ctx*.
-
-    :param ours: the class of our groups: those of Flask and of the app are left out.
-    """
-    top = ctx.parent if ctx.parent and isinstance(ctx.parent.command, ours) else ctx
-    known = {path[-1]: path for path in _paths(top, [top.info_name or "jobs"], ours)}
-    names = args[:1] if args[0] in known else similar_names(args[0], list(known), most=2)
-    found = [known[name] for name in names]
-    here = [path for path in found if len(path) == len(_path(ctx)) + 1]
-    return [_line(*path, *args[1:]) for path in here or found]
-
-
-def _paths(ctx: click.Context, path: list[str], ours: type[click.Group]) -> Iterator[list[str]]:
-    """Yield the words of each command in the group of *ctx*, and in groups below it."""
-    assert isinstance(ctx.command, click.Group)
-    for name in ctx.command.list_commands(ctx):
-        yield [*path, name]
-        found = ctx.command.get_command(ctx, name)
-        if isinstance(found, ours):
-            yield from _paths(click.Context(found, ctx, name), [*path, name], ours)
-
-
-def _path(ctx: click.Context) -> list[str]:
-    """Return the words of the command of *ctx*, from ``jobs`` on."""
-    words: list[str] = []
-    while ctx.parent is not None:
-        words.insert(0, ctx.info_name or "")
-        ctx = ctx.parent
-    return words
-
-
-def _line(*words: str) -> str:
-    return one_line(shlex.join((*_program(), *words)))
-
-
-def _program() -> list[str]:
-    """Return ``flask`` as it was called, with its own options, such as ``--app``."""
-    ctx = click.get_current_context(silent=True)
-    root = None if ctx is None else ctx.find_root()
-    if root is None or not isinstance(root.command, FlaskGroup):
-        return ["flask"]
-    name = root.info_name or "flask"
-    program = ["python", name] if name.endswith(".py") else name.split()
-    try:
-        _, rest, _ = root.command.make_parser(root).parse_args(sys.argv[1:])
-    except click.UsageError:
-        return program
-    given = sys.argv[1 : len(sys.argv) - len(rest)]
-    return [*program, *given] if rest[:1] == _path(ctx or root)[:1] else program
-
 
 #: The width of a line, in characters, where there is no terminal.
 WIDTH = 80
@@ -162,6 +82,14 @@ def print_facts(facts: Sequence[Fact], now: datetime) -> None:
         click.echo(f"  {fact.label:<16} {printable(f'{fact.text}{after}')}")
 
 
+def print_finding(found: Finding, what: str) -> None:
+    """Print *what* a finding says, with its level, and what to do."""
+    if what:
+        paragraph(paint(found.level, f"{found.level:<8}"), " " * 8, as_called(what))
+    if found.todo:
+        paragraph(" " * 8 + "-> ", " " * 11, as_called(found.todo))
+
+
 def print_json(value: object) -> None:
     """Print *value* as JSON."""
     click.echo(json.dumps(plain_data(value), indent=2))
@@ -172,18 +100,19 @@ _GAP = "  "
 _LEAST = 6
 
 
-def table(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    flexible: int = -1,
-    uncut: bool = False,
-) -> None:
+def is_wide() -> bool:
+    """Return whether the command was called with ``--wide``."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and bool(ctx.params.get("wide"))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: int = -1) -> None:
     """Print *rows* in columns.
 
-    On a terminal, cells are cut so that each row is one line. Elsewhere nothing is cut.
+    On a terminal, cells are cut so that each row is one line, unless the command was called with
+    ``--wide``. Elsewhere nothing is cut.
 
     :param flexible: the index of the column that is cut first.
-    :param uncut: cut nothing there either.
     """
     if not rows:
         return
@@ -191,7 +120,7 @@ def table(
     widths = [
         max(text_width(line[at]) for line in [list(headers), *cells]) for at in range(len(headers))
     ]
-    if sys.stdout.isatty() and not uncut:
+    if sys.stdout.isatty() and not is_wide():
         widths = _fitted(widths, flexible % len(headers))
     click.secho(_cells(headers, widths), bold=True)
     for line in cells:
@@ -225,70 +154,98 @@ def _padded(cell: str, size: int) -> str:
     return paint(cell, shown) + " " * (size - text_width(shown))
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
+@dataclass(frozen=True)
+class Answer:
+    """What a command prints.
 
-#: How often a list is printed with ``--watch``, in seconds.
-EVERY = 2.0
-
-# To the screen that programs use which fill it, without a cursor and without wrapped lines; back.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
-_TOP, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-
-
-def listing(
-    default: int, most: int, after: str | None = None, json: Callable[[Any], Any] = json_option
-) -> Callable[[F], F]:
-    """Return a decorator that adds ``--limit``, ``--before``, ``--json`` and ``--watch``.
-
-    :param after: what ``--after`` takes, which the command has in place of ``--before``.
-    :param json: adds ``--json``.
+    :ivar data: for ``--json``.
+    :ivar text: what to print without; or what prints it.
+    :ivar status: the exit status.
     """
-    limit = click.option(
-        "--limit",
-        type=click.IntRange(1, most),
-        metavar="N",
-        default=default,
-        show_default=True,
-        help="Print at most N.",
-    )
-    if after is None:
-        behind = click.option("--before", type=Id(), metavar="ID", help="Only smaller ids.")
-    else:
-        behind = click.option("--after", metavar=after, help=f"Only what comes after {after}.")
-    return lambda command: limit(behind(json(watchable(command))))
+
+    data: object
+    text: str | Callable[[], object]
+    status: int = 0
+
+    def json(self, fields: object) -> object:
+        """Return what ``--json`` prints."""
+        return self.data
+
+    def show(self) -> None:
+        """Print it for a person."""
+        if callable(self.text):
+            self.text()
+        else:
+            click.echo(self.text)
 
 
-def print_page(
-    name: str,
-    page: Page[T],
-    as_json: bool | str | None,
-    headers: Sequence[str],
-    cells: Callable[[T], Sequence[object]],
-    none: str,
-    flexible: int = -1,
-    uncut: bool = False,
-    **data: object,
-) -> None:
-    """Print the rows of *page* as a table or as JSON, and the command for the next page.
+@dataclass(frozen=True)
+class Listing:
+    """What a list prints: a line for each row of a page, and how to go on.
 
-    :param name: what the rows are in JSON.
-    :param none: what to print if there are none.
-    :param as_json: which fields of the rows JSON has, if not all; false: a table.
-    :param flexible: see `table`.
-    :param uncut: see `table`.
-    :param data: what else JSON has.
+    :ivar name: what the rows are in JSON.
+    :ivar headers: of the columns; empty: each of the *cells* is printed as it is.
+    :ivar cells: of each row.
+    :ivar none: what to print if there are no rows.
+    :ivar flexible: see `table`.
+    :ivar noun: what a row is, for a list that has one page and may be cut.
+    :ivar above: lines to print before the table; *below*: after it.
+    :ivar note: a line for standard error.
+    :ivar others: what else JSON has.
     """
-    if as_json:
-        print_json({name: _chosen(page.rows, as_json), **data, _behind(): page.next})
-        return
-    if not page.rows:
-        click.echo(none)
-    table(headers, [cells(row) for row in page.rows], flexible, uncut)
-    print_next(page)
+
+    name: str
+    page: Page[Any]
+    headers: Sequence[str]
+    cells: Iterable[Any]
+    none: str
+    flexible: int = -1
+    noun: str = "row"
+    above: Sequence[str] = ()
+    below: Sequence[str] = ()
+    note: str = ""
+    others: Mapping[str, object] = field(default_factory=dict[str, object])
+    status = 0
+
+    def json(self, fields: object) -> object:
+        """Return what ``--json`` prints, of each row all *fields* or those that were asked for."""
+        rows = _chosen(self.page.rows, fields)
+        return {self.name: rows, **self.others, _behind(): self.page.next}
+
+    def show(self) -> None:
+        """Print the table, the command for the next page, or how many rows there are."""
+        cells = list(self.cells)
+        for line in (*self.above, *(() if cells else (self.none,))):
+            click.echo(line)
+        if self.headers:
+            table(self.headers, cells, self.flexible)
+        for line in (*(() if self.headers else cells), *self.below):
+            click.echo(line)
+        if self.page.next is not None:
+            word = "Older" if _behind() == "before" else "More"
+            click.echo(f"{word}: {this_command(**{_behind(): self.page.next})}", err=True)
+        elif cut := self.page.cut(self.noun):
+            click.echo(f"These are {cut}.{_more()}", err=True)
+        if self.note:
+            click.echo(self.note, err=True)
 
 
-def _chosen(rows: Sequence[object], fields: bool | str) -> Sequence[object]:
+def _behind() -> str:
+    """Return the option of this command that takes where a page ended."""
+    return "after" if "after" in click.get_current_context().params else "before"
+
+
+def _more() -> str:
+    """Return how to list more, where a list has one page."""
+    ctx = click.get_current_context()
+    for each in ctx.command.params:
+        if each.name == "limit" and isinstance(each.type, click.IntRange):
+            most = each.type.max
+            return "" if ctx.params["limit"] == most else f" More: {this_command(limit=most)}"
+    return ""
+
+
+def _chosen(rows: Sequence[object], fields: object) -> Sequence[object]:
     """Return *rows* for JSON, with the *fields* that were asked for."""
     if fields in (True, ALL_FIELDS):
         return rows
@@ -302,39 +259,78 @@ def _chosen(rows: Sequence[object], fields: bool | str) -> Sequence[object]:
     return [{name: row[name] for name in names} for row in whole]
 
 
-def print_next(page: Page[Any]) -> None:
-    """Print the command that shows what comes behind *page*, if anything does."""
-    by = _behind()
-    if page.next is not None:
-        word = "Older" if by == "before" else "More"
-        click.echo(f"{word}: {this_command(**{by: page.next})}", err=True)
+#: The commands of ``admin``, as their modules declare them.
+COMMANDS: JobsGroup = JobsGroup("admin")
+
+Function: TypeAlias = Callable[..., Any]
 
 
-def print_cut(page: Page[Any], noun: str) -> None:
-    """Print how many rows *page* shows, if it leaves some out."""
-    if said := page.cut(noun):
-        click.echo(f"These are {said}.")
+def admin_command(
+    name: str, *calls: str, options: Sequence[click.Parameter] = ()
+) -> Callable[[Function], click.Command]:
+    """Return a decorator that makes the command *name* of ``admin`` of a function.
+
+    :param calls: examples for its help.
+    :param options: options after its own ones. With `JSON_FLAG` it returns an `Answer`.
+    """
+
+    def make(function: Function) -> click.Command:
+        is_json = any(option in (JSON_FLAG, JSON_FIELDS) for option in options)
+        call = _answering(function) if is_json else function
+        made: click.Command = COMMANDS.command(name, epilog=examples(*calls))(call)
+        made.params += [*options, TIMEZONE]
+        return made
+
+    return make
 
 
-def _behind() -> str:
-    """Return the option of this command that takes where a page ended."""
-    return "after" if "after" in click.get_current_context().params else "before"
+def list_command(
+    name: str,
+    *calls: str,
+    limit: int = 0,
+    most: int = 0,
+    by: str = "ID",
+    json: click.Option = JSON_FIELDS,
+) -> Callable[[Function], click.Command]:
+    """Return a decorator that makes the list *name* of ``admin`` of a function.
+
+    It returns a `Listing`; an `Answer`, if it shows one thing instead; or None, after a change.
+
+    :param limit: how many rows it prints without ``--limit``; 0: all, without that option.
+    :param most: how many at most with it.
+    :param by: what a page ends with, which ``--before`` takes for ids, else ``--after``; empty:
+        there is one page.
+    """
+    return admin_command(name, *calls, options=(*_paging(limit, most, by), json, WIDE, WATCH))
 
 
-def watchable(command: F) -> F:
-    """Add ``--watch`` to *command*, which prints a list and takes ``as_json``."""
+def _paging(limit: int, most: int, by: str) -> Iterator[click.Option]:
+    if not limit:
+        return
+    yield click.Option(
+        ["--limit"],
+        type=click.IntRange(1, most),
+        metavar="N",
+        default=limit,
+        show_default=True,
+        help="Print at most N.",
+    )
+    if by == "ID":
+        yield click.Option(["--before"], type=Id(), metavar=by, help="Only smaller ids.")
+    elif by:
+        yield click.Option(["--after"], metavar=by, help=f"Only what comes after {by}.")
 
-    @wraps(command)
-    def call(*args: Any, watch: bool, as_json: bool | str | None, **kwargs: Any) -> None:
-        repeat(partial(command, *args, **kwargs), watch, as_json)
 
-    return watch_option(call)  # type: ignore[return-value]
+def _answering(function: Function) -> Function:
+    """Return a function that prints what *function* returns, once or again and again."""
 
+    @wraps(function)
+    def call(
+        *args: Any, as_json: object, wide: bool = False, watch: bool = False, **given: Any
+    ) -> None:
+        repeat(partial(function, *args, **given), as_json, watch)
 
-def watch_option(command: F) -> F:
-    """Add ``--watch`` to *command*, which gets ``watch``."""
-    does = f"Print it every {EVERY:g} s, until Ctrl-C."
-    return click.option("--watch", is_flag=True, help=does)(command)
+    return call
 
 
 def refuse_to_list() -> None:
@@ -344,17 +340,33 @@ def refuse_to_list() -> None:
         raise click.UsageError("--json and --watch are for a list. Leave them out of a change.")
 
 
-def repeat(command: Callable[..., object], watch: bool, as_json: bool | str | None) -> None:
-    """Call *command*, which takes ``as_json``: once, or with *watch* until Ctrl-C."""
-    if not watch:
-        command(as_json=as_json)
-        return
-    if as_json or not sys.stdout.isatty():
+def repeat(ask: Callable[[], Answer | Listing | None], as_json: object, watch: bool) -> None:
+    """Print the answer to *ask*: once, or with *watch* until Ctrl-C."""
+    if watch and (as_json or not sys.stdout.isatty()):
         raise click.UsageError("--watch is for a terminal, without --json.")
+    if not watch:
+        _print(ask(), as_json)
+        return
     with _full_screen():
         while True:
-            _show(_output(partial(command, as_json=False)))
-            time.sleep(EVERY)
+            _show(_output(ask))
+            time.sleep(WATCH_EVERY)
+
+
+def _print(found: Answer | Listing | None, as_json: object = False) -> None:
+    if found is None:
+        return
+    if as_json:
+        print_json(found.json(as_json))
+    else:
+        found.show()
+    if found.status:
+        raise click.exceptions.Exit(found.status)
+
+
+# To the screen that programs use which fill it, without a cursor and without wrapped lines; back.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_TOP, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class _Page(StringIO):
@@ -364,19 +376,19 @@ class _Page(StringIO):
         return True
 
 
-def _output(command: Callable[[], object]) -> str:
+def _output(ask: Callable[[], Answer | Listing | None]) -> str:
     page = _Page()
     with redirect_stdout(page), redirect_stderr(page):
         try:
-            command()
+            _print(ask())
         except CronJobsError as error:  # It may be gone the next time.
-            click.echo(f"Error: {printable(as_called(str(error)))}")
+            click.echo(f"Error: {said(error)}")
     return page.getvalue()
 
 
 def _show(output: str) -> None:
     """Show as many lines of *output* as there is room for."""
-    head = f"{time.strftime('%H:%M:%S')}  every {EVERY:g} s: {this_command(watch=None)}"
+    head = f"{time.strftime('%H:%M:%S')}  every {WATCH_EVERY:g} s: {this_command(watch=None)}"
     rows = shutil.get_terminal_size().lines
     lines = [head, "", *output.splitlines()][: max(1, rows - 1)]
     body = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in lines)

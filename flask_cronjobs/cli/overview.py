@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import click
 from flask.cli import with_appcontext
@@ -14,22 +15,15 @@ from ..jobs.overview import Overview, read_overview
 from ..jobs.reader import Count
 from ..jobs.state import state_of
 from ..text import one_line
-from . import batches, definitions, maintenance, reports, run_list, runs
+from . import history, maintenance, queues, run_list, runs
 from .definitions import no_definitions
-from .group import JobsGroup, examples
-from .output import (
-    as_called,
-    command,
-    heading,
-    paragraph,
-    print_json,
-    repeat,
-    since,
-    table,
-    watch_option,
-)
-from .params import TIMEZONE, json_option
+from .group import JobsGroup, command, examples
+from .output import COMMANDS, Answer, heading, print_finding, repeat, since, table
+from .params import JSON_FLAG, TIMEZONE, WATCH, WIDE
 from .terminal import paint
+
+#: Each declares its commands, as does `definitions`.
+_MODULES = (history, maintenance, queues, run_list, runs)
 
 _CELLS = {
     "succeeded": ".",
@@ -53,36 +47,28 @@ _CELLS = {
         "flask jobs admin show 5",
     ),
 )
-@json_option
-@watch_option
 @click.pass_context
 @with_appcontext
-def admin(ctx: click.Context, as_json: bool, watch: bool) -> None:
+def admin(ctx: click.Context, as_json: bool, wide: bool, watch: bool) -> None:
     """Show and manage the jobs; without a command, print an overview."""
     command = ctx.invoked_subcommand
     if command is None:
-        repeat(_overview, watch, as_json)
+        repeat(_overview, as_json, watch)
         return
-    for option, given in (("--json", as_json), ("--watch", watch)):
+    for option, given in (("--json", as_json), ("--wide", wide), ("--watch", watch)):
         if given:
             raise click.UsageError(
                 f"Write {option} after {command}: {ctx.command_path} {command} {option}"
             )
 
 
-def _overview(as_json: bool) -> None:
+admin.commands = COMMANDS.commands
+admin.params += [JSON_FLAG, WIDE, WATCH, TIMEZONE]
+
+
+def _overview() -> Answer:
     seen = read_overview(state_of())
-    if as_json:
-        print_json(seen)
-    else:
-        _print(seen)
-
-
-for _module in (run_list, runs, batches, definitions, reports, maintenance):
-    for _command in _module.group.commands.values():
-        admin.add_command(_command)
-for _command in (admin, *admin.commands.values()):
-    _command.params.append(TIMEZONE)
+    return Answer(seen, partial(_print, seen))
 
 
 def _print(seen: Overview) -> None:
@@ -106,12 +92,8 @@ def _print_verdict(seen: Overview) -> None:
     if said != verdict.sentence and verdict.ticks:
         click.echo(one_line(verdict.ticks))
     for found in seen.findings:
-        if several:
-            started = f" ({since(verdict.now, found.since)})" if found.since else ""
-            level = paint(found.level, f"{found.level:<8}")
-            paragraph(level, " " * 8, f"{found.sentence}{started}")
-        if found.todo:
-            paragraph(" " * 8 + "-> ", " " * 11, as_called(found.todo))
+        started = f" ({since(verdict.now, found.since)})" if found.since else ""
+        print_finding(found, f"{found.sentence}{started}" if several else "")
 
 
 def _print_figures(seen: Overview) -> None:

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import wraps
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..jobs.humanize import parse_age, printed_zone
 from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
 from ..jobs.state import State, state_of
 from ..schedule.cron_text import parse_zone
-from ..types import STATUSES, Status
+from ..types import STATUSES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -173,53 +172,31 @@ def _option(each: Filter, multiple: bool) -> Callable[[F], F]:
     return click.option(*names, help=each.help, multiple=multiple, **own)
 
 
-def filtered(command: F) -> F:
-    """Add the options of a filter to *command*, which gets ``which``, a `RunFilter`."""
+def filtered(command: F, several: bool = False) -> F:
+    """Add the options of a filter to *command*, which gets ``which``, a `RunFilter`.
+
+    :param several: let it get ``statuses``, too, if more than one is given.
+    """
 
     @wraps(command)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return command(*args, which=_filter(kwargs), **kwargs)
+        if several:
+            given = kwargs["status"]
+            kwargs["statuses"] = given if len(given) > 1 else ()
+            kwargs["status"] = given[0] if len(given) == 1 else None
+        names = RunFilter.__dataclass_fields__.keys() & kwargs.keys()
+        which = RunFilter(**{name: kwargs.pop(name) for name in names})
+        return command(*args, which=which, **kwargs)
 
-    return cast("F", _with_filters(call))
-
-
-def filtered_by_several(command: F) -> F:
-    """As `filtered`, for a command that also gets ``statuses``, if more than one is given."""
-
-    @wraps(command)
-    def call(*args: Any, status: tuple[Status, ...], **kwargs: Any) -> Any:
-        one = status[0] if len(status) == 1 else None
-        which = replace(_filter(kwargs), status=one)
-        return command(*args, which=which, statuses=() if one else status, **kwargs)
-
-    return cast("F", _with_filters(call, several="status"))
-
-
-def _filter(given: dict[str, Any]) -> RunFilter:
-    """Return the filter that is *given*, and take it out of there."""
-    names = RunFilter.__dataclass_fields__.keys() & given.keys()
-    return RunFilter(**{name: given.pop(name) for name in names})
-
-
-def _with_filters(call: Callable[..., Any], several: str = "") -> Any:
-    """Add the options of a filter to *call*.
-
-    :param several: the one that may be given several times.
-    """
     wrapped: Any = call
     for each in reversed(FILTERS):
         if each.help is not None:
-            wrapped = _option(each, multiple=each.field == several)(wrapped)
-    return wrapped
+            wrapped = _option(each, multiple=several and each.field == "status")(wrapped)
+    return cast("F", wrapped)
 
 
 #: What ``--json`` stands for without fields.
 ALL_FIELDS = "all"
-
-
-def json_option(command: F) -> F:
-    """Add ``--json`` to *command*, which gets ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def _print_in_zone(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
@@ -244,16 +221,23 @@ TIMEZONE = click.Option(
 )
 
 
-def fields_option(command: F) -> F:
-    """Add ``--json`` to *command*, which gets the fields that JSON is to have as ``as_json``."""
-    return click.option(
-        "--json",
-        "as_json",
-        is_flag=False,
-        flag_value=ALL_FIELDS,
-        metavar="[FIELDS]",
-        help="Print JSON; of each row all, or FIELDS: id,label.",
-    )(command)
+#: For each command that prints data.
+JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
+#: For each list, unless an argument may follow.
+JSON_FIELDS = click.Option(
+    ["--json", "as_json"],
+    is_flag=False,
+    flag_value=ALL_FIELDS,
+    metavar="[FIELDS]",
+    help="Print JSON; of each row all, or FIELDS: id,label.",
+)
+#: For each list, as is `WATCH`.
+WIDE = click.Option(["--wide"], is_flag=True, help="Cut nothing to the width of the terminal.")
+#: How often a list is printed with ``--watch``, in seconds.
+WATCH_EVERY = 2.0
+WATCH = click.Option(
+    ["--watch"], is_flag=True, help=f"Print it every {WATCH_EVERY:g} s, until Ctrl-C."
+)
 
 
 def actor() -> str:

@@ -10,6 +10,7 @@ from functools import partial
 
 import click
 
+from ..errors import CronJobsError
 from ..jobs.definitions.actions import no_definition
 from ..jobs.definitions.views import definition_names
 from ..jobs.humanize import duration
@@ -23,19 +24,19 @@ from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView
 from ..text import cut, printable
 from ..types import JSON, TERMINAL, Status
-from .group import JobsGroup, examples
+from .group import as_called, command, said
 from .output import (
-    as_called,
-    command,
+    Answer,
+    Listing,
+    admin_command,
     heading,
-    listing,
+    is_wide,
+    list_command,
     moment,
     print_facts,
-    print_json,
-    print_page,
     since,
 )
-from .params import Id, age, fields_option, filtered_by_several, json_option
+from .params import JSON_FLAG, Id, age, filtered
 from .terminal import paint
 
 #: The columns of `show_list` with ``--wide``, beside the others.
@@ -50,51 +51,42 @@ _TAIL = 200
 #: How many characters of a payload or a result are printed; --json prints all.
 _LONGEST_JSON = 20_000
 
-group: JobsGroup = JobsGroup("run list")
 
-
-@group.command(
+@list_command(
     "list",
-    epilog=examples(
-        "flask jobs admin list --status dead --newer-than 1d",
-        "flask jobs admin list --task send_mail --error Timeout",
-        "flask jobs admin list --status running --watch",
-        "flask jobs admin list -q customer_id:4711 --json id,status,label",
-    ),
+    "flask jobs admin list --status dead --newer-than 1d",
+    "flask jobs admin list --task send_mail --error Timeout",
+    "flask jobs admin list --status running --watch",
+    "flask jobs admin list -q customer_id:4711 --json id,status,label",
+    limit=20,
+    most=500,
 )
-@filtered_by_several
-@click.option("--wide", is_flag=True, help="Print more columns, and cut none.")
-@listing(20, most=500, json=fields_option)
+@partial(filtered, several=True)
 def show_list(
-    which: RunFilter,
-    statuses: Sequence[Status],
-    limit: int,
-    before: int | None,
-    wide: bool,
-    as_json: str | None,
-) -> None:
-    """List runs, newest first; of a search, those first that match exactly."""
+    which: RunFilter, statuses: Sequence[Status], limit: int, before: int | None
+) -> Listing:
+    """List runs, newest first; of a search, those first that match exactly.
+
+    With --wide, also their queues, workers, when they were due and how long they took.
+    """
     state = state_of()
     found = _page(state, which, before, limit, statuses)
     none = "There are no runs yet."
     if not found.rows and (statuses or which != RunFilter()):
         none = f"No runs match.{advice_on(which, 'list')}"
-    headers = ["ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"]
-    if _has_labels(found):
-        headers.insert(3, "LABEL")
-    if wide:
+    note = "" if which.search is None else _scope(state, which.search, found)
+    labels = any(row.label is not None for row in found.rows)
+    headers = ["ID", "STATUS", "TASK", *(["LABEL"] if labels else []), "ATTEMPT", "WHEN", "ERROR"]
+    if is_wide():
         headers += _WIDE
-    cells = partial(_cells, found, wide=wide)
-    print_page("runs", found, as_json, headers, cells, none, uncut=wide)
-    if which.search is not None and not as_json:
-        _tell_scope(state, which.search, found)
+    cells = (_cells(found, row, labels) for row in found.rows)
+    return Listing("runs", found, headers, cells, none, note=note)
 
 
-def _tell_scope(state: State, search: str, found: RunPage) -> None:
-    """Say where the search has looked, and how far back."""
-    where = scope(search, state.settings.show_payload)
+def _scope(state: State, search: str, found: RunPage) -> str:
+    """Return where the search has looked, and how far back."""
     back = "" if found.next is None else f" back to run {found.next}"
-    click.echo(f"Searched ids and keys of all runs; {where}{back}.", err=True)
+    return f"Searched ids and keys of all runs; {scope(search, state.settings.show_payload)}{back}."
 
 
 def _page(
@@ -124,7 +116,7 @@ def advice_on(which: RunFilter, verb: str) -> str:
     return printable(as_called("".join(f" {each}" for each in advice if each)))
 
 
-def _cells(page: RunPage, row: RunRow, wide: bool) -> Sequence[object]:
+def _cells(page: RunPage, row: RunRow, labels: bool) -> Sequence[object]:
     when = since(page.now, row.finished_at or row.started_at or row.run_at)
     if row.status in ("queued", "failed"):
         when = since(page.now, row.run_at)
@@ -135,40 +127,30 @@ def _cells(page: RunPage, row: RunRow, wide: bool) -> Sequence[object]:
         error = "worker lost"
     if waits := page.waits.get(row.id, ()):
         error = waits[0].short if waits[0].kind not in ("later", "worker") else error
-    label = (row.label,) if _has_labels(page) else ()
+    label = (row.label,) if labels else ()
     took = None if row.took is None else duration(row.took)
-    more = (row.queue, moment(row.run_at), took, row.locked_by) if wide else ()
+    more = (row.queue, moment(row.run_at), took, row.locked_by) if is_wide() else ()
     attempts = f"{row.attempts}/{row.max_attempts}"
     return row.id, row.status, row.task, *label, attempts, when, error, *more
 
 
-def _has_labels(page: RunPage) -> bool:
-    return any(row.label is not None for row in page.rows)
-
-
-@group.command("show", epilog=examples("flask jobs admin show 5"))
+@admin_command("show", "flask jobs admin show 5", options=[JSON_FLAG])
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
 @click.option("--output", is_flag=True, help="Print the output of its latest attempt alone.")
 @click.option("--follow", "follows", is_flag=True, help="With --output: go on until it has ended.")
-@json_option
-def show(run_id: int, frames: bool, output: bool, follows: bool, as_json: bool) -> None:
+def show(run_id: int, frames: bool, output: bool, follows: bool) -> Answer | None:
     """Show one run with its payload, attempts, errors and stacks."""
+    as_json = click.get_current_context().params["as_json"]
     if (follows and not output) or (output and as_json):
         raise click.UsageError("--follow needs --output, which is without --json.")
-    if follows:
-        follow(state_of(), run_id)
-        return
+    if output:
+        _print_output(state_of(), run_id, follows)
+        return None
     view = find_run(state_of(), run_id)
     if view is None:
         raise no_run(run_id)
-    if output:
-        kept = view.attempts[0].output if view.attempts else None
-        click.echo(printable(kept or ""), nl=False)
-    elif as_json:
-        print_json(view)
-    else:
-        _print(view, frames)
+    return Answer(view, partial(_print, view, frames))
 
 
 def whose(task: str, label: str | None) -> str:
@@ -233,31 +215,31 @@ def _print_attempt(attempt: Attempt, frames: bool) -> None:
         click.echo(printable(attempt.output).rstrip())
 
 
-@group.command(
-    "wait",
-    epilog=examples("flask jobs admin wait 5", "flask jobs admin wait 5 --timeout 10m"),
-)
+@admin_command("wait", "flask jobs admin wait 5", "flask jobs admin wait 5 --timeout 10m")
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--timeout", type=age, metavar="AGE", help="Wait no longer than AGE: 10m.")
 def wait(run_id: int, timeout: float | None) -> None:
     """Wait until a run has ended.
 
-    The exit status says how: 0 succeeded, 1 dead, 3 cancelled, 4 skipped, 124 not in time.
+    The exit status says how: 0 succeeded, 1 dead, 3 cancelled, 4 skipped, 124 not in time; 2 if
+    there is no such run, or it cannot be read.
     """
-    *_, view = looks(state_of(), run_id, timeout)
+    try:
+        *_, view = looks(state_of(), run_id, timeout)
+    except CronJobsError as failure:
+        raise click.UsageError(said(failure)) from failure
     row = view.row
-    label = f" ({row.label})" if row.label else ""
     error = f": {row.last_error}" if row.last_error and row.status != "succeeded" else ""
     click.echo(
-        f"Run {run_id} of {printable(row.task + label)}: {paint(row.status)}{printable(error)}"
+        f"Run {run_id} of {whose(row.task, row.label)}: {paint(row.status)}{printable(error)}"
     )
     raise click.exceptions.Exit(STATUS_OF.get(row.status, NOT_IN_TIME))
 
 
-def follow(state: State, run_id: int) -> None:
-    """Print the output of the latest attempt, and what is added, until the run has ended."""
+def _print_output(state: State, run_id: int, follows: bool) -> None:
+    """Print the output of the latest attempt; with *follows*, also what is added until its end."""
     printed, attempt = "", 0
-    for view in looks(state, run_id):
+    for view in looks(state, run_id, None if follows else 0.0):
         latest = view.attempts[0] if view.attempts else None
         if latest is None or latest.output is None:
             continue

@@ -22,21 +22,16 @@ from ..jobs.step_views import go_on_from
 from ..registry.options import EnqueueOptions
 from ..text import one_line, printable
 from ..types import JSON
-from .group import JobsGroup, examples
-from .output import (
-    as_called,
-    moment,
-    print_json,
-    table,
-)
+from .group import said
+from .output import Answer, admin_command, moment, table
 from .params import (
+    JSON_FLAG,
     Id,
     actor,
     age,
     complete_names,
     filtered,
     json_object,
-    json_option,
     time_in_zone,
 )
 from .run_list import advice_on, whose
@@ -44,14 +39,12 @@ from .run_list import advice_on, whose
 #: Show a progress bar for this many runs or more.
 _LONG = 500
 
-group: JobsGroup = JobsGroup("runs")
-
 
 def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator for a command that does *action* to runs, by id or by a filter."""
     ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
     yes = click.option("--yes", is_flag=True, help="Do not ask.")
-    add = group.command(action.name, epilog=examples(*calls))
+    add = admin_command(action.name, *calls)
     return lambda command: add(ids(filtered(yes(command))))
 
 
@@ -69,7 +62,7 @@ def retry(
     spread: float | None,
     yes: bool,
 ) -> None:
-    """Queue runs again, by id or by a filter.
+    """Retry runs, by id or by a filter: queue them again.
 
     A filter without --status finds dead runs.
     """
@@ -110,18 +103,15 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     _act(DISCARD, ids, which, yes)
 
 
-@group.command("again", epilog=examples("flask jobs admin again 5"))
+@admin_command("again", "flask jobs admin again 5", options=[JSON_FLAG])
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--payload", type=json_object, metavar="JSON", help="Other arguments.")
-@json_option
-def again(run_id: int, payload: dict[str, JSON] | None, as_json: bool) -> None:
-    """Queue a new run like another one, whatever became of that, due now."""
+def again(run_id: int, payload: dict[str, JSON] | None) -> Answer:
+    """Run again: queue a new run like another one, whatever became of that, due now."""
     with _explained():
         new_id = run_again(state_of(), run_id, payload, actor())
-    if as_json:
-        print_json({"id": new_id})
-    else:
-        click.echo(f"Queued run {new_id}, like run {run_id}. The next tick runs it.")
+    text = f"Queued run {new_id}, like run {run_id}. The next tick runs it."
+    return Answer({"id": new_id}, text)
 
 
 @contextmanager
@@ -152,7 +142,7 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
             change = action.one(state_of(), run_id, actor())
         except CronJobsError as error:
             refused = True
-            click.echo(f"Error: {printable(as_called(str(error)))}", err=True)
+            click.echo(f"Error: {said(error)}", err=True)
         else:
             what = "asked its worker to stop" if change.status == "running" else action.result
             click.echo(f"Run {run_id} of {whose(change.task, change.label)}: {what}.")
@@ -226,13 +216,12 @@ def progress_bar(label: str, length: int) -> Generator[Progress, None, None]:
         raise
 
 
-@group.command(
+@admin_command(
     "run",
-    epilog=examples(
-        "flask jobs admin run nightly_report",
-        "flask jobs admin run send_mail --payload '{\"user_id\": 1}'",
-        "flask jobs admin run send_mail --delay 10m --key mail-1",
-    ),
+    "flask jobs admin run nightly_report",
+    "flask jobs admin run send_mail --payload '{\"user_id\": 1}'",
+    "flask jobs admin run send_mail --delay 10m --key mail-1",
+    options=[JSON_FLAG],
 )
 @click.argument("name", shell_complete=complete_names)
 @click.option("--payload", type=json_object, metavar="JSON", help="The handler's arguments.")
@@ -242,7 +231,6 @@ def progress_bar(label: str, length: int) -> Generator[Progress, None, None]:
 @click.option("--delay", type=age, metavar="AGE", help="Not before AGE from now: 10m.")
 @click.option("--queue", metavar="NAME", help="Instead of the task's own queue.")
 @click.option("--key", metavar="KEY", help="Idempotency key: do nothing if a run has it.")
-@json_option
 def run(
     name: str,
     payload: dict[str, JSON] | None,
@@ -250,9 +238,8 @@ def run(
     delay: float | None,
     queue: str | None,
     key: str | None,
-    as_json: bool,
-) -> None:
-    """Queue a run of a definition or a task, due now or later.
+) -> Answer:
+    """Run a definition or a task, now or later: queue a run of it.
 
     Until it has ended, a definition with overlap="skip" skips its slots.
     """
@@ -261,15 +248,12 @@ def run(
     options = EnqueueOptions(run_at=run_at, delay=delay, idempotency_key=key, queue=queue)
     with _explained():
         queued = queue_run(state_of(), name, payload, actor(), options=options)
-    if as_json:
-        print_json(queued._asdict())
-        return
     whose = f"run {queued.id} of {printable(name)}"
+    text = f"Queued {whose}. The next tick runs it."
     if not queued.is_new:
-        click.echo(f"Queued nothing: {whose} has the key already.")
+        text = f"Queued nothing: {whose} has the key already."
     elif run_at is not None:
-        click.echo(f"Queued {whose}, due {moment(run_at)}.")
+        text = f"Queued {whose}, due {moment(run_at)}."
     elif delay:
-        click.echo(f"Queued {whose}, due in {duration(delay)}.")
-    else:
-        click.echo(f"Queued {whose}. The next tick runs it.")
+        text = f"Queued {whose}, due in {duration(delay)}."
+    return Answer(queued._asdict(), text)

@@ -155,7 +155,7 @@ def span_of(now: datetime, zone: str, start: str | None = None, end: str | None 
     :raises ValueError: with what is wrong, and what to write.
     """
     now = now.astimezone(timezone.utc)
-    until, since = _moment(end or "12h", zone), _moment(start or "12h", zone)
+    until, since = moment_of(end or "12h", zone), moment_of(start or "12h", zone)
     if isinstance(until, Schedule):
         until = until.next_after(now) or now
     until = min(now + until if isinstance(until, timedelta) else until, now + MOST)
@@ -167,8 +167,12 @@ def span_of(now: datetime, zone: str, start: str | None = None, end: str | None 
     return Span(since, until, zone)
 
 
-def _moment(given: str, zone: str) -> datetime | timedelta | Schedule:
-    """Return the moment, the distance from now, or the time of each day that *given* says."""
+def moment_of(given: str, zone: str) -> datetime | timedelta | Schedule:
+    """Return the moment, the distance from now, or the time of each day that *given* says.
+
+    :param zone: the time zone of a text that names none.
+    :raises ValueError: with what to write instead.
+    """
     age = parse_age(given)
     if age is not None:
         return min(timedelta(seconds=age), MOST)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from datetime import datetime
 from typing import Any
 
+import click
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.models import JobHour
 from tests.rows import Rows, ago
 
@@ -78,6 +81,37 @@ def test_next_page_is_a_command_with_all_that_was_asked(
     assert f": flask jobs admin {name}" not in admin.ok(*args.split(), "--limit", "3")
 
 
+def test_each_list_can_be_wide_watched_and_of_some_fields() -> None:
+    context = click.Context(jobs_group)
+    admin = jobs_group.get_command(context, "admin")
+    assert isinstance(admin, click.Group)
+    lists = {
+        name: {option for each in command.params for option in each.opts}
+        for name, command in admin.commands.items()
+        if any(each.name == "watch" for each in command.params)
+    }
+    assert len(lists) == 13
+    for name, options in lists.items():
+        assert {"--json", "--wide", "--watch", "--timezone"} <= options, name
+
+
+def test_a_list_of_one_page_says_how_many_there_are(
+    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.jobs.agenda.LANES", 2)
+    for number in range(3):
+        rows.definition(f"k{number}", schedule="* * * * *")
+        rows.failure(rows.run("dead"), 1, fingerprint=f"f{number}")
+    assert admin.ok("agenda").endswith("These are 2 of 3 definitions.\n")
+    data = admin.data("agenda")
+    assert (len(data["lanes"]), data["number"]["value"]) == (2, 3)
+    said = "These are 2 of 3 groups. More: flask jobs admin errors --limit 200\n"
+    assert admin.ok("errors", "--limit", "2").endswith(said)
+    assert "These are" not in admin.ok("errors", "--limit", "3")
+    lanes = json.loads(admin.ok("agenda", "--json", "name"))["lanes"]
+    assert [set(lane) for lane in lanes] == [{"name"}, {"name"}]
+
+
 # definitions, pause and resume
 
 
@@ -100,7 +134,8 @@ def test_definitions_show_their_next_three_slots(admin: Admin, rows: Rows, jobs:
     assert [len(view["next_slots"]) for view in found] == [0, 3]
 
 
-def test_pause_and_resume(admin: Admin, rows: Rows) -> None:
+def test_pause_and_resume(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
+    jobs.task(name="send")(lambda: None)
     rows.definition("daily")
     assert "resume daily" in admin.ok("pause", "daily")
     admin.ok("pause", "--queue", "mail")
@@ -108,6 +143,10 @@ def test_pause_and_resume(admin: Admin, rows: Rows) -> None:
     assert "paused" in admin.ok("definitions")
     assert admin.ok("resume", "daily") == "Resumed daily.\n"
     assert admin.ok("resume", "daily") == "Not paused: daily.\n"
+    for kind, name, typo in (("queue", "mail", "maill"), ("task", "send", "snd")):
+        said = admin.ok("resume", f"--{kind}", typo)
+        assert said == f"Not paused: the {kind} {typo}. Did you mean '{name}'?\n"
+    assert "Did you mean 'mail'?" in admin.ok("pause", "--queue", "maill")
     admin.refused("pause", "dayly")
     admin.refused("pause", code=2)
     admin.refused("pause", "daily", "--queue", "mail", code=2)
@@ -316,7 +355,11 @@ def test_agenda_lists_what_will_run_soonest_first(admin: Admin, rows: Rows) -> N
     assert "dead" in admin.ok("agenda", "--from", "1h")
     until = datetime.fromisoformat(admin.data("agenda", "--until", "08:00")["end"])
     assert (until.hour, until.minute) == (8, 0)
-    assert "Write 08:00" in admin.refused("agenda", "--until", "25:00", code=2)
+    for option in ("--from", "--until"):
+        said = admin.refused("agenda", option, "25:00", code=2)
+        assert f"Invalid value for '{option}': '25:00' is not a time. Write 08:00" in said
+    said = admin.refused("agenda", "--from", "1h", "--until", "2020-01-01T00:00", code=2)
+    assert "1h is not before 2020-01-01T00:00." in said
 
 
 def test_next_runs_of_all_definitions_are_listed(admin: Admin, rows: Rows) -> None:

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -16,7 +16,8 @@ import pytest
 
 from flask_cronjobs import CronJobsError
 from flask_cronjobs.cli import output as watch_module
-from flask_cronjobs.cli.output import this_command
+from flask_cronjobs.cli.group import this_command
+from flask_cronjobs.cli.output import Answer
 from tests.cli.terminal import PATIENCE, ROOT, Terminal
 from tests.process.support import wait_until
 from tests.rows import Rows
@@ -235,7 +236,7 @@ def test_the_head_of_the_screen_is_the_command_as_it_was_typed(
 ) -> None:
     shown: list[str] = []
 
-    def repeat(command: Callable[..., object], watch: bool, as_json: bool) -> None:
+    def repeat(*_: object) -> None:
         shown.append(this_command(watch=None))
 
     monkeypatch.setattr(watch_module, "repeat", repeat)
@@ -251,13 +252,13 @@ def test_trouble_is_shown_and_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(pages) == 2:
             raise KeyboardInterrupt
 
-    def command(as_json: bool) -> None:
+    def ask() -> Answer:
         if not pages:
             raise CronJobsError("The database does not answer.")
-        print("it does")
+        return Answer({}, "it does")
 
     monkeypatch.setattr(watch_module, "_show", show)
-    monkeypatch.setattr(watch_module, "EVERY", 0)
+    monkeypatch.setattr(watch_module, "WATCH_EVERY", 0)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    watch_module.repeat(command, watch=True, as_json=False)
+    watch_module.repeat(ask, as_json=False, watch=True)
     assert pages == ["Error: The database does not answer.\n", "it does\n"]

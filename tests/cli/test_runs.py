@@ -123,6 +123,7 @@ def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows) -> None:
         assert result.exit_code == code
         assert f"Run {run_id} of send (to Ada): {status}" in result.output
         assert ("why" in result.output) == (status != "succeeded")
+    assert "There is no run 4711" in admin.refused("wait", "4711", code=2)
 
 
 def test_follow_prints_what_is_added_until_the_run_has_ended(

@@ -115,3 +115,5 @@ def test_a_list_fits_the_terminal(tmp_path: Path) -> None:
     assert text_width(line) <= 60
     assert text_width(line.partition("0/10")[0]) == header.index("ATTEMPT")
     assert "…" in line
+    _, whole = admin("list", "--wide")
+    assert "漢字の名前" * 12 in whole

@@ -1,0 +1,230 @@
+"""What failed, how long runs take, what operators did: ``errors trend mark marks operations``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import cast
+
+import click
+
+from ..errors import NotFound
+from ..jobs.error_groups import (
+    MUTED_FOR,
+    STATES,
+    Decision,
+    ErrorGroup,
+    GroupState,
+    decide,
+    list_errors,
+)
+from ..jobs.history import add_mark, list_marks, remove_mark
+from ..jobs.humanize import duration, printed_zone
+from ..jobs.operations import list_operations
+from ..jobs.reader import Page, reading
+from ..jobs.state import state_of
+from ..jobs.trends import BUSIEST, DAY, WEEK, Period, Trend, read_trend, read_trends
+from ..text import did_you_mean, one_line
+from .group import command
+from .output import (
+    Answer,
+    Listing,
+    admin_command,
+    list_command,
+    moment,
+    refuse_to_list,
+    since,
+    table,
+)
+from .params import JSON_FLAG, Id, actor, age, complete_tasks, time_in_zone
+from .terminal import paint
+
+#: One letter a day, from none to many.
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+@list_command(
+    "errors",
+    "flask jobs admin errors",
+    "flask jobs admin errors --resolve 9f86d081884c7d65",
+    "flask jobs admin errors --mute 9f86d081884c7d65 --for 2d",
+    "flask jobs admin retry --fingerprint 9f86d081884c7d65 --spread 10m",
+    limit=20,
+    most=200,
+    by="",
+)
+@click.option("--resolve", "resolved", metavar="GROUP", help="It is mended, until seen again.")
+@click.option("--mute", "muted", metavar="GROUP", help="Take it out of the open ones for a week.")
+@click.option("--for", "seconds", type=age, metavar="AGE", help="Mute it for AGE instead.")
+@click.option("--reopen", "reopened", metavar="GROUP", help="It is open, whatever was decided.")
+@click.option("--state", type=click.Choice(STATES), default="open", help="Only groups of STATE.")
+def errors(
+    seconds: float | None, state: GroupState, limit: int, **decisions: str | None
+) -> Listing | None:
+    """List errors by task, type and message, the latest first; resolve or mute a group.
+
+    Numbers, hex and what is quoted in messages do not count. LAST 14 DAYS has a bar a day.
+    """
+    given = [(what, group) for what, group in decisions.items() if group is not None]
+    if len(given) > 1:
+        raise click.UsageError("Give one of --resolve, --mute and --reopen.")
+    if seconds is not None and decisions["muted"] is None:
+        raise click.UsageError("--for goes with --mute.")
+    if not given:
+        return _list_errors(state, limit)
+    refuse_to_list()
+    ((what, fingerprint),) = given
+    decide(state_of(), cast("Decision", what), fingerprint, actor(), long := seconds or MUTED_FOR)
+    click.echo(f"{fingerprint}: {_BECAME[what].format(duration(long))}.")
+    return None
+
+
+_BECAME = {
+    "resolved": "resolved, until it is seen again",
+    "muted": "muted for {}",
+    "reopened": "open",
+}
+
+
+def _list_errors(state: GroupState, limit: int) -> Listing:
+    found = list_errors(state_of(), state, limit)
+    headers = ("GROUP", "LAST", "FIRST", "COUNT", "DEAD", "LAST 14 DAYS", "TASK", "ERROR")
+    return Listing(
+        "errors",
+        Page(found.rows, None, found.now, found.total),
+        headers,
+        (_error_cells(row, found.now) for row in found.rows),
+        none=f"No errors are {state}.",
+        noun="group",
+        others={"total": found.total, "numbers": found.numbers},
+    )
+
+
+def _error_cells(row: ErrorGroup, now: datetime) -> tuple[object, ...]:
+    most = max(1, *row.days)
+    bars = "".join(_BARS[-(-8 * day // most)] for day in row.days)
+    notes = "(came back)" if row.came_back else "", f"(new since {row.new_since})"
+    said = f"{row.error_type}: {row.pattern} {notes[0]}{notes[1] if row.new_since else ''}".strip()
+    times = since(now, row.last), since(now, row.first)
+    return row.fingerprint, *times, row.count, row.dead, bars, row.task, said
+
+
+@list_command(
+    *("trend", "flask jobs admin trend", "flask jobs admin trend send_invoice"), json=JSON_FLAG
+)
+@click.argument("task", required=False, shell_complete=complete_tasks)
+def trend(task: str | None) -> Listing | Answer:
+    """Compare this week with last: how many runs ended, and how long they took.
+
+    All tasks, the slower first; or TASK, day by day. Numbers are of whole hours, within a tenth.
+    """
+    if task is not None:
+        found = _trend_of(task)
+        return Answer(found, partial(_print_trend, found))
+    with reading(state_of()) as reader:
+        tasks = Page(read_trends(reader), None, reader.now)
+        marks = list_marks(reader, since=reader.now - 2 * WEEK).rows
+    headers = ("TASK", "RUNS", "DEAD", "MEDIAN", "95 %", "LAST WEEK", "DEAD", "MEDIAN", "95 %", "")
+    below = [f"Marked {one_line(mark.name)} at {moment(mark.at)}." for mark in marks]
+    if len(tasks.rows) == BUSIEST:
+        below.append(f"These are the {BUSIEST} tasks of which most runs ended.")
+    return Listing(
+        "tasks",
+        tasks,
+        headers,
+        (
+            (row.task, *_period_cells(row.this_week), *_period_cells(row.last_week), row.compared)
+            for row in tasks.rows
+        ),
+        none="No run has ended within two weeks, as far as whole hours are written.",
+        flexible=0,
+        below=below,
+        others={"marks": marks},
+    )
+
+
+def _trend_of(task: str) -> Trend:
+    zone = printed_zone.get(None)
+    found = read_trend(state_of(), task, None if zone is None else str(zone))
+    if not found.days:
+        tasks = state_of().registry.tasks
+        hint = "" if task in tasks else did_you_mean(task, tasks)
+        raise NotFound(f"No run of the task {task!r} has ended within four weeks.{hint}")
+    return found
+
+
+def _print_trend(found: Trend) -> None:
+    said = one_line(str(found))
+    click.echo(paint("warn", said) if found.slower else said)
+    headers = ("DAY", "RUNS", "DEAD", "MEDIAN", "95 %", "95 % WAITED", "MARKED")
+    cells = [
+        (f"{day.start:%a %Y-%m-%d}", *_period_cells(day), _seconds(day.waited), _marked(found, day))
+        for day in reversed(found.days)
+    ]
+    table(headers, cells)
+
+
+def _period_cells(period: Period) -> tuple[str, ...]:
+    counts = (f"{number:,}" for number in (period.ended, period.dead))
+    return *counts, _seconds(period.p50), _seconds(period.p95)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
+
+
+def _marked(found: Trend, day: Period) -> str:
+    end = day.start + DAY
+    return ", ".join(mark.name for mark in reversed(found.marks) if day.start <= mark.at < end)
+
+
+@admin_command("mark", "flask jobs admin mark v812")
+@click.argument("name")
+@click.option("--at", type=time_in_zone, metavar="TIME", help="When that was, else now.")
+def mark(name: str, at: datetime | None) -> None:
+    """Put a line into the charts: NAME is what changed now, such as a deploy."""
+    if not name.strip():
+        raise click.BadParameter("A mark needs a name, such as v812.")
+    made = add_mark(state_of(), name, at, actor())
+    undo = command("unmark", str(made.id))
+    click.echo(f"Marked {one_line(made.name)} at {moment(made.at)}. To remove it: {undo}")
+
+
+@list_command("marks", "flask jobs admin marks", limit=20, most=500)
+def marks(limit: int, before: int | None) -> Listing:
+    """List the marks, newest first."""
+    found = list_marks(state_of(), limit, before)
+    none = f"There are no {'older ' if before else ''}marks. To make one: {command('mark', 'v812')}"
+    cells = ((row.id, moment(row.at), row.name, row.by) for row in found.rows)
+    return Listing("marks", found, ("ID", "AT", "NAME", "BY"), cells, none, flexible=2)
+
+
+@admin_command("unmark", "flask jobs admin unmark 5")
+@click.argument("id", type=Id())
+def unmark(id: int) -> None:
+    """Remove the mark ID."""
+    click.echo(f"Removed the mark {one_line(remove_mark(state_of(), id, actor()))}.")
+
+
+@list_command(
+    *("operations", "flask jobs admin operations", "flask jobs admin operations --watch"),
+    limit=20,
+    most=100,
+)
+def operations(limit: int, before: int | None) -> Listing:
+    """List what operators did, newest first, and what became of the runs.
+
+    Each retry, cancel, discard, pause, resume, run and edit is kept for a year.
+    """
+    found = list_operations(state_of(), before, limit)
+    headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")
+    cells = (
+        (
+            *(row.id, since(found.now, row.started_at), row.actor, row.what),
+            "" if row.done is None else f"{row.done:,}",
+            "; ".join(filter(None, (row.progress, row.outcome))),
+            row.target,
+        )
+        for row in found.rows
+    )
+    return Listing("operations", found, headers, cells, "No operation is recorded.")

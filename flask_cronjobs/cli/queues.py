@@ -1,0 +1,244 @@
+"""What waits, who serves it, and what ticks did: ``queues workers ticks turns batches``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import click
+from sqlalchemy import Row
+
+from ..jobs.batches.views import BatchView, facts_of, find_batch, list_batches
+from ..jobs.humanize import ago, duration, full, plural, rate, seconds_since
+from ..jobs.orders import list_key_orders
+from ..jobs.queues import list_hosts, list_queues
+from ..jobs.reader import reading
+from ..jobs.runs.actions import cancel_batch, close_batch, retry_batch
+from ..jobs.state import state_of
+from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
+from ..text import one_line, printable
+from .group import command
+from .output import (
+    Answer,
+    Listing,
+    list_command,
+    moment,
+    print_facts,
+    refuse_to_list,
+    since,
+)
+from .params import JSON_FLAG, actor
+from .terminal import paint
+
+
+@list_command("queues", "flask jobs admin queues", "flask jobs admin queues --watch")
+def queues() -> Listing:
+    """List the queues: what waits, how fast runs come and end, and who serves each.
+
+    Counted over the last ten minutes. Of the runs that ended, 95 % had waited no longer.
+    """
+    found = list_queues(state_of())
+    headers = ("QUEUE", "WAITING", "DUE", "OLDEST", "IN/MIN", "OUT/MIN", "WAITED", "SERVED BY")
+    cells = (
+        (
+            *(row.name, row.waiting, row.due, since(found.now, row.oldest)),
+            *(rate(row.arrivals), rate(row.ends)),
+            *("-" if row.waited is None else duration(row.waited), row.service(found.now)),
+        )
+        for row in found.rows
+    )
+    return Listing("queues", found, headers, cells, "No task is declared, and nothing waits.")
+
+
+@list_command("workers", "flask jobs admin workers", "flask jobs admin workers --watch")
+def workers() -> Listing:
+    """List the hosts that ticked within the last day, and what runs there now.
+
+    First those that are silent, though they had ticked for long.
+    """
+    found = list_hosts(state_of())
+    headers = ("HOST", "STATE", "SEEN", "BY", "QUEUES", "VERSION", "RUNNING", "TASKS")
+    cells = (
+        (
+            *(row.host, row.state, since(found.now, row.seen_at), ", ".join(row.by)),
+            "all" if row.queues is None else ", ".join(row.queues),
+            *(row.version or "-", row.running),
+            ", ".join(f"{run.task} ({run.id})" for run in row.runs),
+        )
+        for row in found.rows
+    )
+    none = "No host has ticked within the last day."
+    return Listing("workers", found, headers, cells, none, noun="host")
+
+
+@list_command(
+    "ticks",
+    "flask jobs admin ticks",
+    "flask jobs admin ticks --limit 100 --watch",
+    limit=20,
+    most=500,
+)
+def ticks(limit: int, before: int | None) -> Listing:
+    """List the latest ticks, and when none came.
+
+    Newest first, of all hosts. Ticks are kept for a day.
+    """
+    with reading(state_of()) as reader:
+        found, gaps = list_ticks(reader, limit, before), list_gaps(reader)
+    cells = (
+        (tick.id, moment(tick.started_at), tick.host, _took(tick, found.now), _did(tick))
+        for tick in found.rows
+    )
+    none = f"No tick has run yet. To install one: {command('crontab')}"
+    above = [paint("warn", _gap(gap, found.now)) for gap in gaps.rows]
+    if cut := gaps.cut("gap"):
+        above.append(f"These are {cut}.")
+    return Listing(
+        *("ticks", found, ("ID", "STARTED", "HOST", "TOOK", "DID"), cells),
+        none="There are no older ticks." if before else none,
+        above=() if before else above,
+        others={"gaps": gaps.rows},
+    )
+
+
+def _gap(gap: Gap, now: datetime) -> str:
+    took = duration(seconds_since(gap.start, gap.end or now))
+    if gap.end is None:
+        return f"No tick has done its work since {full(gap.start)}: {took}."
+    return f"No tick did its work from {full(gap.start)} to {full(gap.end)}: {took}."
+
+
+def _took(tick: Row[Any], now: datetime) -> str:
+    if tick.finished_at is not None:
+        return duration(seconds_since(tick.started_at, tick.finished_at))
+    return f"seen {ago(seconds_since(tick.seen_at, now))}"
+
+
+def _did(tick: Row[Any]) -> str:
+    counts = ((getattr(tick, name), name) for name in TICK_COUNTS)
+    return ", ".join(f"{number:,} {name}" for number, name in counts if number) or "nothing was due"
+
+
+@list_command(
+    *("turns", "flask jobs admin turns", "flask jobs admin turns --stopped"),
+    limit=50,
+    most=500,
+    by="PLACE",
+)
+@click.option("--stopped", is_flag=True, help="Only keys that a dead run stops.")
+def turns(stopped: bool, limit: int, after: str | None) -> Listing:
+    """List the concurrency keys with a strict order: how many runs wait, and why."""
+    found = list_key_orders(state_of(), stopped=stopped, after=after or "", limit=limit)
+    headers = ("KEY", "WAITING", "FIRST", "TASK", "STATUS", "WHY")
+    cells = (
+        (row.key, row.waiting, first.id, first.task, first.status, row.why(found.now))
+        for row in found.rows
+        for first in (row.first,)
+    )
+    none = "No key is stopped." if stopped else "No run of a strict order waits or runs."
+    below = [
+        f"To go on with {one_line(each.key)}: {command('retry', run)} or {command('discard', run)}"
+        for each in found.rows
+        for run in (str(each.first.id),)
+        if each.stopped
+    ]
+    return Listing("keys", found, headers, cells, none, below=below[:1])
+
+
+#: How many characters a progress bar has.
+_BAR = 20
+#: What it shows of each status; ``-`` of other ends, ``.`` of what waits.
+_PARTS = {"succeeded": "#", "dead": "x", "running": "~"}
+
+
+@list_command(
+    "batches",
+    "flask jobs admin batches",
+    "flask jobs admin batches weekly:W47 --watch",
+    "flask jobs admin batches weekly:W47 --retry --again",
+    "flask jobs admin batches weekly:W47 --cancel",
+    limit=25,
+    most=200,
+    json=JSON_FLAG,
+)
+@click.argument("key", required=False)
+@click.option("--retry", is_flag=True, help="Retry its dead runs.")
+@click.option("--again", is_flag=True, help="With --retry: enqueue its then once more at the end.")
+@click.option("--cancel", is_flag=True, help="Cancel all of it that has not ended.")
+@click.option("--close", is_flag=True, help="Close it: nobody will fill it any more.")
+@click.option("--all", "everything", is_flag=True, help="Also list those that have finished.")
+def batches(
+    key: str | None,
+    retry: bool,
+    again: bool,
+    cancel: bool,
+    close: bool,
+    everything: bool,
+    limit: int,
+    before: int | None,
+) -> Listing | Answer | None:
+    """List the batches that have not finished; or show the batch KEY, or change it."""
+    if (retry + cancel + close) > 1:
+        raise click.UsageError("Give one of --retry, --cancel and --close.")
+    if again and not retry:
+        raise click.UsageError("Give --again with --retry.")
+    if not (retry or cancel or close):
+        return _list(everything, limit, before) if key is None else _found(key)
+    refuse_to_list()
+    if key is None:
+        raise click.UsageError("Give the KEY of the batch, too.")
+    if close:
+        closed = close_batch(state_of(), key, actor())
+        click.echo(f"Closed {one_line(key)}." if closed else f"{one_line(key)} is closed already.")
+        return None
+    change: Callable[..., Any] = partial(retry_batch, again=again) if retry else cancel_batch
+    click.echo(change(state_of(), key, actor()).sentence(one_line(key)))
+    return None
+
+
+def _list(everything: bool, limit: int, before: int | None) -> Listing:
+    found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
+    headers = ("KEY", "STATE", "PROGRESS", "ENDED", "DEAD", "LEFT", "OPENED")
+    cells = (
+        (
+            *(row.key, row.state, bar(row), row.progress.replace(" of ", "/")),
+            *(row.whole["dead"], row.left(found.now), since(found.now, row.opened_at)),
+        )
+        for row in found.rows
+    )
+    none = "No batches." if everything else "No batch is unfinished. See also --all."
+    return Listing("batches", found, headers, cells, none, flexible=0)
+
+
+def _found(key: str) -> Answer:
+    with reading(state_of()) as reader:
+        found, now = find_batch(reader, key), reader.now
+    if found is None:
+        raise click.ClickException(
+            f"There is no batch {one_line(key)}; it may have been pruned. "
+            f"To list them: {command('batches', '--all')}"
+        )
+    return Answer(found, partial(_show, found, now))
+
+
+def _show(batch: BatchView, now: datetime) -> None:
+    whole = batch.whole.total()
+    inside = ", with those inside" if whole > batch.counts.total else ""
+    click.echo(f"Batch {printable(batch.key)}: {batch.state}")
+    click.echo(f"  {bar(batch)} {batch.fraction:.0%} of {plural(whole, 'member')}{inside}")
+    if batch.stop:
+        click.echo(f"  {batch.stop}")
+    print_facts(facts_of(batch, now), now)
+    if batch.dead_runs:
+        click.echo(f"Its dead runs: {command('list', '--batch', batch.key, '--status', 'dead')}")
+
+
+def bar(batch: BatchView) -> str:
+    """Return a progress bar in plain characters, in parts as on the page."""
+    parts = ((_PARTS.get(name, "-"), begins + width) for name, begins, width in batch.segments)
+    drawn = ""
+    for sign, end in parts:
+        drawn = drawn.ljust(int(end * _BAR), sign)
+    return f"[{drawn.ljust(_BAR, '.')}]"
