@@ -113,7 +113,7 @@ def test_where_lanes_are_cut_it_says_how_many_of_how_many(
         pages.define(name, next_run_at=datetime.now(timezone.utc) + timedelta(hours=1))
     pages.shows("tonight", "Only those that run next are shown: 1 of 2 definitions.")
     said = pages.app.test_cli_runner().invoke(args=["jobs", "admin", "agenda"]).output
-    assert "Only those that run next: 1 of 2 definitions.\n" in said
+    assert "These are 1 of 2 definitions.\n" in said
 
 
 def test_moment_is_inside_its_lane() -> None:
