@@ -55,15 +55,18 @@ def _make(app: Flask, db: SQLAlchemy, **options: Any) -> FlaskClient:
     return app.test_client()
 
 
-def _refused(app: Flask, client: FlaskClient) -> dict[str, set[int]]:
-    """The statuses that each route but the open ones answers."""
+def _answers(app: Flask, client: FlaskClient, *methods: str) -> dict[str, set[int]]:
+    """The statuses that each route but the open ones answers to those of *methods* that it has."""
     statuses: dict[str, set[int]] = {}
     for rule, path in _rules(app):
         if rule.endpoint not in OPEN:
-            method = "POST" if "POST" in (rule.methods or ()) else "GET"
-            status = client.open(path, method=method, headers=OWN).status_code
-            statuses.setdefault(rule.endpoint, set()).add(status)
+            for method in set(methods) & (rule.methods or set()):
+                status = client.open(path, method=method, headers=OWN).status_code
+                statuses.setdefault(rule.endpoint, set()).add(status)
     return statuses
+
+
+METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 
 
 def test_every_rule_of_the_url_map_has_a_right(pages: Pages) -> None:
@@ -81,7 +84,7 @@ def test_what_reads_takes_no_post(pages: Pages) -> None:
 
 def test_closed_without_authorize(app: Flask, db: SQLAlchemy) -> None:
     client = _make(app, db)
-    refused = _refused(app, client)
+    refused = _answers(app, client, *METHODS)
     assert refused.pop("cronjobs.tick") == {404}
     assert all(statuses == {403} for statuses in refused.values())
     assert client.get("/jobs/health").status_code == 503
@@ -109,8 +112,8 @@ def test_debug_mode_asks_authorize_if_there_is_one(app: Flask, db: SQLAlchemy) -
 
 def test_refused_to_whom_authorize_refuses(pages: Pages) -> None:
     pages.rights.clear()
-    refused = _refused(pages.app, pages.client)
-    refused.pop("cronjobs.tick")
+    refused = _answers(pages.app, pages.client, *METHODS)
+    assert refused.pop("cronjobs.tick") == {404}
     assert all(statuses == {403} for statuses in refused.values())
 
 
@@ -120,10 +123,10 @@ def test_a_reader_reads_and_cannot_act(pages: Pages) -> None:
     pages.define("remind")
     pages.insert(JobBatch(key="weekly"))
     before = _contents(pages.app, pages.db)
-    expected = {"read": 200, "form": 403, "act": 403, "token": 404}
-    for endpoint, statuses in _refused(pages.app, pages.client).items():
+    expected = {"read": {200}, "form": {403}, "act": {403, 405}, "token": {404}}
+    for endpoint, statuses in _answers(pages.app, pages.client, "GET", "POST").items():
         leads_on = endpoint == "cronjobs.find"
-        assert statuses == {303 if leads_on else expected[RIGHTS[endpoint]]}, endpoint
+        assert statuses == ({303} if leads_on else expected[RIGHTS[endpoint]]), endpoint
     assert _contents(pages.app, pages.db) == before
     for path in ("", "runs/1", "definition?name=remind", "runs/bulk?do=discard&status=dead"):
         pages.shows(path, hides=["<button"])
@@ -148,38 +151,6 @@ def test_a_get_changes_nothing(pages: Pages) -> None:
             pages.client.open(path, method=method).close()
         if "POST" in (rule.methods or ()):
             assert pages.get(path).status_code in (404, 405)
-    assert _contents(pages.app, pages.db) == before
-
-
-ELSEWHERE: list[dict[str, str]] = [
-    {},
-    {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"},
-    {"Sec-Fetch-Site": "none"},
-    {"Sec-Fetch-Site": ""},
-    {"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"},
-    {"Origin": "http://elsewhere.example"},
-    {"Origin": "http://localhost.elsewhere.example"},
-    {"Origin": "http://localhost@elsewhere.example"},
-    {"Origin": "http://localhost:8000"},
-    {"Origin": "null"},
-    {"Origin": ""},
-    {"Origin": "http://["},
-    {"Origin": "http://", "Host": ""},
-    {"Origin": "file://localhost"},
-    {"Referer": "http://localhost/jobs/"},
-]
-
-
-def test_a_post_from_elsewhere_is_refused(pages: Pages) -> None:
-    pages.add("dead")
-    before = _contents(pages.app, pages.db)
-    for headers in ELSEWHERE:
-        assert pages.client.post("/jobs/runs/1/retry", headers=headers).status_code == 403, headers
-    for rule, path in _rules(pages.app):
-        if RIGHTS[rule.endpoint] == "act":
-            elsewhere = {"Sec-Fetch-Site": "cross-site"}
-            assert pages.client.post(path, headers=elsewhere).status_code == 403, path
     assert _contents(pages.app, pages.db) == before
 
 

@@ -1,0 +1,196 @@
+"""Every form of every page, found by following links: who may send it, and from where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import pytest
+from flask import Flask
+from flask_wtf import CSRFProtect  # type: ignore[import-untyped]
+from sqlalchemy import insert, select
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.error_groups import decide
+from flask_cronjobs.jobs.runs.filters import FILTERS
+from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.models import JobEffect, JobFailure, JobPause, JobRun, JobStep
+from flask_cronjobs.web.guard import RIGHTS
+from tests.marks import on_both
+
+from .conftest import NOW, OWN, Pages
+from .crawl import Crawl, Form
+
+#: What says of a request that no page of this site has sent it.
+ELSEWHERE: list[dict[str, str]] = [
+    {},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "none"},
+    {"Sec-Fetch-Site": ""},
+    {"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"},
+    {"Origin": "http://elsewhere.example"},
+    {"Origin": "http://localhost.elsewhere.example"},
+    {"Origin": "http://localhost@elsewhere.example"},
+    {"Origin": "http://localhost:8000"},
+    {"Origin": "null"},
+    {"Origin": ""},
+    {"Origin": "http://["},
+    {"Origin": "http://", "Host": ""},
+    {"Origin": "file://localhost"},
+    {"Referer": "http://localhost/jobs/"},
+]
+#: An endpoint and what it does, if it does several things.
+Action: TypeAlias = "tuple[str, str | None]"
+Rows: TypeAlias = "dict[str, list[dict[str, Any]]]"
+_OF_FILTERS = {each.name for each in FILTERS}
+
+
+@pytest.fixture
+def jobs(jobs: CronJobs, app: Flask) -> CronJobs:
+    """The extension beside the protection by tokens that most apps have."""
+    CSRFProtect(app)
+    return jobs
+
+
+def _rows(pages: Pages) -> Rows:
+    """What all tables have."""
+    with pages.app.app_context():
+        return {
+            table.name: [dict(row._mapping) for row in pages.db.session.execute(select(table))]
+            for table in JobRun.metadata.sorted_tables
+        }
+
+
+def _put_back(pages: Pages, rows: Rows) -> None:
+    with pages.app.app_context():
+        tables = JobRun.metadata.sorted_tables
+        for table in reversed(tables):
+            pages.db.session.execute(table.delete())
+        for table in tables:
+            if rows[table.name]:
+                pages.db.session.execute(insert(table), rows[table.name])
+        pages.db.session.commit()
+
+
+@pytest.fixture
+def filled(pages: Pages) -> Pages:
+    """The pages of an app with so many kinds of rows that each form is on one of them."""
+    with pages.app.app_context():
+        pages.jobs.tick()
+        with pages.jobs.batch("b", close=False, then=pages.jobs.get("remind")):
+            pages.jobs.get("break_down").enqueue()
+        pages.db.session.commit()
+        pages.jobs.tick()
+    pages.define("paused", paused_at=NOW)
+    pages.define("gone", job_type="gone")
+    pages.add("queued", run_at=NOW + timedelta(days=1))
+    pages.add("running")
+    dead = [pages.add("dead", fingerprint="f1", max_attempts=1) for _ in range(2)]
+    done = {"attempt": 1, "worker": "w", "started_at": NOW, "finished_at": NOW}
+    pages.insert(JobStep(run_id=dead[0], name="totals", kind="step", **done))
+    strict = {"concurrency_key": "account:1", "concurrency_limit": 1, "on_dead": "stop"}
+    pages.add("dead", fingerprint="f2", **strict)
+    pages.add("queued", order_mark="waits", **strict)
+    failed = {"error_type": "E", "error": "it broke", "worker": "w"}
+    for run_id in dead:
+        pages.insert(JobFailure(run_id=run_id, attempt=1, fingerprint="f1", **failed))
+    ended = pages.add("succeeded")
+    for attempt, group in enumerate(("open", "resolved", "muted")):
+        pages.insert(JobFailure(run_id=ended, attempt=attempt, fingerprint=group, **failed))
+    for decision in ("resolved", "muted"):
+        decide(state_of(pages.app), decision, decision, "ada")
+    pages.insert(JobEffect(key="charge:1", state="in_doubt"))
+    pages.insert(JobPause(kind="queue", name="slow", paused_by="ada"))
+    return pages
+
+
+class Forms(Crawl):
+    """The forms of all pages, one of each kind on each kind of page."""
+
+    def __init__(self, pages: Pages) -> None:
+        super().__init__(pages.client, "/jobs/")
+        self._urls = pages.app.url_map.bind("localhost")
+        self.kinds = {self._kind(form): form for form in reversed(self.forms)}.values()
+
+    def action(self, form: Form) -> Action:
+        """The endpoint and the act of *form*."""
+        endpoint, values = self._urls.match(form.action, "POST")
+        return endpoint, values.get("act")
+
+    def readers(self) -> set[str]:
+        """The endpoints of the pages."""
+        return {self._page(url) for url in self.pages}
+
+    def _page(self, url: str) -> str:
+        endpoint: str = self._urls.match(url.partition("?")[0], "GET")[0]
+        return endpoint
+
+    def _kind(self, form: Form) -> object:
+        names = {name for name, _ in form.fields} - _OF_FILTERS
+        values = {pair for pair in form.fields if pair[0] in ("do", "spread", "again")}
+        return self._page(form.page), self.action(form), frozenset(names), frozenset(values)
+
+
+@pytest.fixture
+def forms(filled: Pages) -> Forms:
+    """All forms."""
+    return Forms(filled)
+
+
+def _actions(app: Flask) -> Iterator[Action]:
+    """All that can be posted to, but for the tick by URL."""
+    for rule in app.url_map.iter_rules():
+        if RIGHTS.get(rule.endpoint) == "act":
+            acts = re.search(r"<any\((.*)\):act>", rule.rule)
+            for act in acts[1].split(", ") if acts else [None]:
+                yield rule.endpoint, act
+
+
+def test_each_action_has_a_form(filled: Pages, forms: Forms) -> None:
+    assert {forms.action(form) for form in forms.kinds} == set(_actions(filled.app))
+    pages = {name for name, right in RIGHTS.items() if right in ("read", "form")}
+    assert pages - forms.readers() == {"cronjobs.metrics"}
+
+
+def _refused(pages: Pages, form: Form, status: int, headers: dict[str, str], **token: Any) -> None:
+    answer = pages.client.post(form.action, data=form.sent(**token), headers=headers)
+    assert answer.status_code == status, (form, headers, answer.text)
+
+
+def test_each_form_is_refused_from_elsewhere_and_without_its_token(
+    filled: Pages, forms: Forms
+) -> None:
+    """It changes nothing then; nor if the user may not act, or not even read."""
+    stranger = _token(filled.app.test_client().get("/jobs/queues").text)
+    before = _rows(filled)
+    for form in forms.kinds:
+        token = form.sent()["csrf_token"][0]
+        for wrong in (None, "", token[::-1], stranger):
+            _refused(filled, form, 400, OWN, csrf_token=wrong)
+        for headers in ELSEWHERE:
+            _refused(filled, form, 403, headers)
+        for lost in ("act", "read"):
+            filled.rights.discard(lost)
+            _refused(filled, form, 403, OWN)
+        filled.rights.update(("read", "act"))
+        assert _rows(filled) == before, form
+
+
+def _token(page: str) -> str:
+    found = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert found
+    return found[1]
+
+
+@on_both
+def test_each_form_does_what_it_is_for(filled: Pages, forms: Forms) -> None:
+    before = _rows(filled)
+    for form in forms.kinds:
+        answer = filled.client.post(form.action, data=form.sent(), headers=OWN)
+        assert answer.status_code == 303, (form, answer.text)
+        assert "Nothing was changed" not in filled.get(answer.location).text, form
+        assert _rows(filled) != before, form
+        _put_back(filled, before)
