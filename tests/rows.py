@@ -11,7 +11,15 @@ from sqlalchemy import insert, select
 
 from flask_cronjobs.jobs.runs.detail import RunView, find_run
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobStep, JobTick
+from flask_cronjobs.models import (
+    JobDefinition,
+    JobEffect,
+    JobFailure,
+    JobOperation,
+    JobRun,
+    JobStep,
+    JobTick,
+)
 
 TERMINAL = ("succeeded", "dead", "cancelled", "skipped")
 
@@ -122,6 +130,11 @@ class Rows:
             "finished_at": ago(7),
         }
         return self._insert(JobStep, made | values | {"run_id": run_id, "name": name})
+
+    def operation(self, what: str, run_id: int, actor: str = "ada") -> int:
+        """What an operator did to a run; its id."""
+        made = {"what": what, "target": f"run {run_id}", "actor": actor, "run_id": run_id}
+        return self._insert(JobOperation, made)
 
     def get(self, run_id: int) -> JobRun:
         """A run, as it is now."""

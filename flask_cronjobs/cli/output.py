@@ -79,7 +79,7 @@ def print_facts(facts: Sequence[Fact], now: datetime) -> None:
     for fact in facts:
         note = since(now, fact.note) if isinstance(fact.note, datetime) else fact.note
         after = f" ({note})" if note else ""
-        click.echo(f"  {fact.label:<16} {printable(f'{fact.text}{after}')}")
+        click.echo(printable(f"  {fact.label:<16} {fact.text}{after}"))
 
 
 def print_finding(found: Finding, what: str) -> None:

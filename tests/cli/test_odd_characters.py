@@ -41,6 +41,7 @@ def odd_run(rows: Rows) -> int:
     odd["definition_id"] = definition
     run_id = rows.run("dead", error_type=ODD, last_error=ODD, **odd)
     rows.failure(run_id, 1, worker=ODD, error=ODD, error_type=ODD, stack=ODD)
+    rows.operation(ODD, run_id, actor=ODD)
     rows.run(job_type=ODD, queue=ODD)
     rows.effect(ODD, state="in_doubt", locked_by=ODD)
     return run_id
@@ -53,7 +54,7 @@ def odd_run(rows: Rows) -> int:
         *([verb, "--task", ODD, "--yes"] for verb in ("retry", "cancel")),
         *(["definitions"], ["definitions", "--limit", "1"], ["effects"], ["doctor"], [ODD]),
         *([verb, ODD] for verb in ("pause", "resume")),
-        *(["pause", f"{ODD}x"], ["effects", "--done", f"{ODD}x"]),
+        *(["pause", f"{ODD}x"], ["operations"], ["effects", "--done", f"{ODD}x"]),
         *(["effects", option, ODD] for option in ("--done", "--redo")),
         ["tick", "--dry-run"],
     ],

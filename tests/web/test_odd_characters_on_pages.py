@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from flask_cronjobs.models import JobDefinition, JobEffect
+from flask_cronjobs.models import JobBatch, JobDefinition, JobEffect
 
 from .conftest import Pages
 
@@ -18,8 +18,8 @@ def test_pages_show_no_control_characters_and_their_buttons_work(pages: Pages) -
     pages.define(ODD)
     run_id = pages.add("dead", job_type=ODD, error_type=ODD, last_error=ODD, queue=ODD, result=ODD)
     pages.add("running", job_type=ODD, progress=0.5, progress_message=ODD, locked_by=ODD)
-    pages.insert(JobEffect(key=ODD, state="in_doubt"))
-    for path in ("", "runs", f"runs/{run_id}", "runs/2", "effects", "ticks"):
+    pages.insert(JobEffect(key=ODD, state="in_doubt"), JobBatch(key=ODD))
+    for path in ("", "runs", f"runs/{run_id}", "runs/2", "effects", "ticks", "batches"):
         shown = re.sub(r'<input type="hidden"[^>]*>', "", pages.shows(path, "fake"))
         assert [char for char in FORBIDDEN if char in html.unescape(shown)] == [], path
     form = pages.text().partition('action="/jobs/definitions/pause">')[2]
