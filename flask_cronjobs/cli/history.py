@@ -214,7 +214,7 @@ def unmark(id: int) -> None:
 def operations(limit: int, before: int | None) -> Listing:
     """List what operators did, newest first, and what became of the runs.
 
-    Each retry, cancel, discard, pause, resume, run and edit is kept for a year.
+    Each retry, cancel, discard, pause, resume, run, edit, mark and prune is kept for a year.
     """
     found = list_operations(state_of(), before, limit)
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")

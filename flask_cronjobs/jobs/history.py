@@ -18,7 +18,7 @@ from sqlalchemy import Row, TextClause, text
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..errors import NotFound
-from ..log import DEFAULT_ACTOR, log_action
+from ..log import DEFAULT_ACTOR
 from ..models.conditions import DEAD, DONE
 from ..text import one_line
 from ..types import stored_time
@@ -218,15 +218,13 @@ def add_mark(
     with state.bookkeeping() as books:
         d = books.dialect
         when = d.now if at is None else d.typed(":at", "timestamptz")
-        (row,) = books.rows(
-            text(
-                f"INSERT INTO job_marks (name, marked_at, marked_by) VALUES (:name, {when}, :by)"
-                " RETURNING id, marked_at"
-            ),
-            {"name": name, "by": actor} | ({} if at is None else {"at": d.instant(at)}),
-            repeat=False,
+        statement = text(
+            f"INSERT INTO job_marks (name, marked_at, marked_by) VALUES (:name, {when}, :by)"
+            " RETURNING id, marked_at"
         )
-    log_action("marked", name, actor)
+        given = {"name": name, "by": actor} | ({} if at is None else {"at": d.instant(at)})
+        act = Act("marked", name, actor)
+        (row,) = perform(books, act, lambda inner: inner.rows(statement, given))
     return Mark(row.id, name, stored_time(row.marked_at), actor)
 
 

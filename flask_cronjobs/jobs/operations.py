@@ -126,16 +126,20 @@ class Operation:
         """
         if self.id is not None:
             found = change(self.id)
-            moved = f"""
-                UPDATE job_operations SET done = done + :number, seen_at = {d.now} WHERE id = :id
-            """
-            connection.execute(text(moved), {"number": len(found), "id": self.id})
+            self.count(connection, d, len(found))
             return found
         noted = note(connection, d, self.act, asked=1, done=1)
         found = change(noted)
         if not found:
             connection.execute(text("DELETE FROM job_operations WHERE id = :id"), {"id": noted})
         return found
+
+    def count(self, connection: Connection, d: Dialect, number: int) -> None:
+        """Count *number* runs more in the row, in *connection*'s transaction."""
+        moved = f"""
+            UPDATE job_operations SET done = done + :number, seen_at = {d.now} WHERE id = :id
+        """
+        connection.execute(text(moved), {"number": number, "id": self.id})
 
     def end(self, books: Bookkeeping) -> None:
         """Note that it has come to its end."""

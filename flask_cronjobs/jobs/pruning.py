@@ -12,12 +12,12 @@ from sqlalchemy import Connection, Executable, text
 from ..config import Settings
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
-from ..log import DEFAULT_ACTOR
+from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time, time_or_none
 from .batches.rows import note_pruned
 from .humanize import plural
-from .operations import KEPT, Act, perform
+from .operations import KEPT, Act, Operation
 from .state import State
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ STEPS = 10_000
 _REST = 0.1
 
 
-def prune(books: Bookkeeping, kept: Settings) -> Iterator[int]:
+def prune(books: Bookkeeping, kept: Settings, operation: Operation | None = None) -> Iterator[int]:
     """Delete what is older than its retention; yield how many runs, after each round.
 
     A round deletes up to `CHUNK` rows of each kind, so that none waits for another. To stop, take
@@ -146,10 +146,13 @@ def prune(books: Bookkeeping, kept: Settings) -> Iterator[int]:
 
     :param kept: for how long rows are kept: batches as succeeded runs; effects that are done as
         dead runs, but as long as their run may be tried again, however old they are.
+    :param operation: counts the runs, in the transactions that delete them.
     """
     d = books.dialect
     kinds = [
-        (_prune_runs if kind.table == "job_runs" else _prune_rows)(books, kind, kept)
+        _prune_runs(books, kind, kept, operation)
+        if kind.table == "job_runs"
+        else _prune_rows(books, kind, kept)
         for kind in KINDS
     ]
     while kinds:
@@ -198,12 +201,14 @@ def _seconds(now: object, ended: object) -> float:
     return 0.0 if at is None else (stored_time(now) - at).total_seconds()
 
 
-def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:
+def _prune_runs(
+    books: Bookkeeping, kind: Kind, kept: Settings, operation: Operation | None
+) -> Iterator[int]:
     """Delete old runs with what belongs to them; yield how many, after each transaction."""
     given = {**_given(books.dialect, kept), "held": books.dialect.many(held := set[int]())}
     while True:
         found, deleted, busy, are_all = books.transaction(
-            partial(_delete_runs, d=books.dialect, kind=kind, given=given)
+            partial(_delete_runs, d=books.dialect, kind=kind, given=given, operation=operation)
         )
         yield deleted
         if are_all:
@@ -214,7 +219,11 @@ def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]
 
 
 def _delete_runs(
-    connection: Connection, d: Dialect, kind: Kind, given: Mapping[str, Any]
+    connection: Connection,
+    d: Dialect,
+    kind: Kind,
+    given: Mapping[str, Any],
+    operation: Operation | None,
 ) -> tuple[Rows, int, set[int], bool]:
     """Delete some runs.
 
@@ -229,6 +238,8 @@ def _delete_runs(
         for table in ("job_failures", "job_outputs", "job_steps"):
             connection.execute(text(delete(d, table, "run_id")), given)
         connection.execute(text(delete(d, "job_runs")), given)
+        if operation is not None:
+            operation.count(connection, d, len(ids))
     return found, len(ids), busy, len(old) < CHUNK and found is old
 
 
@@ -298,10 +309,14 @@ def prune_all(
     with state.bookkeeping() as books:
         if dry_run:
             return prunable(books, state.settings)
-        pruned = 0
-        for deleted in prune(books, state.settings):
-            pruned += deleted
-            if progress is not None:
-                progress(deleted)
-        perform(books, Act("pruned", plural(pruned, "run"), actor), lambda _: True)
+        asked, pruned = prunable(books, state.settings), 0
+        noted = Operation.begin(books, Act("pruned", plural(asked, "run"), actor), asked)
+        try:
+            for deleted in prune(books, state.settings, noted):
+                pruned += deleted
+                if progress is not None:
+                    progress(deleted)
+            noted.end(books)
+        finally:
+            log_action("pruned", plural(pruned, "run"), actor)
     return pruned

@@ -92,13 +92,14 @@ def test_each_act_is_a_row_and_lines_in_the_log_with_who(
         ("added", "definition own", None, None),
         ("changed", "definition own", None, None),
         ("removed", "definition own", None, None),
+        ("marked", "v1", None, None),
         ("unmarked", "v1", None, None),
-        ("pruned", "0 runs", None, None),
+        ("pruned", "0 runs", None, 0),
     ]
     assert rows.get(new).operation_id == found[4].id
     lines = "\n".join(caplog.messages).splitlines()
-    # Of many: when it begins, for each of them, and when it ends. A mark is no operation.
-    assert len(lines) == len(found) + 2 + 2 + 1
+    # Of many: when it begins, for each of them, and when it ends.
+    assert len(lines) == len(found) + 2 + 2
     assert all("by ada" in line for line in lines)
     assert "hush" not in caplog.text
     assert lines[0].startswith(f"retried by ada: task send, run {dead}, attempt 1, worker ")
@@ -118,6 +119,8 @@ ACTS: dict[str, Callable[[State, int], object]] = {
     "retry many": lambda state, run_id: RETRY.many(state, [run_id]),
     "pause": lambda state, _: pause(state, Target("queue", "mail")),
     "run again": lambda state, run_id: run_again(state, run_id),
+    "mark": lambda state, _: add_mark(state, "v1"),
+    "prune": lambda state, _: prune_all(state),
 }
 
 
@@ -126,13 +129,14 @@ def test_what_cannot_be_noted_is_not_done(
     state: State, rows: Rows, jobs: CronJobs, name: str
 ) -> None:
     jobs.task(name="send")(lambda: None)
-    dead = rows.run("dead")
+    dead = rows.run("dead", finished_at=ago(days=1000))
     sql(state, "DROP TABLE job_operations")
     with pytest.raises(TablesMissing):
         ACTS[name](state, dead)
     assert [run.status for run in list_runs(state).rows] == ["dead"]
     with state.engine.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM job_pauses")).scalar() == 0
+        for table in ("job_pauses", "job_marks"):
+            assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar() == 0
 
 
 def test_bulk_action_that_was_stopped_says_how_far_it_came(
@@ -156,6 +160,25 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
     (found,) = operations(state)
     assert found.progress == "4 of 5, stopped"
     assert len(matching(state, RunFilter(operation=found.id)).ids) == 4
+
+
+def test_prune_that_was_stopped_says_how_far_it_came(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.jobs.pruning.CHUNK", 2)
+    for _ in range(5):
+        rows.run("succeeded", finished_at=ago(days=1000))
+
+    def stop(_: int) -> None:
+        raise SystemExit(1)
+
+    with pytest.raises(SystemExit):
+        prune_all(state, actor="ada", progress=stop)
+    (found,) = operations(state)
+    assert (found.what, found.target, found.actor) == ("pruned", "5 runs", "ada")
+    assert found.progress == "2 of 5, at work"
+    prune_all(state, actor="ada")
+    assert operations(state)[1].outcome == "3 changed since, or pruned"
 
 
 def test_operation_says_what_became_of_its_runs(state: State, rows: Rows) -> None:
