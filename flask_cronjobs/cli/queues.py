@@ -10,12 +10,12 @@ from typing import Any
 import click
 from sqlalchemy import Row
 
+from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from ..jobs.batches.views import BatchView, facts_of, find_batch, list_batches
 from ..jobs.humanize import ago, duration, full, plural, rate, seconds_since
 from ..jobs.orders import list_key_orders
 from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import reading
-from ..jobs.runs.actions import cancel_batch, close_batch, retry_batch
 from ..jobs.state import state_of
 from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..text import one_line, printable

@@ -25,17 +25,11 @@ from ..errors import (
 )
 from ..jobs import error_groups as groups
 from ..jobs import once_effects
+from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from ..jobs.definitions.actions import Target, pause, queue_run, remove, resume
 from ..jobs.definitions.detail import read_arguments
 from ..jobs.runs import payloads
-from ..jobs.runs.actions import (
-    CANCEL,
-    DISCARD,
-    RETRY,
-    cancel_batch,
-    close_batch,
-    retry_batch,
-)
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
 from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.filters import RunFilter
 from ..jobs.state import State, state_of

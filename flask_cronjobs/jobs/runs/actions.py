@@ -1,4 +1,4 @@
-"""Retry, cancel and discard runs: one, many, or those of a batch; and what is asked before."""
+"""Retry, cancel and discard runs, one or many; and what is shown before."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...redaction import HIDDEN, redacted
 from ...text import one_line
 from ...types import JSON, STATUSES, TERMINAL, Outcome, Status
-from ..batches import rows as store_batches
-from ..batches.ending import end_batches, family, telling
-from ..batches.views import BatchView, find_batch
+from ..batches.ending import end_batches, telling
 from ..humanize import plural
-from ..operations import Act, Operation, perform
+from ..operations import Act, Operation
 from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, find_run, key_holder
@@ -358,83 +356,3 @@ def of_status(source: Source, ids: Sequence[int], statuses: Sequence[Status]) ->
         found = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
         wanted = found.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())
         return [row.id for row in reader.rows(wanted)]
-
-
-def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
-    """Close a batch that nobody will fill any more, so that it can end.
-
-    :returns: False if it was closed before.
-    :raises NotFound: there is no such batch.
-    :raises StateConflict: a transaction is filling it.
-    """
-    found = _batch(state, key)
-    if found.closed_at is not None:
-        return False
-    with state.bookkeeping() as books:
-        act = Act("closed", f"batch {key}", actor)
-        if not perform(books, act, lambda inner: store_batches.close(inner, found.id)):
-            raise StateConflict(
-                f"The batch {key!r} is being filled by a transaction that has not ended. Wait "
-                "until it has, then try again."
-            )
-        end_batches(books, telling(state), [found.id])
-    return True
-
-
-def cancel_batch(
-    state: State, key: str, actor: str = DEFAULT_ACTOR, most: int | None = None
-) -> BulkResult:
-    """Cancel the members of a batch that have not ended, also those of batches inside it.
-
-    An open batch is closed first.
-
-    :raises NotFound: there is no such batch.
-    :raises StateConflict: a transaction is filling it.
-    """
-    close_batch(state, key, actor)
-    return _with_inside(CANCEL, state, _batch(state, key), None, actor, most)
-
-
-def retry_batch(
-    state: State,
-    key: str,
-    actor: str = DEFAULT_ACTOR,
-    again: bool = False,
-    most: int | None = None,
-) -> BulkResult:
-    """Queue the dead runs of a batch again, also those of batches inside it.
-
-    Each of these is open again until they have ended.
-
-    :param again: enqueue its ``then`` once more at its end. Otherwise there is no second one.
-    :raises NotFound: there is no such batch.
-    """
-    found = _batch(state, key)
-    change = partial(Operator.retry, again=found.id if again else None)
-    return _with_inside(replace(RETRY, change=change), state, found, "dead", actor, most)
-
-
-def _with_inside(
-    action: Action,
-    state: State,
-    batch: BatchView,
-    status: Status | None,
-    actor: str,
-    most: int | None,
-) -> BulkResult:
-    """Change the runs of *batch* with that *status*, and those of batches inside it."""
-    which = RunFilter(batch=batch.key, status=status)
-    with state.bookkeeping() as books:
-        keys = family(books, batch.id, dead=status == "dead").values()
-    ids = [run for each in keys for run in action.ids(state, replace(which, batch=each))]
-    return action.many(state, ids, actor, most=most, found_by=which)
-
-
-def _batch(state: State, key: str) -> BatchView:
-    found = find_batch(state, key)
-    if found is None:
-        raise NotFound(
-            f"There is no batch {key!r}; it may have been pruned. To list them: "
-            "flask jobs admin batches"
-        )
-    return found

@@ -18,15 +18,10 @@ from flask_cronjobs import (
     Task,
     current_run,
 )
+from flask_cronjobs.jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from flask_cronjobs.jobs.batches.views import BatchView, find_batch
 from flask_cronjobs.jobs.pruning import prune_all as prune
-from flask_cronjobs.jobs.runs.actions import (
-    DISCARD,
-    RETRY,
-    cancel_batch,
-    close_batch,
-    retry_batch,
-)
+from flask_cronjobs.jobs.runs.actions import DISCARD, RETRY
 from flask_cronjobs.jobs.runs.payloads import run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch, JobRun
