@@ -82,16 +82,16 @@ def _print(seen: Overview) -> None:
 
 def _print_verdict(seen: Overview) -> None:
     """Print the verdict in the color that the page has, and what needs a person."""
-    verdict, figures, several = seen.verdict, seen.figures, len(seen.findings) > 1
-    tone = tone_of(verdict, figures)
+    verdict, findings, several = seen.verdict, seen.findings, len(seen.findings) > 1
+    tone = tone_of(verdict, findings)
     word = "warn" if tone == "warn" else verdict.word
     said = verdict.sentence
     if several or tone == "warn":
-        said = headline_of(verdict, figures)
+        said = headline_of(verdict, findings)
     click.echo(f"{paint(word, word.upper())}  {one_line(said)}")
     if said != verdict.sentence and verdict.ticks:
         click.echo(one_line(verdict.ticks))
-    for found in seen.findings:
+    for found in findings:
         started = f" ({since(verdict.now, found.since)})" if found.since else ""
         print_finding(found, f"{found.sentence}{started}" if several else "")
 

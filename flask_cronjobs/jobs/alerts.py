@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 def found(state: State) -> list[Finding]:
     """Return what needs a person now."""
-    return list(findings_of(*read_verdict_and_figures(state)))
+    return findings_of(*read_verdict_and_figures(state))
 
 
 def take(books: Bookkeeping, findings: Iterable[Finding]) -> list[Change]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -188,104 +188,120 @@ def read_verdict_and_figures(source: Source) -> tuple[Verdict, Figures]:
         return verdict, _figures(reader, verdict.oldest)
 
 
-def tone_of(verdict: Verdict, figures: Figures) -> VerdictTone:
+def tone_of(verdict: Verdict, findings: Sequence[Finding]) -> VerdictTone:
     """Return ``bad`` if unhealthy, ``warn`` if something needs a look, else ``good``."""
     if not verdict.ok:
         return "bad"
-    return "warn" if any(findings_of(verdict, figures)) else "good"
+    return "warn" if findings else "good"
 
 
-def headline_of(verdict: Verdict, figures: Figures) -> str:
+def headline_of(verdict: Verdict, findings: Sequence[Finding]) -> str:
     """Return the verdict in a few words."""
-    found = list(findings_of(verdict, figures))
-    if len(found) > 1:
-        return f"{len(found)} things need you"
+    if len(findings) > 1:
+        return f"{len(findings)} things need you"
     if not verdict.ok:
         return verdict.headline
-    return f"Ticks are running, but {found[0].what}" if found else "All is well"
+    return f"Ticks are running, but {findings[0].what}" if findings else "All is well"
 
 
-def findings_of(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
-    """Yield what needs a person: first what makes the verdict red, then what makes it amber.
+def findings_of(verdict: Verdict, figures: Figures) -> list[Finding]:
+    """Return what needs a person: first what makes the verdict red, then what makes it amber.
 
     What was found is the end of a sentence.
     """
-    yield from verdict.findings
-    yield from _amber(verdict, figures)
+    return [*verdict.findings, *_amber(verdict, figures)]
 
 
 def _amber(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
-    since = figures.since
     link: Link
     if figures.dead:
-        what = f"{figures.dead.of('run')} ended dead in the last 24 h"
-        which = {"status": "dead", "newer": "24h"}
-        act = Act("Retry", ("bulk", {"do": "retry", **which}))
-        yield Finding("dead", "warning", what, _RETRY, since["dead"], ("runs", which), act)
+        yield _dead(figures)
     if figures.stale:
-        runs = figures.stale.of("running run")
+        what, runs = "a worker was lost", figures.stale.of("running run")
         todo = f"The next tick takes back {runs}. If they stay, ticks have stopped."
-        link = ("runs", {"status": "running"})
-        yield Finding("stale-runs", "warning", "a worker was lost", todo, since["stale"], link)
+        since, link = figures.since["stale"], ("runs", {"status": "running"})
+        yield Finding("stale-runs", "warning", what, todo, since=since, link=link)
     if figures.silence:
-        link = ("queues", {})
-        what, at = str(figures.silence), figures.silence.since
-        yield Finding("silent-host", "warning", what, _SILENT, at, link)
+        yield _silent(figures.silence)
     if figures.doubts:
-        are = "is" if figures.doubts.value == 1 else "are"
-        what = f"{figures.doubts.of('effect')} {are} in doubt"
-        yield Finding(
-            "effects-in-doubt", "warning", what, _DOUBTS, since["doubts"], ("effects", {})
-        )
+        yield _doubtful(figures)
     if figures.stops:
-        dead, behind = figures.stops, figures.behind
-        what = f"strict order is stopped by {dead.of('dead run')}: {behind.of('run')} "
-        what += f"{'waits' if behind.value == 1 else 'wait'} behind"
-        link = ("order", {"stopped": 1})
-        yield Finding("stopped-keys", "warning", what, _STOPPED, since["stops"], link)
+        yield _stopped(figures)
     if figures.missed:
-        missed = figures.missed
-        yield Finding("missed-slots", "warning", str(missed), _MISSED, missed.first, missed.link)
-    yield from (_stalled_finding(each) for each in verdict.stalled if not each.overdue)
-    for pause in verdict.pauses:
-        todo = f"To resume it: flask jobs admin resume --{pause.kind} {shlex.quote(pause.name)}"
-        link = ("runs", {pause.kind: pause.name})
-        act = Act("Resume", ("work_act", {"act": "resume"}), {"what": f"{pause.kind}:{pause.name}"})
-        at, by = pause.paused_at, pause.paused_by
-        yield Finding("paused", "warning", str(pause), todo, at, link, act, by=by)
+        yield _missed(figures.missed)
+    yield from (_stalled(each) for each in verdict.stalled if not each.overdue)
+    yield from map(_paused, verdict.pauses)
 
 
-def _stalled_finding(stalled: Stalled) -> Finding:
-    kind = _STALLED.get(stalled.kind, "stalled")
+def _dead(figures: Figures) -> Finding:
+    what = f"{figures.dead.of('run')} ended dead in the last 24 h"
+    todo = (
+        "See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
+        "flask jobs admin retry --status dead --newer-than 24h"
+    )
+    which = {"status": "dead", "newer": "24h"}
+    since, act = figures.since["dead"], Act("Retry", ("bulk", {"do": "retry", **which}))
+    return Finding("dead", "warning", what, todo, since=since, link=("runs", which), act=act)
+
+
+def _silent(silence: Silence) -> Finding:
+    what = str(silence)
+    todo = (
+        "See `flask jobs admin workers`. Is the host up, and what does its cron log? One that is "
+        "gone for good is forgotten a day after its last tick."
+    )
+    return Finding("silent-host", "warning", what, todo, since=silence.since, link=("queues", {}))
+
+
+def _doubtful(figures: Figures) -> Finding:
+    doubts, since = figures.doubts, figures.since["doubts"]
+    what = f"{doubts.of('effect')} {'is' if doubts.value == 1 else 'are'} in doubt"
+    todo = (
+        "A process died before it could record the result. See `flask jobs admin effects`. Find "
+        "out what happened, then use --done or --redo."
+    )
+    return Finding("effects-in-doubt", "warning", what, todo, since=since, link=("effects", {}))
+
+
+def _stopped(figures: Figures) -> Finding:
+    dead, behind = figures.stops, figures.behind
+    what = f"strict order is stopped by {dead.of('dead run')}: {behind.of('run')} "
+    what += f"{'waits' if behind.value == 1 else 'wait'} behind"
+    todo = (
+        "See `flask jobs admin turns --stopped`. Correct the cause, then retry or discard the "
+        "dead run."
+    )
+    since, link = figures.since["stops"], ("order", {"stopped": 1})
+    return Finding("stopped-keys", "warning", what, todo, since=since, link=link)
+
+
+def _missed(missed: Missed) -> Finding:
+    what = str(missed)
+    todo = (
+        "See which: flask jobs admin list --status skipped --newer-than 24h. And when no tick "
+        "came: flask jobs admin ticks"
+    )
+    return Finding("missed-slots", "warning", what, todo, since=missed.first, link=missed.link)
+
+
+def _paused(pause: PauseView) -> Finding:
+    todo = f"To resume it: flask jobs admin resume --{pause.kind} {shlex.quote(pause.name)}"
+    link: Link = ("runs", {pause.kind: pause.name})
+    act = Act("Resume", ("work_act", {"act": "resume"}), {"what": f"{pause.kind}:{pause.name}"})
+    what, at, by = str(pause), pause.paused_at, pause.paused_by
+    return Finding("paused", "warning", what, todo, since=at, link=link, act=act, by=by)
+
+
+#: The checks that are not called ``stalled``.
+_CHECKS = {"undeclared": "orphaned-task", "batch": "open-batch"}
+
+
+def _stalled(stalled: Stalled) -> Finding:
+    check = _CHECKS.get(stalled.kind, "stalled")
     level: Level = "error" if stalled.overdue else "warning"
     title = "Work stands still" if stalled.overdue else ""
-    return Finding(
-        kind, level, stalled.what, stalled.todo, stalled.since, stalled.link, title=title
-    )
-
-
-_WAITS = "See `flask jobs admin list --overdue`: are there too few --workers?"
-#: Kinds of work that stands still, of which the doctor says more under these names.
-_STALLED = {"undeclared": "orphaned-task", "batch": "open-batch"}
-_RETRY = (
-    "See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
-    "flask jobs admin retry --status dead --newer-than 24h"
-)
-_SILENT = (
-    "See `flask jobs admin workers`. Is the host up, and what does its cron log? One that is gone "
-    "for good is forgotten a day after its last tick."
-)
-_DOUBTS = (
-    "A process died before it could record the result. See `flask jobs admin effects`. Find out "
-    "what happened, then use --done or --redo."
-)
-_STOPPED = (
-    "See `flask jobs admin turns --stopped`. Correct the cause, then retry or discard the dead run."
-)
-_MISSED = (
-    "See which: flask jobs admin list --status skipped --newer-than 24h. And when no tick came: "
-    "flask jobs admin ticks"
-)
+    what, todo, since, link = stalled.what, stalled.todo, stalled.since, stalled.link
+    return Finding(check, level, what, todo, since=since, link=link, title=title)
 
 
 @read_once
@@ -356,8 +372,8 @@ def _no_ticks(verdict: Verdict, failing: bool) -> Finding:
             f"{crontab}. If it is there, its ticks may use another database than this command: "
             "cron does not know the variables of your shell. See its log."
         )
-    at, link = verdict.last_tick_at, ("ticks", dict[str, object]())
-    return Finding("ticks", "error", what, todo, at, link, title=title or capitalized(what))
+    since, title = verdict.last_tick_at, title or capitalized(what)
+    return Finding("ticks", "error", what, todo, since=since, link=("ticks", {}), title=title)
 
 
 def _overdue(verdict: Verdict, overdue: float, ticks_come: bool) -> Iterator[Finding]:
@@ -369,18 +385,16 @@ def _overdue(verdict: Verdict, overdue: float, ticks_come: bool) -> Iterator[Fin
     if (late := verdict.late) is not None and ticks_come:
         title = f"{plural(late.count.value, 'schedule')} without a tick that runs it"
         todo = f"{CHECK} If no code should declare it any more, pause it."
-        at, link = _before(verdict.now, late.seconds), ("definition", {"name": late.name})
-        yield Finding("late-definition", "error", str(late), todo, at, link, title=title)
+        what, link = str(late), ("definition", {"name": late.name})
+        since = None if late.seconds is None else verdict.now - timedelta(seconds=late.seconds)
+        yield Finding("late-definition", "error", what, todo, since=since, link=link, title=title)
     if verdict.oldest is not None and verdict.oldest > overdue:
         what = f"work has been waiting for {duration(verdict.oldest)}"
-        at, link = _before(verdict.now, verdict.oldest), ("runs", {"overdue": 1})
-        title = "Work is waiting too long"
-        yield Finding("overdue", "error", what, _WAITS, at, link, title=title)
-    yield from (_stalled_finding(each) for each in verdict.stalled if each.overdue)
-
-
-def _before(now: datetime, seconds: float | None) -> datetime | None:
-    return None if seconds is None else now - timedelta(seconds=seconds)
+        todo = "See `flask jobs admin list --overdue`: are there too few --workers?"
+        since = verdict.now - timedelta(seconds=verdict.oldest)
+        title, link = "Work is waiting too long", ("runs", {"overdue": 1})
+        yield Finding("overdue", "error", what, todo, since=since, link=link, title=title)
+    yield from (_stalled(each) for each in verdict.stalled if each.overdue)
 
 
 def _age(now: datetime, moment: datetime | None) -> float | None:

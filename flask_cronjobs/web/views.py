@@ -60,14 +60,14 @@ _TICKS = 50
 def overview() -> ResponseReturnValue:
     """Render the overview: verdict, figures, definitions, dead runs, the last day."""
     view = read_overview(state_of())
-    tone = tone_of(view.verdict, view.figures)
+    tone = tone_of(view.verdict, view.findings)
     return reader_page(
         "overview",
         tone,
         own_zones=[row.timezone for row in view.definitions.rows],
         view=view,
         now=view.verdict.now,
-        headline=headline_of(view.verdict, view.figures),
+        headline=headline_of(view.verdict, view.findings),
         chart=chart(view.activity, view.marks),
         declared=len(state_of().registry.declarations),
         queues=state_of().queues,

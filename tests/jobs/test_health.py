@@ -19,6 +19,7 @@ from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import (
     Finding,
+    findings_of,
     headline_of,
     read_verdict,
     read_verdict_and_figures,
@@ -132,9 +133,9 @@ class TestScheduleWithoutTick:
         rows.tick(age=5)
         rows.definition("mails", next_run_at=ago(HOUR))
         verdict, figures = read_verdict_and_figures(state)
-        assert (verdict.word, tone_of(verdict, figures)) == ("overdue", "bad")
+        assert (verdict.word, tone_of(verdict, findings_of(verdict, figures))) == ("overdue", "bad")
         assert "'mails'" in verdict.sentence
-        assert "schedule" in headline_of(verdict, figures)
+        assert "schedule" in headline_of(verdict, findings_of(verdict, figures))
         finding = findings(state)["late-definition"]
         assert (finding.level, "'mails'" in finding.what) == ("error", True)
         assert "FLASK_APP" in finding.todo
@@ -221,7 +222,9 @@ class TestTicksThatFail:
         rows.tick(age=1, started_at=ago(1), seen_at=ago(1), finished_at=None)
         verdict, figures = read_verdict_and_figures(state)
         assert (verdict.word, verdict.failing) == ("never", True)
-        assert headline_of(verdict, figures) == "No tick has done its work yet"
+        assert (
+            headline_of(verdict, findings_of(verdict, figures)) == "No tick has done its work yet"
+        )
 
     def test_tick_that_is_at_work_for_long_is_well(self, state: State, rows: Rows) -> None:
         rows.tick(started_at=ago(HOUR), seen_at=ago(20), finished_at=None)
@@ -246,12 +249,12 @@ class TestMissed:
         db.session.commit()
         jobs.tick()
         verdict, figures = read_verdict_and_figures(state_of(app))
-        assert (verdict.ok, tone_of(verdict, figures)) == (True, "warn")
+        assert (verdict.ok, tone_of(verdict, findings_of(verdict, figures))) == (True, "warn")
         assert figures.missed is not None
         assert figures.missed.slots in (26, 27)
         assert figures.missed.first == first
         said = f"slots of hourly were missed, from {first:%Y-%m-%d %H:%M} UTC to"
-        assert said in headline_of(verdict, figures)
+        assert said in headline_of(verdict, findings_of(verdict, figures))
         assert admin().output.startswith("WARN")
         assert said in admin().output
         assert findings(state_of(app))["missed-slots"].level == "warning"

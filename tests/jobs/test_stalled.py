@@ -11,7 +11,13 @@ from flask import Flask
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_and_figures, tone_of
+from flask_cronjobs.jobs.health import (
+    findings_of,
+    headline_of,
+    read_verdict,
+    read_verdict_and_figures,
+    tone_of,
+)
 from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.stalled import REASONS
 from flask_cronjobs.jobs.state import State
@@ -136,8 +142,12 @@ def test_what_stands_still_is_named_and_what_no_tick_ends_makes_the_verdict_red(
     assert case.todo in found.todo
     assert found.seconds == pytest.approx(case.age, abs=60)
     expected = ("overdue", "bad") if case.kind in RED else ("ok", "warn")
-    assert (verdict.word, tone_of(verdict, figures)) == expected
-    assert case.said in (verdict.sentence if case.kind in RED else headline_of(verdict, figures))
+    assert (verdict.word, tone_of(verdict, findings_of(verdict, figures))) == expected
+    assert case.said in (
+        verdict.sentence
+        if case.kind in RED
+        else headline_of(verdict, findings_of(verdict, figures))
+    )
     (finding,) = (each for each in examine(state) if case.todo in each.todo)
     assert finding.level == ("error" if case.kind in RED else "warning")
 
@@ -148,7 +158,7 @@ def test_nothing_is_named_before_its_time(state: State, rows: Rows, case: Case) 
     snoozes(rows, 2 * DAY, number=99)
     verdict, figures = read_verdict_and_figures(state)
     assert (verdict.word, verdict.stalled) == ("ok", ())
-    assert headline_of(verdict, figures) == "All is well"
+    assert headline_of(verdict, findings_of(verdict, figures)) == "All is well"
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=["red", "amber"])
