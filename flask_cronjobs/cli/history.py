@@ -91,7 +91,7 @@ def _list_errors(state: GroupState, limit: int) -> Listing:
     headers = ("GROUP", "LAST", "FIRST", "COUNT", "DEAD", "LAST 14 DAYS", "TASK", "ERROR")
     return Listing(
         "errors",
-        Page(found.rows, None, found.now, found.total),
+        found,
         headers,
         (_error_cells(row, found.now) for row in found.rows),
         none=f"No errors are {state}.",

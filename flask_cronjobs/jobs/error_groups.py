@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -22,6 +22,7 @@ from .reader import (
     FAILURES,
     RUNS,
     Count,
+    Page,
     Query,
     Reader,
     Source,
@@ -30,8 +31,6 @@ from .reader import (
     steps,
     values_of,
 )
-from .runs.actions import BulkResult, retrying
-from .runs.filters import RunFilter
 from .runs.rows import ERROR_SHOWN, first_line
 from .state import State
 
@@ -92,25 +91,16 @@ class ErrorGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorList:
+class ErrorPage(Page[ErrorGroup]):
     """Groups of errors, that which was seen last first.
 
-    :ivar total: how many there are in that state; capped if not all were looked at.
-    :ivar numbers: how many there are in each state.
+    :ivar numbers: how many there are in each state; capped if not all were looked at.
     """
 
-    rows: tuple[ErrorGroup, ...]
-    total: Count
-    numbers: dict[str, Count]
-    now: datetime
-
-    @property
-    def shown(self) -> str:
-        """Say how many are shown: ``50 of 71 groups``."""
-        return self.total.shown(len(self.rows), "group")
+    numbers: Mapping[str, Count] = field(default_factory=dict[str, Count])
 
 
-def list_errors(source: Source, state: GroupState = "open", limit: int = 50) -> ErrorList:
+def list_errors(source: Source, state: GroupState = "open", limit: int = 50) -> ErrorPage:
     """Return the groups of errors in *state*.
 
     1. Go from fingerprint to fingerprint in their index, and look when each was seen first and
@@ -127,7 +117,7 @@ def list_errors(source: Source, state: GroupState = "open", limit: int = 50) -> 
             by_state[_state(row, decided.get(row.fingerprint), reader.now)].append(row)
         numbers = {name: Count(len(rows), capped) for name, rows in by_state.items()}
         groups = _groups(reader, by_state[state][:limit], decided, state)
-        return ErrorList(groups, numbers[state], numbers, reader.now)
+        return ErrorPage(groups, None, reader.now, numbers[state], numbers)
 
 
 def _seen(reader: Reader) -> tuple[list[Row[Any]], bool]:
@@ -314,19 +304,3 @@ def decide(
                 f"No failed attempt that is kept is of the group {fingerprint!r}. To list the "
                 "groups: flask jobs admin errors"
             )
-
-
-def retry_group(
-    state: State,
-    fingerprint: str,
-    actor: str = DEFAULT_ACTOR,
-    spread: float = 0.0,
-    most: int | None = None,
-) -> BulkResult:
-    """Queue the dead runs of a group of errors again.
-
-    :param spread: let them be due within so many seconds, so that what broke is not flooded.
-    :param most: at most so many.
-    """
-    which = RunFilter(status="dead", fingerprint=fingerprint)
-    return retrying(spread).many(state, which, actor, most=most)

@@ -29,7 +29,7 @@ from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from ..jobs.definitions.actions import Target, pause, queue_run, remove, resume
 from ..jobs.definitions.detail import read_arguments
 from ..jobs.runs import payloads
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, retrying
 from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.filters import RunFilter
 from ..jobs.state import State, state_of
@@ -243,7 +243,8 @@ def error_reopen(fingerprint: str) -> str:
 def error_retry(fingerprint: str) -> str:
     """Queue the dead runs of a group of errors again, spread over ten minutes if asked."""
     spread = SPREAD if request.form.get("spread") == "1" else 0.0
-    result = groups.retry_group(state_of(), fingerprint, actor(), spread, MOST)
+    group = RunFilter(status="dead", fingerprint=fingerprint)
+    result = retrying(spread).many(state_of(), group, actor(), most=MOST)
     return result.sentence() + (" They are due within ten minutes." if spread else "")
 
 

@@ -15,13 +15,12 @@ from flask_cronjobs.jobs.error_groups import (
     ErrorGroup,
     decide,
     list_errors,
-    retry_group,
 )
 from flask_cronjobs.jobs.operations import list_operations
 from flask_cronjobs.jobs.outcomes import fingerprint, pattern_of
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.reader import Count
-from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY
+from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY, retrying
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.state import State
@@ -151,7 +150,7 @@ def test_counts_and_groups_are_capped(
         fail(rows, word, *(100 - number - each for each in (0.3, 0.2, 0.1)))
     found = list_errors(state, limit=2)
     assert found.total == Count(4, capped=True)
-    assert found.shown == "2 of 4+ groups"
+    assert found.cut("group") == "2 of 4+ groups"
     latest, _ = found.rows
     assert latest.count == Count(2, capped=True)
     last = list_runs(state).rows[0].id
@@ -199,7 +198,8 @@ def test_retry_takes_the_dead_of_one_group_and_spreads_them(
 ) -> None:
     dead = [fail(rows, f"no invoice {number}", 60) for number in range(20)]
     others = fail(rows, "no customer", 60), fail(rows, "no invoice 9", 60, status="cancelled")
-    result = retry_group(state, named("no invoice 1"), spread=spread)
+    group = RunFilter(status="dead", fingerprint=named("no invoice 1"))
+    result = retrying(spread).many(state, group)
     assert result.changed == 20
     due = sorted((rows.get(each).run_at - ago()).total_seconds() for each in dead)
     assert -30 < due[0] <= due[-1] <= spread

@@ -151,7 +151,7 @@ class Action:
 
         :raises StateConflict: the filter's status does not allow it; or a search takes too long.
         """
-        found = matching(state, which, self._allowed(which), limit)
+        found = self.some_ids(state, which, limit, SEARCH_ALL_FOR)
         if found.stopped_at is not None:
             raise StateConflict(
                 f"The search has looked back to run {found.stopped_at} in {SEARCH_ALL_FOR:g} s, "
@@ -159,25 +159,20 @@ class Action:
             )
         return found.ids
 
-    def some_ids(self, state: State, which: RunFilter, limit: int) -> Matching:
-        """Return likewise those that a search finds in as long as a page may take."""
-        return matching(state, which, self._allowed(which), limit, SEARCH_FOR)
-
-    def _allowed(self, which: RunFilter) -> list[Status]:
-        """Return `statuses`.
-
-        :raises StateConflict: there are none.
-        """
+    def some_ids(
+        self, state: State, which: RunFilter, limit: int, seconds: float = SEARCH_FOR
+    ) -> Matching:
+        """Return likewise those that a search finds in *seconds*: as long as a page may take."""
         allowed = self.statuses(which)
         if not allowed:
-            raise StateConflict(f"Each of these runs {self.refusals[self._statuses(which)[0]]}")
-        return allowed
+            raise StateConflict(f"Each of these runs {self.refusals[self._meant(which)[0]]}")
+        return matching(state, which, allowed, limit, seconds)
 
     def statuses(self, which: RunFilter) -> list[Status]:
         """Return the statuses of those runs of *which* that can be changed; none if none can."""
-        return [status for status in self._statuses(which) if status in self.allowed]
+        return [status for status in self._meant(which) if status in self.allowed]
 
-    def _statuses(self, which: RunFilter) -> Sequence[Status]:
+    def _meant(self, which: RunFilter) -> Sequence[Status]:
         if which.status is not None:
             return (which.status,)
         if which.stale:
