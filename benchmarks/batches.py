@@ -18,12 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
-import psycopg
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from benchmarks import argument_parser
+from benchmarks._cpu import Clock
 from flask_cronjobs import Batch, CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs.batches.views import find_batch
@@ -72,10 +72,9 @@ class _App:
         self.noop = self.jobs.task(name="noop")(_noop)
         self.then = self.jobs.task(name="then")(_noop)
         self._number = 0
-        self._server: int | None = None
-        self._plain_url = make_url(url).set(drivername="postgresql").render_as_string(False)
         with self.app.app_context():
             create_tables(self.db.engine)
+        self._cpu = Clock(url)
 
     def compare(self, name: str, runs: int, rounds: int) -> float:
         """Print the rounds; return the median ratio of a drain in a batch to one without."""
@@ -109,7 +108,6 @@ class _App:
             self._vacuum()
             began = self._cpu()
             done = self.jobs.tick(budget=600)
-            time.sleep(0.2)  # The server reaps its backends.
             seconds = self._cpu() - began
         assert done.succeeded == runs + batched, done
         return runs / seconds
@@ -136,18 +134,6 @@ class _App:
                 median = statistics.median(times) * 1000
                 print(f"{name}: figures of {runs:,} runs {state}: {median:.0f} ms")
 
-    def _cpu(self) -> float:
-        """Return the CPU time used so far, in seconds."""
-        own = time.process_time()
-        if self.db.engine.dialect.name != "postgresql":
-            return own
-        if self._server is None:
-            with psycopg.connect(self._plain_url, autocommit=True) as connection:
-                backend = _stat(connection.info.backend_pid)
-            self._server = int(backend[1])
-        stat = _stat(self._server)
-        return own + sum(int(ticks) for ticks in stat[11:15]) / os.sysconf("SC_CLK_TCK")
-
     def _batch(self) -> Batch:
         self._number += 1
         return self.jobs.batch(f"batch {self._number}", then=self.then)
@@ -162,11 +148,6 @@ class _App:
             with self.db.engine.connect() as connection:
                 raw = connection.execution_options(isolation_level="AUTOCOMMIT")
                 raw.execute(text("VACUUM ANALYZE"))
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the state on."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _noop() -> None:

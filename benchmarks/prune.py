@@ -29,7 +29,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, text
 
 from benchmarks import argument_parser
-from benchmarks.batches import _stat
+from benchmarks._cpu import Clock
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import dialect_of
@@ -123,11 +123,7 @@ class _Store:
         with self.app.app_context():
             self.engine = self.db.engine
             create_tables(self.engine)
-        self.server: int | None = None
-        if self.engine.dialect.name == "postgresql":
-            with self.engine.connect() as connection:
-                backend = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
-                self.server = int(_stat(backend)[1])
+        self._cpu = Clock(url)
         self._run(
             "INSERT INTO job_runs (job_type, status, attempts, locked_by, locked_until)"
             " VALUES ('send_mail', 'running', 1, 'web-1:7:token', '2999-01-01 00:00:00')"
@@ -188,15 +184,6 @@ class _Store:
         old = f"status <> 'running' AND finished_at < {d.later(f'0 - {14 * DAY}')}"
         for sql in BELONGINGS:
             self._run(sql.format(old=old, dead=d.later(f"0 - {OLD_DEAD}")))
-
-    def _cpu(self) -> float:
-        """Return the CPU time so far, in seconds, of this process and of backends that ended."""
-        own = time.process_time()
-        if self.server is None:
-            return own
-        return own + sum(int(ticks) for ticks in _stat(self.server)[11:15]) / os.sysconf(
-            "SC_CLK_TCK"
-        )
 
     def _numbers(self, number: int) -> str:
         if self.engine.dialect.name == "postgresql":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,53 +71,67 @@ def _first(books: Bookkeeping, now: datetime, over: datetime) -> datetime:
 
 @lru_cache
 def ended_in_hour(d: Dialect) -> TextClause:
-    """Return the query for the runs that ended from ``start`` to ``end``, by task and buckets."""
+    """Return the query for the runs that ended from ``start`` to ``end``, by buckets and task.
+
+    It reads each of them once, and none if another tick has written the hour meanwhile.
+    """
     start, end = (d.typed(each, "timestamptz") for each in (":start", ":end"))
     ended = " UNION ALL ".join(
         f"""
         SELECT job_type, {number} AS dead, {d.elapsed("started_at", "finished_at")} AS took,
             {d.elapsed("run_at", "started_at")} AS waited
         FROM job_runs WHERE {which} AND finished_at >= {start} AND finished_at < {end}
+            AND NOT EXISTS (SELECT 1 FROM job_hours WHERE hour = {start} AND job_type = '')
         """
         for number, which in ((0, f"{DONE} AND status = 'succeeded'"), (1, DEAD))
     )
-    # Else PostgreSQL computes the seconds again for each comparison.
+    # By numbers first, which SQLite sorts faster than texts.
     return text(f"""
-        WITH ended AS MATERIALIZED ({ended})
-        SELECT job_type, {bucket_of("took")} AS took, {bucket_of("waited")} AS waited,
-            count(*) AS ended, sum(dead) AS dead,
-            sum(took) AS took_seconds, sum(waited) AS waited_seconds
-        FROM ended GROUP BY 1, 2, 3
+        SELECT {d.bucket("took", BOUNDS)}, {d.bucket("waited", BOUNDS)}, job_type,
+            count(*), sum(dead), {_sum(d, "took")}, {_sum(d, "waited")}
+        FROM ({ended}) AS ended GROUP BY 1, 2, 3
     """)
+
+
+def _sum(d: Dialect, seconds: str) -> str:
+    """Return SQL for the sum of *seconds*: 0 to a year for each, whatever is in the times."""
+    return d.between("0", f"COALESCE(sum({seconds}), 0)", "count(*) * 31622400.0")
 
 
 def _write(books: Bookkeeping, hour: datetime) -> None:
     """Write the rows of *hour*: one for each task, and one for all, whose name is empty."""
     d = books.dialect
-    rows = books.rows(ended_in_hour(d), {"start": d.instant(hour), "end": d.instant(hour + HOUR)})
-    by_task: dict[str, list[Row[Any]]] = {"": list(rows)}
+    given = {"start": d.instant(hour), "end": d.instant(hour + HOUR)}
+    rows = books.rows(ended_in_hour(d), given)
+    by_task = {"": list(rows)}
     for row in rows:
         by_task.setdefault(row.job_type, []).append(row)
     values = [
-        {
-            "hour": d.instant(hour),
-            "job_type": task,
-            **{name: sum(getattr(row, name) for row in found) for name in _SUMMED},
-            **{name: json.dumps(_by_bucket(found, name)) for name in ("took", "waited")},
-        }
+        {"hour": given["start"], "job_type": task, **_numbers(found)}
         for task, found in sorted(by_task.items())
     ]
     books.transaction(lambda connection: connection.execute(_insert(d), values))
 
 
-_SUMMED = ("ended", "dead", "took_seconds", "waited_seconds")
+def _numbers(rows: Sequence[Row[Any]]) -> dict[str, object]:
+    """Return what the columns of a row get by *rows* of `ended_in_hour`."""
+    took, waited, _, ended, *sums = zip(*rows, strict=True) if rows else [()] * 7
+    dead, took_seconds, waited_seconds = map(sum, sums)
+    return {
+        "ended": sum(ended),
+        "dead": dead,
+        "took_seconds": took_seconds,
+        "waited_seconds": waited_seconds,
+        "took": _by_bucket(took, ended),
+        "waited": _by_bucket(waited, ended),
+    }
 
 
-def _by_bucket(rows: Iterable[Row[Any]], name: str) -> Counter[int]:
+def _by_bucket(buckets: Iterable[int], ended: Iterable[int]) -> str:
     numbers: Counter[int] = Counter()
-    for row in rows:
-        numbers[getattr(row, name)] += row.ended
-    return numbers
+    for bucket, number in zip(buckets, ended, strict=True):
+        numbers[bucket] += number
+    return json.dumps(numbers)
 
 
 @lru_cache
@@ -137,18 +151,6 @@ def _insert(d: Dialect) -> TextClause:
 #: The upper bounds of the buckets, in seconds: from a millisecond to three days. What took longer
 #: is in one bucket more. A bucket has the same number for ever, since rows are kept for a year.
 BOUNDS = tuple(round(0.001 * 2 ** (number / 4), 6) for number in range(113))
-
-
-def bucket_of(seconds: str, low: int = 0, high: int = len(BOUNDS)) -> str:
-    """Return SQL for the bucket that *seconds*, the name of a column, belong to.
-
-    Nested, so that seven comparisons find it.
-    """
-    if low == high:
-        return str(low)
-    middle = (low + high) // 2
-    below, above = bucket_of(seconds, low, middle), bucket_of(seconds, middle + 1, high)
-    return f"CASE WHEN {seconds} <= {BOUNDS[middle]} THEN {below} ELSE {above} END"
 
 
 def counted(buckets: object) -> Counter[int]:

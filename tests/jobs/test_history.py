@@ -18,9 +18,9 @@ from flask_cronjobs.jobs.history import (
     HOUR,
     MOST,
     add_mark,
-    bucket_of,
     counted,
     cumulative,
+    ended_in_hour,
     list_marks,
     percentile,
     remove_mark,
@@ -80,6 +80,8 @@ def test_hour_waits_for_late_commits_and_is_written_once(kit: Kit) -> None:
     assert write_hours(kit.books, EIGHT, OVER) == 1
     assert hours(kit)[NINE, "task"].ended == 1
     assert write_hours(kit.books, NINE, OVER) == 0
+    given = {"start": kit.books.dialect.instant(NINE), "end": kit.books.dialect.instant(OVER)}
+    assert not kit.books.rows(ended_in_hour(kit.books.dialect), given)
 
 
 def test_hours_that_were_left_are_made_up_step_by_step(kit: Kit) -> None:
@@ -124,17 +126,30 @@ def test_odd_times_of_a_row_keep_no_hour_from_being_written(kit: Kit) -> None:
     id_ = ended(kit, NINE)
     odd = "'-infinity'" if kit.books.dialect.name == "postgresql" else "'never'"
     kit.sql(f"UPDATE job_runs SET started_at = {odd}, run_at = {odd} WHERE id = :id", id=id_)
+    never_began = ended(kit, NINE, started_at=None, status="dead")
+    kit.sql(f"UPDATE job_runs SET job_type = 'other' WHERE id = {never_began}")
+    ended(kit, NINE, took=-5, job_type="third", waited=5 * 366 * 86400)
     assert write_hours(kit.books, EIGHT, OVER) == 1
-    assert hours(kit)[NINE, "task"].ended == 1
+    rows = hours(kit)
+    assert rows[NINE, "task"].ended == 1
+    other, third = rows[NINE, "other"], rows[NINE, "third"]
+    assert (other.took, other.took_seconds, other.waited, other.waited_seconds) == (
+        {"0": 1}, 0, {"0": 1}, 0)  # fmt: skip
+    assert (third.took, third.took_seconds) == ({"0": 1}, 0)
+    assert (third.waited, third.waited_seconds) == ({"113": 1}, 366 * 86400)
 
 
 @pytest.mark.parametrize("at", [0, 1, 40, len(BOUNDS) - 1])
 def test_bucket_has_its_upper_bound(kit: Kit, at: int) -> None:
+    d = kit.books.dialect
+    given = f"SELECT {BOUNDS[at]} AS seconds, {BOUNDS[at] + 0.00001} AS above"
+    typed = ", ".join(f"{d.typed(name, 'float8')} AS {name}" for name in ("seconds", "above"))
+    seconds, above, none = (d.bucket(name, BOUNDS) for name in ("seconds", "above", "missing"))
     (row,) = kit.sql(
-        f"SELECT {bucket_of('seconds')}, {bucket_of('above')} FROM"
-        f" (SELECT {BOUNDS[at]} AS seconds, {BOUNDS[at] + 0.00001} AS above) AS given"
+        f"SELECT {seconds}, {above}, {none}"
+        f" FROM (SELECT {typed}, {d.typed('NULL', 'float8')} AS missing FROM ({given}) AS g) AS t"
     )
-    assert tuple(row) == (at, at + 1)
+    assert tuple(row) == (at, at + 1, 0)
 
 
 def test_percentile_is_near_the_value() -> None:
