@@ -36,7 +36,7 @@ from .output import (
     since,
 )
 from .params import JSON_FLAG, actor
-from .runs import progress_bar
+from .run_actions import progress_bar
 
 
 @list_command(

@@ -21,7 +21,6 @@ from ..jobs import ticks
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
-from .alerts import alert
 from .pings import TIMEOUT, ping, ping_ended
 from .processes import run_workers
 from .threads import BackgroundThread
@@ -35,6 +34,7 @@ from .tick import (
     worker_options,
     write_hours_and_prune,
 )
+from .webhook import alert
 from .worker.options import Limits, ResidentWorker
 
 #: The kinds of outcomes that are counted.

@@ -24,8 +24,8 @@ from ..jobs.state import State
 from ..log import __version__, logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
-from .alerts import alert
 from .pings import ping, ping_ended
+from .webhook import alert
 from .worker.process_signals import keyboard_held
 
 if TYPE_CHECKING:

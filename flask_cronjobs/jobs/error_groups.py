@@ -15,7 +15,6 @@ from ..text import one_line
 from .definitions.needs import DEAD_LOOKED_AT, latest_dead
 from .history import list_marks
 from .operations import Act, perform
-from .outcomes import pattern_of
 from .reader import (
     CAP,
     ERROR_GROUPS,
@@ -31,6 +30,7 @@ from .reader import (
     steps,
     values_of,
 )
+from .runs.outcomes import pattern_of
 from .runs.rows import ERROR_SHOWN, first_line
 from .state import State
 

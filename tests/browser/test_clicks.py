@@ -22,7 +22,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from flask_cronjobs.models import JobOutput, JobRun
-from flask_cronjobs.web import render, views
+from flask_cronjobs.web import pages, render
 
 from .chromium import Browser
 from .conftest import Site
@@ -221,9 +221,9 @@ def _color(browser: Browser) -> str:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that renew themselves several times a second."""
-    monkeypatch.setattr(views, "REFRESH", 0.25)
-    monkeypatch.setattr(views, "REFRESH_ENDED", 0.25)
-    monkeypatch.setattr(views, "_REFRESH_RUN", {})
+    monkeypatch.setattr(pages, "REFRESH", 0.25)
+    monkeypatch.setattr(pages, "REFRESH_ENDED", 0.25)
+    monkeypatch.setattr(pages, "_REFRESH_RUN", {})
     monkeypatch.setattr(render, "RETRY_AFTER", 0.25)
 
 

@@ -17,12 +17,12 @@ from flask_cronjobs.jobs.error_groups import (
     list_errors,
 )
 from flask_cronjobs.jobs.operations import list_operations
-from flask_cronjobs.jobs.outcomes import fingerprint, pattern_of
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY, retrying
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
+from flask_cronjobs.jobs.runs.outcomes import fingerprint, pattern_of
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobErrorGroup, JobMark
 from flask_cronjobs.testing import drain

@@ -188,3 +188,16 @@ def test_which_database_it_is_is_known_to_db_alone() -> None:
     asks = re.compile(r'name [!=]= "(sqlite|postgresql)"')
     others = [path for path in MODULES if room(path) not in ("db", "models")]
     assert [path for path in others if asks.search(path.read_text())] == []
+
+
+def test_internals_names_each_module() -> None:
+    text = (PACKAGE.parent / "docs/internals.md").read_text()
+    tree = text.split("```text")[1].split("```")[0]
+    named = set[str]()
+    for line in tree.splitlines():
+        if line[:12].strip():  # Else it goes on with a description.
+            names = re.split(r"\s{2,}", line.strip(), maxsplit=1)[0]
+            named |= {name.removesuffix(".py").strip("/") for name in names.split()}
+    modules = {path.stem for path in PACKAGE.rglob("*.py")}
+    folders = {path.parent.name for path in PACKAGE.rglob("*.py")}
+    assert named == modules | folders

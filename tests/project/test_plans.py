@@ -19,7 +19,6 @@ from flask_cronjobs.db.statements import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
 from flask_cronjobs.jobs.definitions.slots import insert_of_slots
 from flask_cronjobs.jobs.history import ended_in_hour
-from flask_cronjobs.jobs.outcomes import delete_failures, record, success_arrays
 from flask_cronjobs.jobs.pruning import (
     BATCHES,
     DEAD_RUNS,
@@ -34,6 +33,7 @@ from flask_cronjobs.jobs.pruning import (
 from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import ClaimRequest, queue_look
 from flask_cronjobs.jobs.runs.leases import expired
+from flask_cronjobs.jobs.runs.outcomes import delete_failures, record, success_arrays
 from flask_cronjobs.jobs.steps import holding, of_run
 from flask_cronjobs.jobs.ticks import insert_tick, old_ticks
 from flask_cronjobs.types import Outcome

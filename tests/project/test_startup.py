@@ -55,7 +55,7 @@ IDLE = {
     *("celery", "redis", "rq"),
     *("flask_cronjobs.models.tables", "flask_cronjobs.jobs.runs.enqueue", "flask_cronjobs.once"),
     *("flask_cronjobs.jobs.reader", "flask_cronjobs.jobs.runs.actions", "flask_cronjobs.db.create"),
-    *("flask_cronjobs.web.views", "flask_cronjobs.web.actions", "flask_cronjobs.cli.overview"),
+    *("flask_cronjobs.web.pages", "flask_cronjobs.web.actions", "flask_cronjobs.cli.admin"),
     *("flask_cronjobs.engine.processes", "flask_cronjobs.engine.worker.worker"),
     *("flask_cronjobs.engine.worker.runner", "flask_cronjobs.engine.worker.keeper"),
 }

@@ -16,7 +16,6 @@ from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.definitions.slots import late_slots, mark_late
 from flask_cronjobs.jobs.operations import Act, Operation
-from flask_cronjobs.jobs.outcomes import write_output
 from flask_cronjobs.jobs.pruning import behind, prune
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.leases import (
@@ -27,6 +26,7 @@ from flask_cronjobs.jobs.runs.leases import (
     renew,
     watch,
 )
+from flask_cronjobs.jobs.runs.outcomes import write_output
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.types import Claim, LateSlot

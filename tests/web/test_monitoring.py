@@ -47,7 +47,7 @@ def test_health_without_tables_leaks_nothing(app: Flask, db: SQLAlchemy) -> None
 @pytest.mark.parametrize(
     ("path", "reads", "says"),
     [("health", "monitoring.read_verdict", "down\n"),
-     ("", "views.read_overview", "The database does not answer")],
+     ("", "pages.read_overview", "The database does not answer")],
 )  # fmt: skip
 def test_without_a_database_nothing_leaks(
     pages: Pages, monkeypatch: pytest.MonkeyPatch, path: str, reads: str, says: str

@@ -299,7 +299,7 @@ def test_an_error_of_ours_becomes_a_page_that_tells_nothing(
     def fail(*args: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr("flask_cronjobs.web.views.read_overview", fail)
+    monkeypatch.setattr("flask_cronjobs.web.pages.read_overview", fail)
     answer = pages.get("/jobs/")
     assert answer.status_code == 500
     assert "secret" not in answer.text

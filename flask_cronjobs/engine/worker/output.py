@@ -20,8 +20,8 @@ from typing import Any
 
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
-from ...jobs.outcomes import write_output
 from ...jobs.runs.current import MAX_OUTPUT, CurrentRun, Output, running
+from ...jobs.runs.outcomes import write_output
 from ...jobs.state import State, Throttle
 from ...redaction import strip_credentials, without_values
 from ...registry.options import TaskOptions

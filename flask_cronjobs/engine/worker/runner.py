@@ -22,9 +22,9 @@ from ...db import failpoints
 from ...db.statements import free_frames
 from ...db.transactions import Words, bind_of, guarded, isolated
 from ...errors import AtomicCommit, CronJobsError, Interruption, LeaseLost, ShuttingDown
-from ...jobs.outcomes import finalize_in
 from ...jobs.runs.claim import already_recorded
 from ...jobs.runs.current import CurrentRun, enter_run
+from ...jobs.runs.outcomes import finalize_in
 from ...jobs.state import State
 from ...log import logger
 from ...registry.payload import kept_result

@@ -6,7 +6,7 @@ or a worker's name alone would not protect the row.
 
 PostgreSQL has four statements: with a claim or without, for any outcomes or for plain successes,
 which are most and need a third of the values. SQLite records by statements of its own, which are
-in `jobs.outcomes`, as are the values.
+in `jobs.runs.outcomes`, as are the values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from ...models.conditions import (
     sql_list,
 )
 from ...types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome, is_alone
-from ..outcomes import (
+from .candidates import candidates
+from .columns import CLAIMED, NO_CLAIM, begun, most_attempts, returned
+from .leases import as_held, begin, given, passed_over
+from .outcomes import (
     failures,
     forget_failures,
     is_plain,
@@ -42,9 +45,6 @@ from ..outcomes import (
     recorded,
     success_arrays,
 )
-from .candidates import candidates
-from .columns import CLAIMED, NO_CLAIM, begun, most_attempts, returned
-from .leases import as_held, begin, given, passed_over
 
 #: How many waiting runs are looked at, of those with a concurrency key and of those without.
 LOOKED_AT = 100

@@ -16,7 +16,6 @@ from ...types import JSON, Status, without_secret
 from ..definitions.needs import latest_dead
 from ..humanize import Fact, Link, duration, known, plural, seconds_since, since
 from ..operations import OperationView, operations_on
-from ..outcomes import FAILURES_KEPT
 from ..pauses import PauseView, list_pauses, stopping
 from ..reader import (
     BATCHES,
@@ -32,6 +31,7 @@ from ..reader import (
     record,
 )
 from ..step_views import StepView, steps_of
+from .outcomes import FAILURES_KEPT
 from .rows import RunRow, run_row, with_definition
 from .search import shown_keys
 from .wait_reasons import Wait, position, waits_of

@@ -17,8 +17,8 @@ from ...models.conditions import DONE, HANDED, RUNNABLE, RUNNING, SPENT
 from ...text import clean
 from ...types import NO_SUCH_TASK, Claim, Outcome
 from ..orders import COMES_FIRST
-from ..outcomes import held, is_held
 from .columns import assigned, begun, ended, most_attempts, returned
+from .outcomes import held, is_held
 
 
 class Renewal(NamedTuple):

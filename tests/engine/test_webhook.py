@@ -10,7 +10,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine.alerts import message
+from flask_cronjobs.engine.webhook import message
 from flask_cronjobs.jobs.alerts import Change, found
 from flask_cronjobs.jobs.definitions.actions import Target, pause
 from flask_cronjobs.jobs.state import State

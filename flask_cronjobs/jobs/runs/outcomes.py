@@ -15,12 +15,12 @@ from functools import cache, lru_cache
 from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
-from ..db.connection import Bookkeeping
-from ..db.dialect import Dialect, array_text, dialect_of, json_text
-from ..models.conditions import RUNNING, sql_list
-from ..text import clean
-from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
-from .runs.columns import assigned, ended, rate_mark
+from ...db.connection import Bookkeeping
+from ...db.dialect import Dialect, array_text, dialect_of, json_text
+from ...models.conditions import RUNNING, sql_list
+from ...text import clean
+from ...types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
+from .columns import assigned, ended, rate_mark
 
 #: The columns of an outcome, and their types in PostgreSQL.
 OUTCOME_COLUMNS = {
@@ -245,7 +245,7 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
     """
     kept = None if result is None else json_text(result)
     # Here, since that maps the tables, which most processes do not use.
-    from .runs.insert import writing_connection
+    from .insert import writing_connection
 
     connection = writing_connection(session)
     d = dialect_of(connection.engine)

@@ -15,7 +15,7 @@ from ..jobs.overview import Overview, read_overview
 from ..jobs.reader import Count
 from ..jobs.state import state_of
 from ..text import one_line
-from . import history, maintenance, queues, run_list, runs
+from . import history, maintenance, queues, run_actions, run_list
 from .definitions import no_definitions
 from .group import JobsGroup, command, examples
 from .output import COMMANDS, Answer, heading, print_finding, repeat, since, table
@@ -23,7 +23,7 @@ from .params import JSON_FLAG, TIMEZONE, WATCH, WIDE
 from .terminal import paint
 
 #: Each declares its commands, as does `definitions`.
-_MODULES = (history, maintenance, queues, run_list, runs)
+_MODULES = (history, maintenance, queues, run_actions, run_list)
 
 _CELLS = {
     "succeeded": ".",

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.jobs import outcomes
-from flask_cronjobs.jobs.outcomes import FAILURES_KEPT, write_output
+from flask_cronjobs.jobs.runs import outcomes
 from flask_cronjobs.jobs.runs.leases import look_for_expired
+from flask_cronjobs.jobs.runs.outcomes import FAILURES_KEPT, write_output
 from flask_cronjobs.types import OUTCOME_KINDS, OutcomeKind
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
