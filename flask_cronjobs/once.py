@@ -38,7 +38,7 @@ from .jobs import once_effects
 from .jobs.runs.current import running
 from .jobs.state import State
 from .log import logger
-from .registry.options import check_key
+from .registry.options import check_function, check_key
 from .registry.payload import close_unrun, kept_result
 from .types import JSON, InDoubt
 
@@ -108,13 +108,8 @@ def _check(key: object, func: object, in_doubt: object) -> None:
     check_key("once: the key", key, 500)
     if in_doubt not in ("skip", "redo", "raise"):
         raise ValueError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
-    if not callable(func):
-        # Before the mark: whoever wrote charge() has had the effect already, and on each retry.
-        what = "None" if func is None else f"of type {type(func).__name__}"
-        raise TypeError(
-            f"once({key!r}): the function is {what}. Give the function and its arguments, not its "
-            "result: once(key, charge, order_id)"
-        )
+    # Before the mark: what is no function has had its effect already, and has it on each retry.
+    check_function(f"once({key!r})", func, "once(key, charge, order_id)")
 
 
 @contextmanager

@@ -19,17 +19,8 @@ from sqlalchemy.orm import Session
 from .config import in_seconds
 from .db import failpoints
 from .db.dialect import json_text
-from .db.transactions import Words, bind_of, guarded, isolated
-from .errors import (
-    AtomicCommit,
-    Cancelled,
-    LeaseLost,
-    NotFound,
-    PayloadError,
-    SetupError,
-    Suspended,
-    TimedOut,
-)
+from .db.transactions import Words, guarded, isolated
+from .errors import Cancelled, LeaseLost, NotFound, PayloadError, SetupError, Suspended
 from .jobs import steps
 from .jobs.runs.current import CurrentRun, running
 from .jobs.runs.enqueue import explaining_missing_tables, wake
@@ -37,21 +28,11 @@ from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import uncommitted
 from .jobs.state import State
 from .jobs.steps import StepRow
-from .registry.options import check_key, check_options
+from .registry.options import check_function, check_key, check_options
 from .registry.payload import check_payload, close_unrun
 from .types import JSON
 
-_WORDS = Words(
-    committed="A step called db.session.commit(): its work commits together with its row. Remove "
-    "the commit (begin_nested() is fine), or do it between two steps.",
-    ended="A step ended the transaction of db.session by SQL (COMMIT, ROLLBACK) or by its driver's "
-    "commit(). What it wrote before is committed without the step's row, so the run is not "
-    "repeated. Let the session alone end it: remove the statement.",
-)
-_REPLACED = (
-    "A step called db.session.remove(), so its work is in a session that does not commit with the "
-    "step's row. Remove the call."
-)
+_WORDS = Words("A step", "the step's row", "do it between two steps")
 _PACKAGE = __name__.partition(".")[0] + "."
 
 
@@ -69,37 +50,21 @@ def step(
     """
     seconds = in_seconds(timeout)
     check_options([("timeout", seconds)], "step: ")
-    if not callable(func):
-        raise TypeError(
-            f"step({name!r}): the function is of type {type(func).__name__}. Give the function and "
-            "its arguments, not its result: step(name, compute, month)"
-        )
+    check_function(f"step({name!r})", func, "step(name, compute, month)")
     this = _Step(state, "step", name)
     call = partial(func, *args, **kwargs)
     if this.awaits(func):
         return _step_async(this, call, seconds)
     if not this.row.finished:
-        with this.opened(), this.run.limited(seconds or float("inf")):
+        with this.opened(limit=seconds):
             this.end(call())
     return this.row.result
 
 
-async def _step_async(
-    this: _Step, call: Callable[[], Awaitable[object]], seconds: float | None
-) -> JSON:
-    import asyncio
-
+async def _step_async(this: _Step, call: Callable[[], Awaitable[Any]], limit: float | None) -> JSON:
     if not this.row.finished:
-        with this.opened():
-            began = time.monotonic()
-            try:
-                this.end(await asyncio.wait_for(call(), seconds))
-            except asyncio.TimeoutError as error:
-                if seconds is None or time.monotonic() - began < seconds:
-                    raise  # The function's own.
-                raise TimedOut(
-                    f"the step {this.name!r} ran longer than its timeout of {seconds:g} s"
-                ) from error
+        with this.opened(limit=limit):
+            this.end(await call())
     return this.row.result
 
 
@@ -153,7 +118,7 @@ def pause(state: State, kind: str, name: str, delay: object) -> JSON:
     check_options([("delay", seconds)], f"{kind}: ")
     this = _Step(state, kind, name)
     if not this.row.finished:
-        with this.opened(float(seconds)):
+        with this.opened(delay=float(seconds)):
             pass
     return this.row.result
 
@@ -190,19 +155,15 @@ class _Step:
     def __init__(self, state: State, kind: str, name: str) -> None:
         check_key(f"{kind}: the name", name, 200)
         self.state: State = state
-        self.name: str = name
-        self.row: StepRow = StepRow(kind)
-        self.run: CurrentRun = _run_of(state, self)
-        self._session: Session = state.db.session()
-        self._note_line()
-        self.row = self.run.known_steps.rows.get(name, self.row)
+        new = StepRow(name, kind)
+        self.run: CurrentRun = _run_of(state, new)
+        self._known = self.run.known_steps
+        self._note_line(name)
+        self.row: StepRow = self._known.rows.get(name, new)
         if self.row.kind != kind:
             raise SetupError(
-                f"{kind}({name!r}) has a row that {self} made. Give a changed step a new name."
+                f"{new} has a row that {self.row} made. Give a changed step a new name."
             )
-
-    def __str__(self) -> str:
-        return f"{self.row.kind}({self.name!r})"
 
     def awaits(self, func: Callable[..., object]) -> bool:
         """Return whether *func* is an async function.
@@ -213,14 +174,12 @@ class _Step:
             return False
         import asyncio
 
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise SetupError(
-                f"{self} was given an async function in a plain handler. Give a plain function, or "
-                "declare the handler with async def and await the step."
-            ) from None
-        return True
+        with suppress(RuntimeError):
+            return bool(asyncio.get_running_loop())
+        raise SetupError(
+            f"{self.row} was given an async function in a plain handler. Give a plain function, or "
+            "declare the handler with async def and await the step."
+        )
 
     def end(self, value: object) -> None:
         """Let the row have the result *value*.
@@ -239,102 +198,99 @@ class _Step:
         after = self._kept(ids[-1])
         if after == self.row.result:
             raise SetupError(
-                f"{self}: the function was given {after!r}, and returned ids up to it again. "
+                f"{self.row}: the function was given {after!r}, and returned ids up to it again. "
                 "Return those after it, in order."
             )
         self.row = self.row._replace(result=after, chunks=self.row.chunks + 1)
         return ids
 
     @contextmanager
-    def opened(self, delay: float | None = None) -> Generator[None]:
+    def opened(self, limit: float | None = None, delay: float | None = None) -> Generator[None]:
         """Commit the work of this block and the step's row together; roll back what raises.
 
+        :param limit: for how many seconds it may work.
         :param delay: for how many seconds the run waits here.
         :raises LeaseLost: the run is another worker's by now.
         :raises Interruption: the step is committed, and the run is to go on later, or is cancelled.
         """
         self._check_place()
-        session, began = self._session, time.monotonic()
+        db, began = self.state.db, time.monotonic()
+        session = db.session()
         if session.in_transaction():
             session.commit()
-        self.run.known_steps.at_work = self.name
-        bind = bind_of(session, self.state.db.engine)
+        self._known.at_work = self.row.name
         try:
-            with isolated(session, bind):
-                with guarded(session, bind, _WORDS, lambda: None):
+            with isolated(db):
+                with guarded(db, _WORDS), self.run.limited(limit or float("inf")):
                     yield
-                    if self.state.db.session() is not session:
-                        raise AtomicCommit(_REPLACED)
                 with self.run.books.guard():
-                    held = self._commit(time.monotonic() - began, delay)
+                    held = self._commit(session, time.monotonic() - began, delay)
         except BaseException:
             with suppress(Exception):  # What was wrong is to be seen.
                 session.rollback()
             raise
         finally:
-            self.run.known_steps.at_work = None
+            self._known.at_work = None
         self._go_on(held)
 
-    def _note_line(self) -> None:
+    def _note_line(self, name: str) -> None:
         frame = inspect.currentframe()
         while frame and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
             frame = frame.f_back
         line = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "?"
-        lines = self.run.known_steps.lines
-        if self.name in lines:
+        if (before := self._known.lines.setdefault(name, line)) is not line:
             raise SetupError(
-                f"The step {self.name!r} is there twice in this attempt: {lines[self.name]}, and "
-                f"{line}. Give each its own name; in a loop, one with the id in it."
+                f"The step {name!r} is there twice in this attempt: {before}, and {line}. Give "
+                "each its own name; in a loop, one with the id in it."
             )
-        lines[self.name] = line
 
     def _kept(self, value: object) -> JSON:
         """Return *value* as a later attempt gets it."""
         if what := close_unrun(value):
-            raise SetupError(f"{self}: the function returned {what}, of which no line was run.")
+            raise SetupError(f"{self.row}: the function returned {what}, of which no line was run.")
         try:
             limit = self.state.settings.max_payload_bytes
             kept = check_payload({"result": value}, limit)["result"]
         except PayloadError as error:
             raise PayloadError(
-                f"{self} cannot keep its result, which must be small JSON: {error}"
+                f"{self.row} cannot keep its result, which must be small JSON: {error}"
             ) from None
         return cast("JSON", json.loads(json_text(kept)))
 
     def _check_place(self) -> None:
         """Refuse a step that is called inside another, or with work that it would commit."""
-        if (other := self.run.known_steps.at_work) is not None:
+        if (other := self._known.at_work) is not None:
             raise SetupError(
-                f"{self} is called while the step {other!r} is at work. Steps stand one "
+                f"{self.row} is called while the step {other!r} is at work. Steps stand one "
                 "behind the other: call the function directly, or call the step behind that one."
             )
         if left := uncommitted(self.state.db):
             raise SetupError(
-                f"{self} begins with uncommitted work in db.session: {left}. Another attempt would "
-                "do it again. Commit it, or do it in a step."
+                f"{self.row} begins with uncommitted work in db.session: {left}. Another attempt "
+                "would do it again. Commit it, or do it in a step."
             )
 
-    def _commit(self, seconds: float, delay: float | None) -> Any:
-        """Commit if the run is still ours and the name was free; return what `hold` found."""
+    def _commit(self, session: Session, seconds: float, delay: float | None) -> Any:
+        """Commit if the run is still ours and the name was free; return what `write` found."""
         failpoints.reach(f"before-{self.row.kind}")
-        connection, claim = writing_connection(self._session), self.run.claim
-        row = steps.write(connection, claim, self.name, self.row, seconds, delay)
-        held = steps.hold(connection, claim, row, self._message())
+        claim, shown = self.run.claim, self.row.name
+        if self.row.chunks:
+            shown = f"{shown}, chunk {self.row.chunks}"
+        # A handler that reports its own progress has that.
+        message = shown if self.run.reported is None else None
+        connection = writing_connection(session)
+        row, held = steps.write(connection, claim, self.row, seconds, delay, message)
         if held is None:
-            raise LeaseLost(f"{self}: the lease was lost before the commit; all is rolled back")
+            raise LeaseLost(f"{self.row}: the lease was lost before the commit; all is rolled back")
         if row is None:
-            raise SetupError(f"{self} has the name of a signal, or of a step that has ended since.")
-        self._session.commit()
+            raise SetupError(
+                f"{self.row} has the name of a signal, or of a step that has ended since."
+            )
+        session.commit()
         self.row = row
         self.run.claim = claim._replace(max_attempts=held.max_attempts, forgiven=held.forgiven)
         failpoints.reach(f"after-{self.row.kind}")
         return held
-
-    def _message(self) -> str | None:
-        """Return what to show as progress, unless the handler reports its own."""
-        if self.run.reported is not None:
-            return None
-        return f"{self.name}, chunk {self.row.chunks}" if self.row.chunks else self.name
 
     def _go_on(self, held: Any) -> None:
         """Return if the attempt is to go on.
@@ -344,13 +300,13 @@ class _Step:
         if held.cancel_requested_at is not None:
             raise Cancelled("cancelled by an operator while it ran")
         if self.row.waits:
-            raise Suspended(f"it {steps.WAITS[self.row.kind]}: {self.name}")
+            raise Suspended(f"it {steps.WAITS[self.row.kind]}: {self.row.name}")
         if held.paused or self.run.to_stop():
             why = "its task or queue is paused" if held.paused else "its worker is to end"
             raise Suspended(f"{why}, so it was given back at the end of a step")
 
 
-def _run_of(state: State, this: _Step) -> CurrentRun:
+def _run_of(state: State, this: StepRow) -> CurrentRun:
     run = running()
     if run is None or run.app is not state.app:
         raise SetupError(

@@ -22,19 +22,48 @@ from sqlalchemy.pool import PoolResetState
 from ..errors import AtomicCommit, DatabaseTrouble, SetupError
 from ..log import logger
 from .connection import Bookkeeping, is_locked
+from .database import Database
 from .dialect import dialect_of
 from .errors import sqlstate_of
 
 
 class Words(NamedTuple):
-    """What the code is told.
+    """What guarded code is told.
 
-    :ivar committed: it called ``session.commit()``.
-    :ivar ended: it ended the transaction without the session.
+    :ivar who: the code: ``A step``.
+    :ivar beside: what is to commit together with its work: ``its row``.
+    :ivar instead: what it may do otherwise: ``do it between two steps``.
     """
 
-    committed: str
-    ended: str
+    who: str
+    beside: str
+    instead: str
+
+    @property
+    def committed(self) -> str:
+        """It called ``session.commit()``."""
+        return (
+            f"{self.who} called db.session.commit(): its work commits together with {self.beside}. "
+            f"Remove the commit (begin_nested() is fine), or {self.instead}."
+        )
+
+    @property
+    def ended(self) -> str:
+        """It ended the transaction without the session."""
+        return (
+            f"{self.who} ended the transaction of db.session by SQL (COMMIT, ROLLBACK) or by its "
+            f"driver's commit(). What it wrote before is committed without {self.beside}, so the "
+            "run is not repeated. Let the session alone end it: remove the statement, or "
+            f"{self.instead}."
+        )
+
+    @property
+    def removed(self) -> str:
+        """It removed the session."""
+        return (
+            f"{self.who} called db.session.remove(), so its work is in a session that does not "
+            f"commit with {self.beside}. Remove the call, or {self.instead}."
+        )
 
 
 _NAME = "cronjobs_guard"
@@ -44,24 +73,26 @@ _WRITES = r"(?is)\s*(WITH\b.*)?\b(INSERT|UPDATE|DELETE|REPLACE|CREATE|ALTER|DROP
 _MISSING = ("3B001", "25P01")
 
 
-def bind_of(session: Session, engine: Engine) -> Engine | Connection:
+def _bind_of(db: Database, session: Session) -> Engine | Connection:
     """Return what *session* writes to the job database by: a test may have bound a connection.
 
     Otherwise the engine, since a session with further binds or a replica has several.
     """
     bind = session.get_bind()
-    return bind if isinstance(bind, Connection) else engine
+    return bind if isinstance(bind, Connection) else db.engine
 
 
 @contextmanager
-def isolated(session: Session, bind: Engine | Connection) -> Generator[None]:
-    """Set the isolation level of each transaction of *session*, also of one after a rollback.
+def isolated(db: Database) -> Generator[None]:
+    """Set the isolation level of each transaction of the session, also of one after a rollback.
 
     An app may run its engine in AUTOCOMMIT, where nothing is atomic. In REPEATABLE READ the
     heartbeat on the run's row would make the finalizing write a serialization failure.
 
     A test that works in a transaction of its own has begun it, and there is no heartbeat.
     """
+    session = db.session()
+    bind = _bind_of(db, session)
     if isinstance(bind, Connection):
         yield
         return
@@ -98,13 +129,15 @@ def _listening(session: Session, name: str, listener: Callable[..., None]) -> Ge
 
 @contextmanager
 def guarded(
-    session: Session, bind: Engine | Connection, words: Words, failed: Callable[[], None]
+    db: Database, words: Words, failed: Callable[[], None] = lambda: None
 ) -> Generator[None]:
-    """Refuse that the code in this block commits *session*; flush at its end, and do not commit.
+    """Refuse that the code in this block commits the session; flush at its end, and do not commit.
 
     :param failed: called first when the code has raised.
-    :raises AtomicCommit: it committed, or ended the transaction on *bind*.
+    :raises AtomicCommit: it committed, ended the transaction, or removed the session.
     """
+    session = db.session()
+    bind = _bind_of(db, session)
 
     def refuse(session: Session) -> None:
         if not session.in_nested_transaction():
@@ -113,6 +146,8 @@ def guarded(
     with _listening(session, "before_commit", refuse), _watched(session, bind, words) as watch:
         try:
             yield
+            if db.session() is not session:
+                raise AtomicCommit(words.removed)
             while (savepoint := session.get_nested_transaction()) is not None:
                 savepoint.commit()
             session.flush()

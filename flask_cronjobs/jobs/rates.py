@@ -17,7 +17,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, TextClause, text
 
@@ -26,7 +26,7 @@ from ..db.dialect import Dialect
 from ..models.conditions import RATE_READY, RATE_WAITS
 from ..registry.options import Rate
 from ..types import Claim, stored_time, time_or_none
-from .runs.candidates import claimable, of_queues, unpaused
+from .runs.candidates import claimable, free_share, of_queues, unpaused
 from .runs.claim import ClaimRequest
 
 #: How many groups one statement reads: the runs of a key that have one task, queue and priority.
@@ -38,8 +38,9 @@ _MOST = 20
 _READY = 400
 _BEYOND = 20
 _GROUP = ("rate_key", "job_type", "queue", "priority")
-_Place: TypeAlias = tuple[str, str, str, int]
-BEFORE_ALL: _Place = ("", "", "", -(2**31))
+#: A group, by the values of its columns.
+Group: TypeAlias = "Mapping[str, Any]"
+BEFORE_ALL: Group = {"rate_key": "", "job_type": "", "queue": "", "priority": -(2**31)}
 
 
 class Starts(NamedTuple):
@@ -52,7 +53,7 @@ class Starts(NamedTuple):
 
     opened: int = 0
     wait: float | None = None
-    after: _Place = BEFORE_ALL
+    after: Group = BEFORE_ALL
 
 
 class Start(NamedTuple):
@@ -68,7 +69,7 @@ def open_starts(
     books: Bookkeeping,
     rates: Mapping[str, Rate | None],
     request: ClaimRequest,
-    after: _Place = BEFORE_ALL,
+    after: Group = BEFORE_ALL,
 ) -> Starts:
     """Let due runs be claimed, as many of each key as it has free starts.
 
@@ -79,24 +80,26 @@ def open_starts(
     :param request: the tasks and queues of this worker.
     :param after: where the last look ended. One looks at ten thousand groups at most.
     """
-    opened, waits, d = 0, list[float](), books.dialect
-    given = {
-        **request.parameters(d),
-        "rated": d.array(tuple(each for each in rates if rates[each])),
-    }
+    d, opened, waits = books.dialect, 0, list[float]()
+    rated = d.array(tuple(each for each in rates if rates[each]))
+    given = {**request.parameters(d), "rated": rated}
     for _ in range(_MOST):
-        place = dict(zip(("key", "task", "queue", "priority"), after, strict=True))
-        groups = books.rows(_groups(d), {**given, **place})
-        free = dict[_Place, int]()
+        groups, free = books.rows(_groups(d), {**given, **after}), list[dict[str, Any]]()
         for row in groups:
-            after = cast("_Place", tuple(row[:4]))
-            if row.open and row.job_type in rates:
-                rate, now = rates[row.job_type], stored_time(row.now)
-                tat = None if rate is None else rate.own(time_or_none(row.tat), row.period)
-                free[after] = _READY if rate is None else rate.free(tat, now)
-                if rate is not None and tat is not None and not free[after]:
-                    waits.append((rate.opens(tat) - now).total_seconds())
-        opened += _open(books, given, free)
+            after = {name: getattr(row, name) for name in _GROUP}
+            if not row.open or row.job_type not in rates:
+                continue
+            rate, now = rates[row.job_type], stored_time(row.now)
+            tat = rate and rate.own(time_or_none(row.tat), row.period)
+            number = rate.free(tat, now) if rate else _READY
+            if number:
+                free.append({**after, "free": number})
+            elif rate and tat:
+                waits.append((rate.opens(tat) - now).total_seconds())
+        if free:
+            most = min(max(each["free"] for each in free), _READY) + _BEYOND
+            found = {**given, "groups": json.dumps(free), "most": most}
+            opened += len(books.rows(_take_marks(d), found))
         if len(groups) < CHUNK:
             return Starts(opened, min(waits, default=None))
     return Starts(opened, 0.0, after)
@@ -108,7 +111,7 @@ def _groups(d: Dialect) -> TextClause:
     columns = ", ".join(_GROUP)
     # Of a column beside a column, SQLite searches the index for the first alone.
     at = "hop.rate_key || '', hop.job_type || '', hop.queue || '', hop.priority"
-    first = _first_after(f":key, :task, :queue, {d.typed(':priority', 'integer')}")
+    first = _first_after(f":rate_key, :job_type, :queue, {d.typed(':priority', 'integer')}")
     further = f"hop.number < {CHUNK} AND {d.any_of('id', _first_after(at))}"
     is_next = f"FROM job_runs WHERE {further} LIMIT 1"
     is_open = f"run_at <= {d.now} AND {unpaused('job_type', 'task')} AND {of_queues(d)}"
@@ -138,19 +141,6 @@ _OF_KEY = ", ".join(
     f"(SELECT {name} FROM job_rates WHERE key = {{0}}.rate_key) AS {name}"
     for name in ("tat", "period")
 )
-
-
-def _open(books: Bookkeeping, given: Mapping[str, object], free: Mapping[_Place, int]) -> int:
-    groups = [
-        {**dict(zip(_GROUP, place, strict=True)), "free": number}
-        for place, number in free.items()
-        if number
-    ]
-    if not groups:
-        return 0
-    most = min(max(free.values()), _READY) + _BEYOND
-    parameters = {**given, "groups": json.dumps(groups), "most": most}
-    return len(books.rows(_take_marks(books.dialect), parameters))
 
 
 @lru_cache(maxsize=2)
@@ -212,12 +202,8 @@ def _number_ready(d: Dialect) -> str:
 
 def _has_share(run: str) -> str:
     """Return SQL for: the concurrency key of *run*, if it has one, has a free share."""
-    taken = f"""
-        SELECT count(*) FROM job_runs AS holder
-        WHERE holder.concurrency_key = {run}.concurrency_key
-            AND holder.concurrency_share IS NOT NULL
-    """
-    return f"({run}.concurrency_key IS NULL OR ({taken}) < {run}.concurrency_limit)"
+    share = free_share(f"{run}.concurrency_key")
+    return f"({run}.concurrency_key IS NULL OR {share} <= {run}.concurrency_limit)"
 
 
 def spend(
@@ -243,56 +229,50 @@ def _spend(
     """
     given = {"ids": d.many([claim.id for claim in claims]), "token": claims[0].token}
     rows = {row.id: row for row in connection.execute(text(found), given)}
-    starts, moves = dict[int, Start | None](), dict[str, Start]()
+    starts, moves = dict[int, Start](), dict[str, Start]()
     for claim in (each for each in claims if each.id in rows):
         row, rate = rows[claim.id], rates[claim.job_type]
-        first = time_or_none(row.tat)
-        move = moves.get(row.rate_key)
-        tat = rate.own(first, row.period) if move is None else move.after
+        key, first = row.rate_key, time_or_none(row.tat)
+        tat = moves[key].after if key in moves else rate.own(first, row.period)
         after = rate.start(tat, stored_time(row.started_at))
-        starts[claim.id] = None
         if after is not None:
-            starts[claim.id] = Start(row.rate_key, after - rate.period, after, rate)
-            moves[row.rate_key] = Start(row.rate_key, first, after, rate)
+            starts[claim.id] = Start(key, after - rate.period, after, rate)
+            moves[key] = Start(key, first, after, rate)
     moved = _move(connection, d, moves.values())
-    return {
-        run_id: start if start and start.key in moved else None for run_id, start in starts.items()
-    }
+    got = {run_id: start for run_id, start in starts.items() if start.key in moved}
+    return {**dict.fromkeys(rows), **got}
 
 
 def _move(connection: Connection, d: Dialect, moves: Iterable[Start]) -> set[str]:
     """Move keys from one ``tat`` to another; return those that stood there, and are not locked."""
     columns = {"tat": "timestamptz", "period": "double precision", "burst": "integer"}
-    table = d.table("moves", key="text", before="timestamptz", **columns)
-    given = f"WITH given AS MATERIALIZED {table}"
-    still = f"""
-        SELECT r.key FROM job_rates r WHERE {d.any_of("r.key", "SELECT key FROM given")}
-            AND tat = (SELECT before FROM given WHERE given.key = r.key) {d.skip_locked_of("r")}
-    """
-    update = f"""
-        {given} UPDATE job_rates SET {", ".join(f"{name} = given.{name}" for name in columns)}
-        FROM given WHERE {d.any_of("job_rates.key", still)}
-            AND job_rates.key = given.key
-        RETURNING job_rates.key AS key
-    """
-    insert = f"""
-        {given} INSERT INTO job_rates (key, {", ".join(columns)})
-        SELECT key, {", ".join(columns)} FROM given WHERE before IS NULL
-        ON CONFLICT (key) DO NOTHING RETURNING key
+    names = ", ".join(("key", *columns))
+    statement = f"""
+        WITH given AS MATERIALIZED {d.table("moves", key="text", before="timestamptz", **columns)},
+        free AS MATERIALIZED (
+            SELECT key FROM job_rates AS r WHERE {d.any_of("key", "SELECT key FROM given")}
+                AND tat = (SELECT before FROM given WHERE given.key = r.key) {d.skip_locked}
+        )
+        INSERT INTO job_rates ({names})
+        SELECT {names} FROM given WHERE before IS NULL OR key IN (SELECT key FROM free)
+        ORDER BY key
+        ON CONFLICT (key) DO UPDATE
+        SET {", ".join(f"{name} = excluded.{name}" for name in columns)}
+        WHERE job_rates.key IN (SELECT key FROM free)
+        RETURNING key
     """
     rows = [
         {
             "key": key,
-            "before": None if before is None else d.instant(before),
+            "before": before and d.instant(before),
             "tat": d.instant(after),
             "period": rate.period.total_seconds(),
             "burst": rate.burst,
         }
         for key, before, after, rate in moves
     ]
-    parameters = {"moves": json.dumps(rows)}
-    found = [connection.execute(text(each), parameters).all() for each in (update, insert)]
-    return {row.key for rows in found for row in rows}
+    found = connection.execute(text(statement), {"moves": json.dumps(rows)})
+    return set(found.scalars())
 
 
 def give_back(books: Bookkeeping, starts: Iterable[Start]) -> None:
@@ -305,26 +285,19 @@ def give_back(books: Bookkeeping, starts: Iterable[Start]) -> None:
 
 def hold_back(books: Bookkeeping, run_id: int, rate: Rate, seconds: float) -> None:
     """Let nothing of the rate key of a run begin for so many *seconds*."""
-    given = {
-        "id": run_id,
-        "seconds": seconds + rate.ahead.total_seconds(),
-        "period": rate.period.total_seconds(),
-        "burst": rate.burst,
-    }
-    books.rows(_hold(books.dialect), given)
-
-
-@lru_cache(maxsize=2)
-def _hold(d: Dialect) -> TextClause:
-    return text(f"""
-    INSERT INTO job_rates (key, tat, period, burst)
-    SELECT rate_key, {d.clock_after(":seconds")}, {d.typed(":period", "double precision")},
-        {d.typed(":burst", "integer")}
-    FROM job_runs WHERE id = :id AND rate_key IS NOT NULL
-    ON CONFLICT (key) DO UPDATE SET tat = {d.latest("job_rates.tat", "excluded.tat")},
-        period = excluded.period, burst = excluded.burst
-    RETURNING id
-    """)
+    d = books.dialect
+    statement = f"""
+        INSERT INTO job_rates (key, tat, period, burst)
+        SELECT rate_key, {d.clock_after(":seconds")}, {d.typed(":period", "double precision")},
+            {d.typed(":burst", "integer")}
+        FROM job_runs WHERE id = :id AND rate_key IS NOT NULL
+        ON CONFLICT (key) DO UPDATE SET tat = {d.latest("job_rates.tat", "excluded.tat")},
+            period = excluded.period, burst = excluded.burst
+        RETURNING id
+    """
+    period, ahead = rate.period.total_seconds(), rate.ahead.total_seconds()
+    given = {"id": run_id, "seconds": seconds + ahead, "period": period, "burst": rate.burst}
+    books.rows(text(statement), given)
 
 
 #: For how long a key that nothing uses keeps its row, in seconds.

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import NamedTuple, cast
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import select, text
 
-from ..db.dialect import Dialect
+from ..db.connection import Bookkeeping, together
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
-from ..models.conditions import sql_list
 from ..redaction import redacted
 from ..types import JSON, without_secret
 from .humanize import plural
-from .operations import Act, perform
 from .reader import STEPS, Reader, readable, record
 from .runs.actions import RETRY
-from .runs.changes import Change
+from .runs.changes import Change, Operator
 from .state import State
+from .steps import WAITS
 
 #: How many steps of a run a view has: the latest.
 SHOWN = 50
@@ -54,14 +52,12 @@ class StepView:
     @property
     def state(self) -> str:
         """Return what became of it, in words."""
+        chunks = plural(self.chunks, "chunk")
         if self.finished_at is None:
-            waiting = {"sleep": "sleeps", "wait": "waits for a signal"}
-            return waiting.get(self.kind, f"{plural(self.chunks, 'chunk')} done")
-        if self.kind == "each":
-            return f"done, {plural(self.chunks, 'chunk')}"
+            return WAITS.get(self.kind, f"{chunks} done")
         if self.kind == "wait":
             return "timed out" if self.result is None else "signal came"
-        return "slept" if self.kind == "sleep" else "done"
+        return {"sleep": "slept", "each": f"done, {chunks}"}.get(self.kind, "done")
 
 
 def steps_of(reader: Reader, run_id: int) -> tuple[StepView, ...]:
@@ -83,10 +79,8 @@ def _shown(name: str, result: JSON, names: Sequence[str]) -> JSON:
 
     None stays, since it says that a wait has timed out.
     """
-    if result is None:
-        return None
     whole = cast("dict[str, JSON]", redacted({name: result}, names))
-    return whole[name]
+    return None if result is None else whole[name]
 
 
 class SentBack(NamedTuple):
@@ -115,29 +109,26 @@ def go_on_from(state: State, run_id: int, name: str, actor: str = DEFAULT_ACTOR)
     :raises NotFound: there is no such run, or no such step.
     :raises StateConflict: the run's status does not allow it.
     """
-    with state.bookkeeping() as books:
-        act = Act("sent back", f"run {run_id} to step {name}", actor, run_id)
-        remove = partial(_remove, books.dialect, run_id, name)
-        removed = perform(books, act, lambda inner: inner.transaction(remove))
-    if removed is not None and not removed:
-        raise NotFound(f"Run {run_id} has no step {name!r}.")
-    return SentBack(RETRY.one(state, run_id, actor), tuple(removed or ()))
+    again = list[str]()
+
+    def change(operator: Operator, ids: Sequence[int], _: str) -> list[Change]:
+        def both(books: Bookkeeping) -> list[Change]:
+            if changes := Operator(books, operator.operation).retry(ids):
+                removed = books.rows(_REMOVE, {"id": run_id, "name": name})
+                again[:] = [row.name for row in sorted(removed)]
+                if not again:
+                    raise NotFound(f"Run {run_id} has no step {name!r}.")
+            return changes
+
+        return together(operator.books, both)
+
+    action = replace(RETRY, done=f"sent back to step {name}", change=change)
+    return SentBack(action.one(state, run_id, actor), tuple(again))
 
 
-def _remove(d: Dialect, run_id: int, name: str, connection: Connection) -> list[str] | None:
-    """Remove the step *name* and those behind it; return None if the run may not be retried."""
-    lock = d.skip_locked.replace("SKIP LOCKED", "")
-    status = f"status IN {sql_list(RETRY.allowed)}"
-    run = text(f"SELECT id FROM job_runs WHERE id = :id AND {status} {lock}")
-    if connection.execute(run, {"id": run_id}).first() is None:
-        return None
-    this = "SELECT id FROM job_steps WHERE run_id = :id AND name = :name"
-    behind = f"id > ({this}) AND (kind = 'wait' AND result IS NOT NULL) IS NOT TRUE"
-    rows = connection.execute(
-        text(f"""
-        DELETE FROM job_steps WHERE run_id = :id AND (name = :name OR ({behind}))
-        RETURNING id, name
-        """),
-        {"id": run_id, "name": name},
-    )
-    return [row.name for row in sorted(rows.all())]
+_REMOVE = text("""
+    DELETE FROM job_steps WHERE run_id = :id AND (name = :name OR (
+        id > (SELECT id FROM job_steps WHERE run_id = :id AND name = :name)
+        AND (kind = 'wait' AND result IS NOT NULL) IS NOT TRUE
+    )) RETURNING id, name
+""")

@@ -1,8 +1,8 @@
 """The rows of durable steps: what each came to, how far it is, and what its run waits for.
 
-A step's row is written in the transaction of its work, whose last statement is `hold`: it checks
-that the run is still the claim's. So no lock on the run is held while the step works. Whoever
-writes a row and its run does so in this order, a step and a signal alike.
+A step's row is written in the transaction of its work, whose last statement checks that the run is
+still the claim's. So no lock on the run is held while the step works. Whoever writes a row and its
+run does so in this order, a step and a signal alike.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ class StepRow(NamedTuple):
     :ivar due_at: until when the run waits at it, as the database says it.
     """
 
+    name: str
     kind: str
     result: JSON = None
     chunks: int = 0
     finished: bool = False
     due_at: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.name!r})"
 
     @property
     def waits(self) -> bool:
@@ -71,64 +75,55 @@ def read(books: Bookkeeping, run_id: int) -> AttemptSteps:
 def write(
     connection: Connection,
     claim: Claim,
-    name: str,
     row: StepRow,
     seconds: float = 0.0,
     delay: float | None = None,
-) -> StepRow | None:
-    """Write *row* of a step that has ended, of a chunk, or of a pause; return what is there then.
+    message: str | None = None,
+) -> tuple[StepRow | None, Any]:
+    """Write *row* of a step that has ended, of a chunk, or of a pause; lock its run's row.
 
-    A pause has ended if its time is over, or the signal was there first.
+    A pause has ended if its time is over, or the signal was there first. If the run waits at it,
+    the run is due when that is. Otherwise this attempt does not count, nor do those before it.
 
     :param seconds: for how long it was at work.
     :param delay: for how many seconds the run waits, counted from the first time.
-    :returns: None if the name is taken.
-    """
-    values = {
-        "run_id": claim.id,
-        "name": name,
-        "kind": row.kind,
-        "result": None if row.result is None else json_text(row.result),
-        "chunks": row.chunks,
-        "attempt": claim.attempt,
-        "worker": claim.token,
-        "finished": row.finished,
-        "since": -seconds,
-        "delay": delay,
-    }
-    written = connection.execute(_write(dialect_of(connection.engine)), values).one_or_none()
-    return None if written is None else _step_row(written)
-
-
-def hold(
-    connection: Connection, claim: Claim, row: StepRow | None = None, message: str | None = None
-) -> Any:
-    """Lock the run's row until the commit, if *claim* still holds it; None if it does not.
-
-    An attempt in which a step has ended does not count, nor do those before it. If the run waits
-    at *row*, it is due when that is; that is no progress.
-
     :param message: shown as the run's progress.
-    :returns: what counts, whether a cancel was requested, and whether its task or queue is paused.
+    :returns: the row that is there then, None if the name is taken; and of the run what counts,
+        whether a cancel was requested, and whether its task or queue is paused, None if *claim*
+        does not hold it any more.
     """
-    due_at = row.due_at if row is not None and row.waits else None
-    values = {
-        "id": claim.id,
-        "token": claim.token,
-        "message": clean(message) if due_at is None else None,
-        "due_at": due_at,
-    }
-    return connection.execute(holding(dialect_of(connection.engine)), values).one_or_none()
+    d = dialect_of(connection.engine)
+    values = {**row._asdict(), "id": claim.id, "token": claim.token, "attempt": claim.attempt}
+    values["result"] = None if row.result is None else json_text(row.result)
+    values |= {"since": -seconds, "delay": delay, "message": clean(message), "due_at": None}
+    found = connection.execute(_write(d), values).one_or_none()
+    written = None if found is None else _step_row(found)
+    if written is not None and written.waits:
+        values |= {"due_at": written.due_at, "message": None}
+    return written, connection.execute(holding(d), values).one_or_none()
 
 
 def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> bool:
     """Write the payload of a signal, and let the run go on; return False if it came too late."""
     d = dialect_of(connection.engine)
+    sent = f"""
+        INSERT INTO job_steps (run_id, name, kind, result, finished_at)
+        SELECT id, {d.typed(":name", "text")}, 'wait', {d.json("CAST(:payload AS text)")}, {d.clock}
+        FROM job_runs WHERE id = :id AND finished_at IS NULL
+        ON CONFLICT (run_id, name) DO UPDATE
+        SET result = excluded.result, finished_at = excluded.finished_at
+        WHERE job_steps.kind = 'wait' AND job_steps.finished_at IS NULL
+        RETURNING due_at
+    """
+    goes_on = f"""
+        UPDATE job_runs SET run_at = {d.now}, updated_at = {d.now}
+        WHERE id = :id AND finished_at IS NULL AND run_at > {d.now}
+    """
     values = {"id": run_id, "name": name, "payload": json_text(payload)}
-    row = connection.execute(_signal(d), values).one_or_none()
+    row = connection.execute(text(sent), values).one_or_none()
     failpoints.reach("between-signal-and-run")
     if row is not None and row.due_at is not None:
-        connection.execute(_let_go_on(d), {"id": run_id})
+        connection.execute(text(goes_on), values)
     return row is not None
 
 
@@ -143,28 +138,27 @@ def run_with(connection: Connection, run: int | str) -> int | None:
 
 def _step_row(row: Any) -> StepRow:
     finished = row.finished_at is not None
-    return StepRow(row.kind, stored_json(row.result), row.chunks, finished, row.due_at)
+    return StepRow(row.name, row.kind, stored_json(row.result), row.chunks, finished, row.due_at)
 
 
 def _columns(d: Dialect) -> str:
     result = d.unparsed("job_steps.result")
-    return f"""
-        job_steps.kind, {result} AS result, job_steps.chunks, job_steps.finished_at,
-        job_steps.due_at
-    """
+    return f"name, kind, {result} AS result, chunks, finished_at, due_at"
 
 
 @lru_cache(maxsize=2)
 def of_run(d: Dialect) -> TextClause:
     """Return the query for the steps of a run."""
-    return text(f"SELECT name, {_columns(d)} FROM job_steps WHERE run_id = :run_id")
+    return text(f"SELECT {_columns(d)} FROM job_steps WHERE run_id = :run_id")
 
 
 @lru_cache(maxsize=2)
 def _write(d: Dialect) -> TextClause:
     delay = d.typed(":delay", "double precision")
     values = {
-        **{each: f":{each}" for each in ("run_id", "name", "kind", "chunks", "attempt", "worker")},
+        **{each: f":{each}" for each in ("name", "kind", "chunks", "attempt")},
+        "run_id": ":id",
+        "worker": ":token",
         "result": d.json("CAST(:result AS text)"),
         "started_at": d.clock_after(":since"),
         "due_at": f"CASE WHEN {delay} IS NOT NULL THEN {d.clock_after(delay)} END",
@@ -187,7 +181,7 @@ def _write(d: Dialect) -> TextClause:
 
 @lru_cache(maxsize=2)
 def holding(d: Dialect) -> TextClause:
-    """Return the statement of `hold`."""
+    """Return the statement that locks the run's row until the commit, if the claim holds it."""
     due_at = d.typed(":due_at", "timestamptz")
     counts = f"{due_at} IS NULL AND attempts > forgiven AND attempts <= {FORGIVEN}"
     paused = """
@@ -206,25 +200,4 @@ def holding(d: Dialect) -> TextClause:
     WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE
     RETURNING max_attempts, forgiven, cancel_requested_at,
         {paused} AS paused
-    """)
-
-
-@lru_cache(maxsize=2)
-def _signal(d: Dialect) -> TextClause:
-    return text(f"""
-    INSERT INTO job_steps (run_id, name, kind, result, finished_at)
-    SELECT id, {d.typed(":name", "text")}, 'wait', {d.json("CAST(:payload AS text)")}, {d.clock}
-    FROM job_runs WHERE id = :id AND finished_at IS NULL
-    ON CONFLICT (run_id, name) DO UPDATE
-    SET result = excluded.result, finished_at = excluded.finished_at
-    WHERE job_steps.kind = 'wait' AND job_steps.finished_at IS NULL
-    RETURNING due_at
-    """)
-
-
-@lru_cache(maxsize=2)
-def _let_go_on(d: Dialect) -> TextClause:
-    return text(f"""
-    UPDATE job_runs SET run_at = {d.now}, updated_at = {d.now}
-    WHERE id = :id AND finished_at IS NULL AND run_at > {d.now}
     """)

@@ -316,6 +316,19 @@ def check_key(what: str, value: object, most: int) -> None:
         raise TaskError(misfit)
 
 
+def check_function(whose: str, func: object, example: str) -> None:
+    """Check that *func* can be called: whoever wrote ``charge()`` has called it already.
+
+    :param whose: begins the message, and *example* ends it.
+    """
+    if not callable(func):
+        what = "None" if func is None else f"of type {type(func).__name__}"
+        raise TypeError(
+            f"{whose}: the function is {what}. Give the function and its arguments, not its "
+            f"result: {example}"
+        )
+
+
 def check_name(name: object, what: str) -> None:
     """Check that *name* is the name of a task or a definition.
 

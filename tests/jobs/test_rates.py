@@ -196,7 +196,7 @@ def test_thousands_of_keys_without_a_slot_do_not_keep_the_keys_behind_them(
         taken(kit, 5, key)
     (last,) = waiting(kit, "e")
     found = opened(kit)
-    assert (found.opened, found.wait, found.after[0]) == (0, 0, "c")
+    assert (found.opened, found.wait, found.after["rate_key"]) == (0, 0, "c")
     found = rates.open_starts(kit.books, {"task": HUNDRED}, kit.request(), found.after)
     rates._groups.cache_clear()
     assert (found.opened, found.after) == (1, rates.BEFORE_ALL)

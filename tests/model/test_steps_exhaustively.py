@@ -134,8 +134,8 @@ class Store:
         with Session(self.kit.engine) as session:
             session.execute(text("INSERT INTO work VALUES (:name)"), {"name": name})
             connection = session.connection()
-            row = steps.write(connection, claim, name, StepRow("step", finished=True))
-            if steps.hold(connection, claim, row) is not None:
+            _, held = steps.write(connection, claim, StepRow(name, "step", finished=True))
+            if held is not None:
                 session.commit()
                 self.at[worker] += 1
 

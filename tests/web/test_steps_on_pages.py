@@ -52,7 +52,8 @@ def test_a_run_goes_on_from_a_step(pages: Pages) -> None:
         "is still there."
     )
     assert pages.status(run_id) == "queued"
-    pages.shows(f"runs/{run_id}", "totals", hides=["invoices"])
+    pages.shows(f"runs/{run_id}", "Sent back to step invoices")
+    assert [step["name"] for step in pages.data(f"runs/{run_id}")["steps"]] == ["totals"]
     refused = pages.said(pages.post(f"/jobs/runs/{run_id}/retry", step="totals"))
     assert refused.startswith("Nothing was changed.")
 

@@ -15,8 +15,9 @@ import contextvars
 import inspect
 import time
 from asyncio import events
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 from typing import Any
@@ -253,10 +254,28 @@ class AsyncRunner:
             run.note(ShuttingDown("the worker's keeper has ended"))
         self._deliver()
         self._is_alone = claim.alone
-        run.timer = loop.call_later(
-            run.timeout, lambda: run.interrupt(timed_out(run.timeout)), context=self._base
-        )
+        current.limited = partial(self._within, run)
+        run.timer = self._timer(run, run.timeout)
         run.task = self._base.copy().run(loop.create_task, self._perform(run, handler.call))
+
+    def _timer(self, run: AsyncRun, seconds: float) -> asyncio.TimerHandle:
+        """Interrupt *run*'s handler after so many seconds."""
+        assert self._loop is not None
+        return self._loop.call_later(
+            seconds, lambda: run.interrupt(timed_out(seconds)), context=self._base
+        )
+
+    @contextmanager
+    def _within(self, run: AsyncRun, seconds: float) -> Generator[None]:
+        """Interrupt *run*'s handler after so many seconds of this block, if it is in the loop."""
+        if events._get_running_loop() is not self._loop:
+            yield
+            return
+        timer = self._timer(run, seconds)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _end(self, run: AsyncRun, outcome: Outcome) -> None:
         # First: a second Ctrl-C may come at any point, and nothing waits for what is not in there.

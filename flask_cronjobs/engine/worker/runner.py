@@ -20,8 +20,8 @@ from sqlalchemy.orm import Session
 from ... import signals
 from ...db import failpoints
 from ...db.statements import free_frames
-from ...db.transactions import Words, bind_of, guarded, isolated
-from ...errors import AtomicCommit, CronJobsError, Interruption, LeaseLost, ShuttingDown
+from ...db.transactions import Words, guarded, isolated
+from ...errors import CronJobsError, Interruption, LeaseLost, ShuttingDown
 from ...jobs.runs.claim import already_recorded
 from ...jobs.runs.current import CurrentRun, enter_run
 from ...jobs.runs.outcomes import finalize_in
@@ -225,13 +225,10 @@ def call_atomic(
     :raises LeaseLost: the run is another worker's by now; all is rolled back.
     """
     claim, session = run.claim, state.db.session()
-    bind = bind_of(session, state.db.engine)
-    with isolated(session, bind):
-        with guarded(session, bind, _WORDS, disarm):
+    with isolated(state.db):
+        with guarded(state.db, _WORDS, disarm):
             value = handler(**run.payload)
             failpoints.reach("after-handler")
-            if state.db.session() is not session:
-                raise AtomicCommit(_REPLACED)
         disarm()
         result = kept_result(value, state.settings.max_payload_bytes, str(claim))
         if not finalize_in(session, claim, result):
@@ -268,15 +265,4 @@ def _is_committed(state: State, claim: Claim) -> bool:
     return False
 
 
-_WORDS = Words(
-    committed="A handler with atomic=True called db.session.commit(): its work commits together "
-    "with the run's success. Remove the commit (begin_nested() is fine), or remove atomic=True.",
-    ended="A handler with atomic=True ended the transaction of db.session by SQL (COMMIT, "
-    "ROLLBACK) or by its driver's commit(). What it wrote before is committed without the run's "
-    "success, so the run is not repeated. Let the session alone end it: remove the statement, or "
-    "atomic=True.",
-)
-_REPLACED = (
-    "A handler with atomic=True called db.session.remove(), so its work is in a session that does "
-    "not commit with the run's success. Remove the call, or remove atomic=True."
-)
+_WORDS = Words("A handler with atomic=True", "the run's success", "remove atomic=True")

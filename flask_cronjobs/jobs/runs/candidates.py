@@ -90,7 +90,7 @@ def _keyed(d: Dialect) -> str:
     return f"""
     {_next_keyed(d)},
     first_of_key AS MATERIALIZED (
-        SELECT id, most, {_free_share("first.key")} AS share
+        SELECT id, most, {free_share("first.key")} AS share
         FROM (SELECT id, key, most, row_number() OVER (PARTITION BY key ORDER BY {_ORDER}) AS place
               FROM next_keyed) AS first
         WHERE place = 1
@@ -99,7 +99,7 @@ def _keyed(d: Dialect) -> str:
     with_share AS MATERIALIZED (
         SELECT id, share FROM first_of_key WHERE share <= most
         UNION
-        SELECT id, {_free_share("of_other_key.key")} FROM of_other_key WHERE id IS NOT NULL
+        SELECT id, {free_share("of_other_key.key")} FROM of_other_key WHERE id IS NOT NULL
     ),
     keyed AS MATERIALIZED (
         SELECT r.id, {_IN_COMPANY}, r.priority, r.run_at, with_share.share
@@ -137,7 +137,7 @@ def _from_key_to_key(d: Dialect) -> str:
     """
     enough = "SELECT count(*) FROM first_of_key WHERE share <= most"
     most = _of_next_run(d, "key_walk.key", "concurrency_limit")
-    is_free = f"{_free_share('key_walk.key')} <= {most}"
+    is_free = f"{free_share('key_walk.key')} <= {most}"
     return f"""
     key_walk(key, found) AS (
         SELECT {_key_after(":after")}, 0
@@ -301,7 +301,7 @@ def _of_next_run(d: Dialect, key: str, column: str) -> str:
     """
 
 
-def _free_share(key: str) -> str:
+def free_share(key: str) -> str:
     """Return SQL for the lowest free share of *key*, whatever its limit.
 
     With the shares that are taken in order, it is the first place whose share is another number.

@@ -323,7 +323,7 @@ def no_name(db: SQLAlchemy, jobs: CronJobs) -> None:
         (nested_in_chunk, "step('inner') is called while the step 'outer' is at work."),
         (twice, "The step 'same' is there twice in this attempt: "),
         (uncommitted, "step('totals') begins with uncommitted work in db.session: 1 INSERT"),
-        (no_function, "step('totals'): the function is of type NoneType."),
+        (no_function, "step('totals'): the function is None."),
         (no_arguments, "step() takes a text and the function by position: step('mail:5', send"),
         (no_json, "step('totals') cannot keep its result"),
         (unawaited, "step('totals') was given an async function in a plain handler."),
