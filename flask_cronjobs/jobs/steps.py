@@ -189,7 +189,7 @@ def holding(d: Dialect) -> TextClause:
          WHERE (kind = 'task' AND name = job_runs.job_type)
             OR (kind = 'queue' AND name = job_runs.queue)) > 0
     """
-    # IS TRUE, as in `outcomes.held`: the planner must not choose the index of leases.
+    # IS TRUE, as in `runs.outcomes.held`: the planner must not choose the index of leases.
     # What is returned is compared in Python: SQLite 3.40 returns that a NULL column IS NOT NULL.
     return text(f"""
     UPDATE job_runs SET
