@@ -1,10 +1,11 @@
-"""The overview, read over one connection."""
+"""The first page, read over one connection; the page of what a text names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import case, func, select
 
@@ -13,14 +14,19 @@ from .definitions.needs import DEAD_LOOKED_AT, latest_dead
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .history import Mark, list_marks
+from .humanize import Link
 from .reader import (
+    BATCHES,
+    DEFINITIONS,
     RUNS,
     Count,
+    Reader,
     Source,
     reading,
     record,
 )
 from .runs.rows import ERROR_SHOWN, first_line
+from .runs.search import named
 from .ticks import Bucket, read_activity
 
 #: How many definitions the first page shows.
@@ -154,3 +160,30 @@ def list_orphans(source: Source) -> tuple[tuple[Orphan, ...], Count]:
         numbers = count_waiting(reader, [each for each in groups if each.task in tasks], "task")
     shown = tuple(Orphan(task, numbers[task][0], oldest[task]) for task in tasks)
     return shown, Count(len(oldest))
+
+
+def find_place(source: Source, name: str) -> Link:
+    """Return the page of what *name* names; else that of the runs in which it is found.
+
+    In this order: the id or a key of a run, the key of a batch, the name of a definition, of a task
+    that the code declares, of a queue.
+    """
+    name = name.strip()
+    with reading(source) as reader:
+        runs = named(reader, name)
+        if runs and (len(runs) == 1 or str(runs[0]) == name.removeprefix("#")):
+            # A number may be meant as a customer's: the page says how to search for that.
+            return "run", {"run_id": runs[0], **({"q": name} if name.isdecimal() else {})}
+        if _has(reader, BATCHES.c.key, name):
+            return "batch", {"key": name}
+        if _has(reader, DEFINITIONS.c.name, name):
+            return "definition", {"name": name}
+        if name in reader.state.registry.tasks:
+            return "task", {"name": name}
+        if name in reader.state.queues:
+            return "runs", {"queue": name}
+    return "runs", {"q": name}
+
+
+def _has(reader: Reader, column: Any, name: str) -> bool:
+    return bool(reader.rows(select(column).where(column == name).limit(1)))

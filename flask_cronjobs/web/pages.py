@@ -20,14 +20,14 @@ from ..jobs.health import headline_of, tone_of
 from ..jobs.once_effects import list_effects
 from ..jobs.operations import list_operations
 from ..jobs.orders import list_key_orders
-from ..jobs.overview import read_overview
+from ..jobs.overview import find_place, read_overview
 from ..jobs.pauses import list_pauses
 from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.filters import FILTERS, RunFilter
 from ..jobs.runs.list import DUE_FIRST, LATEST_DEATH, NEWEST, WINDOW, list_runs, sorting_of
-from ..jobs.runs.search import find_place, scope, wanted
+from ..jobs.runs.search import scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.trends import Trend, read_trend

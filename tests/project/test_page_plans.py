@@ -20,13 +20,12 @@ from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.history import list_marks
 from flask_cronjobs.jobs.operations import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
-from flask_cronjobs.jobs.overview import read_overview
+from flask_cronjobs.jobs.overview import find_place, read_overview
 from flask_cronjobs.jobs.queues import list_hosts, list_queues
 from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs, sorting_of
-from flask_cronjobs.jobs.runs.search import find_place
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.trends import read_trend, read_trends
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by

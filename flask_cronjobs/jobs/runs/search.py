@@ -18,8 +18,7 @@ from ...models.conditions import KEYED, ORDERED
 from ...redaction import HIDDEN, redacted
 from ...text import one_line, shortened
 from ...types import JSON
-from ..humanize import Link
-from ..reader import BATCHES, DEFINITIONS, RUNS, Reader, Source, is_one_of, readable, reading
+from ..reader import RUNS, Reader, is_one_of, readable
 from ..state import State
 
 MAX_ID = 2**63 - 1
@@ -305,30 +304,3 @@ def _values(value: JSON, field: str = "") -> Iterator[tuple[str, str]]:
             yield from _values(member, field)
     else:
         yield field, value if isinstance(value, str) else json.dumps(value)
-
-
-def find_place(source: Source, name: str) -> Link:
-    """Return the page of what *name* names; else that of the runs in which it is found.
-
-    In this order: the id or a key of a run, the key of a batch, the name of a definition, of a task
-    that the code declares, of a queue.
-    """
-    name = name.strip()
-    with reading(source) as reader:
-        runs = named(reader, name)
-        if runs and (len(runs) == 1 or str(runs[0]) == name.removeprefix("#")):
-            # A number may be meant as a customer's: the page says how to search for that.
-            return "run", {"run_id": runs[0], **({"q": name} if name.isdecimal() else {})}
-        if _has(reader, BATCHES.c.key, name):
-            return "batch", {"key": name}
-        if _has(reader, DEFINITIONS.c.name, name):
-            return "definition", {"name": name}
-        if name in reader.state.registry.tasks:
-            return "task", {"name": name}
-        if name in reader.state.queues:
-            return "runs", {"queue": name}
-    return "runs", {"q": name}
-
-
-def _has(reader: Reader, column: Any, name: str) -> bool:
-    return bool(reader.rows(select(column).where(column == name).limit(1)))

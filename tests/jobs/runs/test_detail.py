@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.overview import find_place
 from flask_cronjobs.jobs.runs import detail
 from flask_cronjobs.jobs.runs.detail import Family, facts_of
-from flask_cronjobs.jobs.runs.search import find_place
 from flask_cronjobs.jobs.state import State
 from tests.rows import Rows, view_of
 

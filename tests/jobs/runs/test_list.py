@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, StateConflict
 from flask_cronjobs.jobs.orders import list_key_orders
+from flask_cronjobs.jobs.overview import find_place
 from flask_cronjobs.jobs.reader import Reader, plain_data
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs import search as run_search
@@ -30,7 +31,7 @@ from flask_cronjobs.jobs.runs.list import (
     sorting_of,
 )
 from flask_cronjobs.jobs.runs.rows import RunRow
-from flask_cronjobs.jobs.runs.search import Found, find_place, showing, shown_key
+from flask_cronjobs.jobs.runs.search import Found, showing, shown_key
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.redaction import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
