@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Integer, String, and_, bindparam, column, func, or_, select, text, union_all
+from sqlalchemy import Integer, String, bindparam, column, func, select, text, union_all
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
@@ -26,6 +26,7 @@ from ..models.conditions import (
     UNKEYED,
     UNKEYED_GROUPS,
 )
+from .definitions.rows import enqueued_here
 from .pauses import is_declared, list_pauses, not_paused, ours, stopping
 from .reader import CAP, DEFINITIONS, RUNS, Count, Query, Reader, Source, read_once, reading, steps
 
@@ -341,9 +342,10 @@ def next_due(source: Source) -> Next | None:
 
 
 def _slots_of_ours(reader: Reader) -> tuple[Any, ...]:
-    """Return the conditions that this app enqueues a definition's slots, as `rows.read` does."""
-    registry = reader.state.registry
-    declared = DEFINITIONS.c.name.in_(list(registry.declarations))
-    known = DEFINITIONS.c.job_type.in_(list(registry.tasks))
-    from_code, from_database = (DEFINITIONS.c.origin == each for each in ("code", "database"))
-    return text(SCHEDULED), or_(and_(from_code, declared), and_(from_database, known))
+    """Return the conditions that this app enqueues a definition's slots."""
+    d, registry = reader.dialect, reader.state.registry
+    known = {
+        "declared": d.array(tuple(registry.declarations)),
+        "tasks": d.array(tuple(registry.tasks)),
+    }
+    return text(SCHEDULED), text(enqueued_here(d)).bindparams(**known)

@@ -291,7 +291,7 @@ def read_definitions(d: Dialect) -> TextClause:
     return text(f"""
     SELECT * FROM (
         SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
-        WHERE {due} AND {_ours(d)} AND +id > :after ORDER BY +id LIMIT :chunk
+        WHERE {due} AND {enqueued_here(d)} AND +id > :after ORDER BY +id LIMIT :chunk
     ) AS due
     UNION ALL
     SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
@@ -308,7 +308,8 @@ def read_definitions(d: Dialect) -> TextClause:
     """)
 
 
-def _ours(d: Dialect) -> str:
+def enqueued_here(d: Dialect) -> str:
+    """Return SQL for: the app with ``declared`` and ``tasks`` enqueues a definition's slots."""
     return (
         f"((origin = 'code' AND {d.one_of('name', 'declared')})"
         f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"
