@@ -18,7 +18,7 @@ PREFIX = "CRONJOBS_"
 MINUTE = 60.0
 DAY = 86400.0
 #: The modules of the executors that can be named by a text.
-_PACKAGE = f"{__package__}.executors"
+EXECUTORS = f"{__package__}.executors"
 #: A token by RFC 6750; werkzeug does not parse others as tokens.
 _BEARER = r"[A-Za-z0-9._~+/-]+=*"
 
@@ -126,7 +126,7 @@ def _is_executor(value: object) -> bool:
     The name of an executor becomes a part of tokens.
     """
     if isinstance(value, str):
-        return value.isidentifier() and find_spec(f"{_PACKAGE}.{value}") is not None
+        return value.isidentifier() and find_spec(f"{EXECUTORS}.{value}") is not None
     name: object = getattr(value, "name", None)
     is_name = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) is not None
     return is_name and callable(getattr(value, "send", None))

@@ -17,7 +17,7 @@ import click
 from flask.cli import ScriptInfo
 
 from ..errors import ScheduleError
-from ..jobs.humanize import parse_age, printed_zone
+from ..jobs.humanize import parse_age, parse_time, printed_zone
 from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
 from ..jobs.state import State, state_of
 from ..schedule.cron_text import parse_zone
@@ -42,11 +42,9 @@ def age(value: object) -> float:
 
 def time_in_zone(value: object) -> datetime:
     """Return a time with its zone, such as ``2026-11-20T06:00Z``."""
-    text = str(value).strip()
-    try:
-        moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in "zZ" else text)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a time. {_HOW_TO_WRITE_A_TIME}") from None
+    moment = parse_time(str(value))
+    if moment is None:
+        raise click.BadParameter(f"{value!r} is not a time. {_HOW_TO_WRITE_A_TIME}")
     if moment.tzinfo is None:
         raise click.BadParameter(f"{value!r} has no time zone. {_HOW_TO_WRITE_A_TIME}")
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import os
@@ -20,7 +19,7 @@ from ..engine.tick import TickOptions, tick
 from ..errors import DatabaseTrouble
 from ..jobs.state import State, state_of
 from ..log import LEASE_LOST, logger
-from ..text import did_you_mean
+from ..text import did_you_mean, similar_names
 from .group import examples
 from .printer import Printer, Stamped, is_idle, is_log
 from .terminal import Warnings
@@ -83,7 +82,7 @@ def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
     tasks = state.registry.tasks.values()
     known = {*(task.options.queue for task in tasks), *state.settings.executors}
     for queue in set(queues) - known:
-        if difflib.get_close_matches(queue, known):
+        if similar_names(queue, sorted(known)):
             logger.warning(
                 "No task of this app's code has the queue %r.%s Only runs that were enqueued with "
                 "using(queue=%r) are claimed.",

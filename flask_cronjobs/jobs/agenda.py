@@ -22,7 +22,7 @@ from ..schedule import Schedule
 from ..schedule.cron_text import parse_zone
 from .backlog import first_due
 from .definitions.views import HORIZON, last_runs
-from .humanize import parse_age
+from .humanize import parse_age, parse_time
 from .reader import (
     DEFINITIONS,
     RUNS,
@@ -178,10 +178,7 @@ def moment_of(given: str, zone: str) -> datetime | timedelta | Schedule:
         return min(timedelta(seconds=age), MOST)
     if daily := re.fullmatch("([01]?[0-9]|2[0-3]):([0-5][0-9])", given.strip()):
         return Schedule(f"{int(daily[2])} {int(daily[1])} * * *", zone)
-    try:
-        moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", given.strip()))
-    except ValueError:
-        moment = None
+    moment = parse_time(given)
     if moment is not None and moment.tzinfo is None:
         moment = moment.replace(tzinfo=parse_zone(zone))
     if not is_moment(moment):

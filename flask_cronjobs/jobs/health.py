@@ -24,7 +24,7 @@ from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, RUNNING, STOPS
 from .backlog import handed, oldest_due, overdue
 from .definitions.needs import CHECK, Late, Missed, late_definitions, missed_slots
-from .humanize import Link, ago, capitalized, duration, plural, seconds_since
+from .humanize import Link, ago, capitalized, duration, plural, seconds_between
 from .once_effects import in_doubt
 from .orders import behind_dead
 from .pauses import PauseView, list_pauses
@@ -313,10 +313,10 @@ def read_verdict(reader: Reader) -> Verdict:
         sentence="",
         now=reader.now,
         last_tick_at=tick.seen_at,
-        age=_age(reader.now, tick.seen_at),
+        age=seconds_between(tick.seen_at, reader.now),
         host=tick.host,
         worker=tick.worker,
-        oldest=_age(reader.now, oldest_due(reader)),
+        oldest=seconds_between(oldest_due(reader), reader.now),
         late=late_definitions(reader),
         pauses=list_pauses(reader),
         stalled=stalled(reader),
@@ -395,10 +395,6 @@ def _overdue(verdict: Verdict, overdue: float, ticks_come: bool) -> Iterator[Fin
         title, link = "Work is waiting too long", ("runs", {"overdue": 1})
         yield Finding("overdue", "error", what, todo, since=since, link=link, title=title)
     yield from (_stalled(each) for each in verdict.stalled if each.overdue)
-
-
-def _age(now: datetime, moment: datetime | None) -> float | None:
-    return None if moment is None else max(0.0, seconds_since(moment, now))
 
 
 #: The figures that say since when.

@@ -77,6 +77,13 @@ def seconds_since(moment: datetime, now: datetime) -> float:
     return (now - moment).total_seconds()
 
 
+def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
+    """Return how long it was from *start* to *end*, in seconds, at least 0; None if one is None."""
+    if start is None or end is None:
+        return None
+    return max(0.0, seconds_since(start, end))
+
+
 def since(moment: datetime | None, now: datetime) -> str:
     """Return *moment* as a distance from now, such as ``3 min ago``; empty for None."""
     return "" if moment is None else ago(seconds_since(moment, now))
@@ -162,6 +169,14 @@ def parse_age(text: str, unit: str | None = None) -> float | None:
     if not found or not given:
         return None
     return min(round(float(found[1]) * _AGE_UNITS[given], 6), MAX_AGE)
+
+
+def parse_time(text: str) -> datetime | None:
+    """Parse a time in ISO 8601, also with a Z for UTC; None if *text* is no time."""
+    try:
+        return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text.strip()))
+    except ValueError:
+        return None
 
 
 def print_age(seconds: float) -> str:

@@ -14,7 +14,7 @@ from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
 from ..redaction import redacted
 from ..types import JSON, without_secret
-from .humanize import plural
+from .humanize import plural, seconds_between
 from .reader import STEPS, Reader, readable, record
 from .runs.actions import RETRY
 from .runs.changes import Change, Operator
@@ -45,9 +45,7 @@ class StepView:
     @property
     def seconds(self) -> float | None:
         """Return how many seconds it took, if it ended."""
-        if self.started_at is None or self.finished_at is None:
-            return None
-        return max(0.0, (self.finished_at - self.started_at).total_seconds())
+        return seconds_between(self.started_at, self.finished_at)
 
     @property
     def state(self) -> str:

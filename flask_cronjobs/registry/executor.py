@@ -9,11 +9,9 @@ from typing import cast
 
 from flask import Flask
 
+from ..config import EXECUTORS
 from ..errors import SetupError
 from ..types import HandedRun
-
-#: The modules of the executors that can be named by a text.
-_PACKAGE = f"{__name__.partition('.')[0]}.executors"
 
 
 class Executor(ABC):
@@ -57,7 +55,7 @@ def executor_of(app: Flask, given: object) -> Executor:
     if not isinstance(given, str):
         return cast("Executor", given)
     try:
-        module = import_module(f"{_PACKAGE}.{given}")
+        module = import_module(f"{EXECUTORS}.{given}")
     except ImportError as error:
         raise SetupError(
             f"CRONJOBS_EXECUTORS names {given!r}, which cannot be imported: {error}. "

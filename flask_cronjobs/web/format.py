@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
-from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
+from ..errors import ScheduleError
 from ..jobs.agenda import Lane, Piece
 from ..jobs.definitions.needs import NEEDS as NEEDS
 from ..jobs.definitions.views import Cell
@@ -23,6 +23,7 @@ from ..jobs.runs.detail import RunView
 from ..jobs.runs.rows import RunRow
 from ..jobs.ticks import Bucket
 from ..jobs.trends import Period
+from ..schedule.cron_text import parse_zone
 from ..text import cut, printable
 from ..types import JSON, Status
 
@@ -187,8 +188,8 @@ def _day(moment: datetime, zone: str) -> date:
 def _zone(name: str) -> tzinfo:
     """Return the zone *name*; UTC if it does not exist."""
     try:
-        return ZoneInfo(name)
-    except Exception:
+        return parse_zone(name)
+    except ScheduleError:
         return timezone.utc
 
 

@@ -14,7 +14,7 @@ from werkzeug.exceptions import BadRequest
 
 from ..errors import ScheduleError
 from ..jobs.definitions.views import SORTS, STATES, DefinitionFilter
-from ..jobs.humanize import parse_age, print_age
+from ..jobs.humanize import parse_age, parse_time, print_age
 from ..jobs.runs.filters import FILTERS, WAITS, RunFilter
 from ..jobs.runs.list import Cursor
 from ..registry.options import is_moment
@@ -171,10 +171,7 @@ def _time(args: Mapping[str, str], name: str) -> datetime | None:
     value = text(args, name)
     if value is None:
         return None
-    try:
-        moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value.strip()))
-    except ValueError:
-        moment = None
+    moment = parse_time(value)
     if not is_moment(moment):
         raise BadQuery(f"{name} must be a time with its zone, such as 2026-11-20T06:00Z.")
     return moment

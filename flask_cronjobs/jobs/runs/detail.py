@@ -14,7 +14,7 @@ from sqlalchemy import Row, and_, case, false, func, or_, select, true
 from ...redaction import redacted
 from ...types import JSON, Status, without_secret
 from ..definitions.needs import latest_dead
-from ..humanize import Fact, Link, duration, known, plural, seconds_since, since
+from ..humanize import Fact, Link, duration, known, plural, seconds_between, seconds_since, since
 from ..operations import OperationView, operations_on
 from ..pauses import PauseView, list_pauses, stopping
 from ..reader import (
@@ -91,9 +91,7 @@ class Attempt:
     @property
     def seconds(self) -> float | None:
         """Return how many seconds it took, if it ended."""
-        if self.started_at is None or self.ended_at is None:
-            return None
-        return max(0.0, (self.ended_at - self.started_at).total_seconds())
+        return seconds_between(self.started_at, self.ended_at)
 
 
 @dataclass(frozen=True, slots=True)

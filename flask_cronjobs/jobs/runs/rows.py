@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Row, func, select
 
 from ...types import Status, handed_to, without_secret
+from ..humanize import seconds_between
 from ..reader import DEFINITIONS, RUNS, Query, Reader, record
 from .search import label_of, payload_columns
 
@@ -50,9 +51,8 @@ class RunRow:
         """
         if self.handed_to is not None:
             return None
-        if self.status not in ("running", "succeeded", "dead") or self.started_at is None:
-            return None
-        return max(0.0, (self.started_at - self.run_at).total_seconds())
+        began = self.status in ("running", "succeeded", "dead")
+        return seconds_between(self.run_at, self.started_at) if began else None
 
     @property
     def took(self) -> float | None:
@@ -109,9 +109,7 @@ def seconds_taken(
 
     A cancelled run may have started long before, in an earlier attempt.
     """
-    if status not in ("succeeded", "dead") or started is None or finished is None:
-        return None
-    return max(0.0, (finished - started).total_seconds())
+    return seconds_between(started, finished) if status in ("succeeded", "dead") else None
 
 
 def run_row(row: Row[Any], label: str | None) -> RunRow:
