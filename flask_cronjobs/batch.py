@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from .db.dialect import dialect_of
 from .errors import BatchClosed, NotFound, TaskError
-from .jobs.batches.ending import close_batch
+from .jobs.batches.ending import close_in
 from .jobs.batches.rows import THEN_COLUMNS, OpenBatch, hold_open, open_batch
 from .jobs.runs.enqueue import batch_of, explaining_missing_tables, joined, wake
 from .jobs.runs.insert import writing_connection
@@ -81,7 +81,7 @@ class Batch:
         connection = writing_connection(session)
         dialect = dialect_of(connection.engine)
         with explaining_missing_tables(self._state):
-            found, ended = close_batch(connection, dialect, self.key)
+            found, ended = close_in(connection, dialect, self.key)
             if not found:
                 raise NotFound(
                     f"There is no batch {self.key!r}. If its transaction was rolled back, fill it "

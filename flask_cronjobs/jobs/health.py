@@ -53,7 +53,7 @@ VerdictTone: TypeAlias = Literal["good", "warn", "bad"]
 Level: TypeAlias = Literal["ok", "info", "warning", "error"]
 
 
-class Act(NamedTuple):
+class Button(NamedTuple):
     """What a person can do about a finding on the pages.
 
     :ivar label: the words on the button.
@@ -87,7 +87,7 @@ class Finding:
     todo: str = ""
     since: datetime | None = None
     link: Link | None = None
-    act: Act | None = None
+    act: Button | None = None
     title: str = ""
     by: str | None = None
 
@@ -240,7 +240,7 @@ def _dead(figures: Figures) -> Finding:
         "flask jobs admin retry --status dead --newer-than 24h"
     )
     which = {"status": "dead", "newer": "24h"}
-    since, act = figures.since["dead"], Act("Retry", ("bulk", {"do": "retry", **which}))
+    since, act = figures.since["dead"], Button("Retry", ("bulk", {"do": "retry", **which}))
     return Finding("dead", "warning", what, todo, since=since, link=("runs", which), act=act)
 
 
@@ -287,7 +287,7 @@ def _missed(missed: Missed) -> Finding:
 def _paused(pause: PauseView) -> Finding:
     todo = f"To resume it: flask jobs admin resume --{pause.kind} {shlex.quote(pause.name)}"
     link: Link = ("runs", {pause.kind: pause.name})
-    act = Act("Resume", ("work_act", {"act": "resume"}), {"what": f"{pause.kind}:{pause.name}"})
+    act = Button("Resume", ("work_act", {"act": "resume"}), {"what": f"{pause.kind}:{pause.name}"})
     what, at, by = str(pause), pause.paused_at, pause.paused_by
     return Finding("paused", "warning", what, todo, since=at, link=link, act=act, by=by)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 
 
-class Mark(NamedTuple):
+class EffectMark(NamedTuple):
     """The state of a key, as `begin` found it.
 
     ``mine``: the caller has just begun it. ``busy``: another owner, whose lease holds, has begun
@@ -35,7 +35,7 @@ class Mark(NamedTuple):
     result: JSON = None
 
 
-def begin(books: Bookkeeping, key: str, owner: str, run_id: int | None, lease: float) -> Mark:
+def begin(books: Bookkeeping, key: str, owner: str, run_id: int | None, lease: float) -> EffectMark:
     """Insert the mark of *key* for *owner*, or return the mark that is there.
 
     :param owner: the token of the run's claim, or a token made for this effect outside a run.
@@ -53,15 +53,15 @@ def begin(books: Bookkeeping, key: str, owner: str, run_id: int | None, lease: f
 
     while True:
         if books.call(insert):
-            return Mark("mine")
+            return EffectMark("mine")
         mark = _find(books, key)
         # Our own mark, if the connection broke after the insert had committed.
-        if sent > 1 and mark == Mark("busy", owner):
-            return Mark("mine")
+        if sent > 1 and mark == EffectMark("busy", owner):
+            return EffectMark("mine")
         if mark is not None and mark.state == "done":
             return mark
         if run_id is not None and not books.rows(_HOLDS, values):
-            return Mark("lost")
+            return EffectMark("lost")
         if mark is not None:
             return mark
         sent = 0
@@ -119,7 +119,7 @@ def withdraw(books: Bookkeeping, key: str, owner: str) -> None:
     books.rows(text(f"{_DELETE} AND state = 'begun'"), {"key": key, "owner": owner})
 
 
-def _find(books: Bookkeeping, key: str) -> Mark | None:
+def _find(books: Bookkeeping, key: str) -> EffectMark | None:
     d = books.dialect
     statement = f"""
         SELECT state, result, locked_by, CASE WHEN {is_in_doubt(d)} THEN 1 ELSE 0 END AS doubtful
@@ -130,8 +130,8 @@ def _find(books: Bookkeeping, key: str) -> Mark | None:
         return None
     (row,) = rows
     if row.state == "done":
-        return Mark("done", row.locked_by, d.parsed(row.result))
-    return Mark("in_doubt" if row.doubtful else "busy", row.locked_by)
+        return EffectMark("done", row.locked_by, d.parsed(row.result))
+    return EffectMark("in_doubt" if row.doubtful else "busy", row.locked_by)
 
 
 def is_in_doubt(d: Dialect) -> str:

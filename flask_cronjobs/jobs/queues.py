@@ -197,7 +197,7 @@ _RUNS_SHOWN = 5
 _NONE = Count(0)
 
 
-class RunAtWork(NamedTuple):
+class RunOnHost(NamedTuple):
     """A run that a worker of the host has."""
 
     id: int
@@ -225,7 +225,7 @@ class HostView:
     version: str | None
     ticks: int
     running: Count = _NONE
-    runs: tuple[RunAtWork, ...] = ()
+    runs: tuple[RunOnHost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,13 +360,13 @@ def _host_state(reader: Reader, groups: Sequence[Row[Any]]) -> HostState:
     return "silent" if is_regular else "gone"
 
 
-def _at_work(reader: Reader) -> tuple[dict[str, list[RunAtWork]], bool]:
+def _at_work(reader: Reader) -> tuple[dict[str, list[RunOnHost]], bool]:
     """Return by host what its workers have, of `CAP` runs; and whether there are more."""
     c = RUNS.c
     running = select(c.id, c.job_type, c.locked_by, c.started_at).where(text(RUNNING))
     rows = reader.rows(running.order_by(c.locked_until).limit(CAP + 1))
-    found: dict[str, list[RunAtWork]] = {}
+    found: dict[str, list[RunOnHost]] = {}
     for row in rows[:CAP]:
         host = str(row.locked_by).rsplit(":", 2)[0]
-        found.setdefault(host, []).append(RunAtWork(row.id, row.job_type, row.started_at))
+        found.setdefault(host, []).append(RunOnHost(row.id, row.job_type, row.started_at))
     return found, len(rows) > CAP

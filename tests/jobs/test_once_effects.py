@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from flask_cronjobs.jobs.once_effects import Mark
+from flask_cronjobs.jobs.once_effects import EffectMark
 from tests.kit import Kit, in_threads
 
 
-def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> Mark:
+def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> EffectMark:
     return kit.effects.begin(key, owner, None, lease)
 
 
 def test_owner_outside_a_run_is_gone_when_its_lease_is(kit: Kit) -> None:
     begin(kit, "one", lease=-1)
-    assert begin(kit, "two") == Mark("in_doubt", "one")
+    assert begin(kit, "two") == EffectMark("in_doubt", "one")
 
 
 def test_doubt_is_shown_to_the_operator_once(kit: Kit) -> None:
@@ -31,7 +31,7 @@ def test_done_effect_is_neither_doubted_nor_taken_over_nor_removed(kit: Kit) -> 
     assert not kit.effects.doubt("key", "one")
     assert not kit.effects.take_over("key", "one", "two", None, 60)
     kit.effects.remove("key", "one")
-    assert begin(kit, "two") == Mark("done", "one", "result")
+    assert begin(kit, "two") == EffectMark("done", "one", "result")
 
 
 def test_racing_callers_of_one_key_are_one_owner(kit: Kit) -> None:

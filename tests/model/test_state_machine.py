@@ -26,7 +26,7 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import once_effects, orders, rates
 from flask_cronjobs.jobs.batches import rows as batches
-from flask_cronjobs.jobs.batches.ending import close_batch, end_batches
+from flask_cronjobs.jobs.batches.ending import close_in, end_batches
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions.slots import record_slots
 from flask_cronjobs.jobs.pruning import prune
@@ -512,7 +512,7 @@ class BatchMachine(StoreMachine):
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
-    def close_batch(self, data: st.DataObject) -> None:
+    def close_in(self, data: st.DataObject) -> None:
         """Close a batch; it ends at once if all of its members have."""
         self.close(data.draw(st.sampled_from(sorted(self.batches))))
 
@@ -528,7 +528,7 @@ class BatchMachine(StoreMachine):
         batch = self.batches[id_]
         batch.closed = True
         ends = self.model.may_end(id_)
-        found, ended = self.transaction(lambda c, d: close_batch(c, d, batch.key))
+        found, ended = self.transaction(lambda c, d: close_in(c, d, batch.key))
         assert found
         assert (ended is not None) == ends
         if ends:

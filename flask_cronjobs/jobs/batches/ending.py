@@ -282,7 +282,7 @@ def unended(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[An
         after = rows[-1].id
 
 
-def close_batch(connection: Connection, d: Dialect, key: str) -> tuple[bool, Ended | None]:
+def close_in(connection: Connection, d: Dialect, key: str) -> tuple[bool, Ended | None]:
     """Close a batch in *connection*'s transaction, and end it if all of its members have ended.
 
     A transaction with a snapshot does not see members that came after that. So it only closes the

@@ -8,7 +8,7 @@ commit, a transaction has this lock on the row, so that no run joins a batch tha
 what it does                           lock
 =====================================  =========================================================
 adds runs (`hold_open`)                shared; alone if it closes the batch, too
-closes it (`close_batch`)              alone, after those that fill it
+closes it (`close_in`)                 alone, after those that fill it
 closes it as an operator (`close`)     alone, unless another has a lock: then it refuses
 ends it (`end_batch`)                  alone, unless another has a lock: then a later look ends it
 retries, discards (`hold_batches`)     alone, with those around it; unless another has a lock

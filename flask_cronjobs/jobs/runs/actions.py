@@ -23,7 +23,7 @@ from ..humanize import plural
 from ..operations import Act, Operation
 from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
-from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, find_run, key_holder
+from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, stored_run
 from .filters import RunFilter, words
 from .list import MOST_MATCHING, Matching, matching
 from .rows import RunRow, rows_of
@@ -211,7 +211,7 @@ class Action:
 
     def _refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
         """Return why the run *run_id* cannot be changed."""
-        run = find_run(books, run_id)
+        run = stored_run(books, run_id)
         if run is None:
             return no_run(run_id)
         if self.name == "retry" and (holder := key_holder(books, run_id)) is not None:

@@ -191,7 +191,7 @@ def key_holder(books: Bookkeeping, run_id: int) -> int | None:
     return rows[0].id if rows else None
 
 
-def find_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
+def stored_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
     """Return what of a run goes into a new one like it, or None if there is no such run.
 
     Its ``payload`` is a JSON text, and its ``definition_id`` None if the definition is gone.

@@ -24,7 +24,7 @@ from ...types import JSON
 from ..operations import Act
 from ..state import State
 from .actions import RETRY, no_run
-from .changes import Change, Operator, find_run, queue_new
+from .changes import Change, Operator, queue_new, stored_run
 
 
 def retry_with(
@@ -165,7 +165,7 @@ def _keep_order(run: Row[Any], key: str | None) -> None:
 
 
 def _stored(books: Bookkeeping, run_id: int) -> Row[Any]:
-    run = find_run(books, run_id)
+    run = stored_run(books, run_id)
     if run is None:
         raise no_run(run_id)
     return run
