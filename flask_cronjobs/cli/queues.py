@@ -49,7 +49,8 @@ def queues() -> Listing:
         )
         for row in found.rows
     )
-    return Listing("queues", found, headers, cells, "No task is declared, and nothing waits.")
+    none = "No task is declared, and nothing waits."
+    return Listing("queues", found, headers, cells, none, noun="queue")
 
 
 @list_command("workers", "flask jobs admin workers", "flask jobs admin workers --watch")

@@ -262,11 +262,12 @@ def _by_reading_all() -> str:
     return f"WITH taken AS ({_TAKEN_SHARES}) {' UNION ALL '.join(selects)}"
 
 
-def unpaused_groups(reader: Reader) -> Iterator[Waiting]:
+@read_once
+def unpaused_groups(reader: Reader) -> Sequence[Waiting]:
+    """Return what waits and is not paused."""
     paused = list_pauses(reader)
-    for group in waiting_groups(reader):
-        if not stopping(paused, group.task, group.queue):
-            yield group
+    groups = waiting_groups(reader)
+    return [each for each in groups if not stopping(paused, each.task, each.queue)]
 
 
 def oldest_due(reader: Reader) -> datetime | None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import Row, String, case, cast, func, select, text, union_all
 
 from ..models.conditions import DEAD, DONE, RUNNING
-from .backlog import Waiting, count_waiting, waiting_groups
+from .backlog import count_waiting, waiting_groups
 from .humanize import duration, seconds_since, since
 from .pauses import PauseView, list_pauses
 from .reader import CAP, RUNS, TICKS, Count, Page, Reader, Source, read_once, reading
@@ -58,34 +58,41 @@ class QueueView:
         return self.executor or (f"{named} and {more} more" if more > 0 else named) or "nobody"
 
 
-def list_queues(source: Source) -> Page[QueueView]:
-    """Return the queues by name: of this code's tasks, of what waits, ran lately or is paused."""
+def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
+    """Return the queues by name: of this code's tasks, of what waits, ran lately or is paused.
+
+    :param limit: how many at most: those that are paused, then those that have been due longest.
+    """
     with reading(source) as reader:
         groups = waiting_groups(reader)
         pauses = {each.name: each for each in list_pauses(reader) if each.kind == "queue"}
-        counts = count_waiting(reader, groups, "queue")
-        names = {
-            *reader.state.queues,
-            *(group.queue for group in groups),
-            *ends(reader).numbers,
-            *pauses,
-            *counts,
-        }
-        rows = [_view(reader, name, groups, counts, pauses.get(name)) for name in sorted(names)]
-        return Page(rows, None, reader.now)
+        oldest: dict[str, datetime] = {}
+        for group in groups:
+            oldest[group.queue] = min(group.oldest, oldest.get(group.queue, group.oldest))
+        names = {*reader.state.queues, *oldest, *ends(reader).numbers, *pauses}
+
+        def urgency(name: str) -> Any:
+            return name not in pauses, min(oldest.get(name, reader.now), reader.now), name
+
+        shown = set(sorted(names, key=urgency)[:limit])
+        counts = count_waiting(reader, [each for each in groups if each.queue in shown], "queue")
+        rows = [
+            _view(reader, name, oldest.get(name), counts.get(name), pauses.get(name))
+            for name in sorted(shown | counts.keys())
+        ]
+        return Page(rows, None, reader.now, Count(len(names | counts.keys())))
 
 
 def _view(
     reader: Reader,
     name: str,
-    groups: Sequence[Waiting],
-    counts: dict[str, tuple[Count, Count]],
+    oldest: datetime | None,
+    counts: tuple[Count, Count] | None,
     pause: PauseView | None,
 ) -> QueueView:
     given = reader.state.settings.executors.get(name)
     executor = given if given is None or isinstance(given, str) else type(given).__name__
-    oldest = min((each.oldest for each in groups if each.queue == name), default=None)
-    waiting, due = counts.get(name, (Count(0), Count(0)))
+    waiting, due = counts or (Count(0), Count(0))
     return QueueView(
         name=name,
         waiting=waiting,

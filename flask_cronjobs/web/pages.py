@@ -130,6 +130,7 @@ def queues() -> ResponseReturnValue:
     return reader_page(
         "queues",
         queues=found.rows,
+        of_queues=found.cut("queue"),
         hosts=hosts.rows,
         cut=hosts.cut("host"),
         now=found.now,

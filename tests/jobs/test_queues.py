@@ -52,6 +52,21 @@ def test_counting_stops(rows: Rows, state: State, monkeypatch: pytest.MonkeyPatc
     assert [str(each.waiting) for each in list_queues(state).rows] == ["1+", "0+"]
 
 
+def test_of_many_queues_those_that_need_a_person_are_shown(
+    rows: Rows, state: State, jobs: CronJobs
+) -> None:
+    for queue, age in (("new", 10), ("late", 900), ("later", -600)):
+        rows.run(age=age, queue=queue)
+    rows.run(age=20, queue="soon")
+    with state.app.app_context():
+        jobs.pause(queue="idle")
+    page = list_queues(state, limit=3)
+    assert [each.name for each in page.rows] == ["idle", "late", "soon"]
+    assert str(page.rows[1].waiting) == "1"
+    assert page.cut("queue").startswith("3 of ")
+    assert not list_queues(state).cut("queue")
+
+
 def test_a_queue_says_how_fast_runs_come_and_end(rows: Rows, state: State) -> None:
     for number in range(20):
         rows.run("succeeded", age=60, run_at=ago(62 + number), started_at=ago(62))
