@@ -9,7 +9,7 @@ import click
 from flask.cli import with_appcontext
 
 from ..jobs.definitions.views import Cell, DefinitionView
-from ..jobs.health import headline_of, tone_of
+from ..jobs.health import headline_of, verdict_tone
 from ..jobs.humanize import duration, late, plural, seconds_since
 from ..jobs.overview import Overview, read_overview
 from ..jobs.reader import Count
@@ -83,7 +83,7 @@ def _print(seen: Overview) -> None:
 def _print_verdict(seen: Overview) -> None:
     """Print the verdict in the color that the page has, and what needs a person."""
     verdict, findings, several = seen.verdict, seen.findings, len(seen.findings) > 1
-    tone = tone_of(verdict, findings)
+    tone = verdict_tone(verdict, findings)
     word = "warn" if tone == "warn" else verdict.word
     said = verdict.sentence
     if several or tone == "warn":
@@ -92,7 +92,7 @@ def _print_verdict(seen: Overview) -> None:
     if said != verdict.sentence and verdict.ticks:
         click.echo(one_line(verdict.ticks))
     for found in findings:
-        started = f" ({since(verdict.now, found.since)})" if found.since else ""
+        started = f" ({since(found.since, verdict.now)})" if found.since else ""
         print_finding(found, f"{found.sentence}{started}" if several else "")
 
 
@@ -116,7 +116,7 @@ def _print_figures(seen: Overview) -> None:
 
 def _print_pauses(seen: Overview) -> None:
     rows = [
-        (each.kind, each.name, since(seen.verdict.now, each.paused_at), each.paused_by)
+        (each.kind, each.name, since(each.paused_at, seen.verdict.now), each.paused_by)
         for each in seen.verdict.pauses
     ]
     _print_table("Paused", ("KIND", "NAME", "SINCE", "BY"), rows, flexible=1)
@@ -178,7 +178,7 @@ def _next(row: DefinitionView, seen: Overview) -> str:
 def _print_dead(seen: Overview) -> None:
     now = seen.verdict.now
     rows = [
-        (group.task, group.error_type, group.count, since(now, group.newest), group.sample_id)
+        (group.task, group.error_type, group.count, since(group.newest, now), group.sample_id)
         for group in seen.dead
     ]
     headers = ("TASK", "ERROR", "COUNT", "NEWEST", "SAMPLE")
@@ -188,7 +188,7 @@ def _print_dead(seen: Overview) -> None:
 
 def _print_orphans(seen: Overview) -> None:
     now = seen.verdict.now
-    rows = [(orphan.task, orphan.count, since(now, orphan.oldest)) for orphan in seen.orphans]
+    rows = [(orphan.task, orphan.count, since(orphan.oldest, now)) for orphan in seen.orphans]
     shown = _cut(len(rows), seen.orphan_tasks, "task")
     title = f"Waiting runs of tasks that this app's code does not declare{shown}"
     _print_table(title, ("TASK", "COUNT", "OLDEST"), rows)

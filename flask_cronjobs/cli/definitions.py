@@ -319,7 +319,7 @@ def _following(reader: Reader) -> str:
     """Return what will be due next."""
     soon = next_due(reader)
     if soon is not None:
-        return f"next: {one_line(soon.name)}, {moment(soon.at)} ({since(reader.now, soon.at)})"
+        return f"next: {one_line(soon.name)}, {moment(soon.at)} ({since(soon.at, reader.now)})"
     if reader.state.registry.declarations:
         return "a tick records the schedules that the code declares"
     return "nothing is scheduled"

@@ -105,7 +105,7 @@ def _error_cells(row: ErrorGroup, now: datetime) -> tuple[object, ...]:
     bars = "".join(_BARS[-(-8 * day // most)] for day in row.days)
     notes = "(came back)" if row.came_back else "", f"(new since {row.new_since})"
     said = f"{row.error_type}: {row.pattern} {notes[0]}{notes[1] if row.new_since else ''}".strip()
-    times = since(now, row.last), since(now, row.first)
+    times = since(row.last, now), since(row.first, now)
     return row.fingerprint, *times, row.count, row.dead, bars, row.task, said
 
 
@@ -220,7 +220,7 @@ def operations(limit: int, before: int | None) -> Listing:
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")
     cells = (
         (
-            *(row.id, since(found.now, row.started_at), row.actor, row.what),
+            *(row.id, since(row.started_at, found.now), row.actor, row.what),
             "" if row.done is None else f"{row.done:,}",
             "; ".join(filter(None, (row.progress, row.outcome))),
             row.target,

@@ -72,7 +72,7 @@ def _list_effects(everything: bool, limit: int, before: int | None) -> Listing:
     found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
     headers = ("ID", "STATE", "RUN", "SINCE", "KEY")
     cells = (
-        (row.id, row.state, row.run_id, since(found.now, row.created_at), row.key)
+        (row.id, row.state, row.run_id, since(row.created_at, found.now), row.key)
         for row in found.rows
     )
     none = "No effects." if everything else "No effect is being done or in doubt."

@@ -69,7 +69,7 @@ def moment(value: datetime | None) -> str:
     return "-" if value is None else full(value)
 
 
-def since(now: datetime, value: datetime | None) -> str:
+def since(value: datetime | None, now: datetime) -> str:
     """Return *value* as a distance from *now*, such as ``3 min ago``; ``-`` for None."""
     return "-" if value is None else ago(seconds_since(value, now))
 
@@ -77,7 +77,7 @@ def since(now: datetime, value: datetime | None) -> str:
 def print_facts(facts: Sequence[Fact], now: datetime) -> None:
     """Print *facts*, one a line."""
     for fact in facts:
-        note = since(now, fact.note) if isinstance(fact.note, datetime) else fact.note
+        note = since(fact.note, now) if isinstance(fact.note, datetime) else fact.note
         after = f" ({note})" if note else ""
         click.echo(printable(f"  {fact.label:<16} {fact.text}{after}"))
 

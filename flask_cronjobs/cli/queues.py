@@ -11,7 +11,7 @@ import click
 from sqlalchemy import Row
 
 from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
-from ..jobs.batches.views import BatchView, facts_of, find_batch, list_batches
+from ..jobs.batches.views import BatchView, batch_facts, find_batch, list_batches
 from ..jobs.humanize import ago, duration, full, plural, rate, seconds_since
 from ..jobs.orders import list_key_orders
 from ..jobs.queues import list_hosts, list_queues
@@ -43,7 +43,7 @@ def queues() -> Listing:
     headers = ("QUEUE", "WAITING", "DUE", "OLDEST", "IN/MIN", "OUT/MIN", "WAITED", "SERVED BY")
     cells = (
         (
-            *(row.name, row.waiting, row.due, since(found.now, row.oldest)),
+            *(row.name, row.waiting, row.due, since(row.oldest, found.now)),
             *(rate(row.arrivals), rate(row.ends)),
             *("-" if row.waited is None else duration(row.waited), row.service(found.now)),
         )
@@ -63,7 +63,7 @@ def workers() -> Listing:
     headers = ("HOST", "STATE", "SEEN", "BY", "QUEUES", "VERSION", "RUNNING", "TASKS")
     cells = (
         (
-            *(row.host, row.state, since(found.now, row.seen_at), ", ".join(row.by)),
+            *(row.host, row.state, since(row.seen_at, found.now), ", ".join(row.by)),
             "all" if row.queues is None else ", ".join(row.queues),
             *(row.version or "-", row.running),
             ", ".join(f"{run.task} ({run.id})" for run in row.runs),
@@ -205,7 +205,7 @@ def _list(everything: bool, limit: int, before: int | None) -> Listing:
     cells = (
         (
             *(row.key, row.state, bar(row), row.progress.replace(" of ", "/")),
-            *(row.whole["dead"], row.left(found.now), since(found.now, row.opened_at)),
+            *(row.whole["dead"], row.left(found.now), since(row.opened_at, found.now)),
         )
         for row in found.rows
     )
@@ -231,7 +231,7 @@ def _show(batch: BatchView, now: datetime) -> None:
     click.echo(f"  {bar(batch)} {batch.fraction:.0%} of {plural(whole, 'member')}{inside}")
     if batch.stop:
         click.echo(f"  {batch.stop}")
-    print_facts(facts_of(batch, now), now)
+    print_facts(batch_facts(batch, now), now)
     if batch.dead_runs:
         click.echo(f"Its dead runs: {command('list', '--batch', batch.key, '--status', 'dead')}")
 

@@ -117,9 +117,9 @@ def advice_on(which: RunFilter, verb: str) -> str:
 
 
 def _cells(page: RunPage, row: RunRow, labels: bool) -> Sequence[object]:
-    when = since(page.now, row.finished_at or row.started_at or row.run_at)
+    when = since(row.finished_at or row.started_at or row.run_at, page.now)
     if row.status in ("queued", "failed"):
-        when = since(page.now, row.run_at)
+        when = since(row.run_at, page.now)
     error = row.error_type if row.status != "skipped" else row.last_error
     if row.handed_to is not None:
         error = f"handed to {row.handed_to}"
@@ -162,7 +162,7 @@ def _print(view: RunView, frames: bool) -> None:
     row = view.row
     lost = ", but its worker was lost" if row.is_stale(view.now) else ""
     if row.handed_to is not None:
-        lost = f", handed to {row.handed_to} {since(view.now, row.started_at)}"
+        lost = f", handed to {row.handed_to} {since(row.started_at, view.now)}"
     click.echo(f"Run {row.id} of {whose(row.task, row.label)}: {paint(row.status)}{lost}")
     print_facts(facts_of(view), view.now)
     if view.stopped:

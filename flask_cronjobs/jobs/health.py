@@ -188,7 +188,7 @@ def read_verdict_and_figures(source: Source) -> tuple[Verdict, Figures]:
         return verdict, _figures(reader, verdict.oldest)
 
 
-def tone_of(verdict: Verdict, findings: Sequence[Finding]) -> VerdictTone:
+def verdict_tone(verdict: Verdict, findings: Sequence[Finding]) -> VerdictTone:
     """Return ``bad`` if unhealthy, ``warn`` if something needs a look, else ``good``."""
     if not verdict.ok:
         return "bad"

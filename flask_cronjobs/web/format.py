@@ -15,8 +15,9 @@ from markupsafe import Markup, escape
 
 from ..errors import ScheduleError
 from ..jobs.agenda import Lane, Piece
+from ..jobs.batches.views import BatchView
 from ..jobs.definitions.needs import NEEDS as NEEDS
-from ..jobs.definitions.views import Cell
+from ..jobs.definitions.views import Cell, DefinitionView
 from ..jobs.history import Mark
 from ..jobs.humanize import capitalized, since
 from ..jobs.runs.detail import RunView
@@ -48,9 +49,23 @@ _TONES: dict[Status, Tone] = {
 }
 
 
-def tone_of(status: Status) -> Tone:
+def status_tone(status: Status) -> Tone:
     """Return the tone of a run of *status*."""
     return _TONES.get(status, "idle")
+
+
+def definition_tone(view: DefinitionView) -> Tone:
+    """Return the tone of a definition."""
+    if view.paused_at is not None:
+        return "idle"
+    return "warn" if view.needs or view.broken or view.orphaned or view.undeclared else "good"
+
+
+def batch_tone(batch: BatchView) -> Tone:
+    """Return the tone of a batch."""
+    if batch.counts.dead:
+        return "bad" if batch.state == "finished" else "warn"
+    return "good" if batch.state == "finished" else "busy"
 
 
 def clock(moment: datetime, zone: str, now: datetime) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..jobs.humanize import duration
 from ..jobs.runs.detail import Attempt, RunView
 from ..types import JSON
-from .format import Tone, pretty, tone_of
+from .format import Tone, pretty, status_tone
 
 #: The width of the bar, in its own units; the style sheet scales it.
 WIDTH = 1000.0
@@ -81,7 +81,7 @@ def _spans(
         if begun > before:
             yield None, before, begun, "waited"
         outcome = "has run" if each.outcome == "running" else f"{each.outcome} after"
-        tone = tone_of("failed" if each.outcome == "failed" else run.row.status)
+        tone = status_tone("failed" if each.outcome == "failed" else run.row.status)
         yield tone, begun, max(begun, over), f"attempt {each.number} {outcome}"
         before = max(before, over)
     if run.row.finished_at is None and before < run.now:

@@ -10,13 +10,12 @@ from flask import Response, abort, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from ..jobs.agenda import read_agenda, scheduled_zones, span_of
-from ..jobs.batches import views as batches_report
-from ..jobs.batches.views import BatchView, find_batch, list_batches
+from ..jobs.batches.views import batch_facts, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
-from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
+from ..jobs.definitions.views import SORTS, STATES, list_definitions
 from ..jobs.error_groups import STATES as ERROR_STATES
 from ..jobs.error_groups import list_errors
-from ..jobs.health import headline_of, tone_of
+from ..jobs.health import headline_of, verdict_tone
 from ..jobs.once_effects import list_effects
 from ..jobs.operations import list_operations
 from ..jobs.orders import list_key_orders
@@ -33,8 +32,16 @@ from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.trends import Trend, read_trend
 from .actions import run_or_404
 from .bulk import BULK
-from .format import ACROSS, Tone, bars_of, chart, day_chart
-from .format import tone_of as tone_of_status
+from .format import (
+    ACROSS,
+    Tone,
+    bars_of,
+    batch_tone,
+    chart,
+    day_chart,
+    definition_tone,
+    status_tone,
+)
 from .life import differences, life_of
 from .params import (
     BadQuery,
@@ -43,6 +50,7 @@ from .params import (
     cursor,
     cursor_text,
     definition_filter,
+    flag,
     needed,
     page_zone,
     row_id,
@@ -60,7 +68,7 @@ _TICKS = 50
 def overview() -> ResponseReturnValue:
     """Render the overview: verdict, figures, definitions, dead runs, the last day."""
     view = read_overview(state_of())
-    tone = tone_of(view.verdict, view.findings)
+    tone = verdict_tone(view.verdict, view.findings)
     return reader_page(
         "overview",
         tone,
@@ -162,14 +170,10 @@ def tonight() -> ResponseReturnValue:
     )
 
 
-#: A concurrency key has no more characters.
-_LONGEST = 500
-
-
 def order() -> ResponseReturnValue:
     """Render the keys whose runs wait for one another; with ``?stopped=1``, those stopped."""
     args = _flag("stopped")
-    after = request.args.get("after", "")[:_LONGEST].replace("\0", "")
+    after = text(request.args, "after") or ""
     limit = clamped(request.args, "limit", 50)
     found = list_key_orders(state_of(), stopped=bool(args), after=after, limit=limit)
     data = {"keys": found.rows, "after": found.next}
@@ -210,7 +214,7 @@ def definition() -> ResponseReturnValue:
         trend = _trend(reader, found.view.task, [found.view.timezone])
     hidden = found if state.settings.show_payload else replace(found, payload=None)
     return _trend_page(
-        "definition", found, hidden, trend, _tone(found.view), definition=found.view,
+        "definition", found, hidden, trend, definition_tone(found.view), definition=found.view,
         shown=state.settings.show_payload, own_zones=[found.view.timezone],
     )  # fmt: skip
 
@@ -244,12 +248,6 @@ def _trend(reader: Reader, task: str, zones: Sequence[str]) -> Trend:
     return read_trend(reader, task, page_zone(zones, reader.state.settings.timezone))
 
 
-def _tone(view: DefinitionView) -> Tone:
-    if view.paused_at is not None:
-        return "idle"
-    return "warn" if view.needs or view.broken or view.orphaned or view.undeclared else "good"
-
-
 #: Seconds after which the script refreshes the page of a batch that has not finished.
 _REFRESH_BATCH = 5
 
@@ -273,23 +271,16 @@ def batch() -> ResponseReturnValue:
         "batch",
         batch_tone(found),
         batch=found,
-        facts=batches_report.facts_of(found, now),
+        facts=batch_facts(found, now),
         now=now,
         refresh=0 if found.finished_at else _REFRESH_BATCH,
         data=found,
     )
 
 
-def batch_tone(found: BatchView) -> Tone:
-    """Return the color of a batch."""
-    if found.counts.dead:
-        return "bad" if found.state == "finished" else "warn"
-    return "good" if found.state == "finished" else "busy"
-
-
 def _flag(name: str) -> dict[str, int]:
     """Return the values of the URL that keep the flag *name*; none if it is not set."""
-    return {name: 1} if request.args.get(name) == "1" else {}
+    return {name: 1} if flag(request.args, name) else {}
 
 
 def _asked(limit: int) -> dict[str, Any]:
@@ -386,7 +377,7 @@ def run(run_id: int) -> ResponseReturnValue:
     shown = state.settings.show_payload
     return reader_page(
         "run",
-        tone_of_status(found.row.status),
+        status_tone(found.row.status),
         own_zones=[found.row.timezone],
         run=found if whole else _shortened(found),
         facts=facts_of(found),

@@ -177,7 +177,11 @@ def _time(args: Mapping[str, str], name: str) -> datetime | None:
     return moment
 
 
-def _flag(args: Mapping[str, str], name: str) -> bool:
+def flag(args: Mapping[str, str], name: str) -> bool:
+    """Return whether *name* is 1.
+
+    :raises BadQuery: it is neither 1 nor 0.
+    """
     value = args.get(name, "")
     if value not in ("", "0", "1"):
         raise BadQuery(f"{name} must be 1 or 0.")
@@ -190,7 +194,7 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     "age": _age,
     "time": _time,
     "wait": lambda args, name: choice(args, name, WAITS),
-    "flag": _flag,
+    "flag": flag,
     "id": row_id,
 }
 #: The choice to show times in the zone of the schedule that a page is about.

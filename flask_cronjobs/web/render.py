@@ -87,7 +87,7 @@ _NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("overview", "Overview", ()),
     ("definitions", "Definitions", ("definition", "task", "prepare")),
     ("runs", "Runs", ("run", "edit", "bulk")),
-    ("errors", "Errors", ("error",)),
+    ("errors", "Errors", ()),
     ("batches", "Batches", ("batch",)),
     ("queues", "Queues", ()),
     ("order", "Order", ()),

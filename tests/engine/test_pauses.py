@@ -11,7 +11,12 @@ from sqlalchemy import func, select, text
 from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.jobs.backlog import due
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.health import findings_of, headline_of, read_verdict_and_figures, tone_of
+from flask_cronjobs.jobs.health import (
+    findings_of,
+    headline_of,
+    read_verdict_and_figures,
+    verdict_tone,
+)
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobPause, JobRun
 from tests.rows import Rows
@@ -174,7 +179,7 @@ class TestReports:
         jobs.pause(task="keyed")
         verdict, figures = read_verdict_and_figures(state)
         assert (verdict.ok, figures.overdue.value, figures.oldest) == (True, 0, None)
-        assert tone_of(verdict, findings_of(verdict, figures)) == "warn"
+        assert verdict_tone(verdict, findings_of(verdict, figures)) == "warn"
         assert headline_of(verdict, findings_of(verdict, figures)) == "2 things need you"
         jobs.resume(task="keyed")
         (paused,) = jobs.health().pauses

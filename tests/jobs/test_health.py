@@ -23,7 +23,7 @@ from flask_cronjobs.jobs.health import (
     headline_of,
     read_verdict,
     read_verdict_and_figures,
-    tone_of,
+    verdict_tone,
 )
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.state import State, state_of
@@ -133,7 +133,10 @@ class TestScheduleWithoutTick:
         rows.tick(age=5)
         rows.definition("mails", next_run_at=ago(HOUR))
         verdict, figures = read_verdict_and_figures(state)
-        assert (verdict.word, tone_of(verdict, findings_of(verdict, figures))) == ("overdue", "bad")
+        assert (verdict.word, verdict_tone(verdict, findings_of(verdict, figures))) == (
+            "overdue",
+            "bad",
+        )
         assert "'mails'" in verdict.sentence
         assert "schedule" in headline_of(verdict, findings_of(verdict, figures))
         finding = findings(state)["late-definition"]
@@ -249,7 +252,7 @@ class TestMissed:
         db.session.commit()
         jobs.tick()
         verdict, figures = read_verdict_and_figures(state_of(app))
-        assert (verdict.ok, tone_of(verdict, findings_of(verdict, figures))) == (True, "warn")
+        assert (verdict.ok, verdict_tone(verdict, findings_of(verdict, figures))) == (True, "warn")
         assert figures.missed is not None
         assert figures.missed.slots in (26, 27)
         assert figures.missed.first == first

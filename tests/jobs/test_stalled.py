@@ -16,7 +16,7 @@ from flask_cronjobs.jobs.health import (
     headline_of,
     read_verdict,
     read_verdict_and_figures,
-    tone_of,
+    verdict_tone,
 )
 from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.stalled import REASONS
@@ -142,7 +142,7 @@ def test_what_stands_still_is_named_and_what_no_tick_ends_makes_the_verdict_red(
     assert case.todo in found.todo
     assert found.seconds == pytest.approx(case.age, abs=60)
     expected = ("overdue", "bad") if case.kind in RED else ("ok", "warn")
-    assert (verdict.word, tone_of(verdict, findings_of(verdict, figures))) == expected
+    assert (verdict.word, verdict_tone(verdict, findings_of(verdict, figures))) == expected
     assert case.said in (
         verdict.sentence
         if case.kind in RED

@@ -107,7 +107,7 @@ class BatchView:
         return f"A member died, so it was stopped: {cancelled} ended cancelled."
 
 
-def facts_of(batch: BatchView, now: datetime) -> list[Fact]:
+def batch_facts(batch: BatchView, now: datetime) -> list[Fact]:
     """Return what the page of *batch* and the command ``batches KEY`` say of it, in this order."""
     then = f"{batch.then_task}, run {batch.then_run_id}" if batch.then_run_id else batch.then_task
     run = ("run", {"run_id": batch.then_run_id}) if batch.then_run_id else None

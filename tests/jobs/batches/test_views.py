@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.jobs.batches.views import BatchView, facts_of, find_batch, list_batches
+from flask_cronjobs.jobs.batches.views import BatchView, batch_facts, find_batch, list_batches
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch
 from tests.rows import Rows, ago
@@ -55,7 +55,7 @@ def test_outer_batch_counts_what_is_inside_by_its_weight(state: State, nested: i
     listed = list_batches(state).rows
     assert [each.whole for each in listed] == [innermost.whole, inner.whole, outer.whole]
     assert outer.progress == "15 of 18"
-    assert "1 of 3" in [fact.value for fact in facts_of(outer, ago(0))]  # Its own.
+    assert "1 of 3" in [fact.value for fact in batch_facts(outer, ago(0))]  # Its own.
 
 
 def test_time_left_goes_by_the_pace_so_far(state: State, nested: int) -> None:
@@ -64,7 +64,7 @@ def test_time_left_goes_by_the_pace_so_far(state: State, nested: int) -> None:
     with state.engine.begin() as connection:
         connection.execute(text("UPDATE job_batches SET closed_at = opened_at"))
     outer = found(state, nested)
-    said = [fact.value for fact in facts_of(outer, outer.opened_at + timedelta(seconds=50))]
+    said = [fact.value for fact in batch_facts(outer, outer.opened_at + timedelta(seconds=50))]
     assert "about 10 s, at the pace so far" in said
 
 
@@ -82,12 +82,12 @@ def test_a_dead_member_that_is_a_batch_leads_to_that_batch(
     del nested
     inner = found(state, "inner")
     assert (inner.counts.dead, inner.dead_runs, inner.dead_inside) == (2, 1, ("innermost",))
-    facts = {fact.label: fact for fact in facts_of(inner, ago(0))}
+    facts = {fact.label: fact for fact in batch_facts(inner, ago(0))}
     assert facts["dead"].link == ("runs", {"batch": "inner", "status": "dead"})
     assert facts["a member died in"].link == ("batch", {"key": "innermost"})
     with state.engine.begin() as connection:
         connection.execute(text("DELETE FROM job_runs WHERE status = 'dead'"))
-    (dead,) = (fact for fact in facts_of(found(state, "inner"), ago(0)) if fact.label == "dead")
+    (dead,) = (fact for fact in batch_facts(found(state, "inner"), ago(0)) if fact.label == "dead")
     assert (dead.value, dead.link) == (1, None)
 
 
