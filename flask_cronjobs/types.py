@@ -46,6 +46,8 @@ class RunIds(list[int]):
         return [run for run, is_new in zip(self, self.is_new, strict=True) if is_new]
 
 
+#: Ids are 64-bit; SQLite refuses what is larger.
+MAX_ID = 2**63 - 1
 #: In seconds since 1970, about.
 _YEAR_9000 = 7000 * 365.25 * 86400
 

@@ -12,7 +12,6 @@ from ..jobs.agenda import Agenda, Piece, moment_of, next_runs, read_agenda, span
 from ..jobs.backlog import Due, due, next_due
 from ..jobs.definitions import actions
 from ..jobs.definitions.actions import Target, only
-from ..jobs.definitions.actions import remove as remove_definition
 from ..jobs.definitions.needs import NEEDS
 from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
 from ..jobs.humanize import duration, late, minute, plural, seconds_since
@@ -69,7 +68,7 @@ def remove(name: str) -> None:
 
     Its runs stay. A tick of other code that declares it creates it again.
     """
-    remove_definition(state_of(), name, actor())
+    actions.remove(state_of(), name, actor())
     click.echo(f"Removed {one_line(name)}. Its runs stay.")
 
 

@@ -21,7 +21,7 @@ from ..jobs.humanize import parse_age, parse_time, printed_zone
 from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
 from ..jobs.state import State, state_of
 from ..schedule.cron_text import parse_zone
-from ..types import STATUSES
+from ..types import MAX_ID, STATUSES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,7 +71,7 @@ class Id(click.IntRange):
     name = "id"
 
     def __init__(self) -> None:
-        super().__init__(1, 2**63 - 1)
+        super().__init__(1, MAX_ID)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number."""

@@ -18,7 +18,7 @@ from ..text import one_line
 from .pings import ping
 
 if TYPE_CHECKING:
-    from ..jobs.alerts import Change
+    from ..jobs.alerts import Alert
 
 #: How many characters a message may have: Discord refuses more.
 _LONGEST = 2_000
@@ -31,9 +31,10 @@ def alert(state: State) -> None:
         return
     # Here, since it maps the tables, which a tick without a webhook does not use.
     from ..jobs import alerts
+    from ..jobs.health import findings_of, read_verdict_and_figures
 
     try:
-        found = alerts.found(state)
+        found = findings_of(*read_verdict_and_figures(state))
         with Bookkeeping(state.engine) as books:
             left = alerts.take(books, found)
             while left:
@@ -47,7 +48,7 @@ def alert(state: State) -> None:
         logger.warning("CRONJOBS_ALERT_URL was not told what needs a person: %s", error)
 
 
-def message(app: str, changes: Sequence[Change]) -> tuple[str, int]:
+def message(app: str, changes: Sequence[Alert]) -> tuple[str, int]:
     """Return a text with a line for each of *changes*, and how many of them fit into it."""
     lines = [
         f"{app}: over: {change.what}"

@@ -13,16 +13,15 @@ from sqlalchemy import text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
-from .health import Finding, findings_of, read_verdict_and_figures
+from .health import Finding
 from .humanize import capitalized
-from .state import State
 
 #: How long something must not have been seen until it has ended, in seconds: what comes and goes
 #: is told once.
 PATIENCE = 300.0
 
 
-class Change(NamedTuple):
+class Alert(NamedTuple):
     """Something that has begun to need a person, or ended.
 
     :ivar name: the name of the check, and what it is about.
@@ -37,12 +36,7 @@ class Change(NamedTuple):
     has_ended: bool
 
 
-def found(state: State) -> list[Finding]:
-    """Return what needs a person now."""
-    return findings_of(*read_verdict_and_figures(state))
-
-
-def take(books: Bookkeeping, findings: Iterable[Finding]) -> list[Change]:
+def take(books: Bookkeeping, findings: Iterable[Finding]) -> list[Alert]:
     """Note what needs a person now; return what began or ended, for the caller to tell.
 
     If it cannot be told, call `give_back`; if it was told, `forget`.
@@ -57,22 +51,22 @@ def take(books: Bookkeeping, findings: Iterable[Finding]) -> list[Change]:
         books.rows(text(statement.format(before=d.later(":before"), now=d.now)), gone)
     taken = books.rows(text(_TAKE.format(now=d.now)))
     return [
-        Change(row.id, row.name, row.what, row.todo, row.ended_at is not None)
+        Alert(row.id, row.name, row.what, row.todo, row.ended_at is not None)
         for row in sorted(taken, key=lambda row: row.id)
     ]
 
 
-def give_back(books: Bookkeeping, changes: Iterable[Change]) -> None:
+def give_back(books: Bookkeeping, changes: Iterable[Alert]) -> None:
     """Let the next tick tell *changes*."""
     _of_ids(books, "UPDATE job_alerts SET told_at = NULL WHERE", changes)
 
 
-def forget(books: Bookkeeping, changes: Iterable[Change]) -> None:
+def forget(books: Bookkeeping, changes: Iterable[Alert]) -> None:
     """Forget those of *changes* that have ended."""
     _of_ids(books, "DELETE FROM job_alerts WHERE ended_at IS NOT NULL AND", changes)
 
 
-def _of_ids(books: Bookkeeping, statement: str, changes: Iterable[Change]) -> None:
+def _of_ids(books: Bookkeeping, statement: str, changes: Iterable[Alert]) -> None:
     for change in changes:
         books.rows(text(f"{statement} id = :id"), {"id": change.id})
 

@@ -17,8 +17,9 @@ from werkzeug.exceptions import HTTPException
 
 from ..errors import CronJobsError
 from ..jobs.state import state_of
+from ..types import MAX_ID
 from . import guard
-from .guard import MAX_ID, NAME, ROUTES, Route
+from .guard import NAME, ROUTES, Route
 
 #: Nothing from other sites, nothing inline. ``connect-src`` lets a page refresh itself.
 CSP = (

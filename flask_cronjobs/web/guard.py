@@ -19,8 +19,6 @@ from ..jobs.state import State, Throttle, state_of
 from ..log import logger
 
 NAME = "cronjobs"
-#: Ids are 64-bit; SQLite refuses what is larger.
-MAX_ID = 2**63 - 1
 
 #: ``open``: everyone. ``token``: those with the tick token. ``read`` and ``act``: those whom
 #: `authorize` allows; to act, a user must be allowed to read, too. ``form``: a page with a form

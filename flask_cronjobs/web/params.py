@@ -19,8 +19,7 @@ from ..jobs.runs.filters import FILTERS, WAITS, RunFilter
 from ..jobs.runs.list import Cursor
 from ..registry.options import is_moment
 from ..schedule.cron_text import parse_zone
-from ..types import STATUSES
-from .guard import MAX_ID
+from ..types import MAX_ID, STATUSES
 
 MAX_TEXT = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

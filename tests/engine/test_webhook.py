@@ -11,8 +11,9 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.engine.webhook import message
-from flask_cronjobs.jobs.alerts import Change, found
+from flask_cronjobs.jobs.alerts import Alert
 from flask_cronjobs.jobs.definitions.actions import Target, pause
+from flask_cronjobs.jobs.health import findings_of, read_verdict_and_figures
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobAlert, JobRun
 
@@ -112,7 +113,7 @@ def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, ro
 
 def test_a_name_is_no_link_no_mention_and_no_second_line() -> None:
     what = "The batch <!channel> @here <https://e.vil|R&D>\nshop: over: all"
-    assert message("shop", [Change(1, "x", what, "", has_ended=False)]) == (
+    assert message("shop", [Alert(1, "x", what, "", has_ended=False)]) == (
         "shop: The batch &lt;!channel&gt; @\u200bhere &lt;https://e.vil|R&amp;D&gt; "
         "shop: over: all",
         1,
@@ -128,7 +129,7 @@ def test_many_changes_are_several_messages_that_discord_takes(
     assert len(set(lines)) == 30
     assert len(monitor.bodies) > 1
     assert max(len(json.loads(body)["text"]) for body in monitor.bodies) <= 2000
-    assert len(message("shop", [Change(1, "x", "a" * 9000, "", has_ended=False)])[0]) == 2000
+    assert len(message("shop", [Alert(1, "x", "a" * 9000, "", has_ended=False)])[0]) == 2000
 
 
 def test_who_acted_is_not_told_to_the_webhook_and_what_a_run_is_for_is(
@@ -142,4 +143,4 @@ def test_who_acted_is_not_told_to_the_webhook_and_what_a_run_is_for_is(
     lines = told()
     assert "tests: The queue mail is paused" in lines
     assert any("run 2 (invoice 5) waits in strict order" in line.lower() for line in lines)
-    assert "203.0.113.9" in {each.by for each in found(state)}
+    assert "203.0.113.9" in {each.by for each in findings_of(*read_verdict_and_figures(state))}

@@ -17,6 +17,7 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs import alerts
 from flask_cronjobs.jobs.definitions.views import list_definitions
+from flask_cronjobs.jobs.health import findings_of, read_verdict_and_figures
 from flask_cronjobs.jobs.humanize import capitalized
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.state import state_of
@@ -193,7 +194,7 @@ def test_all_who_say_what_needs_a_person_say_the_same(
     named = re.findall(r'cronjobs_findings{id="([^"]+)"} 1.0', metrics)
     assert (named, f"cronjobs_healthy {1 - is_red}.0" in metrics) == ([id_] * len(needs), True)
     with state_of(app).bookkeeping() as books:
-        told = alerts.take(books, alerts.found(state_of(app)))
+        told = alerts.take(books, findings_of(*read_verdict_and_figures(state_of(app))))
     assert [each.what for each in told] == [sentence] * len(needs)
     page = html.unescape(client.get("/jobs/").text).lower()
     assert (what.lower() or "all is well") in page

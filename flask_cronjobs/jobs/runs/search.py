@@ -17,11 +17,10 @@ from sqlalchemy import cast as as_type
 from ...models.conditions import KEYED, ORDERED
 from ...redaction import HIDDEN, redacted
 from ...text import one_line, shortened
-from ...types import JSON
+from ...types import JSON, MAX_ID
 from ..reader import RUNS, Reader, is_one_of, readable
 from ..state import State
 
-MAX_ID = 2**63 - 1
 #: How long a page's search of payloads may take, and one for an action on all, in seconds.
 SEARCH_FOR, SEARCH_ALL_FOR = 1.0, 10.0
 #: How many payloads are read together at first, and twice as many where that took less seconds.
