@@ -104,12 +104,9 @@ class Claim(NamedTuple):
         if self.stored_payload == "{}":
             return {}
         try:
-            payload = stored_json(self.stored_payload)
+            return json_object(stored_json(self.stored_payload))
         except (TypeError, ValueError) as error:
             raise _broken(error) from None
-        if not isinstance(payload, dict):
-            raise _broken(ValueError("its payload is not a JSON object"))
-        return cast("dict[str, JSON]", payload)
 
     def check_slot(self) -> None:
         """Check that `scheduled_for` is a time.
@@ -218,6 +215,16 @@ def stored_json(value: Any) -> Any:
         return found if end == len(value) else json.loads(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def json_object(value: object) -> dict[str, JSON]:
+    """Return *value*, of JSON, which must be an object.
+
+    :raises ValueError: it is not.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return cast("dict[str, JSON]", value)
 
 
 def stored_time(value: Any) -> datetime:

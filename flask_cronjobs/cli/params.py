@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any, TypeVar, cast
 import click
 from flask.cli import ScriptInfo
 
+from .. import types
 from ..errors import ScheduleError
 from ..jobs.humanize import parse_age, parse_time, printed_zone
 from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
@@ -57,12 +57,9 @@ def time_in_zone(value: object) -> datetime:
 def json_object(value: str) -> dict[str, Any]:
     """Return the JSON object that *value* is."""
     try:
-        found: object = json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"this is not JSON: {error}. {_HOW_TO_WRITE_A_PAYLOAD}") from None
-    if not isinstance(found, dict):
-        raise click.BadParameter(f"this is no JSON object. {_HOW_TO_WRITE_A_PAYLOAD}")
-    return cast("dict[str, Any]", found)
+        return types.json_object(types.stored_json(value))
+    except ValueError as error:
+        raise click.BadParameter(f"it cannot be read: {error}. {_HOW_TO_WRITE_A_PAYLOAD}") from None
 
 
 class Id(click.IntRange):

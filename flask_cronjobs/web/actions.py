@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from flask import abort, request
 from flask.typing import ResponseReturnValue
@@ -36,7 +36,7 @@ from ..jobs.state import State, state_of
 from ..jobs.step_views import go_on_from
 from ..log import logger
 from ..text import one_line
-from ..types import JSON
+from ..types import JSON, json_object, stored_json
 from .params import needed, text
 from .render import Message, back, place_of, reader_page, sent_from
 
@@ -297,12 +297,11 @@ def _typed_payload() -> dict[str, object] | None:
     if typed is None:
         return None
     try:
-        payload: object = json.loads(typed.strip() or "{}")
-    except (ValueError, RecursionError) as error:
-        raise PayloadError(f"The payload is not JSON: {error}.") from None
-    if not isinstance(payload, dict):
-        raise PayloadError('The payload is not a JSON object. Write one, such as {"user_id": 1}.')
-    found = cast("dict[str, object]", payload)
+        found = dict[str, object](json_object(stored_json(typed.strip() or "{}")))
+    except ValueError as error:
+        raise PayloadError(
+            f'The payload cannot be read: {error}. Write an object, such as {{"user_id": 1}}.'
+        ) from None
     handler = state_of().registry.tasks.get(request.form.get("task", ""))
     for name, text_ in request.form.items():
         if handler is not None and name.startswith(FIELD) and text_.strip():

@@ -32,9 +32,9 @@ from .rows import (
     HAS_DEAD,
     LIVE,
     THEN_COLUMNS,
-    json_object,
     members_of,
     numbers_of,
+    object_of,
     pruned_of,
     set_numbers,
 )
@@ -343,7 +343,7 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
 
 def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_columns: object) -> int:
     """Insert a batch's run of ``then``; return its id."""
-    columns = json_object(d, then_columns, int | str | None)
+    columns = object_of(d, then_columns, int | str | None)
     if columns is None:
         raise ValueError(f"its then_columns is {then_columns!r}, and not plain JSON")
     given = {name: parameter(d, name) for name in THEN_COLUMNS}

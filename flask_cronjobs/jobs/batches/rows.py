@@ -21,14 +21,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, TextClause, text
 
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
-from ...types import TERMINAL, BatchCounts
+from ...types import TERMINAL, BatchCounts, json_object
 from ..runs.columns import RUN_COLUMNS
 
 #: How many batches one statement looks at, and how many runs one cancels.
@@ -269,18 +269,15 @@ def set_numbers() -> str:
 
 def pruned_of(d: Dialect, batch: Any) -> dict[str, int] | None:
     """Return how many of a batch's runs were pruned, by status; None if that cannot be read."""
-    return {} if batch.pruned is None else json_object(d, batch.pruned, int)
+    return {} if batch.pruned is None else object_of(d, batch.pruned, int)
 
 
-def json_object(d: Dialect, value: object, kinds: Any) -> dict[str, Any] | None:
+def object_of(d: Dialect, value: object, kinds: Any) -> dict[str, Any] | None:
     """Return the object in a JSON column, its values of *kinds*; None if there is another value."""
     try:
-        parsed = d.parsed(value)
+        found = json_object(d.parsed(value))
     except ValueError:  # SQLite accepts any text.
         return None
-    if not isinstance(parsed, dict):
-        return None
-    found = cast("dict[str, Any]", parsed)
     return found if all(isinstance(each, kinds) for each in found.values()) else None
 
 

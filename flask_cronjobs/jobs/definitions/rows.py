@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, TextClause, text
 
@@ -15,7 +15,7 @@ from ...db.dialect import Dialect
 from ...models.conditions import PINGED, SCHEDULED
 from ...registry import DefinitionSpec
 from ...schedule.catchup import SlotPlan
-from ...types import JSON, RecordedSlot, stored_time, time_or_none
+from ...types import JSON, RecordedSlot, json_object, stored_time, time_or_none
 from ..runs.columns import NEW_RUN, assigned
 from .slots import insert_slots
 
@@ -340,9 +340,6 @@ def _row(d: Dialect, row: Row[Any]) -> DefinitionRow:
 def _payload(d: Dialect, value: Any) -> tuple[dict[str, JSON], str | None]:
     """Return the payload, and why it cannot be read: SQLite accepts any text."""
     try:
-        payload = d.parsed(value)
+        return json_object(d.parsed(value)), None
     except ValueError as error:
-        return {}, f"its payload is not JSON ({error})."
-    if not isinstance(payload, dict):
-        return {}, "its payload is not a JSON object."
-    return cast("dict[str, JSON]", payload), None
+        return {}, f"its payload cannot be read: {error}."

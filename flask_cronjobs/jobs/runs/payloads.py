@@ -6,7 +6,6 @@ A payload is checked as by ``enqueue``. Where it has a value as the pages show i
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from ...log import DEFAULT_ACTOR, log_run
 from ...redaction import HIDDEN, redacted
 from ...registry.handler import Handler, payload_columns, policy_columns
 from ...text import did_you_mean
-from ...types import JSON
+from ...types import JSON, json_object, stored_json
 from ..operations import Act
 from ..state import State
 from .actions import RETRY, no_run
@@ -183,13 +182,13 @@ def _handler(state: State, run: Row[Any]) -> Handler:
 
 def _parsed(run: Row[Any]) -> JSON:
     try:
-        return cast("JSON", json.loads(run.payload))
-    except (ValueError, RecursionError):
+        return cast("JSON", stored_json(run.payload))
+    except ValueError:
         return None
 
 
 def _as_mapping(run: Row[Any]) -> Mapping[str, JSON]:
-    payload = _parsed(run)
-    if not isinstance(payload, dict):
-        raise PayloadError(f"The payload of run {run.id} cannot be read. Give another.")
-    return payload
+    try:
+        return json_object(_parsed(run))
+    except ValueError:
+        raise PayloadError(f"The payload of run {run.id} cannot be read. Give another.") from None
