@@ -328,7 +328,7 @@ def test_a_payload_that_cannot_be_used_is_refused(admin: Admin, rows: Rows) -> N
         ('{"usr": 2}', 1, "send() missing a required argument: 'user'"),
         ("user=1", 2, "Give an object of arguments, such as '{\"user_id\": 1}'."),
         ("[1]", 2, "Give an object of arguments, such as '{\"user_id\": 1}'."),
-        ('{"user":' + "[" * 50_000 + "]" * 50_000 + "}", 2, "maximum recursion depth"),
+        ('{"user":' + "[" * 50_000 + "]" * 50_000 + "}", 2, "it is nested too deeply"),
     ):
         for command in (("retry", "1"), ("again", "1"), ("run", "send")):
             output = admin.refused(*command, "--payload", payload, code=code)

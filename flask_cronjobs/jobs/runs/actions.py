@@ -160,13 +160,13 @@ class Action:
         return found.ids
 
     def some_ids(
-        self, state: State, which: RunFilter, limit: int, seconds: float = SEARCH_FOR
+        self, state: State, which: RunFilter, limit: int, seconds: float | None = None
     ) -> Matching:
-        """Return likewise those that a search finds in *seconds*: as long as a page may take."""
+        """Return likewise those that a search finds in *seconds*; None: as long as for a page."""
         allowed = self.statuses(which)
         if not allowed:
             raise StateConflict(f"Each of these runs {self.refusals[self._meant(which)[0]]}")
-        return matching(state, which, allowed, limit, seconds)
+        return matching(state, which, allowed, limit, SEARCH_FOR if seconds is None else seconds)
 
     def statuses(self, which: RunFilter) -> list[Status]:
         """Return the statuses of those runs of *which* that can be changed; none if none can."""
