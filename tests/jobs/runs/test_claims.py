@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import insert
 
 from flask_cronjobs.jobs.runs import candidates
+from flask_cronjobs.jobs.runs import claim as claims
 from flask_cronjobs.jobs.runs.claim import LOOKED_AT
 from flask_cronjobs.models import JobRun
-from tests.kit import Kit
+from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
 from tests.rows import ago
 
@@ -110,3 +111,15 @@ def test_runs_that_another_claim_has_locked_are_skipped(kit: Kit) -> None:
         )
         assert kit.claim_ids(2) == ids[2:4]
     assert kit.claim_ids(10) == [*ids[:2], *ids[4:]]
+
+
+def test_outcomes_are_waited_for_only_if_somebody_has_locked_their_rows(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit.runs(3)
+    held = kit.claim()
+    kit.sql("UPDATE job_runs SET locked_by = 'other:1:token' WHERE id = :id", id=held[0].id)
+    monkeypatch.setattr(claims, "MOMENTS", (-1.0,))  # Not even `time.sleep` accepts it.
+    outcomes = [outcome(each, "succeeded") for each in held]
+    answer = kit.claims.record_and_claim(outcomes, kit.request(3))
+    assert set(answer.recorded) == {held[1].id, held[2].id}
