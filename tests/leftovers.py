@@ -1,4 +1,4 @@
-"""What a test leaves behind: threads, processes and open databases that outlive it.
+"""What a test leaves behind: threads, processes, open databases and hooks that outlive it.
 
 They would disturb the tests after it, whose log they write to and whose time they take.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ PATIENCE = 60.0
 #: Threads that serve the whole process, and end by themselves.
 SHARED_THREADS = ("cronjobs-deadlines", "asyncio_")
 RAISED = "A receiver of the signal"
+#: What a worker or a tick handles while it is at work.
+SIGNALS = (signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 #: How many processes this one has started.
 _started = 0
@@ -41,10 +44,14 @@ sys.addaudithook(_count_started)
 def nothing_left(test: str, folder: Path | None = None) -> Generator[None]:
     """Fail if threads, processes or open SQLite files are left that this block has begun.
 
+    And if signals, or what cannot be raised, are not handled as before.
+
     :param test: the id of the test, which the processes that it starts have in their environment.
     """
     threads, files, started = set(threading.enumerate()), set(_open_files()), _started
+    hooks = _hooks()
     yield
+    assert _hooks() == hooks
     refuse(lambda: [repr(each) for each in _threads() if each not in threads])
     refuse(lambda: [f"the open file {each}" for each in _open_files() if each not in files])
     if _started > started:
@@ -85,6 +92,12 @@ def no_receiver_raises() -> Generator[None]:
 
 def _threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if not each.name.startswith(SHARED_THREADS)]
+
+
+def _hooks() -> dict[str, object]:
+    """Return what handles signals here, and what cannot be raised."""
+    handlers: dict[str, object] = {each.name: signal.getsignal(each) for each in SIGNALS}
+    return {"unraisable": sys.unraisablehook, **handlers}
 
 
 def _open_files() -> list[str]:
