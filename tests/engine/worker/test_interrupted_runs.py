@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import time
 import weakref
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, cast
 
 import pytest
@@ -16,10 +16,13 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, ShuttingDown, TimedOut, current_run, in_run, signals
+from flask_cronjobs.engine.worker import monitor
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
+from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.jobs import once_effects
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobEffect, JobFailure
-from flask_cronjobs.types import Claim
+from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_sqlite
 from tests.rows import the_run
 
@@ -129,6 +132,32 @@ def test_receiver_of_a_start_that_hangs_is_ended_by_the_timeout(
     assert (report.failed, report.succeeded) == (1, 1)
     assert called == [2]
     assert db.session.scalars(select(JobFailure.error_type)).all() == ["TimedOut"]
+
+
+@on_sqlite
+def test_handler_that_nothing_ends_is_warned_of_once_where_its_process_is_not_ours(
+    jobs: CronJobs, state: State, caplog: pytest.LogCaptureFixture, enqueue: Enqueue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    look, looks = RunMonitor.stuck, list[bool]()
+
+    def noted(monitor: RunMonitor) -> Outcome | None:
+        assert look(monitor) is None
+        looks.append("does not end" in caplog.text)
+        return None
+
+    def goes_on() -> None:
+        until = time.monotonic() + 20
+        while looks.count(True) < 3 and time.monotonic() < until:
+            with suppress(TimedOut):
+                time.sleep(0.01)
+
+    monkeypatch.setattr(monitor, "UNWIND", 0.0)
+    monkeypatch.setattr(RunMonitor, "stuck", noted)
+    object.__setattr__(state.settings, "shutdown_grace", 0.0)
+    enqueue(goes_on, timeout=0.1)
+    jobs.tick()
+    assert caplog.text.count("does not end") == 1
 
 
 @on_sqlite
