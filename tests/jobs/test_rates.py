@@ -19,6 +19,7 @@ from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql
+from tests.plans import sent_by
 from tests.rows import ago
 
 #: A hundred a minute.
@@ -74,6 +75,18 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     assert 0 < (found.wait or 0) <= 0.6
     assert kit.claim_ids() == []
     assert kit.row(second).rate_mark == "waits"
+
+
+def test_all_that_a_claim_takes_moves_each_key_once(kit: Kit) -> None:
+    """In one statement, whose rows say which keys it has moved."""
+    for key in "abc":
+        kit.runs(2, rate_key=key)
+    rate = HUNDRED._replace(burst=2)
+    claims = kit.claim(limit=6)
+    with sent_by(kit.engine) as sent:
+        assert None not in spent(kit, claims, rate)
+    assert ["INSERT INTO job_rates" in each for each, _ in sent.statements] == [False, True]
+    assert [row.key for row in kit.sql("SELECT key FROM job_rates ORDER BY key")] == ["a", "b", "c"]
 
 
 def test_key_gives_slots_back_that_nobody_has_passed(kit: Kit) -> None:

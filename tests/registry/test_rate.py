@@ -64,6 +64,22 @@ def test_no_window_has_more_than_its_rate_and_the_burst(
 
 
 @pytest.mark.parametrize(
+    ("budget", "burst", "number"), [(60, 1, 1000), (50, 17, 1000), (50, 1, 840)]
+)
+def test_ticks_reach_a_rate_if_budget_or_burst_covers_the_whole_minute(
+    budget: int, burst: int, number: int
+) -> None:
+    """100 a minute, by one tick a minute for ten minutes."""
+    rate, tat, begun = Rate(timedelta(seconds=0.6), burst), None, 0
+    for minute in range(10):
+        for tenth in range(budget * 10):
+            at = START + timedelta(minutes=minute, seconds=tenth / 10)
+            while (after := rate.start(tat, at)) is not None:
+                tat, begun = after, begun + 1
+    assert number <= begun <= number + burst
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"rate": "fast"}, "rate is 'fast'. Give a number and a time, such as '100/minute'"),

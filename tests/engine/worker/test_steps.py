@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, text, update
+from sqlalchemy import event, select, text, update
 
 from flask_cronjobs import CronJobs, Discard, Retry, TickReport, current_run, in_run
 from flask_cronjobs.models import JobFailure, JobRun, JobStep
@@ -62,6 +63,46 @@ def test_a_step_that_has_ended_is_not_called_again(
     times = [first.started_at, first.finished_at, run.finished_at]
     assert times == sorted(filter(None, times))
     assert first.worker
+
+
+def test_a_step_writes_its_row_and_looks_at_its_run_behind_its_work_and_nothing_before(
+    db: SQLAlchemy, jobs: CronJobs, perform: Perform
+) -> None:
+    """In the transaction of its work; what it knows of earlier attempts was read once."""
+    sent: list[object] = []
+
+    def see(_: object, __: object, statement: str, *rest: object) -> None:
+        sent.extend(re.findall(r"(INSERT INTO|UPDATE|DELETE FROM|SELECT)\s+(\w+)", statement)[:1])
+
+    def work(label: str) -> None:
+        sent.append("works")
+        write(db, label)
+
+    def close() -> None:
+        jobs.step("first", work, "a")
+        sent.clear()
+        event.listen(db.engine, "before_cursor_execute", see)
+        jobs.step("second", work, "b")
+        list(jobs.each("chunks", lambda after: [] if after else [1]))
+        event.remove(db.engine, "before_cursor_execute", see)
+
+    assert perform(close).status == "succeeded"
+    by_end = [("INSERT INTO", "job_steps"), ("UPDATE", "job_runs")]
+    assert sent == ["works", ("INSERT INTO", "work"), *by_end, *by_end, *by_end]
+
+
+def test_a_handler_s_own_progress_is_not_replaced_by_its_steps(
+    db: SQLAlchemy, jobs: CronJobs, perform: Perform
+) -> None:
+    def close() -> None:
+        list(jobs.each("invoices", chunks_of(2, 3, [])))
+        shown.append(the_run(db).progress_message)
+        current_run.progress(0.5, "half")
+        jobs.step("totals", lambda: None)
+
+    shown: list[str | None] = []
+    assert perform(close).progress_message == "half"
+    assert shown == ["invoices, chunk 2"]
 
 
 def test_the_work_of_a_step_that_fails_is_rolled_back(
@@ -483,8 +524,6 @@ def test_a_run_is_not_forgiven_for_ever(
 def test_a_step_is_done_once_though_a_hook_of_the_commit_raises(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
-    from sqlalchemy import event
-
     def fail_once(session: object) -> None:
         event.remove(db.session(), "after_commit", fail_once)
         raise RuntimeError("in a hook")
