@@ -22,7 +22,9 @@ from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions import slots
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
+from flask_cronjobs.jobs.operations import Act, Operation
 from flask_cronjobs.jobs.runs import claim
+from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.claim import Answer, ClaimRequest
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.registry import DefinitionSpec
@@ -67,6 +69,11 @@ class Kit:
         else:
             create_tables(engine)
         return cls(engine)
+
+    @property
+    def operator(self) -> Operator:
+        """An operator who begins to act."""
+        return Operator(self.books, Operation(Act("changed", "runs", "ada")))
 
     def another(self) -> Kit:
         """A second worker: another connection to the same database."""

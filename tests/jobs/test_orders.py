@@ -13,7 +13,6 @@ from flask_cronjobs.jobs.health import read_verdict_and_figures
 from flask_cronjobs.jobs.orders import CHUNK, list_key_orders
 from flask_cronjobs.jobs.pruning import prunable, prune
 from flask_cronjobs.jobs.reader import Count
-from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.leases import give_up_exhausted
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import Claim
@@ -131,7 +130,7 @@ def test_locked_run_keeps_its_mark_and_holds_up_no_other_key(kit: Kit) -> None:
     first, second, other = ordered(kit), ordered(kit), ordered(kit, "other")
     give(kit)
     with kit.engine.connect() as psql:
-        Operator(kit.books).cancel([first], "why")
+        kit.operator.cancel([first], "why")
         psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": second})
         late = ordered(kit, "late")
         give(kit)
@@ -171,11 +170,11 @@ def test_more_marks_than_one_statement_looks_at_behind_a_lock_hold_up_no_other_k
 def test_run_with_the_turn_gives_way_once_it_is_unlocked(kit: Kit) -> None:
     first, second = ordered(kit, run_at=ago(hours=-1)), ordered(kit)
     give(kit)
-    Operator(kit.books).cancel([first], "why")
+    kit.operator.cancel([first], "why")
     give(kit)
     with kit.engine.connect() as psql:
         psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": second})
-        Operator(kit.books).retry([first])
+        kit.operator.retry([first])
         assert next_ids(kit) == []
         assert turns(kit, first, second) == ["new", None]
         psql.rollback()

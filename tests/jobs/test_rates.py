@@ -13,7 +13,6 @@ from sqlalchemy import select, text
 
 from flask_cronjobs.jobs import rates
 from flask_cronjobs.jobs.rates import Start
-from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.models import JobRate
 from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.types import Claim, OutcomeKind
@@ -136,9 +135,9 @@ def test_run_waits_again_for_its_next_attempt(kit: Kit, kind: OutcomeKind) -> No
     run = kit.run(rate_key="key")
     kit.finish(kit.claim_one(), kind)
     assert kit.row(run).rate_mark == "waits"
-    Operator(kit.books).cancel([run], "why")
+    kit.operator.cancel([run], "why")
     assert kit.row(run).rate_mark is None
-    Operator(kit.books).retry([run])
+    kit.operator.retry([run])
     assert kit.row(run).rate_mark == "waits"
 
 

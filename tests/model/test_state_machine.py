@@ -29,6 +29,7 @@ from flask_cronjobs.jobs.batches import rows as batches
 from flask_cronjobs.jobs.batches.ending import close_in, end_batches
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions.slots import record_slots
+from flask_cronjobs.jobs.operations import Act, Operation
 from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.runs import changes
 from flask_cronjobs.jobs.runs.changes import Operator
@@ -71,7 +72,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.books = Bookkeeping(self.engine)
         for table in TABLES:
             self.sql(f"DELETE FROM {table}")
-        self.operator = Operator(self.books)
+        self.operator = Operator(self.books, Operation(Act("changed", "runs", "ada")))
         self.model = Model()
         self.runs, self.batches = self.model.runs, self.model.batches
         self.marks: dict[str, tuple[str, int, str]] = {}

@@ -178,9 +178,9 @@ def give_turns(kit: Kit) -> None:
     first, second, *_ = [kit.run(order_mark="new", **values) for _ in range(4)]
     orders.give(kit.books)
     # Of a single id, PostgreSQL would make a constant, and compare it in a loop of one row.
-    Operator(kit.books).cancel([first, 0], "no longer wanted")
+    kit.operator.cancel([first, 0], "no longer wanted")
     orders.give(kit.books)
-    Operator(kit.books).retry([first, 0])
+    kit.operator.retry([first, 0])
     orders.give(kit.books)
     assert [kit.row(each).order_mark for each in (first, second)] == [None, "waits"]
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
@@ -204,7 +204,7 @@ def end_all_batches(kit: Kit) -> None:
     kit.sql("UPDATE job_runs SET status = 'dead', finished_at = now() WHERE id = :id", id=dead)
     close(kit.books, batch or 0)
     assert end_batches(kit.books, lambda outcome: None, [batch or 0]).enqueued == 1
-    Operator(kit.books).retry([dead, *others])
+    kit.operator.retry([dead, *others])
     end_batches(kit.books, lambda outcome: None)
 
 

@@ -51,7 +51,7 @@ class Operator:
     :param operation: notes what is changed.
     """
 
-    def __init__(self, books: Bookkeeping, operation: Operation | None = None) -> None:
+    def __init__(self, books: Bookkeeping, operation: Operation) -> None:
         self.books = books
         self.operation = operation
         self._until = time.monotonic() + LOCK_WAIT
@@ -136,10 +136,9 @@ class Operator:
         changes: list[Change] = []
         left: Sequence[int] = ids
         found = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {which}"
-        noted = ", operation_id = :operation" if self.operation else ""
         # By the list, too: so PostgreSQL looks the rows up, also to compare them with the free.
         statement = f"""
-            UPDATE job_runs SET {assigned(values)} {noted}
+            UPDATE job_runs SET {assigned(values)}, operation_id = :operation
             WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
                 AND {d.any_of("id", f"{found} {d.skip_locked}")}
             RETURNING id, job_type, status, attempts, batch_id, label
@@ -163,7 +162,7 @@ def _changed(
     given: Mapping[str, Any],
     ids: Sequence[int],
     batches: Touch | None,
-    operation: Operation | None,
+    operation: Operation,
     connection: Connection,
 ) -> Sequence[Change]:
     """Execute *statement*; if it touches *batches*, not for runs of those that another holds."""
@@ -172,11 +171,11 @@ def _changed(
     before = halted(connection, d, {each for around in held.values() for each in around})
     values = {**given, "ids": d.many(ids), "busy": busy}
 
-    def change(noted: int | None) -> list[Change]:
+    def change(noted: int) -> list[Change]:
         rows = connection.execute(text(statement), {**values, "operation": noted}).all()
         return [Change(*tuple(row)) for row in rows]
 
-    changes = operation.changing(connection, d, change) if operation else change(None)
+    changes = operation.changing(connection, d, change)
     touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
     if batches and touched:
         batches(connection, d, {each: each in before for each in touched})
