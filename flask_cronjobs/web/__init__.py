@@ -27,8 +27,20 @@ CSP = (
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _STATIC_AGE = 3600
-# Registered by code, too: otherwise an app's handler for a code comes before ours.
-_CODES = (400, 401, 403, 404, 405, 409, 413, 500, 501, 503)
+#: The title of an error's page by its code. Our handler is registered for each: otherwise an app's
+#: handler for a code comes before ours.
+TITLES = {
+    400: "Bad request",
+    401: "Please log in",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not a page",
+    409: "Nothing was changed",
+    413: "Request too large",
+    500: "Something went wrong",
+    501: "Not installed",
+    503: "The database does not answer",
+}
 
 
 def create_blueprint() -> Blueprint:
@@ -44,7 +56,7 @@ def create_blueprint() -> Blueprint:
         blueprint.add_url_rule(route.rule, route.endpoint, _lazy_view(route), methods=route.methods)
     blueprint.before_request(guard.check)
     blueprint.after_request(_add_headers)
-    for code in _CODES:
+    for code in TITLES:
         blueprint.register_error_handler(code, _http_error)
     blueprint.register_error_handler(HTTPException, _http_error)
     blueprint.register_error_handler(CronJobsError, _own_error)

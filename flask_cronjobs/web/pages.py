@@ -30,6 +30,7 @@ from ..jobs.runs.search import scope, wanted
 from ..jobs.state import State, state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.trends import Trend, read_trend
+from ..types import STATUSES
 from .actions import run_or_404
 from .bulk import BULK
 from .format import (
@@ -360,6 +361,8 @@ def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any)
         "typed": typed,
         "wrong": None,
         "bulk": [],
+        "statuses": STATUSES,
+        "actions": BULK.keys(),
         "shown": state.settings.show_payload,
         "suggested": sorted(state.registry.tasks)[:_SUGGESTED],
     }
@@ -373,7 +376,7 @@ def run(run_id: int) -> ResponseReturnValue:
     """Render one run with its attempts."""
     state = state_of()
     found = run_or_404(run_id)
-    whole = request.args.get("frames") == "1"
+    whole = flag(request.args, "frames")
     shown = state.settings.show_payload
     return reader_page(
         "run",

@@ -35,7 +35,7 @@ from ..jobs.reader import plain_data
 from ..jobs.state import state_of
 from ..log import logger
 from ..text import printable, shortened
-from . import format
+from . import TITLES, format
 from .format import Tone
 from .guard import MACHINES, NAME, RIGHTS, is_reader, may
 from .params import is_short, keep_zone, other_zones, page_zone
@@ -281,17 +281,6 @@ def _jinja_globals() -> Mapping[str, Any]:
     return current_app.jinja_env.globals
 
 
-_TITLES = {
-    400: "Bad request",
-    401: "Please log in",
-    403: "Not allowed",
-    404: "Not found",
-    405: "Not a page",
-    409: "Nothing was changed",
-    413: "Request too large",
-    501: "Not installed",
-    503: "The database does not answer",
-}
 #: Seconds after which a page whose server or database is in trouble is asked for again.
 RETRY_AFTER = 10
 #: How many characters of a message are shown.
@@ -342,7 +331,7 @@ def failure(code: int, text: str, title: str | None = None) -> Response:
         return Response(json.dumps({"error": text}), code, mimetype="application/json")
     if request.endpoint in MACHINES:
         return Response(f"{text}\n", code, mimetype="text/plain")
-    title = title or _TITLES.get(code, "Something went wrong")
+    title = title or TITLES.get(code, TITLES[500])
     tone: Tone = "bad" if code >= 500 else "idle"
     refresh = RETRY_AFTER if code >= 500 and request.method == "GET" else 0
     # Users who may not read see only the message.
