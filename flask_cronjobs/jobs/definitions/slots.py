@@ -16,6 +16,7 @@ from ...db.dialect import Dialect
 from ...models.conditions import LIVE, LIVE_DEFINED, SCHEDULED
 from ...schedule.catchup import Slot, SlotPlan
 from ...types import LateSlot, RecordedSlot, stored_time, time_or_none
+from ..runs.candidates import unpaused
 from ..runs.columns import RUN_COLUMNS, insert_into_runs, rate_mark
 
 #: How many late slots of each kind are found at a time.
@@ -111,8 +112,7 @@ def _waiting(d: Dialect) -> str:
     FROM job_definitions d JOIN waiting w ON w.definition_id = d.id
     WHERE {d.any_of("d.id", "SELECT definition_id FROM waiting")}
         AND (d.late_slot IS NULL OR d.late_slot < w.scheduled_for)
-        AND NOT EXISTS (SELECT 1 FROM job_pauses WHERE kind = 'task' AND name = w.job_type)
-        AND NOT EXISTS (SELECT 1 FROM job_pauses WHERE kind = 'queue' AND name = w.queue)
+        AND {unpaused("w.job_type", "task")} AND {unpaused("w.queue", "queue")}
     ORDER BY w.scheduled_for LIMIT :chunk
     """
 
