@@ -20,15 +20,7 @@ from ..jobs.state import state_of
 from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..text import one_line, printable
 from .group import command
-from .output import (
-    Answer,
-    Listing,
-    list_command,
-    moment,
-    print_facts,
-    refuse_to_list,
-    since,
-)
+from .output import Answer, Listing, list_command, moment, print_facts, refuse_to_list, since
 from .params import JSON_FLAG, actor
 from .terminal import paint
 

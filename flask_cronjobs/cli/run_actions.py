@@ -24,16 +24,7 @@ from ..text import one_line, printable
 from ..types import JSON
 from .group import said
 from .output import Answer, admin_command, moment, table
-from .params import (
-    JSON_FLAG,
-    Id,
-    actor,
-    age,
-    complete_names,
-    filtered,
-    json_object,
-    time_in_zone,
-)
+from .params import JSON_FLAG, Id, actor, age, complete_names, filtered, json_object, time_in_zone
 from .run_list import advice_on, whose
 
 #: Show a progress bar for this many runs or more.

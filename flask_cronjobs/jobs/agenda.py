@@ -23,17 +23,7 @@ from ..schedule.cron_text import parse_zone
 from .backlog import first_due
 from .definitions.views import HORIZON, last_runs
 from .humanize import parse_age, parse_time
-from .reader import (
-    DEFINITIONS,
-    RUNS,
-    Count,
-    Query,
-    Reader,
-    Source,
-    capped,
-    count_of,
-    reading,
-)
+from .reader import DEFINITIONS, RUNS, Count, Query, Reader, Source, capped, count_of, reading
 from .runs.rows import seconds_taken
 
 #: How far back and ahead a page shows, unless somebody asks for more or less, and at most.

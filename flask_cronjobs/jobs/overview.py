@@ -15,16 +15,7 @@ from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .history import Mark, list_marks
 from .humanize import Link
-from .reader import (
-    BATCHES,
-    DEFINITIONS,
-    RUNS,
-    Count,
-    Reader,
-    Source,
-    reading,
-    record,
-)
+from .reader import BATCHES, DEFINITIONS, RUNS, Count, Reader, Source, reading, record
 from .runs.rows import ERROR_SHOWN, first_line
 from .runs.search import named
 from .ticks import Bucket, read_activity

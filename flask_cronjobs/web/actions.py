@@ -16,13 +16,7 @@ from flask import abort, request
 from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
 
-from ..errors import (
-    CronJobsError,
-    DatabaseTrouble,
-    NotFound,
-    PayloadError,
-    TablesMissing,
-)
+from ..errors import CronJobsError, DatabaseTrouble, NotFound, PayloadError, TablesMissing
 from ..jobs import error_groups as groups
 from ..jobs import once_effects
 from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch

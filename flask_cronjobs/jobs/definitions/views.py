@@ -18,16 +18,7 @@ from ...redaction import host_of
 from ...schedule import Schedule
 from ...schedule.cron_text import parse_zone
 from ...types import Status
-from ..reader import (
-    DEFINITIONS,
-    RUNS,
-    Query,
-    Reader,
-    Source,
-    readable,
-    reading,
-    record,
-)
+from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
 from ..runs.rows import seconds_taken
 from .needs import NEEDS, Need, Needs, needs
 

@@ -23,14 +23,7 @@ from ...types import RunIds
 from ..humanize import duration, plural
 from ..state import State
 from .insert import insert_run, writing_connection
-from .insert_many import (
-    CHUNK,
-    Holder,
-    Inserted,
-    NewRow,
-    delete_runs,
-    insert_runs,
-)
+from .insert_many import CHUNK, Holder, Inserted, NewRow, delete_runs, insert_runs
 from .uncommitted import note_enqueued
 
 #: How often it asks whether there are any, in seconds.

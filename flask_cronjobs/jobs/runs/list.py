@@ -7,17 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import (
-    ColumnElement,
-    and_,
-    literal,
-    not_,
-    null,
-    or_,
-    select,
-    text,
-    union_all,
-)
+from sqlalchemy import ColumnElement, and_, literal, not_, null, or_, select, text, union_all
 
 from ...models.conditions import (
     DEAD,
