@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Row, TextClause, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
@@ -41,8 +41,8 @@ FIRST = timedelta(days=14)
 def write_hours(books: Bookkeeping, last: datetime | None, now: datetime) -> int:
     """Write the hours that are over and not written yet, the oldest first; return how many.
 
-    Two ticks may do so at the same time: the rows of an hour come in one transaction, and those
-    that are there stay. Read before it, since to write takes SQLite's lock.
+    Two ticks may do so at the same time: the rows of an hour come in one transaction, all of the
+    tick that is first. Read before it, since to write takes SQLite's lock.
 
     :param last: the last hour that is written, as `ticks.begin` found; None if none is.
     """
@@ -106,11 +106,17 @@ def _write(books: Bookkeeping, hour: datetime) -> None:
     by_task = {"": list(rows)}
     for row in rows:
         by_task.setdefault(row.job_type, []).append(row)
-    values = [
+    all_tasks, *values = (
         {"hour": given["start"], "job_type": task, **_numbers(found)}
         for task, found in sorted(by_task.items())
-    ]
-    books.transaction(lambda connection: connection.execute(_insert(d), values))
+    )
+
+    def insert(connection: Connection) -> None:
+        # Another tick may have written it meanwhile, and have seen other runs.
+        if connection.execute(_insert(d), all_tasks).rowcount and values:
+            connection.execute(_insert(d), values)
+
+    books.transaction(insert)
 
 
 def _numbers(rows: Sequence[Row[Any]]) -> dict[str, object]:

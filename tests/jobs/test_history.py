@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.errors import NotFound
 from flask_cronjobs.jobs.history import (
     BOUNDS,
@@ -82,6 +83,24 @@ def test_hour_waits_for_late_commits_and_is_written_once(kit: Kit) -> None:
     assert write_hours(kit.books, NINE, OVER) == 0
     given = {"start": kit.books.dialect.instant(NINE), "end": kit.books.dialect.instant(OVER)}
     assert not kit.books.rows(ended_in_hour(kit.books.dialect), given)
+
+
+def test_hour_is_of_one_tick_though_another_saw_other_runs(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(kit, NINE, job_type="seen before")
+    read = kit.books.rows
+
+    def overtaken(*given: Any) -> Any:
+        found = read(*given)
+        kit.sql("UPDATE job_runs SET job_type = 'seen after'")
+        with Bookkeeping(kit.engine) as other:
+            assert write_hours(other, EIGHT, OVER) == 1
+        return found
+
+    monkeypatch.setattr(kit.books, "rows", overtaken)
+    assert write_hours(kit.books, EIGHT, OVER) == 1
+    assert set(hours(kit)) == {(NINE, ""), (NINE, "seen after")}
 
 
 def test_hours_that_were_left_are_made_up_step_by_step(kit: Kit) -> None:
