@@ -248,7 +248,7 @@ def agenda(start: str | None, end: str | None) -> Listing:
         none=f"No definition runs until {moment(found.end)}.",
         flexible=1,
         noun="definition",
-        above=[paint("warn", one_line(line)) for line in _clock_changes(found)],
+        above=[paint("warn", one_line(line)) for line in (*_clock_changes(found), *_late(found))],
         below=[one_line(line) for line in _collisions(found)],
         others={name: getattr(found, name) for name in others},
     )
@@ -261,10 +261,18 @@ def _clock_changes(found: Agenda) -> Iterator[str]:
         yield f"The clocks in {change.timezone} change by {by} {way} at {moment(change.at)}."
 
 
+def _late(found: Agenda) -> Iterator[str]:
+    for lane in found.lanes:
+        if lane.late is not None:
+            yield f"{lane.name} has been due since {moment(lane.late)}: no tick records it."
+
+
 def _collisions(found: Agenda) -> Iterator[str]:
     """Yield which definitions begin at once, and which delayed runs come."""
     for each in found.collisions:
-        yield f"At {moment(each.at)} {len(each.names)} begin: {', '.join(each.names)}"
+        more = "" if each.number == 1 else f", and {plural(each.number - 1, 'more time')}"
+        until = more and f" until {moment(each.last)}"
+        yield f"At {moment(each.at)}{more}{until}, {len(each.names)} begin: {', '.join(each.names)}"
     for delayed in found.delayed:
         count = delayed.count.of("delayed run")
         yield f"{count} of {delayed.task}, from {moment(delayed.first)}"

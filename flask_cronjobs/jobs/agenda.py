@@ -36,7 +36,7 @@ RUNS_SHOWN = 50
 SLOTS_SHOWN = 24
 #: At most so many delayed runs of one priority are read.
 DELAYED = 500
-#: At most so many moments at which several begin.
+#: At most so many groups of definitions that begin at once.
 COLLISIONS = 10
 
 #: What a piece of a lane is: a run that ended or runs, a slot that was missed or skipped, a run to
@@ -66,6 +66,7 @@ class Lane:
 
     :ivar pieces: by time.
     :ivar expected: how many seconds a run takes, by the median of its last runs; None if unknown.
+    :ivar late: since when a slot has been due that no tick records; None if none is overdue.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Lane:
     timezone: str
     pieces: tuple[Piece, ...]
     expected: float | None
+    late: datetime | None = None
 
     def of(self, *kinds: Kind) -> tuple[Piece, ...]:
         """Return the pieces of some kinds."""
@@ -91,10 +93,12 @@ class Delayed:
 
 @dataclass(frozen=True, slots=True)
 class Collision:
-    """Several definitions that begin at the same moment."""
+    """Several definitions that begin at the same moment: *number* times from *at* to *last*."""
 
     at: datetime
     names: tuple[str, ...]
+    number: int
+    last: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ def read_agenda(source: Source, span: Span | None = None) -> Agenda:
         start, end, zone = span or span_of(reader.now, zone)
         found = _definitions(reader, LANES)
         ran = last_runs(reader, [row.id for row in found], RUNS_SHOWN, end)
-        lanes = tuple(_lane(row, ran[row.id], start, reader.now, end) for row in found)
+        lanes = tuple(_lane(reader, row, ran[row.id], start, end) for row in found)
         return Agenda(
             start=start,
             end=end,
@@ -246,8 +250,9 @@ def _definitions(reader: Reader, limit: int) -> Sequence[Row[Any]]:
 
 
 def _lane(
-    row: Row[Any], ran: Sequence[Row[Any]], start: datetime, now: datetime, end: datetime
+    reader: Reader, row: Row[Any], ran: Sequence[Row[Any]], start: datetime, end: datetime
 ) -> Lane:
+    now, due = reader.now, row.next_run_at
     took = [
         seconds
         for run in ran
@@ -262,7 +267,9 @@ def _lane(
     coming = _coming(
         row, max(start - timedelta(seconds=1), now), end, timedelta(seconds=expected or 0.0)
     )
-    return Lane(row.name, row.job_type, row.timezone, (*past, *coming), expected)
+    overdue = now - timedelta(seconds=reader.state.settings.health_overdue)
+    late = due if UNREADABLE != due <= overdue else None
+    return Lane(row.name, row.job_type, row.timezone, (*past, *coming), expected, late)
 
 
 def _piece(run: Row[Any], now: datetime) -> Piece | None:
@@ -307,15 +314,18 @@ def _delayed(reader: Reader, start: datetime, end: datetime) -> Iterator[Delayed
 
 
 def _collisions(lanes: Sequence[Lane], workers: int) -> Iterator[Collision]:
-    """Yield the moments at which more definitions begin than *workers*, the most first."""
+    """Yield which definitions begin at once, more than *workers*; of many groups the largest."""
     names: dict[datetime, list[str]] = defaultdict(list)
     for lane in lanes:
         for piece in lane.of("planned"):
             names[piece.start].append(lane.name)
-    several = [(at, found) for at, found in names.items() if len(found) > workers]
-    several.sort(key=lambda each: (-len(each[1]), each[0]))
-    for at, found in sorted(several[:COLLISIONS]):
-        yield Collision(at, tuple(sorted(found)))
+    times: dict[tuple[str, ...], list[datetime]] = defaultdict(list)
+    for at, found in sorted(names.items()):
+        if len(found) > workers:
+            times[tuple(sorted(found))].append(at)
+    several = sorted(times.items(), key=lambda each: (-len(each[0]), each[1]))
+    for group, moments in sorted(several[:COLLISIONS], key=lambda each: each[1]):
+        yield Collision(moments[0], group, len(moments), moments[-1])
 
 
 def clock_changes(zones: Iterable[str], start: datetime, end: datetime) -> Iterator[ClockChange]:

@@ -28,7 +28,7 @@ from .humanize import Link, ago, capitalized, duration, plural, seconds_between
 from .once_effects import in_doubt
 from .orders import behind_dead
 from .pauses import PauseView, list_pauses
-from .queues import Silence, find_silence
+from .queues import Silence, find_silence, unserved_since
 from .reader import (
     CAP,
     RUNS,
@@ -324,7 +324,7 @@ def read_verdict(reader: Reader) -> Verdict:
     is_late = facts.age is None or facts.age > reader.state.settings.health_tick_age
     failing = is_late and bool(tick.failing)
     found = [_no_ticks(facts, failing)] if is_late else []
-    found += _overdue(facts, reader.state.settings.health_overdue, not is_late)
+    found += _overdue(facts, reader, not is_late)
     if not found:
         return replace(facts, sentence=facts.ticks)
     first, joined = found[0], ": " if is_late else ", but "
@@ -376,12 +376,10 @@ def _no_ticks(verdict: Verdict, failing: bool) -> Finding:
     return Finding("ticks", "error", what, todo, since=since, link=("ticks", {}), title=title)
 
 
-def _overdue(verdict: Verdict, overdue: float, ticks_come: bool) -> Iterator[Finding]:
-    """Yield what waits too long, the most urgent first.
-
-    :param overdue: after how many seconds a run is.
-    """
+def _overdue(verdict: Verdict, reader: Reader, ticks_come: bool) -> Iterator[Finding]:
+    """Yield what waits too long, the most urgent first."""
     link: Link
+    overdue = reader.state.settings.health_overdue
     if (late := verdict.late) is not None and ticks_come:
         title = f"{plural(late.count.value, 'schedule')} without a tick that runs it"
         todo = f"{CHECK} If no code should declare it any more, pause it."
@@ -393,6 +391,10 @@ def _overdue(verdict: Verdict, overdue: float, ticks_come: bool) -> Iterator[Fin
         todo = "See `flask jobs admin list --overdue`: are there too few --workers?"
         since = verdict.now - timedelta(seconds=verdict.oldest)
         title, link = "Work is waiting too long", ("runs", {"overdue": 1})
+        queue = unserved_since(reader, reader.now - timedelta(seconds=overdue))
+        if queue is not None:
+            what = f"{what}: no worker serves the queue {queue}"
+            todo = "See `flask jobs admin queues`, and start a worker that serves it."
         yield Finding("overdue", "error", what, todo, since=since, link=link, title=title)
     yield from (_stalled(each) for each in verdict.stalled if each.overdue)
 

@@ -53,13 +53,15 @@ def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
     return [columns[kind].not_in(some) for kind, some in names.items()]
 
 
-def ours(reader: Reader) -> list[ColumnElement[bool]]:
+def ours(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
     """Return the conditions that a run is not paused, and of a task that this code declares.
 
     No tick of this app is slow for the others.
+
+    :param c: the columns of the runs.
     """
     tasks = list(reader.state.registry.tasks)
-    return [*not_paused(reader), *([RUNS.c.job_type.in_(tasks)] if tasks else [])]
+    return [*not_paused(reader, c), *([c.job_type.in_(tasks)] if tasks else [])]
 
 
 def is_declared(reader: Reader, task: str) -> bool:

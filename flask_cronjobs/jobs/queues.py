@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import Row, String, case, cast, func, select, text, union_all
 
 from ..models.conditions import DEAD, DONE, RUNNING
-from .backlog import count_waiting, waiting_groups
+from .backlog import count_waiting, unpaused_groups, waiting_groups
 from .humanize import duration, seconds_since, since
-from .pauses import PauseView, list_pauses
+from .pauses import PauseView, is_declared, list_pauses
 from .reader import CAP, RUNS, TICKS, Count, Page, Reader, Source, read_once, reading
 
 #: How many hosts `QueueView.service` names.
@@ -121,14 +121,13 @@ class Flow(NamedTuple):
     numbers: Mapping[str, int]
     seconds: float
 
-    @property
-    def total(self) -> int:
-        """How many there were in all queues."""
-        return sum(self.numbers.values())
-
     def a_minute(self, queue: str) -> float:
         """Return how many there were a minute."""
         return self.numbers.get(queue, 0) / self.seconds * 60
+
+    def total_of(self, queues: Collection[str] | None) -> int:
+        """Return how many there were in *queues*, or in all."""
+        return sum(n for name, n in self.numbers.items() if queues is None or name in queues)
 
 
 @read_once
@@ -292,6 +291,32 @@ def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
 def is_unserved(reader: Reader, queue: str) -> bool:
     """Return whether there are hosts, and none of them serves *queue*."""
     return bool(_here(reader)) and not hosts_of(reader, queue)
+
+
+def unserved_since(reader: Reader, before: datetime) -> str | None:
+    """Return the queue whose work was due *before*, and which no host serves; the oldest of them.
+
+    Without the queues that have an executor, and what is paused.
+    """
+    executors = reader.state.settings.executors
+    waiting = (
+        (group.due, group.queue)
+        for group in unpaused_groups(reader)
+        if group.due is not None
+        and group.due <= before
+        and group.queue not in executors
+        and is_declared(reader, group.task)
+        and is_unserved(reader, group.queue)
+    )
+    first = min(waiting, default=None)
+    return None if first is None else first[1]
+
+
+def served_with(reader: Reader, queue: str) -> frozenset[str] | None:
+    """Return the queues from which the hosts that serve *queue* take work; None if from all."""
+    serving = [each.queues for each in _here(reader) if queue in (each.queues or (queue,))]
+    named = [each for each in serving if each is not None]
+    return frozenset(chain(*named)) if named and len(named) == len(serving) else None
 
 
 def _here(reader: Reader) -> list[HostView]:

@@ -6,7 +6,9 @@ import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from flask import Flask
 
+from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.agenda import (
     RUNS_SHOWN,
     Agenda,
@@ -83,7 +85,21 @@ def test_definitions_that_begin_at_once_are_more_than_the_workers(state: State, 
     rows.definition("alone", schedule="31 * * * *")
     collisions = read_agenda(state, until(minutes=59)).collisions
     assert [each.names for each in collisions] in ([], [("a", "b")])
-    assert {each.names for each in read_agenda(state).collisions} == {("a", "b")}
+    (each,) = read_agenda(state).collisions
+    assert (each.names, each.number) == (("a", "b"), 12)
+    assert each.last - each.at == timedelta(hours=11)
+
+
+@pytest.mark.parametrize(("minutes", "is_late"), [(9, False), (11, True)])
+def test_a_lane_says_since_when_its_slot_is_due(
+    app: Flask, jobs: CronJobs, state: State, rows: Rows, minutes: int, is_late: bool
+) -> None:
+    due = ago(minutes=minutes)
+    rows.definition("a", schedule="30 * * * *", next_run_at=due)
+    lane = lane_of(read_agenda(state), "a")
+    assert lane.late == (due if is_late else None)
+    printed = app.test_cli_runner().invoke(args=["jobs", "admin", "agenda"]).output
+    assert ("a has been due since" in printed) == is_late
 
 
 def test_delayed_runs_are_grouped_by_task(state: State, rows: Rows) -> None:

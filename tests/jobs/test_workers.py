@@ -114,3 +114,22 @@ def test_a_host_says_how_it_ticks_and_what_it_does(rows: Rows, state: State) -> 
     assert served == {"mail": ("web-1",), "slow": ("web-1",), "old": (), "default": ()}
     rows.tick(age=0)
     assert hosts(state)["web-1"].queues is None
+
+
+def test_verdict_names_the_queue_that_no_host_serves(
+    rows: Rows, state: State, jobs: CronJobs
+) -> None:
+    def overdue() -> list[str]:
+        found = findings_of(*read_verdict_and_figures(state))
+        return [each.what for each in found if each.id == "overdue"]
+
+    jobs.task(name="send")(lambda: None)
+    rows.run(age=1200, job_type="send", queue="images")
+    rows.tick(queues=["mail"])
+    rows.run(age=60 * MINUTE, job_type="send", queue="mail")
+    rows.run(age=90 * MINUTE, job_type="gone", queue="old")
+    rows.run(age=60, job_type="send", queue="later")
+    said = "work has been waiting for 1 h"
+    assert overdue() == [f"{said}: no worker serves the queue images"]
+    rows.tick(host="web-2")  # It serves all.
+    assert overdue() == [said]

@@ -14,8 +14,8 @@ from sqlalchemy import Row, and_, case, func, or_, select, text
 from ...models.conditions import KEYED, ORDERED, UNKEYED
 from ...registry.options import Rate
 from ..humanize import duration, late, seconds_since, since
-from ..pauses import is_declared, list_pauses, not_paused, stopping
-from ..queues import ends, is_unserved
+from ..pauses import is_declared, list_pauses, ours, stopping
+from ..queues import ends, is_unserved, served_with
 from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
 from .rows import RunRow
 
@@ -175,8 +175,11 @@ def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
     if next_start is None or waiting.row.run_at > waiting.now:
         return
     since_start = seconds_since(next_start, waiting.now)
-    when = "a worker takes the next" if since_start > -1 else f"next {late(since_start)}"
-    yield Wait("rate", f"for its rate, {when}", f"for its rate, {when}")
+    if since_start > -1:
+        yield Wait("rate", "for its rate", "for its rate, a worker takes the next")
+    else:
+        what = f"for its rate, next {late(since_start)}"
+        yield Wait("rate", what, what)
 
 
 def _without_share(waiting: _Waiting) -> Iterable[Wait]:
@@ -221,8 +224,9 @@ REASONS: tuple[Callable[[_Waiting], Iterable[Wait]], ...] = (
 def in_front(reader: Reader, row: RunRow) -> tuple[Count, float | None]:
     """Return how many due runs come before *row*, and in about how many seconds they will be done.
 
-    Without those that are paused, or whose key has no share. The seconds are None if no run has
-    ended in the last minutes. Of the front of the queue, no more than `CAP` runs are read.
+    Of those that its workers take: not of queues that they do not serve, nor paused, nor without a
+    share of their key. The seconds are None if none of these queues' runs has ended in the last
+    minutes. Of the front of the queue, no more than `CAP` runs are read.
     """
     c, parts = RUNS.c, list[Any]()
     for condition in (UNKEYED, KEYED):
@@ -241,23 +245,26 @@ def in_front(reader: Reader, row: RunRow) -> tuple[Count, float | None]:
     rows = [reader.rows(each)[0] for each in counted]
     before = sum(each.first for each in rows)
     lately = ends(reader)
-    seconds = before / lately.total * lately.seconds if lately.total else None
+    ended = lately.total_of(served_with(reader, row.queue))
+    seconds = before / ended * lately.seconds if ended else None
     return Count(before, any(each.read >= CAP for each in rows)), seconds
 
 
 def _goes_first(c: Any, row: RunRow, reader: Reader) -> Any:
+    queues, executors = served_with(reader, row.queue), reader.state.settings.executors
+    in_reach = c.queue.not_in(list(executors)) if queues is None else c.queue.in_(sorted(queues))
     earlier = or_(c.run_at < row.run_at, and_(c.run_at == row.run_at, c.id < row.id))
     first = or_(c.priority > row.priority, and_(c.priority == row.priority, earlier))
     is_of_key = RUNS.c.concurrency_key == c.key, RUNS.c.concurrency_share.is_not(None)
     taken = select(func.count()).where(*is_of_key).scalar_subquery()
     has_share = or_(c.key.is_(None), taken < c.most)
-    return and_(c.run_at <= reader.now, first, has_share, *not_paused(reader, c))
+    return and_(c.run_at <= reader.now, first, in_reach, has_share, *ours(reader, c))
 
 
 def position(reader: Reader, row: RunRow) -> str:
     """Return how many runs come before *row* and about how long that takes, for people."""
     number, seconds = in_front(reader, row)
     if not number.value:
-        return "it is the next one"
+        return "how many come before it is not known" if number.capped else "it is the next one"
     about = "" if seconds is None else f", about {duration(seconds)}"
     return f"{number.of('run')} before it{about}"

@@ -162,6 +162,23 @@ def test_runs_in_front_are_those_that_a_claim_takes_first(
     assert seen.position == "3 runs before it, about 30 min"
 
 
+def test_runs_in_front_are_those_of_queues_that_its_workers_serve(
+    rows: Rows, state: State, jobs: CronJobs
+) -> None:
+    due: dict[str, Any] = {"age": 60, "job_type": "send"}
+    for queue in ("images", "mail", "default"):
+        rows.run(**due, queue=queue)
+        rows.run("succeeded", age=30, job_type="send", queue=queue)
+    rows.run(**{**due, "job_type": "gone"})
+    own = rows.run(**due)
+    assert view_of(state, own).position == "3 runs before it, about 10 min"
+    rows.tick(queues=["default", "mail"])
+    rows.tick(host="web-2", queues=["images"])
+    assert view_of(state, own).position == "2 runs before it, about 10 min"
+    rows.tick(host="web-3")
+    assert view_of(state, own).position == "3 runs before it, about 10 min"
+
+
 @pytest.mark.parametrize(
     ("why", "found"), [("later", 0), ("undeclared", 1), ("paused", 2), ("turn", 3)]
 )
