@@ -96,6 +96,7 @@ def _list_errors(state: GroupState, limit: int) -> Listing:
         (_error_cells(row, found.now) for row in found.rows),
         none=f"No errors are {state}.",
         noun="group",
+        spare=("FIRST", "LAST 14 DAYS"),
         others={"total": found.total, "numbers": found.numbers},
     )
 
@@ -138,6 +139,7 @@ def trend(task: str | None) -> Listing | Answer:
         ),
         none="No run has ended within two weeks, as far as whole hours are written.",
         flexible=0,
+        spare=("DEAD", "95 %", "LAST WEEK"),
         below=below,
         others={"marks": marks},
     )
@@ -227,4 +229,5 @@ def operations(limit: int, before: int | None) -> Listing:
         )
         for row in found.rows
     )
-    return Listing("operations", found, headers, cells, "No operation is recorded.")
+    none = "No operation is recorded."
+    return Listing("operations", found, headers, cells, none, spare=("RUNS",))

@@ -76,10 +76,11 @@ def since(value: datetime | None, now: datetime) -> str:
 
 def print_facts(facts: Sequence[Fact], now: datetime) -> None:
     """Print *facts*, one a line."""
+    longest = max((text_width(fact.label) for fact in facts), default=0)
     for fact in facts:
         note = since(fact.note, now) if isinstance(fact.note, datetime) else fact.note
         after = f" ({note})" if note else ""
-        click.echo(printable(f"  {fact.label:<16} {fact.text}{after}"))
+        click.echo(printable(f"  {fact.label:<{longest}} {fact.text}{after}"))
 
 
 def print_finding(found: Finding, what: str) -> None:
@@ -98,6 +99,8 @@ def print_json(value: object) -> None:
 _GAP = "  "
 #: A column is not cut to less than this, in cells of the terminal.
 _LEAST = 6
+#: Before the column that is cut first has less than this, those that can be spared are left out.
+_ENOUGH = 20
 
 
 def is_wide() -> bool:
@@ -106,13 +109,19 @@ def is_wide() -> bool:
     return ctx is not None and bool(ctx.params.get("wide"))
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: int = -1) -> None:
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    flexible: int = -1,
+    spare: Sequence[str] = (),
+) -> None:
     """Print *rows* in columns.
 
-    On a terminal, cells are cut so that each row is one line, unless the command was called with
-    ``--wide``. Elsewhere nothing is cut.
+    On a terminal, columns are left out and cells cut so that each row is one line, unless the
+    command was called with ``--wide``. Elsewhere nothing is.
 
     :param flexible: the index of the column that is cut first.
+    :param spare: the headers of those that are left out before that, the first one first.
     """
     if not rows:
         return
@@ -120,11 +129,28 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: in
     widths = [
         max(text_width(line[at]) for line in [list(headers), *cells]) for at in range(len(headers))
     ]
+    shown = list(range(len(headers)))
     if sys.stdout.isatty() and not is_wide():
-        widths = _fitted(widths, flexible % len(headers))
-    click.secho(_cells(headers, widths), bold=True)
+        flexible %= len(headers)
+        shown = _spared(headers, widths, flexible, spare)
+        widths = _fitted([widths[at] for at in shown], shown.index(flexible))
+    click.secho(_cells([headers[at] for at in shown], widths), bold=True)
     for line in cells:
-        click.echo(_cells(line, widths))
+        click.echo(_cells([line[at] for at in shown], widths))
+
+
+def _spared(
+    headers: Sequence[str], widths: Sequence[int], flexible: int, spare: Sequence[str]
+) -> list[int]:
+    """Return the indexes of the columns for which there is room."""
+    shown = list(range(len(headers)))
+    can_go = [at for name in spare for at in reversed(shown) if headers[at] == name]
+    while can_go:
+        taken = sum(widths[at] for at in shown) + len(_GAP) * (len(shown) - 1)
+        if taken - max(0, widths[flexible] - _ENOUGH) <= width():
+            break
+        shown.remove(can_go.pop(0))
+    return shown
 
 
 def _plain(cell: object) -> str:
@@ -187,7 +213,7 @@ class Listing:
     :ivar headers: of the columns; empty: each of the *cells* is printed as it is.
     :ivar cells: of each row.
     :ivar none: what to print if there are no rows.
-    :ivar flexible: see `table`.
+    :ivar flexible: see `table`; *spare* likewise.
     :ivar noun: what a row is, for a list that has one page and may be cut.
     :ivar above: lines to print before the table; *below*: after it.
     :ivar note: a line for standard error.
@@ -200,6 +226,7 @@ class Listing:
     cells: Iterable[Any]
     none: str
     flexible: int = -1
+    spare: Sequence[str] = ()
     noun: str = "row"
     above: Sequence[str] = ()
     below: Sequence[str] = ()
@@ -218,7 +245,7 @@ class Listing:
         for line in (*self.above, *(() if cells else (self.none,))):
             click.echo(line)
         if self.headers:
-            table(self.headers, cells, self.flexible)
+            table(self.headers, cells, self.flexible, self.spare)
         for line in (*(() if self.headers else cells), *self.below):
             click.echo(line)
         if self.page.next is not None:

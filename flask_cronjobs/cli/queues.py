@@ -63,7 +63,8 @@ def workers() -> Listing:
         for row in found.rows
     )
     none = "No host has ticked within the last day."
-    return Listing("workers", found, headers, cells, none, noun="host")
+    spare = "VERSION", "BY"
+    return Listing("workers", found, headers, cells, none, noun="host", spare=spare)
 
 
 @list_command(
@@ -111,7 +112,8 @@ def _took(tick: Row[Any], now: datetime) -> str:
 
 def _did(tick: Row[Any]) -> str:
     counts = ((getattr(tick, name), name) for name in TICK_COUNTS)
-    return ", ".join(f"{number:,} {name}" for number, name in counts if number) or "nothing was due"
+    none = "nothing yet" if tick.finished_at is None else "nothing was due"
+    return ", ".join(f"{number:,} {name}" for number, name in counts if number) or none
 
 
 @list_command(
@@ -202,7 +204,7 @@ def _list(everything: bool, limit: int, before: int | None) -> Listing:
         for row in found.rows
     )
     none = "No batches." if everything else "No batch is unfinished. See also --all."
-    return Listing("batches", found, headers, cells, none, flexible=0)
+    return Listing("batches", found, headers, cells, none, flexible=0, spare=("PROGRESS",))
 
 
 def _found(key: str) -> Answer:

@@ -20,6 +20,7 @@ from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.list import RunPage, list_runs
 from ..jobs.runs.rows import RunRow
 from ..jobs.runs.search import SEARCH_ALL_FOR, scope
+from ..jobs.runs.wait_reasons import Wait
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView
 from ..text import cut, printable
@@ -80,7 +81,7 @@ def show_list(
     if is_wide():
         headers += _WIDE
     cells = (_cells(found, row, labels) for row in found.rows)
-    return Listing("runs", found, headers, cells, none, note=note)
+    return Listing("runs", found, headers, cells, none, note=note, spare=("ATTEMPT",))
 
 
 def _scope(state: State, search: str, found: RunPage) -> str:
@@ -97,12 +98,14 @@ def _page(
     What takes longer than `SEARCH_ALL_FOR` is left to the next one.
     """
     rows: list[RunRow] = []
+    waits: dict[int, tuple[Wait, ...]] = {}
     until = time.monotonic() + SEARCH_ALL_FOR
     while True:
         page = list_runs(state, which, before, limit - len(rows), statuses=statuses)
         rows += page.rows
+        waits |= page.waits
         if not page.partial or len(rows) >= limit or time.monotonic() >= until:
-            return replace(page, rows=rows, next=page.before)
+            return replace(page, rows=rows, waits=waits, next=page.before)
         before = page.before
 
 

@@ -238,7 +238,7 @@ def test_each_tick_is_a_line_newest_first(admin: Admin, rows: Rows) -> None:
     assert header.split() == ["ID", "STARTED", "HOST", "TOOK", "DID"]
     fourth, third, second, first = lines
     assert "web-3  seen " in fourth
-    assert fourth.endswith("nothing was due")
+    assert fourth.endswith("nothing yet")
     assert third.endswith("2 snoozed")
     assert second.endswith("1 failed, 2 dead")
     assert "web-0  2.0 s" in first

@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli.run_list import added
+from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.models import JobOutput, JobRun
 from tests.rows import Rows, ago, now
 
@@ -422,3 +423,15 @@ def test_question_shows_what_is_about_to_be_changed(admin: Admin, rows: Rows) ->
     assert "By task and error:\n  2 of send, ValueError\n  1 of send, KeyError\n" in said
     assert "Retry 3 runs? [y/N]" in said
     assert rows.get(last).status == "dead"
+
+
+def test_a_search_of_several_steps_says_of_each_run_why_it_waits(
+    jobs: CronJobs, admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.task(name="it")(lambda: None)
+    key: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
+    holder = rows.run("running", job_type="it", label="shop 3", **key, concurrency_share=1)
+    for _ in range(2):
+        rows.run(job_type="it", label="shop 3", **key)
+    monkeypatch.setattr(run_list, "SEARCH_FOR", 0.0)
+    assert admin.ok("list", "-q", "shop 3").count(f"key busy: run {holder}") == 2
