@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -29,7 +29,8 @@ PAGES_OF: dict[str, tuple[str, ...]] = {
     "overview": ("/",),
     "find": ("/find?q=send_weekly_report", "/find?q=nothing"),
     "definitions": ("/definitions",),
-    "definition": ("/definition?name=refresh_cache", "/definition?name=cleanup_nightly"),
+    "definition": ("/definition?name=refresh_cache", "/definition?name=cleanup_nightly",
+                   "/definition?name=plan_weekly_reports"),
     "task": ("/task?name=refresh_cache", "/task?name=send_weekly_report"),
     "runs": ("/runs", "/runs?status=dead", "/runs?status=dead&overdue=1", "/runs?operation=3",
              "/runs?q=report&status=queued", "/runs?status=bogus"),
@@ -60,7 +61,18 @@ def lively_site(site: Site) -> Site:
     site.jobs.task(name="send_weekly_report")(lambda user_id, date_from, date_to: None)
     with site.app.app_context():
         assert lively.fill(site.db) == 56
+        site.db.session.add(_missed(datetime.now(timezone.utc)))
+        site.db.session.commit()
     return site
+
+
+def _missed(now: datetime) -> JobRun:
+    """Slots of a definition that no tick recorded in time."""
+    times = {"scheduled_for": now - timedelta(hours=9), "run_at": now, "finished_at": now}
+    return JobRun(
+        definition_id=5, job_type="plan_weekly_reports", status="skipped", error_type="Missed",
+        last_error="missed: no tick ran in time", result={"skipped": 1}, **times,
+    )  # fmt: skip
 
 
 @pytest.fixture
