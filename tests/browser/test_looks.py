@@ -204,6 +204,17 @@ def test_last_runs_are_seen_whole_on_a_phone(
         assert browser.execute_script(hidden, table) == 0, path
 
 
+def test_what_can_be_pressed_is_not_printed(browser: Browser, lively_site: Site) -> None:
+    seen = """return [...document.querySelectorAll("main button, main input, main .bulk, .pause")]
+        .filter((each) => each.checkVisibility()).map((each) => each.outerHTML)"""
+    for path in ("/", "/runs?status=dead", "/runs/56", "/tonight"):
+        browser.get(f"{lively_site.url}{path}")
+        assert browser.execute_script(seen) != []
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        assert browser.execute_script(seen) == [], path
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 #: The words of a page that a line breaks in, though they may break after their punctuation only.
 BROKEN_WORDS = r"""
 const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
