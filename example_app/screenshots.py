@@ -32,8 +32,8 @@ _MORE = (
     ("tonight", "tonight", 620),
     ("queues", "queues", 560),
     ("operations", "operations", 430),
-    ("order", "order", 330),
-    ("search", "runs?q=user_id:7", 700),
+    ("order", "order", 380),
+    ("search", "runs?q=user_id:7", 780),
     ("bulk", "runs/bulk?do=retry&status=dead&newer=24h", 950),
     ("task", "task?name=send_weekly_report", 1600),
 )
