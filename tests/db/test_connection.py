@@ -16,10 +16,10 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, make_ur
 from sqlalchemy.exc import DBAPIError
 
 from flask_cronjobs.db import connection as connection_module
-from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.connection import Bookkeeping, SharedBookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import dialect_of
-from flask_cronjobs.errors import DatabaseTrouble, SetupError
+from flask_cronjobs.errors import CronJobsError, DatabaseTrouble, SetupError
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql, on_sqlite
@@ -357,6 +357,22 @@ class TestSQLite:
 
 
 # Others may go on while it waits for the database
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1 FROM job_runs", "no statement"])
+def test_trouble_on_a_shared_connection_is_told_as_on_one_apart(
+    database_url: str, statement: str
+) -> None:
+    engine = create_engine(database_url)
+    told: list[str] = []
+    with engine.connect() as connection:
+        for books in (Bookkeeping(engine, patience=0), SharedBookkeeping(connection)):
+            with books, pytest.raises(CronJobsError) as raised:
+                books.rows(text(statement))
+            told.append(repr(raised.value))
+    engine.dispose()
+    assert told[0] == told[1]
+    assert ("TablesMissing" in told[0]) == ("job_runs" in statement)
 
 
 class Waits:

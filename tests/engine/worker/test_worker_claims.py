@@ -17,6 +17,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.statements import cut
 from flask_cronjobs.engine.tick import TickOptions, tick
+from flask_cronjobs.engine.worker import claims as claims_module
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.outcomes import released
@@ -98,6 +99,25 @@ def test_idle_worker_gives_the_turn_of_what_has_just_come(
         jobs.enqueue("ordered", commit=True)
         (claim,) = claims.claim([], 2, idle=True).claims
         assert claims.record([outcome(claim, "succeeded")]).recorded == {claim.id}
+
+
+def test_busy_worker_gives_the_turn_behind_what_it_has_recorded(
+    jobs: CronJobs, state: State, books: Bookkeeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself it looks but now and then."""
+    monkeypatch.setattr(claims_module, "LOOK_EVERY", 3600.0)
+    jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
+    jobs.task(name="it")(lambda: None)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    in_order = [jobs.enqueue("ordered", commit=True).id for _ in range(3)]
+    done: list[Outcome] = []
+    begun: list[int] = []
+    for _ in range(8):
+        jobs.enqueue("it", commit=True)
+        answer = claims.claim(done, 9, idle=False)
+        done = [outcome(claim, "succeeded") for claim in answer.claims]
+        begun += [claim.id for claim in answer.claims if claim.job_type == "ordered"]
+    assert begun == in_order
 
 
 def test_to_claim_nothing_sends_nothing(claims: WorkerClaims, sent: list[str]) -> None:
