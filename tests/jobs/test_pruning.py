@@ -140,6 +140,20 @@ def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.Monk
     assert left(kit) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("chunk", [2, 100])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_all_batches_of_a_nest_go_at_once(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, depth: int, chunk: int
+) -> None:
+    monkeypatch.setattr(pruning, "CHUNK", chunk)
+    around = None
+    for each in range(depth):
+        # Those inside ended first, so that they are passed over while the ones around them stay.
+        around = batch(kit, str(each), parent_id=around, finished_at=ago(days=200 + each))
+    pruned(kit)
+    assert left(kit) == (0, 0, 0)
+
+
 def test_all_batches_of_a_transaction_are_noted_at_once(kit: Kit) -> None:
     """A statement for each would take longer than all the rest."""
     batches = [batch(kit, str(each)) for each in range(5)]

@@ -20,16 +20,17 @@ from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db import connection
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import admission, options
+from flask_cronjobs.engine.worker import admission, keeper, options
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.jobs.batches.ending import EndedBatches, end_batches
 from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.jobs.runs.leases import progress as write_progress
 from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
+from flask_cronjobs.models import JobBatch, JobDefinition, JobEffect, JobRun, JobTick
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
@@ -318,6 +319,32 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
     enqueue(work)
     jobs.tick()
     assert brought == [1]
+
+
+def test_batches_are_looked_at_now_and_then_and_when_all_is_done(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is where no run is in one."""
+    looked: list[set[int]] = []
+
+    def noted(books: Bookkeeping, tell: Any, ids: set[int], *rest: Any) -> EndedBatches:
+        looked.append(set(ids))
+        return end_batches(books, tell, ids, *rest)
+
+    monkeypatch.setattr(keeper, "BATCHES_EVERY", 3600.0)
+    monkeypatch.setattr(keeper, "end_batches", noted)
+    work = jobs.task(name="work")(lambda: time.sleep(0.005))
+    work.using(commit=True).enqueue_many([{}] * 20)
+    jobs.tick()
+    assert looked == []
+    with jobs.batch("of many"):
+        work.enqueue_many([{}] * 20)
+    db.session.commit()
+    jobs.tick()
+    batch = db.session.scalars(select(JobBatch)).one()
+    assert batch.finished_at is not None
+    assert looked[-1] == {batch.id}
+    assert len(looked) <= 3
 
 
 def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(

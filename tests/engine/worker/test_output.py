@@ -197,6 +197,15 @@ def test_credentials_and_odd_characters_are_hidden(said: Said) -> None:
     assert "password=***" in kept
 
 
+def test_no_end_of_a_credential_is_left_where_the_rest_is_cut_off() -> None:
+    secret, address = "hunter2", "postgresql://me:hunter2@db/x"
+    ends = [f"{secret[place:]}@" for place in range(len(secret))]
+    for kept in range(1, len(address)):
+        said = f"{'-' * 400} {address}{' ' * (200 - kept)}"
+        tail = module.safe_tail(said, 200)
+        assert not [end for end in ends if end in tail], f"of which {kept} characters are kept"
+
+
 def test_a_record_that_cannot_be_formatted_is_kept_as_it_is(
     said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
