@@ -142,6 +142,21 @@ def test_so_many_are_at_work_at_once(
     assert crowd.most["works"] == at_once
 
 
+@pytest.mark.parametrize(("most", "atomic", "loops"), [(1, False, 3), (9, True, 3), (9, False, 1)])
+def test_those_that_run_like_plain_ones_share_no_loop(
+    app: Flask, jobs: CronJobs, enqueue: Enqueue, most: int, atomic: bool, loops: int
+) -> None:
+    limit(app, most)
+    seen: set[asyncio.AbstractEventLoop] = set()
+
+    async def works() -> None:
+        seen.add(asyncio.get_running_loop())
+
+    enqueue(works, [{}] * 3, atomic=atomic)
+    assert jobs.tick().succeeded == 3
+    assert len(seen) == loops
+
+
 def test_timeout_cancels_one_and_no_other(jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue) -> None:
     seen: list[str] = []
 
