@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -238,9 +239,8 @@ def list_key_orders(
     with reading(source) as reader:
         which = _heads(STOPS if stopped else ORDERED, reader.dialect)
         limits = {"keys": _KEYS, "runs": _RUNS, "most": CAP + 2}
-        number, _, run = after.partition(":")
-        is_place = number.isdecimal() and run.isdecimal()
-        last = (-int(number), int(run)) if is_place else (-_RUNS, 0)
+        place = re.fullmatch("([0-9]{1,19}):([0-9]{1,19})", after)
+        last = (-int(place[1]), int(place[2])) if place else (-_RUNS, 0)
         found = reader.connection.execute(text(which), limits)
         later = [head for head in found if (1 - head.members, head.first) > last][: limit + 1]
         firsts = {row.id: row for row in rows_of(reader, [head.first for head in later])}

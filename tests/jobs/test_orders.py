@@ -233,6 +233,11 @@ def test_keys_that_hold_up_most_come_first(held_up: State, limit: int) -> None:
     assert listed(stopped=False) == [("going", 5), *dead]
 
 
+@pytest.mark.parametrize("after", ["", "b", "3", "3:x", "3:" + "9" * 5000, "9" * 5000 + ":1"])
+def test_what_is_no_place_begins_with_the_first_key(held_up: State, after: str) -> None:
+    assert list_key_orders(held_up, after=after).rows[0].key == "going"
+
+
 def test_verdict_says_how_many_wait_behind_dead_runs(
     held_up: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
