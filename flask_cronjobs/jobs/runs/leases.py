@@ -55,19 +55,19 @@ def renewal_window(lease: float) -> float:
 Held: TypeAlias = Claim | Outcome
 
 
-def renew(books: Bookkeeping, held: Collection[Claim], lease: float) -> Renewal:
-    """Extend the leases of *held* to *lease* seconds from now."""
-    parameters = {"held": as_held(held), "lease": lease}
+def renew(books: Bookkeeping, claims: Collection[Claim], lease: float) -> Renewal:
+    """Extend the leases of *claims* to *lease* seconds from now."""
+    parameters = {"held": as_held(claims), "lease": lease}
     renewed = _renewal(books.rows(_renew(books.dialect), parameters))
-    if passed_over(books, held, renewed.held):
-        watched = watch(books, held)
+    if passed_over(books, claims, renewed.held):
+        watched = watch(books, claims)
         renewed = watched._replace(locked=watched.held - renewed.held)
     return renewed._replace(is_heartbeat=True)
 
 
-def watch(books: Bookkeeping, held: Iterable[Held]) -> Renewal:
+def watch(books: Bookkeeping, claims: Iterable[Held]) -> Renewal:
     """Return what `renew` would, without extending the leases."""
-    return _renewal(books.rows(_watch(books.dialect), {"held": as_held(held)}))
+    return _renewal(books.rows(_watch(books.dialect), {"held": as_held(claims)}))
 
 
 def progress(books: Bookkeeping, claim: Claim, fraction: float, message: str | None) -> bool:
@@ -82,12 +82,12 @@ def progress(books: Bookkeeping, claim: Claim, fraction: float, message: str | N
 
 
 def passed_over(
-    books: Bookkeeping, held: Collection[Held], touched: Collection[int]
+    books: Bookkeeping, claims: Collection[Held], touched: Collection[int]
 ) -> Collection[int]:
-    """Return which of *held* a statement did not touch, though they are held still."""
-    if len(touched) >= len(held):
+    """Return which of *claims* a statement did not touch, though they are held still."""
+    if len(touched) >= len(claims):
         return ()
-    left = [each for each in held if each.id not in touched]
+    left = [each for each in claims if each.id not in touched]
     return watch(books, left).held if left and books.dialect.skip_locked else ()
 
 
@@ -170,10 +170,10 @@ def _watch(d: Dialect) -> TextClause:
 
 @lru_cache(maxsize=2)
 def _progress(d: Dialect) -> TextClause:
-    held = f"id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE"
+    own = f"id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE"
     return text(f"""
     UPDATE job_runs SET progress = :fraction, progress_message = :message
-    WHERE id = (SELECT id FROM job_runs WHERE {held} {d.skip_locked}) AND {held} RETURNING id
+    WHERE id = (SELECT id FROM job_runs WHERE {own} {d.skip_locked}) AND {own} RETURNING id
     """)
 
 
