@@ -16,7 +16,7 @@ from ..jobs.definitions.needs import NEEDS
 from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
 from ..jobs.humanize import duration, late, minute, plural, seconds_since
 from ..jobs.pauses import list_pauses
-from ..jobs.reader import Page, Reader, reading
+from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.state import State, state_of
 from ..text import did_you_mean, one_line, printable, similar_names
 from .group import command
@@ -294,7 +294,7 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
     with reading(state) as reader:
         found, following = due(reader, queues), _following(reader)
     if as_json:
-        click.echo(json.dumps(_as_json(found)))
+        click.echo(json.dumps(plain_data(found)))
         return
     for name, slot in found.definitions:
         click.echo(f"would enqueue  {one_line(name)}  slot of {minute(slot)}")
@@ -339,15 +339,3 @@ def _runs(state: State, found: Due, unknown: str) -> list[str]:
         + ("" if task in state.registry.tasks else f"  {unknown}")
         for task, queue, number in found.runs
     ]
-
-
-def _as_json(found: Due) -> dict[str, object]:
-    return {
-        "definitions": [
-            {"name": name, "next_run_at": slot.isoformat()} for name, slot in found.definitions
-        ],
-        "runs": [
-            {"task": task, "queue": queue, "count": number} for task, queue, number in found.runs
-        ],
-        "expired": found.expired,
-    }

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from sqlalchemy import Integer, String, bindparam, column, func, select, text, union_all
 
@@ -288,13 +288,13 @@ MOST_DUE = 10_000
 class Due:
     """What is due now.
 
-    :ivar definitions: names, each with the slot that is due.
-    :ivar runs: tasks and queues, each with the number of runs.
+    :ivar definitions: the ``name`` of each, with its ``next_run_at``, the slot that is due.
+    :ivar runs: of each ``task`` and ``queue``, the ``count`` of runs.
     :ivar expired: how many leases ran out.
     """
 
-    definitions: tuple[tuple[str, datetime], ...]
-    runs: tuple[tuple[str, str, int], ...]
+    definitions: tuple[Any, ...]
+    runs: tuple[Any, ...]
     expired: int
 
 
@@ -313,18 +313,15 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
         waits = [*not_paused(reader), RUNS.c.run_at <= reader.now]
         if queues:
             waits.append(RUNS.c.queue.in_(queues))
-        runs = select(RUNS.c.job_type, RUNS.c.queue).where(*waits).limit(MOST_DUE)
+        runs = select(RUNS.c.job_type.label("task"), RUNS.c.queue).where(*waits).limit(MOST_DUE)
         parts = (runs.where(text(part)).subquery() for part in (UNKEYED, KEYED))
         some = union_all(*(select(part) for part in parts)).subquery()
-        group = some.c.job_type, some.c.queue
-        counted = select(*group, func.count()).group_by(*group).order_by(*group)
+        group = some.c.task, some.c.queue
+        counted = select(*group, func.count().label("count")).group_by(*group).order_by(*group)
         expired = (text(RUNNING), RUNS.c.locked_until <= reader.now)
-        (lost,) = reader.rows(select(func.count()).select_from(RUNS).where(*expired))
-        return Due(
-            tuple(map(tuple, reader.rows(slots.order_by(slot).limit(MOST_DUE)))),
-            tuple(map(tuple, reader.rows(counted))),
-            lost[0],
-        )
+        lost = reader.value(select(func.count()).select_from(RUNS).where(*expired))
+        slots = slots.order_by(slot).limit(MOST_DUE)
+        return Due(tuple(reader.rows(slots)), tuple(reader.rows(counted)), cast("int", lost))
 
 
 def next_due(source: Source) -> Next | None:
