@@ -82,10 +82,10 @@ class ErrorGroup:
     dead: Count
     days: tuple[int, ...]
     state: GroupState
-    came_back: bool
-    changed_at: datetime | None
-    changed_by: str | None
-    muted_until: datetime | None
+    came_back: bool = False
+    changed_at: datetime | None = None
+    changed_by: str | None = None
+    muted_until: datetime | None = None
     labels: tuple[str, ...] = ()
     new_since: str | None = None
 
@@ -173,41 +173,38 @@ def _groups(
     # What was seen before that may be pruned.
     kept = min(DAYS * 86400.0, reader.state.settings.retention)
     marks = list_marks(reader, since=reader.now - timedelta(seconds=kept)).rows
-    found: list[ErrorGroup] = []
-    for row in seen:
-        name, sample = row.fingerprint, latest.get(row.fingerprint)
-        if sample is None:
-            continue
-        number = sum(days[name].values())
-        found.append(
-            ErrorGroup(
-                fingerprint=name,
-                task=sample.task,
-                error_type=sample.error_type,
-                pattern=pattern_of(sample.error),
-                message=first_line(sample.error) or "",
-                run_id=sample.run_id,
-                first=row.first,
-                last=row.last,
-                count=count_of(number),
-                dead=dead.get(name, Count(0)),
-                days=tuple(days[name].get(day, 0) for day in reversed(range(DAYS))),
-                state=state,
-                **_decision(decided.get(name), state),
-                labels=tuple(labels[name]),
-                new_since=next((each.name for each in marks if each.at <= row.first), None),
-            )
+    return tuple(
+        ErrorGroup(
+            fingerprint=row.fingerprint,
+            task=sample.task,
+            error_type=sample.error_type,
+            pattern=pattern_of(sample.error),
+            message=first_line(sample.error) or "",
+            run_id=sample.run_id,
+            first=row.first,
+            last=row.last,
+            count=count_of(sum(days[row.fingerprint].values())),
+            dead=dead.get(row.fingerprint, Count(0)),
+            days=tuple(days[row.fingerprint].get(day, 0) for day in reversed(range(DAYS))),
+            state=state,
+            **_decision(decided.get(row.fingerprint), state),
+            labels=tuple(labels[row.fingerprint]),
+            new_since=next((each.name for each in marks if each.at <= row.first), None),
         )
-    return tuple(found)
+        for row in seen
+        if (sample := latest.get(row.fingerprint)) is not None
+    )
 
 
 def _decision(known: Row[Any] | None, state: GroupState) -> dict[str, Any]:
     """Return the fields that say what was decided about a group."""
+    if known is None:
+        return {}
     return {
-        "came_back": known is not None and known.resolved_at is not None and state == "open",
-        "changed_at": None if known is None else known.changed_at,
-        "changed_by": None if known is None else known.changed_by,
-        "muted_until": known.muted_until if known is not None and state == "muted" else None,
+        "came_back": known.resolved_at is not None and state == "open",
+        "changed_at": known.changed_at,
+        "changed_by": known.changed_by,
+        "muted_until": known.muted_until if state == "muted" else None,
     }
 
 
