@@ -1,0 +1,126 @@
+"""A value that is to be hidden is on no page, in no data for scripts, command, ping or webhook."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from flask import Flask
+
+from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs.models import JobRun
+
+from .conftest import Pages
+from .crawl import Crawl
+
+SECRET = "s3cretOfAda"
+PAYLOAD: dict[str, Any] = {
+    "user": "ada",
+    "password": SECRET,
+    "card": {"api_key": SECRET, "number": 5},
+    "pairs": [{"name": "token", "value": SECRET}, ["password", SECRET]],
+    "dsn": f"postgresql://ada:{SECRET}@db/app",
+}
+COMMANDS = (
+    *("", "list", "definitions", "definitions keyed", "batches", "batches b", "effects --all"),
+    *("errors", "operations", "queues", "workers", "ticks", "trend", "turns", "agenda", "doctor"),
+    *("show 1", "show 2", "show 3", "show 4"),
+)
+
+
+@pytest.fixture(params=[True, False])
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Payloads are shown or not; whom ticks tell."""
+    urls = {
+        f"CRONJOBS_{name}_URL": f"https://monitor.example/{SECRET}" for name in ("PING", "ALERT")
+    }
+    return {"CRONJOBS_SHOW_PAYLOAD": request.param, "CRONJOBS_KEEP_OUTPUT": True, **urls}
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What monitors and the webhook are sent."""
+    bodies: list[str] = []
+
+    def fetch(url: str, body: bytes | None, kind: str) -> bool:
+        bodies.append((body or b"").decode())
+        return True
+
+    monkeypatch.setattr("flask_cronjobs.engine.pings._fetch", fetch)
+    return bodies
+
+
+@pytest.fixture
+def filled(pages: Pages, told: list[str]) -> Pages:
+    """The pages of an app in which each text that has a place for a secret has one."""
+    declare(pages.jobs)
+    with pages.app.app_context():
+        enqueue(pages.jobs)
+        pages.db.session.commit()
+        pages.jobs.tick()
+        pages.jobs.run_now("keyed")
+        pages.jobs.tick()
+    return pages
+
+
+def declare(jobs: CronJobs) -> None:
+    key = "k:{password}"
+
+    @jobs.task(
+        label="for {user}, {password}, {card}", schedule="* * * * *", payload=PAYLOAD,
+        ping=f"https://monitor.example/{SECRET}", concurrency_key=key, unique=key, rate="9/s",
+        rate_key=key, order="strict",
+    )  # fmt: skip
+    def keyed(user: str, password: str = SECRET, **more: object) -> dict[str, str]:
+        jobs.once("charge", lambda: {"token": SECRET})
+        jobs.step("api_key", lambda: SECRET)
+        return {"token": SECRET}
+
+    @jobs.task(retry=1, label="{password} of {user}")
+    def fails(user: str, **more: object) -> None:
+        print(f"password={SECRET}")
+        current_run.progress(0.5, f"token={SECRET}")
+        raise ValueError(f"could not log in with password={SECRET}", {"password": SECRET})
+
+
+def enqueue(jobs: CronJobs) -> None:
+    keyed, fails = jobs.get("keyed"), jobs.get("fails")
+    jobs.enqueue("fails", PAYLOAD)
+    jobs.enqueue("fails", PAYLOAD, idempotency_key=f"by hand {SECRET}")
+    keyed.using(delay=3600).enqueue("eve", password=f"{SECRET}2")
+    with jobs.batch("b", then=keyed, then_payload=PAYLOAD):
+        fails.enqueue("bob", password=SECRET)
+
+
+def test_a_hidden_value_is_nowhere(
+    filled: Pages, app: Flask, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    texts: dict[str, str] = {}
+    for url in Crawl(filled.client, "/jobs/").pages:
+        texts[url] = filled.get(url).text
+        data = f"{url}{'&' if '?' in url else '?'}format=json"
+        texts[data] = filled.get(data, follow_redirects=True).text
+    for command in COMMANDS:
+        for form in ([], ["--json"]):
+            args = ["jobs", "admin", *command.split(), *form]
+            texts[" ".join(args)] = app.test_cli_runner().invoke(args=args).output
+    texts |= {f"told {number}": body for number, body in enumerate(told)}
+    texts["log"] = "\n".join(record.getMessage() for record in caplog.records)
+    assert [name for name, text in texts.items() if SECRET in text] == []
+    assert any("for ada, ***" in body for body in told)
+    assert any("ended dead" in body for body in told)
+
+
+def test_a_hidden_value_is_not_found(filled: Pages) -> None:
+    with filled.app.app_context():
+        keys = [run.idempotency_key for run in filled.db.session.query(JobRun)]
+    asked = [key for key in keys if key is not None]
+    assert len(asked) == 2
+    asked += [SECRET, SECRET[:4], f"password:{SECRET}", f"key:k:{SECRET}", f"label:{SECRET}"]
+    for search in asked:
+        assert filled.data(f"runs?q={quote(search)}")["runs"] == [], search
+        found = filled.get(f"/jobs/find?q={quote(search)}", follow_redirects=False)
+        assert found.location.startswith("/jobs/runs?q="), search
