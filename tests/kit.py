@@ -23,7 +23,7 @@ from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions import slots
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.operations import Act, Operation
-from flask_cronjobs.jobs.runs import claim
+from flask_cronjobs.jobs.runs import claim, look
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.claim import Answer, ClaimRequest
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
@@ -54,6 +54,7 @@ class Kit:
         self.engine = engine
         self.books = Bookkeeping(engine, patience=20)
         self.claims = Bound(claim, self.books)
+        self.looks = Bound(look, self.books)
         self.definitions = Bound(definitions, self.books)
         self.slots = Bound(slots, self.books)
         self.effects = Bound(once_effects, self.books)

@@ -17,8 +17,8 @@ from typing import Literal, TypeAlias
 from ..db import failpoints
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
-from ..jobs.runs.claim import look_at_queue
 from ..jobs.runs.leases import database_fingerprint, ended_since, in_brokers, refused
+from ..jobs.runs.look import look_at_queue
 from ..jobs.state import State, Throttle
 from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of

@@ -19,7 +19,8 @@ from ..jobs.batches.ending import end_batches, telling
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
 from ..jobs.history import write_hours
-from ..jobs.runs.claim import ClaimRequest, look_at_queue
+from ..jobs.runs.claim import ClaimRequest
+from ..jobs.runs.look import look_at_queue
 from ..jobs.state import State
 from ..log import __version__, logger, worker_name
 from ..signals import News, unheard

@@ -14,7 +14,8 @@ from flask_cronjobs import CronJobs, TickReport
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.outcomes import released
-from flask_cronjobs.jobs.runs.claim import ClaimRequest, QueueLook, look_at_queue, record_and_claim
+from flask_cronjobs.jobs.runs.claim import ClaimRequest, record_and_claim
+from flask_cronjobs.jobs.runs.look import QueueLook, look_at_queue
 from flask_cronjobs.types import Claim
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -59,7 +60,7 @@ def test_what_another_gives_back_runs_in_the_tick_that_is_there(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, other: Bookkeeping, looked: threading.Event,
     monkeypatch: pytest.MonkeyPatch, own: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.claim.AHEAD_FOR", 600.0)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.look.AHEAD_FOR", 600.0)
     jobs.task(name="it")(lambda: None)
     claims = claimed(other, db, jobs)
     jobs.get("it").enqueue_many([{}] * own)
@@ -81,7 +82,7 @@ def test_what_another_gives_back_runs_in_the_tick_that_is_there(
 def test_what_another_gives_back_between_claim_and_look_runs_in_the_tick_that_is_there(
     db: SQLAlchemy, jobs: CronJobs, other: Bookkeeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.claim.AHEAD_FOR", 600.0)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.look.AHEAD_FOR", 600.0)
     jobs.task(name="it")(lambda: None)
     claims = claimed(other, db, jobs)
     look = WorkerClaims.may_come_back
@@ -101,7 +102,7 @@ def test_tick_ends_while_others_work_on_what_they_claimed_before_or_handed_on(
     monkeypatch: pytest.MonkeyPatch, token: str,
 ) -> None:  # fmt: skip
     if token.startswith("handed"):
-        monkeypatch.setattr("flask_cronjobs.jobs.runs.claim.AHEAD_FOR", 600.0)
+        monkeypatch.setattr("flask_cronjobs.jobs.runs.look.AHEAD_FOR", 600.0)
     jobs.task(name="it")(lambda: None)
     claimed(other, db, jobs, token)
     if not token.startswith("handed"):

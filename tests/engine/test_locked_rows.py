@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partialmethod
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -22,6 +23,7 @@ from flask_cronjobs.engine.worker import held_runs
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.jobs.runs import changes
+from flask_cronjobs.jobs.runs import claim as claim_module
 from flask_cronjobs.jobs.runs.claim import Answer, record_and_claim
 from flask_cronjobs.jobs.runs.leases import progress, renew
 from flask_cronjobs.jobs.state import State
@@ -76,6 +78,25 @@ class TestStore:
             answer = kit.claims.record_and_claim(outcomes, None)
             assert (set(answer.recorded), set(answer.locked)) == ({one.id, three.id}, {two.id})
         assert kit.finish(two)
+
+    def test_outcome_waits_no_longer_than_its_row_is_locked(
+        self, kit: Kit, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kit.runs(2)
+        one, two = kit.claim()
+        pauses: list[float] = []
+        with connect(database_url) as other:
+
+            def sleep(seconds: float) -> None:
+                pauses.append(seconds)
+                other.rollback()
+
+            monkeypatch.setattr(claim_module, "time", SimpleNamespace(sleep=sleep))
+            assert kit.finish(one)
+            assert pauses == []
+            other.execute(f"UPDATE job_runs SET updated_at = updated_at WHERE id = {two.id}")
+            assert kit.finish(two)
+        assert pauses == [claim_module.MOMENTS[0]]
 
     def test_lost_outcome_of_a_locked_row_is_lost(self, kit: Kit, database_url: str) -> None:
         kit.run()

@@ -118,11 +118,11 @@ def test_run_is_not_pruned_before_its_turn_is_given_on(kit: Kit, kind: Any) -> N
 
 
 def test_tick_knows_that_turns_are_to_be_given(kit: Kit) -> None:
-    assert kit.claims.look_at_queue()[:2] == (False, False)
+    assert kit.looks.look_at_queue()[:2] == (False, False)
     first, _ = ordered(kit), ordered(kit)
-    assert kit.claims.look_at_queue()[:2] == (True, True)
+    assert kit.looks.look_at_queue()[:2] == (True, True)
     assert next_ids(kit) == [first]
-    assert kit.claims.look_at_queue()[:2] == (False, False), "the second waits"
+    assert kit.looks.look_at_queue()[:2] == (False, False), "the second waits"
 
 
 @on_postgresql

@@ -31,8 +31,9 @@ from flask_cronjobs.jobs.pruning import (
     oldest,
 )
 from flask_cronjobs.jobs.runs import claim as claiming
-from flask_cronjobs.jobs.runs.claim import ClaimRequest, queue_look
+from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.leases import expired
+from flask_cronjobs.jobs.runs.look import look_statement
 from flask_cronjobs.jobs.runs.outcomes import delete_failures, record, success_arrays
 from flask_cronjobs.jobs.steps import holding, of_run
 from flask_cronjobs.jobs.ticks import insert_tick, old_ticks
@@ -149,7 +150,7 @@ OLD = ("one", "job_runs", "job_effects", "job_batches", "job_operations")
 CASES = {
     "claim": Case(claim_in_every_way, RUNNABLE),
     "record": Case(record_outcomes, ("pk_job_runs",)),
-    "queue look": Case(lambda d: queue_look(d).text, RUNNABLE[::2]),
+    "queue look": Case(lambda d: look_statement(d).text, RUNNABLE[::2]),
     "tick": Case(lambda d: insert_tick(d).text, ("ix_job_runs_lease", "ix_job_ticks_started_at"),
                  ("job_runs", "job_ticks", "job_hours", "job_batches")),
     "expired": Case(lambda d: expired(d).text, ("ix_job_runs_lease",)),

@@ -42,7 +42,7 @@ def test_backlog_of_a_rate_costs_a_look_nothing(kit: Kit, statistics: bool) -> N
         assert None not in rates.spend(kit.books, HUNDRED, claims).values()
         assert rates.open_starts(kit.books, HUNDRED, kit.request()).opened == 0
         rates.mend(kit.books, ["task"], HUNDRED)
-        kit.claims.look_at_queue()
+        kit.looks.look_at_queue()
     costs = {
         statement: cost(kit.engine, [(statement, given)]) for statement, given in sent.statements
     }

@@ -15,11 +15,10 @@ from ...jobs.runs.claim import (
     Answer,
     ClaimRequest,
     already_recorded,
-    look_at_queue,
-    next_run,
     record_and_claim,
     release_token,
 )
+from ...jobs.runs.look import look_at_queue, next_run
 from ...jobs.state import State, Throttle
 from ...registry.options import Rate
 from ...types import Claim, Outcome

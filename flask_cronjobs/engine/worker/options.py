@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from ...db.connection import Bookkeeping
 from ...jobs.humanize import plural, print_age
-from ...jobs.runs.claim import QueueLook
+from ...jobs.runs.look import QueueLook
 from ...jobs.state import State
 from ...registry.options import Rate
 from ...signals import News, unheard

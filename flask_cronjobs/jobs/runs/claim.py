@@ -1,4 +1,4 @@
-"""Record outcomes and claim runs: `record_and_claim` and its statements; a look at the queue.
+"""Record outcomes and claim runs: `record_and_claim` and its statements.
 
 Every claim gets a fresh token, and every write about a claimed run names it. Once the lease has
 gone to another worker, the token matches no row, so a late write changes nothing. A status, an id
@@ -18,21 +18,12 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
-from ...models.conditions import (
-    HANDED,
-    HOLDS_KEY,
-    KEYED,
-    RUNNABLE,
-    RUNNING,
-    UNKEYED,
-    UNPLACED,
-    sql_list,
-)
-from ...types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome, is_alone
+from ...models.conditions import HOLDS_KEY, RUNNABLE, RUNNING, sql_list
+from ...types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome
 from .candidates import candidates
 from .columns import CLAIMED, NO_CLAIM, begun, most_attempts, returned
 from .leases import as_held, begin, given, passed_over
@@ -46,11 +37,6 @@ from .outcomes import (
     success_arrays,
 )
 
-#: How many waiting runs are looked at, of those with a concurrency key and of those without.
-LOOKED_AT = 100
-#: For how long after its claim a run may come back that a worker has claimed ahead, in seconds: one
-#: that another run holds up there is given back within half of it.
-AHEAD_FOR = 1.0
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
 MOMENTS = (0.01, 0.04)
@@ -132,21 +118,6 @@ class Answer(NamedTuple):
         return outcome._replace(kind="cancelled") if outcome.id in self.cancelled else outcome
 
 
-class QueueLook(NamedTuple):
-    """What `look_at_queue` saw of the runs that come first.
-
-    :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
-        certain. True is not: the runs may be of tasks or keys that cannot be claimed.
-    :ivar turns_pend: whether turns of strict orders are to be given first; see `jobs.orders`.
-    :ivar just_claimed: whether a worker has just claimed a run. It may have claimed more than it
-        can begin soon, and give it back: a tick does not end meanwhile.
-    """
-
-    may_find: bool
-    turns_pend: bool = False
-    just_claimed: bool = False
-
-
 def record_and_claim(
     books: Bookkeeping,
     outcomes: Sequence[Outcome],
@@ -185,34 +156,26 @@ def record_and_claim(
 def _send(
     books: Bookkeeping, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
 ) -> Answer:
-    d = books.dialect
+    d, token = books.dialect, request.token if request else ""
     parameters = request.parameters(d) if request else {}
-    found: Rows = ()
-    if request and request.handed:
-        assert not outcomes
-        found = books.rows(begin(d), parameters, repeat)
-    elif outcomes and d.one_statement:
+    if not outcomes:
+        if request is None:
+            return Answer()
+        statement = begin(d) if request.handed else claim_statement(d)
+        return Answer(claims=_claims(books.rows(statement, parameters, repeat), token))
+    assert not (request and request.handed)
+    if d.one_statement:
         plain = all(map(is_plain, outcomes))
-        parameters |= success_arrays(outcomes) if plain else outcome_parameters(d, outcomes)
+        given = success_arrays(outcomes) if plain else outcome_parameters(d, outcomes)
         both = recording_statement(d, plain, claims=request is not None)
-        found = books.rows(both, parameters, repeat)
-    elif outcomes:
+        rows = books.rows(both, {**parameters, **given}, repeat)
+        answer = _recorded_by_status([row for row in rows if _STORED(row) is not None])
+        rows = [row for row in rows if _STORED(row) is None]
+    else:
         steps = partial(_record_then_claim, d, outcomes, request)
-        found = books.transaction(steps, repeat)
-    elif request:
-        found = books.rows(claim_statement(d), parameters, repeat)
-    return received(d, found, request.token if request else "")
-
-
-def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | None:
-    """Return the task of the run that an idle worker would claim next; None if there is none.
-
-    With it, whether that run must run alone. Nothing is claimed.
-
-    :param request: for one run.
-    """
-    rows = books.rows(next_run_statement(books.dialect), request.parameters(books.dialect))
-    return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
+        done, rows = books.transaction(steps, repeat)
+        answer = _recorded(done)
+    return answer._replace(claims=_claims(rows, token))
 
 
 def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> int:
@@ -237,61 +200,22 @@ def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
     """
     looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
     parameters = {"outcomes": json.dumps(looked_for)}
-    return recorded_in(books.rows(_already_recorded(books.dialect), parameters))
-
-
-def look_at_queue(books: Bookkeeping) -> QueueLook:
-    """Look at the runs that come first, without claiming them."""
-    rows = books.rows(queue_look(books.dialect))
-    turns_pend = any(row.unplaced for row in rows)
-    may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
-    return QueueLook(may_find, turns_pend, any(row.just_claimed for row in rows))
+    return _recorded(books.rows(_already_recorded(books.dialect), parameters))
 
 
 def _record_then_claim(
     d: Dialect, outcomes: Sequence[Outcome], request: ClaimRequest | None, connection: Connection
-) -> Rows:
-    """Do on SQLite what `record_and_claim` does on PostgreSQL; return the same rows."""
-    parameters = outcome_parameters(d, outcomes)
+) -> tuple[Rows, Rows]:
+    """Do on SQLite what `recording_statement` does; return the rows recorded, and claimed."""
     plain = all(map(is_plain, outcomes))
-    rows = list(connection.execute(record(d, _RECORDED, plain), parameters).all())
+    parameters = outcome_parameters(d, outcomes)
+    rows = connection.execute(record(d, _RECORDED, plain), parameters).all()
     if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
         written = json.dumps([row.id for row in rows])
         connection.execute(failures(d), {**parameters, "recorded": written})
-    if request:
-        rows += connection.execute(claim_statement(d), request.parameters(d)).all()
-    return rows
-
-
-@lru_cache(maxsize=4)
-def queue_look(d: Dialect) -> TextClause:
-    """Return the query for how many runs are in the first window, and how many of them are due.
-
-    That window alone, in the order of an index: there may be a million runs that are due next year.
-    Where nobody has looked yet whose turn it is in a strict order, a run may be due. And a run that
-    another worker has just claimed may come back.
-    """
-    unplaced = f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"
-    windows = " UNION ALL ".join(
-        f"""
-        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
-            0 AS unplaced, 0 AS just_claimed FROM (
-            SELECT run_at FROM job_runs WHERE {condition}
-            ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
-        ) AS first_window
-        """
-        for condition in (UNKEYED, KEYED)
-    )
-    just_claimed = f"""
-        SELECT id FROM job_runs
-        WHERE status = 'running' AND started_at > {d.later(str(-AHEAD_FOR))}
-            AND ({HANDED}) IS NOT TRUE
-        ORDER BY locked_until DESC LIMIT 1
-    """
-    return text(f"""
-        {windows} UNION ALL SELECT 0, 0, count(*), 0 FROM ({unplaced}) AS unplaced
-        UNION ALL SELECT 0, 0, 0, count(*) FROM ({just_claimed}) AS just_claimed
-    """)
+    if request is None:
+        return rows, ()
+    return rows, connection.execute(claim_statement(d), request.parameters(d)).all()
 
 
 @lru_cache(maxsize=2)
@@ -308,8 +232,8 @@ def _already_recorded(d: Dialect) -> TextClause:
     """)
 
 
-#: What SQLite's statement returns of each run, in the shape of a claim's row.
-_RECORDED = f"job_runs.id AS id, {NO_CLAIM}, job_runs.status AS stored"
+#: What SQLite's statement returns of each run.
+_RECORDED = "job_runs.id AS id, job_runs.status AS stored"
 
 _CLAIMED_UNDER = text(f"""
     SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
@@ -343,8 +267,9 @@ def _restore_keys(d: Dialect) -> TextClause:
     """)
 
 
-#: The runs of a status in one row: to read a row for each takes a tenth of a worker's time.
-_IDS = "status AS stored, string_agg(CAST(id AS text), ',') AS ids"
+#: In place of a claim: the ids of the recorded runs of a status in one row, since to read a row for
+#: each takes a tenth of a worker's time.
+_BY_STATUS = "string_agg(CAST(id AS text), ',') AS ids, status AS stored"
 
 
 @lru_cache(maxsize=16)
@@ -354,10 +279,10 @@ def recording_statement(d: Dialect, plain: bool, claims: bool) -> TextClause:
     :param plain: whether all outcomes are plain successes.
     """
     ctes = [recorded(d, plain)]
-    rows = [f"SELECT NULL AS id, {NO_CLAIM}, {_IDS} FROM recorded GROUP BY status"]
+    rows = [f"SELECT {NO_CLAIM}, {_BY_STATUS} FROM recorded GROUP BY status"]
     if claims:
         ctes += [candidates(d), f"claimed AS ({_take(d)})"]
-        rows += [f"SELECT {', '.join(CLAIMED)}, NULL AS stored, NULL AS ids FROM claimed"]
+        rows += [f"SELECT {', '.join(CLAIMED)}, NULL, NULL FROM claimed"]
     return text(f"WITH RECURSIVE {', '.join(ctes)} {' UNION ALL '.join(rows)}")
 
 
@@ -365,16 +290,6 @@ def recording_statement(d: Dialect, plain: bool, claims: bool) -> TextClause:
 def claim_statement(d: Dialect) -> TextClause:
     """Return the statement that claims runs, and does nothing else."""
     return text(f"WITH RECURSIVE {candidates(d)} {_take(d)}")
-
-
-@lru_cache(maxsize=8)
-def next_run_statement(d: Dialect) -> TextClause:
-    """Return the query for the run that an idle worker would claim first; it claims nothing."""
-    return text(f"""
-    WITH RECURSIVE {candidates(d)}
-    SELECT job_type, attempts + 1 AS attempts, max_attempts, error_type FROM job_runs
-    WHERE {d.any_of("id", "SELECT id FROM chosen")}
-    """)
 
 
 def _take(d: Dialect) -> str:
@@ -392,23 +307,23 @@ def _take(d: Dialect) -> str:
 
 # Where the values are in a row, since to look for their names takes too long.
 _OF_CLAIM = CLAIMED.index("rank")
-_TASK = itemgetter(CLAIMED.index("job_type"))
 _PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
+_STORED = itemgetter(-1)
 
 
-def received(dialect: Dialect, rows: Rows, token: str) -> Answer:
-    """Return the claims and the recorded outcomes in *rows*.
-
-    :param token: the token of the claims.
-    """
-    claimed = [row for row in rows if _TASK(row) is not None]
-    claimed.sort(key=_PLACE)
-    others = [row for row in rows if _TASK(row) is None]
-    found = _recorded_at_once(others) if dialect.one_statement else recorded_in(others)
-    return found._replace(claims=tuple([_claim(row, token) for row in claimed]))
+def _claims(rows: Iterable[Row[Any]], token: str) -> tuple[Claim, ...]:
+    """Return the claims in *rows*, made under *token*, in the order in which they are to run."""
+    return tuple([_claim(row, token) for row in sorted(rows, key=_PLACE)])
 
 
-def recorded_in(rows: Rows) -> Answer:
+def _claim(row: Row[Any], token: str) -> Claim:
+    claim = Claim._make((row[0], token, *row[1:_OF_CLAIM]))
+    if type(claim.max_attempts) is int:
+        return claim
+    return claim._replace(max_attempts=most_attempts(claim.max_attempts, claim.attempt))
+
+
+def _recorded(rows: Rows) -> Answer:
     """Return the recorded outcomes in *rows*, one for each run."""
     return Answer(
         recorded=frozenset([row.id for row in rows]),
@@ -416,16 +331,10 @@ def recorded_in(rows: Rows) -> Answer:
     )
 
 
-def _recorded_at_once(rows: Rows) -> Answer:
+def _recorded_by_status(rows: Rows) -> Answer:
+    """Return the recorded outcomes in *rows*, one for each status."""
     ids = {row.stored: frozenset(map(int, row.ids.split(","))) for row in rows}
     return Answer(
         recorded=frozenset[int]().union(*ids.values()),
         cancelled=ids.get("cancelled", frozenset()),
     )
-
-
-def _claim(row: Sequence[Any], token: str) -> Claim:
-    claim = Claim._make((row[0], token, *row[1:_OF_CLAIM]))
-    if type(claim.max_attempts) is int:
-        return claim
-    return claim._replace(max_attempts=most_attempts(claim.max_attempts, claim.attempt))

@@ -109,7 +109,7 @@ CLAIMED = (
     *(_STORED_AS.get(name, name) for name in Claim._fields if name != "token"),
     *("rank", "run_at"),
 )
-NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED[1:])
+NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED)
 
 
 def returned(d: Dialect) -> str:
@@ -122,8 +122,7 @@ def returned(d: Dialect) -> str:
     }
     if d.parses:  # It reads a number faster than a time.
         simple["scheduled_for"] = d.sortable("job_runs.scheduled_for")
-    columns = ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in CLAIMED)
-    return f"{columns}, NULL AS stored"
+    return ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in CLAIMED)
 
 
 def most_attempts(most: object, attempts: object) -> int:

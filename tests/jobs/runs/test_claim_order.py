@@ -215,7 +215,7 @@ def expect_next(kit: Kit, request: ClaimRequest, oracle: Oracle) -> None:
     alone = request._replace(limit=1, idle=True, side_by_side=True)
     rows = [oracle.rows[run_id] for run_id, _ in oracle.claim(alone)]
     wanted = [(row.job_type, not goes_in_company(row, side_by_side=True)) for row in rows]
-    found = kit.claims.next_run(alone)
+    found = kit.looks.next_run(alone)
     assert ([found] if found else []) == wanted
 
 

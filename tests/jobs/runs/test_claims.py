@@ -10,7 +10,7 @@ from sqlalchemy import insert
 
 from flask_cronjobs.jobs.runs import candidates
 from flask_cronjobs.jobs.runs import claim as claims
-from flask_cronjobs.jobs.runs.claim import LOOKED_AT
+from flask_cronjobs.jobs.runs.look import LOOKED_AT
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
@@ -59,7 +59,7 @@ LATER = {"run_at": ago(hours=-1)}
 
 
 def test_no_run_no_claim(kit: Kit) -> None:
-    assert not kit.claims.look_at_queue().may_find
+    assert not kit.looks.look_at_queue().may_find
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_no_run_no_claim(kit: Kit) -> None:
 )
 def test_due_run_may_be_claimed(kit: Kit, values: dict[str, Any]) -> None:
     kit.run(**values)
-    assert kit.claims.look_at_queue().may_find
+    assert kit.looks.look_at_queue().may_find
 
 
 @pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
@@ -77,9 +77,9 @@ def test_due_run_behind_those_of_higher_priority_that_are_not_is_found(
     kit: Kit, values: dict[str, Any]
 ) -> None:
     kit.runs(LOOKED_AT - 1, priority=1, **LATER, **values)
-    assert not kit.claims.look_at_queue().may_find
+    assert not kit.looks.look_at_queue().may_find
     kit.run(**values)
-    assert kit.claims.look_at_queue().may_find
+    assert kit.looks.look_at_queue().may_find
 
 
 @pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
@@ -88,14 +88,14 @@ def test_front_that_is_full_of_later_runs_tells_nothing_of_those_behind(
 ) -> None:
     kit.runs(LOOKED_AT + 1, priority=1, **LATER, **values)
     kit.run(**values)
-    assert kit.claims.look_at_queue().may_find
+    assert kit.looks.look_at_queue().may_find
 
 
 def test_runs_at_work_and_ended_ones_are_not_waiting(kit: Kit) -> None:
     kit.runs(2)
     claim, _ = kit.claim()
     assert kit.finish(claim)
-    assert not kit.claims.look_at_queue().may_find
+    assert not kit.looks.look_at_queue().may_find
 
 
 @on_postgresql

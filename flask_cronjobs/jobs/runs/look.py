@@ -1,0 +1,92 @@
+"""Look at the runs that come first in the queue, without claiming them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from sqlalchemy import TextClause, text
+
+from ...db.connection import Bookkeeping
+from ...db.dialect import Dialect
+from ...models.conditions import HANDED, KEYED, UNKEYED, UNPLACED
+from ...types import is_alone
+from .candidates import candidates
+from .claim import ClaimRequest
+
+#: How many waiting runs are looked at, of those with a concurrency key and of those without.
+LOOKED_AT = 100
+#: For how long after its claim a run may come back that a worker has claimed ahead, in seconds: one
+#: that another run holds up there is given back within half of it.
+AHEAD_FOR = 1.0
+
+
+class QueueLook(NamedTuple):
+    """What `look_at_queue` saw of the runs that come first.
+
+    :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
+        certain. True is not: the runs may be of tasks or keys that cannot be claimed.
+    :ivar turns_pend: whether turns of strict orders are to be given first; see `jobs.orders`.
+    :ivar just_claimed: whether a worker has just claimed a run. It may have claimed more than it
+        can begin soon, and give it back: a tick does not end meanwhile.
+    """
+
+    may_find: bool
+    turns_pend: bool = False
+    just_claimed: bool = False
+
+
+def look_at_queue(books: Bookkeeping) -> QueueLook:
+    """Look at the runs that come first, without claiming them."""
+    rows = books.rows(look_statement(books.dialect))
+    turns_pend = any(row.unplaced for row in rows)
+    may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
+    return QueueLook(may_find, turns_pend, any(row.just_claimed for row in rows))
+
+
+@lru_cache(maxsize=4)
+def look_statement(d: Dialect) -> TextClause:
+    """Return the query for how many runs are in the first window, and how many of them are due.
+
+    That window alone, in the order of an index: there may be a million runs that are due next year.
+    Where nobody has looked yet whose turn it is in a strict order, a run may be due. And a run that
+    another worker has just claimed may come back.
+    """
+    unplaced = f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"
+    windows = " UNION ALL ".join(
+        f"""
+        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
+            0 AS unplaced, 0 AS just_claimed FROM (
+            SELECT run_at FROM job_runs WHERE {condition}
+            ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
+        ) AS first_window
+        """
+        for condition in (UNKEYED, KEYED)
+    )
+    just_claimed = f"""
+        SELECT id FROM job_runs
+        WHERE status = 'running' AND started_at > {d.later(str(-AHEAD_FOR))}
+            AND ({HANDED}) IS NOT TRUE
+        ORDER BY locked_until DESC LIMIT 1
+    """
+    return text(f"""
+        {windows} UNION ALL SELECT 0, 0, count(*), 0 FROM ({unplaced}) AS unplaced
+        UNION ALL SELECT 0, 0, 0, count(*) FROM ({just_claimed}) AS just_claimed
+    """)
+
+
+def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | None:
+    """Return the task of the run that an idle worker would claim next; None if there is none.
+
+    With it, whether that run must run alone. Nothing is claimed.
+
+    :param request: for one run.
+    """
+    d = books.dialect
+    statement = f"""
+        WITH RECURSIVE {candidates(d)}
+        SELECT job_type, attempts + 1, max_attempts, error_type FROM job_runs
+        WHERE {d.any_of("id", "SELECT id FROM chosen")}
+    """
+    rows = books.rows(text(statement), request.parameters(d))
+    return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
