@@ -232,7 +232,8 @@ class _Queue:
             self.say_full()
         if most <= 0:
             return "nothing"
-        comes = self._claims.open_starts() < self._until
+        self._claims.starts.open(idle=True)
+        comes = self._claims.starts.next_at < self._until
         if not look_at_queue(self._books).may_find:
             return "soon" if comes else "nothing"
         try:

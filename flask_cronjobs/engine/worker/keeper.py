@@ -129,17 +129,17 @@ class Keeper(threading.Thread):
                 self._refill()
                 self._end_batches()
                 self._look_after()
-            self._claims.release_unheard(now=True)
+            self._claims.lost.give_back(now=True)
         finally:
             if self._options.books is None:
                 self._books.close()
 
     def _finished(self) -> bool:
-        if not self._held_runs.empty or self._claims.unheard:
+        if not self._held_runs.empty or self._claims.lost.unknown:
             return False
         if self._closed():
             return True
-        comes = self._claims.rates.next_at < self._options.until
+        comes = self._claims.starts.next_at < self._options.until
         if not self._pace.exhausted or self._options.resident or comes:
             return False
         before = self._others_claimed
@@ -216,7 +216,7 @@ class Keeper(threading.Thread):
             if not self._closed():
                 self._admission.look(self._held_runs.idle, self._claims.next_run)
             outcomes = self._held_runs.recordable
-            if not outcomes and not self._claims.unheard and wanted.limit <= 0:
+            if not outcomes and not self._claims.lost.unknown and wanted.limit <= 0:
                 return
             if outcomes:
                 failpoints.reach("before-finalize")
@@ -233,7 +233,7 @@ class Keeper(threading.Thread):
             self._endure(trouble)
             return
         self._trouble.over("The database")
-        self._pace.next_start = self._claims.rates.next_at
+        self._pace.next_start = self._claims.starts.next_at
         if wanted.limit > 0:
             self._has_asked = True
             self._admission.received(wanted, answer.claims)
@@ -329,10 +329,10 @@ class Keeper(threading.Thread):
             if self._held_runs.waiting and (self.stopping or self._runner_is_long()):
                 self._release_waiting()
             answered = self._renew()
-            self._claims.release_unheard()
+            self._claims.lost.give_back()
             if self._claims.turns.pend:
                 self._claims.turns.give()
-            if answered and not self._held_runs.outcomes and not self._claims.unheard:
+            if answered and not self._held_runs.outcomes and not self._claims.lost.unknown:
                 self._trouble.over("The database")
         except DatabaseTrouble as trouble:
             self._endure(trouble)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -201,9 +203,9 @@ def test_runs_claimed_late_are_given_back(
     run_id = rows.run("queued", job_type="it")
     with broken_off(db, books, lambda: claims.claim([], 1, idle=True)):
         assert claims.claim([], 0, idle=True) == Answer()
-        assert not claims.unheard
+        assert not claims.lost.unknown
     wait_until(lambda: rows.get(run_id).status == "running")
-    claims.release_unheard(now=True)
+    claims.lost.give_back(now=True)
     run = rows.get(run_id)
     assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
 
@@ -239,6 +241,23 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManag
                 yield
 
     return losing
+
+
+def test_lost_claim_is_given_back_after_an_outage_longer_than_its_lease(
+    app: Flask, db: SQLAlchemy, state: State, claims: WorkerClaims, losing: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run_id = Rows(app, db).run("queued", job_type="it")
+    with losing():
+        claims.claim([], 1, idle=True)
+    with losing():
+        claims.lost.give_back()
+    later = time.monotonic() + state.settings.lease + 1
+    clock = SimpleNamespace(monotonic=lambda: later)
+    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.time", clock)
+    claims.lost.give_back()
+    assert not claims.lost.unknown
+    assert Rows(app, db).get(run_id).status == "queued"
 
 
 def test_failure_whose_answer_was_lost_is_not_lost_though_its_run_is_claimed_again(
