@@ -20,9 +20,10 @@ from ..db.connection import SharedBookkeeping
 from ..engine.worker.claims import WorkerClaims
 from ..engine.worker.context import RunnerContext
 from ..engine.worker.held_runs import Leases, ProgressRequest
-from ..engine.worker.interrupts import HandlerInterrupter, Watchdog
+from ..engine.worker.interrupts import HandlerInterrupter
 from ..engine.worker.options import WorkOptions
 from ..engine.worker.runner import Runner
+from ..engine.worker.watchdog import Watchdog
 from ..errors import NotFound, RetryLater, SetupError, StateConflict
 from ..jobs.batches.ending import end_batches
 from ..jobs.definitions import rows as definitions

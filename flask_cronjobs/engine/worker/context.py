@@ -27,9 +27,10 @@ from ...types import JSON, Claim, Outcome
 from ..pings import Pings
 from ..threads import Precedence
 from .held_runs import Leases, ProgressRequest
-from .interrupts import HandlerInterrupter, Watchdog
+from .interrupts import HandlerInterrupter
 from .outcomes import failure
 from .output import is_kept, make_ready
+from .watchdog import Watchdog
 
 #: How old a look at strict orders may be when a run begins, in seconds. One serves all runs of a
 #: claim, and to look before each would take longer than short runs themselves.

@@ -10,20 +10,17 @@ ends nothing. So it is sent again until it is heard.
 The same timer ends a handler whose lease has ended: the keeper may be stuck in a connection that
 hangs, and another worker may have the run.
 
-Where that does not help, the watchdog ends the process. It is faulthandler's timer, which does not
-need the interpreter's lock: it ends even a process whose handler never lets go of that lock, and in
-which no other thread of ours can run.
+Where that does not help, the watchdog ends the process.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import signal
 import sys
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
@@ -63,8 +60,45 @@ class SignalReceiver(Protocol):
         """Raise *error* again at a later signal: a finalizer has swallowed it."""
 
 
+class AlarmTimer:
+    """The kernel's timer, which sends SIGALRM, and again until the signal is heard."""
+
+    def __init__(self) -> None:
+        self._due = float("inf")
+        self._set_at = 0.0
+
+    def set(self, due: float) -> None:
+        """Send the signal at *due*, by `time.monotonic`; never if that is infinite."""
+        self._due, self._set_at = due, time.monotonic()
+        # An interval of zero would stop the timer; none is longer than its type can take.
+        seconds = 0.0 if due == float("inf") else min(max(due - self._set_at, 1e-6), 1e8)
+        signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
+
+    def set_by(self, due: float, now: float) -> None:
+        """Send the signal at *due*, or before: then it is to be set anew.
+
+        To set it takes as long as all else before a handler, so a thousand short runs have one.
+        """
+        if not now < self._due <= due or now - self._set_at > RELIED_ON:
+            self.set(due)
+
+    def stop(self) -> None:
+        """Send nothing."""
+        self._due = float("inf")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 class HandlerInterrupter:
     """Raises an `Interruption` inside the armed handler, and nowhere else.
+
+    ========= ============================ =============== ======================================
+    state     at a request                 at a signal     when the timeout or the lease ends
+    ========= ============================ =============== ======================================
+    idle      `arm` raises it              stop the timer
+    armed     send a signal until heard    raise it        the timer's signal raises it, once each
+    held      as armed                     note it         raised at the end of the block
+    receiving as armed                     the receiver raises what is due; it knows its handlers
+    ========= ============================ =============== ======================================
 
     `arm`, `disarm` and `hold` belong to the runner's thread; `interrupt` and `repeat` may be called
     from any thread.
@@ -81,11 +115,10 @@ class HandlerInterrupter:
         self._receiver: SignalReceiver | None = None
         self._held = 0
         self._pending = False
+        self._timer = AlarmTimer()
         self._deadline = float("inf")
         self._timeout = 0.0
         self._armed_at = 0.0
-        self._timer_due = float("inf")
-        self._timer_set_at = 0.0
         self._lease_ended = False
         self.requested: dict[tuple[int, str], BaseException] = {}
         self._thread = threading.get_ident()
@@ -102,7 +135,7 @@ class HandlerInterrupter:
     def __exit__(self, *exception: object) -> None:
         if self.enabled:
             self.enabled = False  # A signal sent from now on would end the process.
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._timer.stop()
             signal.signal(signal.SIGALRM, self._previous)
             sys.unraisablehook = self._previous_hook
 
@@ -117,11 +150,7 @@ class HandlerInterrupter:
             self._deadline = now + timeout
             self._lease_ended = False
             self._armed = claim
-            # One that is due earlier is set anew when it fires. To set it takes as long as all else
-            # in here, so a thousand short runs have one.
-            due = self._due(claim)
-            if not now < self._timer_due <= due or now - self._timer_set_at > RELIED_ON:
-                self._set_timer(due, now)
+            self._timer.set_by(self._due(claim), now)
             if self.requested:
                 self._raise_requested(claim)
 
@@ -132,24 +161,24 @@ class HandlerInterrupter:
             yield
             return
         self._receiver = receiver
-        signal.setitimer(signal.ITIMER_REAL, REPEAT_EVERY, REPEAT_EVERY)
+        self.postpone(REPEAT_EVERY)
         try:
             yield
         finally:
             self._receiver = None
-            self._stop_timer()
+            self._timer.stop()
 
     def postpone(self, seconds: float) -> None:
         """Send no signal for so many *seconds*."""
         if self._receiver is not None:
-            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
+            self._timer.set(time.monotonic() + seconds)
 
     def disarm(self) -> None:
         """Raise nothing from now on."""
         if self._armed is not None:
             self._armed = None
             if time.monotonic() - self._armed_at > SHORT:
-                self._stop_timer()
+                self._timer.stop()
 
     @contextmanager
     def hold(self) -> Generator[None]:
@@ -188,7 +217,7 @@ class HandlerInterrupter:
     def _limit(self, limit: tuple[float, float]) -> None:
         self._deadline, self._timeout = limit
         if self.enabled and self._armed is not None:
-            self._set_timer(self._due(self._armed), time.monotonic())
+            self._timer.set(self._due(self._armed))
 
     def raise_in_handler(self, error: BaseException, frame: FrameType | None) -> None:
         """Raise *error* in the handler at work, if one is: now, or as soon as it may be.
@@ -222,7 +251,7 @@ class HandlerInterrupter:
                 if not self._held and not _is_cleaning_up(frame):
                     self._receiver.on_signal(frame)
             elif self._armed is None or _is_disarming(frame):
-                self._stop_timer()
+                self._timer.stop()
             elif self._may_raise(frame):
                 self._raise_due(self._armed)
         except Interruption:
@@ -261,7 +290,7 @@ class HandlerInterrupter:
         elif now >= self._leases.end(claim) and not self._lease_ended:
             self._lease_ended = True
             due = lease_ended()
-        self._set_timer(self._due(claim), now)
+        self._timer.set(self._due(claim))
         if due is not None:
             raise due
 
@@ -269,20 +298,9 @@ class HandlerInterrupter:
         """Return when *claim*'s handler is to be interrupted: at its timeout or its lease's end."""
         return self._deadline if self._lease_ended else min(self._deadline, self._leases.end(claim))
 
-    def _set_timer(self, due: float, now: float) -> None:
-        self._timer_due, self._timer_set_at = due, now
-        # An interval of zero would stop the timer; none is longer than its type can take.
-        seconds = 0.0 if due == float("inf") else min(max(due - now, 1e-6), 1e8)
-        signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
-
-    def _stop_timer(self) -> None:
-        self._timer_due = float("inf")
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
     def _raise_again(self) -> None:
         """Let the signal come soon. Raised at once, the interruption would be ignored."""
-        now = time.monotonic()
-        self._set_timer(now + RAISE_AGAIN_AFTER, now)
+        self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
 
     def _raise_requested(self, claim: Claim) -> None:
         requested = self.requested.pop(claim.identity, None)
@@ -308,61 +326,3 @@ def _is_cleaning_up(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-#: How long the watchdog waits, in leases. More than one: a process that was frozen past its lease
-#: must be able to see that the lease is lost, and say so, before its own watchdog ends it.
-WATCHDOG_LEASES = 3
-#: How often the watchdog is armed again, in seconds.
-REARM_EVERY = 1.0
-
-
-class Watchdog:
-    """Armed while a worker holds runs.
-
-    `arm` and `disarm` belong to the keeper's thread; `extend` may be called from any thread.
-
-    :param lease: the length of a lease, in seconds.
-    :param enabled: whether this process may be ended.
-    """
-
-    def __init__(self, lease: float, enabled: bool) -> None:
-        self._length = lease * WATCHDOG_LEASES
-        self._enabled = enabled
-        self._armed_at = float("-inf")
-        self._shortened = False
-
-    def __enter__(self) -> Watchdog:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.disarm()
-
-    def arm(self, at_most: float = float("inf")) -> None:
-        """Start the timer, or start it again if it was started a second ago.
-
-        :param at_most: seconds; shortens the timer.
-        """
-        if time.monotonic() - self._armed_at < REARM_EVERY:
-            return
-        self._start(min(at_most, self._length))
-        self._shortened = at_most < self._length
-
-    def extend(self) -> None:
-        """Give the timer its whole length again if it was shortened."""
-        if self._shortened:
-            self._shortened = False
-            self._start(self._length)
-
-    def disarm(self) -> None:
-        """Stop the timer."""
-        if self._armed_at > float("-inf"):
-            faulthandler.cancel_dump_traceback_later()
-            self._armed_at = float("-inf")
-
-    def _start(self, seconds: float) -> None:
-        if not self._enabled or sys.__stderr__ is None:
-            return
-        with suppress(ValueError, OSError, RuntimeError, AttributeError):
-            faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
-            self._armed_at = time.monotonic()

@@ -18,12 +18,13 @@ from ..threads import Precedence, repeating
 from .admission import Listener, side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import HeldRuns, Leases, Working
-from .interrupts import HandlerInterrupter, Watchdog
+from .interrupts import HandlerInterrupter
 from .keeper import Keeper
 from .options import Companion, ResidentWorker, WorkOptions
 from .output import noting
 from .process_signals import handling_signals
 from .runner import Runner
+from .watchdog import Watchdog
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:

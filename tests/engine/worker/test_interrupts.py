@@ -17,11 +17,12 @@ import pytest
 from flask_cronjobs import Cancelled, LeaseLost, TimedOut
 from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker import interrupts as interrupts_module
-from flask_cronjobs.engine.worker import interrupts as watchdog_module
+from flask_cronjobs.engine.worker import watchdog as watchdog_module
 from flask_cronjobs.engine.worker.held_runs import Leases
-from flask_cronjobs.engine.worker.interrupts import WATCHDOG_LEASES as LEASES
-from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter, Watchdog
+from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.engine.worker.monitor import MARGIN, RunMonitor
+from flask_cronjobs.engine.worker.watchdog import WATCHDOG_LEASES as LEASES
+from flask_cronjobs.engine.worker.watchdog import Watchdog
 from flask_cronjobs.types import Claim
 from tests.clock import Clock
 from tests.leases import EndlessLeases
