@@ -10,7 +10,7 @@ import inspect
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -218,10 +218,11 @@ class _Step:
         session = db.session()
         if session.in_transaction():
             session.commit()
+        limited = nullcontext() if limit is None else self.run.limited(limit)
         self._known.at_work = self.row.name
         try:
             with isolated(db):
-                with guarded(db, _WORDS), self.run.limited(limit or float("inf")):
+                with guarded(db, _WORDS), limited:
                     yield
                 with self.run.books.guard():
                     held = self._commit(session, time.monotonic() - began, delay)
