@@ -80,6 +80,8 @@ def test_form_for_a_run_shows_its_handler_and_its_payload(pages: Pages) -> None:
     assert answer.status_code == 200
     assert "send(user, word=…, token=…)" in answer.text
     assert "It is &lt;b&gt;long" in answer.text
+    assert f">Retry run {run_id} with these<" in answer.text
+    assert ">Run again with these<" in answer.text
     assert fields(answer) == {"user": "1", "word": "</textarea>", "token": "***"}
 
 
