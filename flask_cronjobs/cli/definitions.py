@@ -256,9 +256,7 @@ def agenda(start: str | None, end: str | None) -> Listing:
 
 def _clock_changes(found: Agenda) -> Iterator[str]:
     for change in found.clock_changes:
-        by = duration(abs(change.seconds))
-        way = "forward" if change.seconds > 0 else "back"
-        yield f"The clocks in {change.timezone} change by {by} {way} at {moment(change.at)}."
+        yield f"{change}: {moment(change.at)}."
 
 
 def _late(found: Agenda) -> Iterator[str]:

@@ -88,7 +88,17 @@ _BECAME = {
 
 def _list_errors(state: GroupState, limit: int) -> Listing:
     found = list_errors(state_of(), state, limit)
-    headers = ("GROUP", "LAST", "FIRST", "COUNT", "DEAD", "LAST 14 DAYS", "TASK", "ERROR")
+    headers = (
+        "GROUP",
+        "LAST",
+        "FIRST",
+        "COUNT",
+        "DEAD",
+        "LAST 14 DAYS",
+        "NEW SINCE",
+        "TASK",
+        "ERROR",
+    )
     return Listing(
         "errors",
         found,
@@ -96,7 +106,7 @@ def _list_errors(state: GroupState, limit: int) -> Listing:
         (_error_cells(row, found.now) for row in found.rows),
         none=f"No errors are {state}.",
         noun="group",
-        spare=("FIRST", "LAST 14 DAYS"),
+        spare=("FIRST", "LAST 14 DAYS", "COUNT"),
         others={"total": found.total, "numbers": found.numbers},
     )
 
@@ -104,10 +114,9 @@ def _list_errors(state: GroupState, limit: int) -> Listing:
 def _error_cells(row: ErrorGroup, now: datetime) -> tuple[object, ...]:
     most = max(1, *row.days)
     bars = "".join(_BARS[-(-8 * day // most)] for day in row.days)
-    notes = "(came back)" if row.came_back else "", f"(new since {row.new_since})"
-    said = f"{row.error_type}: {row.pattern} {notes[0]}{notes[1] if row.new_since else ''}".strip()
+    said = f"{row.error_type}: {row.pattern}{' (came back)' if row.came_back else ''}"
     times = since(row.last, now), since(row.first, now)
-    return row.fingerprint, *times, row.count, row.dead, bars, row.task, said
+    return row.fingerprint, *times, row.count, row.dead, bars, row.new_since, row.task, said
 
 
 @list_command(
@@ -125,7 +134,7 @@ def trend(task: str | None) -> Listing | Answer:
     with reading(state_of()) as reader:
         tasks = Page(read_trends(reader), None, reader.now)
         marks = list_marks(reader, since=reader.now - 2 * WEEK).rows
-    headers = ("TASK", "RUNS", "DEAD", "MEDIAN", "95 %", "LAST WEEK", "DEAD", "MEDIAN", "95 %", "")
+    headers = ("TASK", "RUNS", "DEAD", "MEDIAN", "95 %", "LAST WEEK", "DEAD", "BEFORE", "95 %", "")
     below = [f"Marked {one_line(mark.name)} at {moment(mark.at)}." for mark in marks]
     if len(tasks.rows) == BUSIEST:
         below.append(f"These are the {BUSIEST} tasks of which most runs ended.")

@@ -301,10 +301,11 @@ def test_errors_are_listed_and_decided_about(admin: Admin, jobs: CronJobs, rows:
     jobs.task(name="send")(lambda: None)
     run_id = rows.run("dead", job_type="send", fingerprint="f1")
     rows.failure(run_id, 1, error="no invoice 7", fingerprint="f1")
+    admin.ok("mark", "v812", "--at", f"{ago(3600):%Y-%m-%dT%H:%MZ}")
     header, line = admin.ok("errors").splitlines()
     assert header.split()[:5] == ["GROUP", "LAST", "FIRST", "COUNT", "DEAD"]
     assert line.startswith("f1")
-    assert line.endswith("█  send  ValueError: no invoice …")
+    assert line.endswith("█  v812       send  ValueError: no invoice …")
     assert admin.ok("errors", "--resolve", "f1") == "f1: resolved, until it is seen again.\n"
     assert admin.ok("errors") == "No errors are open.\n"
     assert admin.ok("errors", "--mute", "f1", "--for", "2d") == "f1: muted for 2 d.\n"

@@ -122,8 +122,14 @@ def test_clock_change_is_found_to_the_minute() -> None:
     at = datetime(2026, 10, 25, 1, tzinfo=timezone.utc)
     assert changes(eve, "Europe/Berlin", "UTC") == [ClockChange(at, "Europe/Berlin", -3600)]
     assert changes(eve, "UTC", "Nowhere/Here") == changes(eve + timedelta(days=7), "Europe/Berlin")
+    (change,) = changes(eve, "Europe/Berlin")
+    assert str(change) == "On Sun 25 Oct the clocks in Europe/Berlin go back, from 03:00 to 02:00"
     howe = datetime(2026, 4, 4, 12, tzinfo=timezone.utc)
     (half,) = changes(howe, "Australia/Lord_Howe")
+    (lost,) = changes(howe - timedelta(days=7), "Europe/Berlin")
+    assert str(lost) == (
+        "On Sun 29 Mar the clocks in Europe/Berlin go forward, from 02:00 to 03:00"
+    )
     assert (half.at.hour, half.seconds) == (15, -1800)
 
 
