@@ -8,6 +8,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, TypeGuard, cast
+from urllib.parse import urlsplit
 
 from .errors import ConfigError, ScheduleError
 from .redaction import SECRET_NAMES
@@ -53,8 +54,13 @@ def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
 
 
 def is_url(value: object) -> TypeGuard[str]:
-    """Return whether *value* is a text that begins like the URL of a monitor."""
-    return isinstance(value, str) and value.startswith(("http://", "https://"))
+    """Return whether *value* is a text that may be the URL of a monitor."""
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+        return False
+    try:
+        return bool(urlsplit(value).hostname) and value.isprintable() and " " not in value
+    except ValueError:
+        return False
 
 
 def in_seconds(duration: Any) -> Any:
@@ -153,7 +159,7 @@ _TOKEN = Kind(
     is_secret=True,
 )
 # Whoever knows the URL can ping for the app.
-_URL = Kind(is_url, "a URL that starts with http:// or https://", is_secret=True)
+_URL = Kind(is_url, "a URL that starts with http:// or https://, without spaces", is_secret=True)
 _NAMES = Kind(_are_names, "a list of texts", read=_lowered)
 _EXECUTORS = Kind(
     _are_executors,

@@ -289,7 +289,7 @@ _KINDS: Mapping[str, Kind] = {
     "overlap": choice(*get_args(Overlap)),
     "ping": Kind(
         lambda value: is_url(value) and is_key(value, 1000),
-        "a URL that starts with http:// or https://, or None for no ping",
+        "a URL that starts with http:// or https://, without spaces, or None for no ping",
         is_secret=True,
     ),
 }

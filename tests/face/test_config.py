@@ -40,7 +40,10 @@ VALUES: dict[str, tuple[list[tuple[Any, Any]], list[Any]]] = {
         ],
     ),
     "PING_URL": ([("https://a.example/x",) * 2, (None, None)], ["ftp://a.example", "a.example"]),
-    "ALERT_URL": ([("https://a.example/x",) * 2, (None, None)], ["ftp://a.example", 7]),
+    "ALERT_URL": (
+        [("https://a.example/x",) * 2, ("http://ada:pw@[::1]:8/",) * 2, (None, None)],
+        ["ftp://a.example", 7, "http://", "http://[a/", "http://a b/", "http://a/\r\nX: y"],
+    ),
     "REDACT": ([(["Password", "PIN"], ("password", "pin"))], ["password", [""], ["-_ "], [1], 5]),
     "SHOW_PAYLOAD": ([(True, True)], [1]),
     "KEEP_OUTPUT": ([(True, True)], ["yes"]),
