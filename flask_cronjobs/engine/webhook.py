@@ -67,5 +67,5 @@ def message(app: str, changes: Sequence[Alert]) -> tuple[str, int]:
 def _plain(line: str) -> str:
     """Return *line* so that no name in it is a link, a mention or a second line there."""
     escaped = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # Mattermost and Discord take a bare @channel for a mention.
-    return one_line(escaped).replace("@", "@\u200b")
+    # Mattermost and Discord take a bare @channel for a mention, and [text](address) for a link.
+    return one_line(escaped).replace("@", "@\u200b").replace("](", "]\u200b(")

@@ -112,10 +112,10 @@ def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, ro
 
 
 def test_a_name_is_no_link_no_mention_and_no_second_line() -> None:
-    what = "The batch <!channel> @here <https://e.vil|R&D>\nshop: over: all"
+    what = "The batch <!channel> @here <https://e.vil|R&D> [R](https://e.vil)\nshop: over: all"
     assert message("shop", [Alert(1, "x", what, "", has_ended=False)]) == (
         "shop: The batch &lt;!channel&gt; @\u200bhere &lt;https://e.vil|R&amp;D&gt; "
-        "shop: over: all",
+        "[R]\u200b(https://e.vil) shop: over: all",
         1,
     )
 
