@@ -260,6 +260,21 @@ def test_lost_claim_is_given_back_after_an_outage_longer_than_its_lease(
     assert Rows(app, db).get(run_id).status == "queued"
 
 
+def test_claim_whose_answer_was_lost_is_looked_for_at_once_and_then_now_and_then(
+    claims: WorkerClaims, losing: Any, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.LATE_EVERY", 3600.0)
+    with losing():
+        claims.claim([], 1, idle=True)
+    looks = [len(sent)]
+    for now in (False, False, True):
+        claims.lost.give_back(now)
+        looks.append(len(sent))
+    assert looks[0] < looks[1] == looks[2] < looks[3]
+    claims.lost.give_back()
+    assert len(sent) == looks[3]
+
+
 def test_failure_whose_answer_was_lost_is_not_lost_though_its_run_is_claimed_again(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any
 ) -> None:
