@@ -23,10 +23,22 @@ from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobEffect, JobFailure
 from flask_cronjobs.types import Claim, Outcome
+from tests.engine.conftest import stop_keepers
 from tests.marks import on_sqlite
 from tests.rows import the_run
 
-from .conftest import AGAIN, Enqueue, both_kinds, ends, labels, of_kind, raising, write
+from .conftest import (
+    AGAIN,
+    GIVEN_BACK,
+    Enqueue,
+    both_kinds,
+    ends,
+    holders,
+    labels,
+    of_kind,
+    raising,
+    write,
+)
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -132,6 +144,29 @@ def test_receiver_of_a_start_that_hangs_is_ended_by_the_timeout(
     assert (report.failed, report.succeeded) == (1, 1)
     assert called == [2]
     assert db.session.scalars(select(JobFailure.error_type)).all() == ["TimedOut"]
+
+
+@both_kinds
+def test_handler_that_goes_on_after_the_grace_of_a_stop_is_interrupted_and_its_run_given_back(
+    jobs: CronJobs, db: SQLAlchemy, state: State, enqueue: Enqueue, is_async: bool
+) -> None:
+    object.__setattr__(state.settings, "shutdown_grace", 0.1)
+    told: list[ShuttingDown] = []
+
+    def goes_on() -> None:
+        stop_keepers()
+        until = time.monotonic() + 20
+        try:
+            while time.monotonic() < until:
+                time.sleep(0.01)
+        except ShuttingDown as error:
+            told.append(error)
+            raise
+
+    enqueue(of_kind(is_async, goes_on), [{}, {}], name="it")
+    jobs.tick()
+    assert [str(each) for each in told] == ["the worker was told to stop"]
+    assert holders(db) == [GIVEN_BACK] * 2
 
 
 @on_sqlite
