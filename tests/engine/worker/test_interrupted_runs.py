@@ -181,6 +181,11 @@ def test_handler_that_nothing_ends_is_warned_of_once_where_its_process_is_not_ou
         looks.append("does not end" in caplog.text)
         return None
 
+    def is_done_soon() -> None:
+        until = time.monotonic() + 20
+        while len(looks) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+
     def goes_on() -> None:
         until = time.monotonic() + 20
         while looks.count(True) < 3 and time.monotonic() < until:
@@ -190,6 +195,10 @@ def test_handler_that_nothing_ends_is_warned_of_once_where_its_process_is_not_ou
     monkeypatch.setattr(monitor, "UNWIND", 0.0)
     monkeypatch.setattr(RunMonitor, "stuck", noted)
     object.__setattr__(state.settings, "shutdown_grace", 0.0)
+    enqueue(is_done_soon)
+    jobs.tick()
+    assert len(looks) >= 2
+    assert not any(looks)
     enqueue(goes_on, timeout=0.1)
     jobs.tick()
     assert caplog.text.count("does not end") == 1
