@@ -73,15 +73,16 @@ class Keeper(threading.Thread):
         self._monitor = RunMonitor(runner, options.may_kill)
         self._precedence = context.precedence
         self._announcer = Announcer(state.app, options.news, self._precedence, context.pings)
-        self._books = options.books or KeeperConnection(state, self._precedence)
-        self._pace = Pace(listener, asks_server=not self._books.dialect.one_writer)
-        self._output = OutputWriter(self._books, state.settings.lease)
-        self._claims = WorkerClaims(self._books, state, options)
+        self._connection = options.books or KeeperConnection(state, self._precedence)
+        self._pace = Pace(listener, asks_server=not self._connection.dialect.one_writer)
+        self._output = OutputWriter(self._connection, state.settings.lease)
+        self._claims = WorkerClaims(self._connection, state, options)
         self._admission = Admission(state, runner.side_by_side)
         self._claimed = 0
         self._began = time.monotonic()
         self._has_asked = False
         self._others_claimed = options.queue_look.just_claimed
+        self._nothing_comes = False
         self._trouble = Outage()
         self._iteration_began = 0.0
         self._batches = Throttle()
@@ -132,25 +133,12 @@ class Keeper(threading.Thread):
             self._claims.lost.give_back(now=True)
         finally:
             if self._options.books is None:
-                self._books.close()
+                self._connection.close()
 
     def _finished(self) -> bool:
         if not self._held_runs.empty or self._claims.lost.unknown:
             return False
-        if self._closed():
-            return True
-        comes = self._claims.starts.next_at < self._options.until
-        if not self._pace.exhausted or self._options.resident or comes:
-            return False
-        before = self._others_claimed
-        try:
-            self._others_claimed = self._claims.may_come_back()
-        except DatabaseTrouble as trouble:
-            self._endure(trouble)
-            return False
-        if before and not self._others_claimed:
-            self._pace.look_again()  # It may have come back between our claim and this look.
-        return not (before or self._others_claimed)
+        return self._nothing_comes or self._closed()
 
     def _closed(self) -> bool:
         """Whether nothing more is to be claimed."""
@@ -248,7 +236,7 @@ class Keeper(threading.Thread):
         at_work, requests, now = self._runner.at_work, self._held_runs.requests, time.monotonic()
         long = [working.run for working in at_work if now - working.since > LONG]
         for run in (*long, *(request.run for request in requests)):
-            run.write_progress(partial(write_progress, self._books))
+            run.write_progress(partial(write_progress, self._connection))
         for request in requests:
             self._output.note(request.run)
             if request.heartbeat:
@@ -285,7 +273,7 @@ class Keeper(threading.Thread):
             return
         self._batches.block_for(BATCHES_EVERY)
         try:
-            ended = end_batches(self._books, self._announcer.tell, batches, STOP_FOR)
+            ended = end_batches(self._connection, self._announcer.tell, batches, STOP_FOR)
         except DatabaseTrouble as trouble:
             self._endure(trouble)
             return
@@ -314,7 +302,7 @@ class Keeper(threading.Thread):
         afterwards, in which we renew the leases.
         """
         too_long = self._trouble.seconds > self._state.settings.lease
-        alone = self._books.dialect.one_writer and bool(self._runner.at_work)
+        alone = self._connection.dialect.one_writer and bool(self._runner.at_work)
         if not trouble.transient or (too_long and not alone):
             raise trouble
         locked = is_locked(trouble)
@@ -332,6 +320,7 @@ class Keeper(threading.Thread):
             self._claims.lost.give_back()
             if self._claims.turns.pend:
                 self._claims.turns.give()
+            self._nothing_comes = self._looked_in_vain()
             if answered and not self._held_runs.outcomes and not self._claims.lost.unknown:
                 self._trouble.over("The database")
         except DatabaseTrouble as trouble:
@@ -341,6 +330,17 @@ class Keeper(threading.Thread):
         stuck = self._monitor.stuck()
         if stuck is not None:
             self._end_process(stuck)
+
+    def _looked_in_vain(self) -> bool:
+        """Return whether a tick has claimed all that comes: no other worker gives a run back."""
+        waits = self._options.resident or self._claims.starts.next_at < self._options.until
+        done = self._held_runs.empty and self._pace.exhausted and not self._closed()
+        if waits or not done:
+            return False
+        before, self._others_claimed = self._others_claimed, self._claims.may_come_back()
+        if before and not self._others_claimed:
+            self._pace.look_again()  # It may have come back between our claim and this look.
+        return not (before or self._others_claimed)
 
     def _release_waiting(self) -> None:
         """Release what waits behind the run at work, attempts not counted."""
@@ -352,13 +352,13 @@ class Keeper(threading.Thread):
         :returns: whether the database was asked, and answered.
         """
         sent = time.monotonic()
-        renewal = self._monitor.renew_or_watch(self._books, self._held_runs.held)
+        renewal = self._monitor.renew_or_watch(self._connection, self._held_runs.held)
         if renewal is None:
             return False
         if renewal.is_heartbeat:
             self._held_runs.renewed(renewal.held - renewal.locked, sent)
             if self._options.tick_id is not None:
-                ticks.seen(self._books, self._options.tick_id)
+                ticks.seen(self._connection, self._options.tick_id)
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)
