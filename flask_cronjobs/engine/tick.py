@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import signals
-from ..db.connection import Bookkeeping, refuse_shared
+from ..db.connection import Bookkeeping
 from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
+from ..db.shared_connection import refuse_shared
 from ..errors import DatabaseTrouble
 from ..jobs import orders, pruning, rates, ticks
 from ..jobs.batches.ending import end_batches, telling

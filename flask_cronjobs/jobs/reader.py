@@ -35,10 +35,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..db.connection import borrowed, is_shared
 from ..db.dialect import Dialect, dialect_of, load_odd_values
 from ..db.engines import without_echo
 from ..db.errors import explain
+from ..db.shared_connection import borrowed, is_shared
 from ..models import JobRun
 from ..types import stored_time
 from .humanize import plural

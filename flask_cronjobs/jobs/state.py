@@ -116,7 +116,8 @@ class State:
         :param guard: as of `Bookkeeping`.
         """
         # Here, since an app imports this module at its start.
-        from ..db.connection import Bookkeeping, SharedBookkeeping, is_shared
+        from ..db.connection import Bookkeeping
+        from ..db.shared_connection import SharedBookkeeping, is_shared
 
         database = self.database
         if is_shared(database):

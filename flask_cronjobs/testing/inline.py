@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, select
 
-from ..db.connection import SharedBookkeeping
+from ..db.shared_connection import SharedBookkeeping
 from ..engine.worker.claims import WorkerClaims
 from ..engine.worker.context import RunnerContext
 from ..engine.worker.held_runs import Leases, ProgressRequest

@@ -16,9 +16,10 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, make_ur
 from sqlalchemy.exc import DBAPIError
 
 from flask_cronjobs.db import connection as connection_module
-from flask_cronjobs.db.connection import Bookkeeping, SharedBookkeeping
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import dialect_of
+from flask_cronjobs.db.shared_connection import SharedBookkeeping
 from flask_cronjobs.errors import CronJobsError, DatabaseTrouble, SetupError
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit, in_threads
