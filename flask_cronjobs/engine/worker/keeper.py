@@ -79,6 +79,7 @@ class Keeper(threading.Thread):
         self._claims = WorkerClaims(self._connection, state, options)
         self._admission = Admission(state, runner.side_by_side)
         self._claimed = 0
+        self._most = float("inf") if options.max_runs is None else options.max_runs
         self._began = time.monotonic()
         self._has_asked = False
         self._others_claimed = options.queue_look.just_claimed
@@ -142,13 +143,12 @@ class Keeper(threading.Thread):
 
     def _closed(self) -> bool:
         """Whether nothing more is to be claimed."""
-        most = self._options.max_runs
         return (
             self.stopping
             or self._runner.left
             # A tick on a busy host may have used its budget up before: it claims once all the same.
             or (self._has_asked and time.monotonic() >= self._options.until)
-            or (most is not None and self._claimed >= most)
+            or self._claimed >= self._most
             or self._reached_limit() is not None
         )
 
@@ -185,10 +185,7 @@ class Keeper(threading.Thread):
         if self._closed() or self._pace.rests or self._announcer.behind:
             return NOTHING
         wanted = self._admission.wanted(self._held_runs, busy=self._runner_is_long())
-        most = self._options.max_runs
-        if most is not None and wanted.limit > most - self._claimed:
-            return wanted._replace(limit=most - self._claimed)
-        return wanted
+        return wanted._replace(limit=int(min(wanted.limit, self._most - self._claimed)))
 
     def _runner_is_long(self) -> bool:
         """Whether nothing that waits could begin for long."""
