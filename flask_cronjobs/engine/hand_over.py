@@ -187,8 +187,7 @@ class _Queue:
         self.retry: Throttle = Throttle()
         self._executor = executor
         self._until = options.until
-        self._limit = state.settings.handed_limit
-        self._pace = PACE_LEASES * state.settings.lease
+        self._settings = state.settings
         self._fitting = 0
         self._counted = Throttle()
         self._books = books
@@ -218,7 +217,7 @@ class _Queue:
                 "its broker holds %d messages; %d fit (CRONJOBS_HANDED_LIMIT is %d). If that stays "
                 "so, its workers do not work, or are too few: ask flask jobs admin doctor.",
                 *(self.name, time.monotonic() - self._quiet_since, handed),
-                *(self._executor.name, in_broker, self._fitting, self._limit),
+                *(self._executor.name, in_broker, self._fitting, self._settings.handed_limit),
             )
         self._full, self._handed_on, self._quiet_since = None, False, time.monotonic()
 
@@ -267,8 +266,8 @@ class _Queue:
         """Return how many runs may wait in the broker."""
         if self._counted.ready():
             self._counted.block_for(COUNT_EVERY)
-            ended = ended_since(self._books, self.name, self._pace)
-            self._fitting = min(self._limit, FEW + ended)
+            ended = ended_since(self._books, self.name, PACE_LEASES * self._settings.lease)
+            self._fitting = min(self._settings.handed_limit, FEW + ended)
         return self._fitting
 
     def _send(self, claims: Sequence[Claim]) -> bool:

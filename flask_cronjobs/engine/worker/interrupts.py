@@ -31,7 +31,8 @@ from .held_runs import Leases
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25
-#: How soon an interruption is raised that would have hit a finalizer, in seconds.
+#: How soon an interruption is raised that would have hit a finalizer, in seconds. Raised there, it
+#: would be ignored.
 RAISE_AGAIN_AFTER = 0.005
 #: After a handler that was shorter than this, in seconds, the timer goes on running for the next.
 SHORT = 0.001
@@ -264,7 +265,7 @@ class HandlerInterrupter:
             self._pending = True
             return False
         if _is_cleaning_up(frame):
-            self._raise_again()
+            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
             return False
         return True
 
@@ -276,7 +277,7 @@ class HandlerInterrupter:
             self._receiver.raise_later_again(error)
         elif armed is not None and interrupts:
             self.requested[armed.identity] = error
-            self._raise_again()
+            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
         else:
             self._previous_hook(unraisable)
 
@@ -297,10 +298,6 @@ class HandlerInterrupter:
     def _due(self, claim: Claim) -> float:
         """Return when *claim*'s handler is to be interrupted: at its timeout or its lease's end."""
         return self._deadline if self._lease_ended else min(self._deadline, self._leases.end(claim))
-
-    def _raise_again(self) -> None:
-        """Let the signal come soon. Raised at once, the interruption would be ignored."""
-        self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
 
     def _raise_requested(self, claim: Claim) -> None:
         requested = self.requested.pop(claim.identity, None)
