@@ -35,7 +35,7 @@ def test_snoozed_run_waits_with_all_its_attempts_and_commands_say_why(
     assert run.finished_at is run.failed_at is run.locked_by is None
     assert db.session.scalars(select(JobFailure)).all() == []
     shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)]).output
-    assert "snoozed          1 time" in shown
+    assert "snoozed       1 time" in shown
     assert "the shop is closed" in shown
 
 
