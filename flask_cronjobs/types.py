@@ -168,14 +168,6 @@ def handed_to(token: str | None) -> str | None:
     return token.removeprefix(HANDED).partition(":")[0]
 
 
-def is_handed_by(token: str, database: str) -> bool:
-    """Return whether *token* is of a run that was handed on from the *database* of a fingerprint.
-
-    No other token is ever traded: that of a run at work may be seen by others.
-    """
-    return token.startswith(HANDED) and token.split(":")[2:3] == [database]
-
-
 def without_secret(token: str | None) -> str | None:
     """Return *token*, or a worker's name, without its random part: what others may see of it."""
     if not isinstance(token, str):

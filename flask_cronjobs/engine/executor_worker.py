@@ -12,7 +12,7 @@ from ..jobs.runs.claim import release_token
 from ..jobs.runs.leases import database_fingerprint, refuse
 from ..jobs.state import State, Throttle, state_of
 from ..log import logger, worker_name
-from ..types import is_handed_by
+from ..types import HANDED
 from .worker.options import KeeperConnection, WorkOptions
 from .worker.worker import work
 
@@ -34,7 +34,7 @@ def perform_handed(
     state = state_of() if state is None else state
     _forget_connections(state)
     books = _kept(state)
-    if not is_handed_by(token, books.database):
+    if not _is_handed_by(token, books.database):
         _say_refused(run_id)
         return None
     options = WorkOptions(
@@ -107,3 +107,11 @@ def _forget_connections(state: State) -> None:
     if _forgotten_in.get(state, state.pid) != pid:
         _forgotten_in[state] = pid
         state.forget_connections()
+
+
+def _is_handed_by(token: str, database: str) -> bool:
+    """Return whether *token* is of a run that was handed on from the *database* of a fingerprint.
+
+    No other token is ever traded: that of a run at work may be seen by others.
+    """
+    return token.startswith(HANDED) and token.split(":")[2:3] == [database]

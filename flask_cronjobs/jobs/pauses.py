@@ -65,5 +65,6 @@ def ours(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
 
 
 def is_declared(reader: Reader, task: str) -> bool:
+    """Return whether this code declares *task*, or no task at all."""
     tasks = reader.state.registry.tasks
     return not tasks or task in tasks

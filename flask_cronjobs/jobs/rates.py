@@ -39,7 +39,7 @@ _READY = 400
 _BEYOND = 20
 _GROUP = ("rate_key", "job_type", "queue", "priority")
 #: A group, by the values of its columns.
-Group: TypeAlias = "Mapping[str, Any]"
+Group: TypeAlias = Mapping[str, Any]
 BEFORE_ALL: Group = {"rate_key": "", "job_type": "", "queue": "", "priority": -(2**31)}
 
 
