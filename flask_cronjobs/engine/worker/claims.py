@@ -83,11 +83,15 @@ class LostOutcomes:
 
     def look_up(self, outcomes: Iterable[Outcome]) -> Answer:
         """Return which of *outcomes* were recorded."""
+        if not self._unconfirmed:  # As nearly always: nothing is paid for each outcome.
+            return Answer()
         asked = [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
         return already_recorded(self._books, asked) if asked else Answer()
 
     def look_up_missing(self, outcomes: Iterable[Outcome], answer: Answer) -> Answer:
         """Return which were, of those that *answer* lacks; then none is unconfirmed any more."""
+        if not self._unconfirmed:
+            return Answer()
         answered = [outcome for outcome in outcomes if outcome.id not in answer.locked]
         found = self.look_up([each for each in answered if each.id not in answer.recorded])
         self._unconfirmed -= {outcome.identity for outcome in answered}
