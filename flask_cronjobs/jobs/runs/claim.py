@@ -244,20 +244,23 @@ _CLAIMED_UNDER = text(f"""
 def _restore_keys(d: Dialect) -> TextClause:
     """Return the statement that gives runs their keys back that were claimed and did not begin.
 
-    Not if another run has the key by now; and of several that want it back, the last gets it.
+    Not if an attempt that did not count came to a step before, as one does that sleeps; nor if
+    another run has the key by now. Of several that want it back, the last gets it.
     """
     ids = "SELECT id FROM given"
     # LIMIT keeps PostgreSQL from a join with all keys: it looks up one for each run.
     waits = f"{RUNNABLE} AND unique_while = 'waiting' AND started_at IS NOT NULL"
-    never_begun = f"{waits} AND attempts = 0 AND snoozes = 0"
+    step = "SELECT id FROM job_steps WHERE run_id = {0}.id AND attempt IS NOT NULL LIMIT 1"
+    never_begun = f"{waits} AND attempts = 0 AND snoozes = 0 AND ({step}) IS NULL"
     free = f"""
-        SELECT id FROM job_runs r WHERE {d.any_of("id", ids)} AND {never_begun}
+        SELECT id FROM job_runs r WHERE {d.any_of("id", ids)} AND {never_begun.format("r")}
             AND (
                 SELECT id FROM job_runs
                 WHERE idempotency_key = r.idempotency_key AND {HOLDS_KEY} LIMIT 1
             ) IS NULL AND (
-                SELECT id FROM job_runs WHERE {d.any_of("id", ids)} AND {never_begun}
-                    AND idempotency_key = r.idempotency_key AND id > r.id LIMIT 1
+                SELECT o.id FROM job_runs o WHERE {d.any_of("o.id", ids)}
+                    AND {never_begun.format("o")}
+                    AND o.idempotency_key = r.idempotency_key AND o.id > r.id LIMIT 1
             ) IS NULL {d.skip_locked_of("r")}
     """
     return text(f"""

@@ -211,3 +211,16 @@ class TestKeyOfARunThatWasClaimedAndGivenBack:
         assert kit.finish(again, "snoozed")
         assert kit.finish(kit.claim_one(), "released")
         assert kit.row(first).started_at is not None
+
+    def test_one_that_has_come_to_a_step_does_not_need_it(self, kit: Kit) -> None:
+        """It sleeps there, say: its payload must not be replaced between two steps."""
+        first = kit.run(**self.KEY)
+        step = "INSERT INTO job_steps (run_id, name, kind, attempt) VALUES (:id, 'nap', :kind, :at)"
+        kit.sql(step.replace("nap", "signal"), id=first, kind="wait", at=None)
+        assert kit.finish(kit.claim_one(), "released")
+        assert kit.row(first).started_at is None
+        claim = kit.claim_one()
+        kit.sql(step, id=first, kind="sleep", at=1)
+        assert kit.finish(claim, "released", seconds=0.1)
+        assert kit.finish(kit.claim_one(), "released")
+        assert kit.row(first).started_at is not None
