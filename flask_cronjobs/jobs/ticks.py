@@ -26,6 +26,7 @@ from ..db.dialect import Dialect
 from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
 from ..types import TickReport, stored_time, time_or_none
 from .definitions.rows import undeclared
+from .history import GRACE, HOUR
 
 if TYPE_CHECKING:
     from .reader import Page, Source
@@ -254,10 +255,12 @@ def is_ahead(d: Dialect) -> str:
 
 
 def put_right(connection: Connection, d: Dialect) -> None:
-    """Let ticks from the future have begun now, and definitions go on; forget hours to come.
+    """Let ticks from the future have begun now, and definitions and rate keys go on.
 
-    They go on from the last tick before, so that no slot since then is lost. None is recorded a
-    second time, since `uq_job_runs_slot` refuses its row.
+    Definitions go on from the last tick before, so that no slot since then is lost. None is
+    recorded a second time, since `uq_job_runs_slot` refuses its row. Hours that are not over are
+    forgotten. So is for how long a handler held a rate key back: nothing tells that from starts
+    that were taken ahead of time.
     """
     future = d.later(str(AHEAD))
     last = f"""
@@ -276,7 +279,11 @@ def put_right(connection: Connection, d: Dialect) -> None:
             finished_at = CASE WHEN finished_at IS NOT NULL THEN {d.now} END
         WHERE started_at > {future}
         """,
-        f"DELETE FROM job_hours WHERE hour > {d.now}",
+        f"DELETE FROM job_hours WHERE hour > {d.later(str(-(HOUR + GRACE).total_seconds()))}",
+        f"""
+        UPDATE job_rates SET tat = {d.later("period * burst")}
+        WHERE tat > {d.later(f"period * burst + {AHEAD}")}
+        """,
     ):
         connection.execute(text(statement))
 
