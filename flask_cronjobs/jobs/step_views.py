@@ -124,9 +124,10 @@ def go_on_from(state: State, run_id: int, name: str, actor: str = DEFAULT_ACTOR)
     return SentBack(action.one(state, run_id, actor), tuple(again))
 
 
+# Behind a signal to which the run has not come yet, there is none.
 _REMOVE = text("""
     DELETE FROM job_steps WHERE run_id = :id AND (name = :name OR (
-        id > (SELECT id FROM job_steps WHERE run_id = :id AND name = :name)
+        id > (SELECT id FROM job_steps WHERE run_id = :id AND name = :name AND attempt IS NOT NULL)
         AND (kind = 'wait' AND result IS NOT NULL) IS NOT TRUE
     )) RETURNING id, name
 """)

@@ -137,13 +137,14 @@ def run_with(connection: Connection, run: int | str) -> int | None:
 
 
 def _step_row(row: Any) -> StepRow:
-    finished = row.finished_at is not None
+    # Where the signal was there first, the wait is yet to be given its place among the steps.
+    finished = row.finished_at is not None and row.attempt is not None
     return StepRow(row.name, row.kind, stored_json(row.result), row.chunks, finished, row.due_at)
 
 
 def _columns(d: Dialect) -> str:
     result = d.unparsed("job_steps.result")
-    return f"name, kind, {result} AS result, chunks, finished_at, due_at"
+    return f"name, kind, {result} AS result, chunks, attempt, finished_at, due_at"
 
 
 @lru_cache(maxsize=2)
@@ -164,12 +165,14 @@ def _write(d: Dialect) -> TextClause:
         "due_at": f"CASE WHEN {delay} IS NOT NULL THEN {d.clock_after(delay)} END",
         "finished_at": f"CASE WHEN {d.typed(':finished', 'boolean')} THEN {d.clock} END",
     }
-    # A wait's row may have come with its signal; then it keeps what that says.
+    # A wait's row may have come with its signal; then it keeps what that says, but its place among
+    # the steps is here.
     is_over = f"CASE WHEN job_steps.due_at <= {d.clock} THEN {d.clock} END"
     return text(f"""
     INSERT INTO job_steps ({", ".join(values)}) VALUES ({", ".join(values.values())})
     ON CONFLICT (run_id, name) DO UPDATE
-    SET attempt = excluded.attempt, worker = excluded.worker, chunks = excluded.chunks,
+    SET id = CASE WHEN job_steps.attempt IS NULL THEN excluded.id ELSE job_steps.id END,
+        attempt = excluded.attempt, worker = excluded.worker, chunks = excluded.chunks,
         result = COALESCE(excluded.result, job_steps.result),
         due_at = COALESCE(job_steps.due_at, excluded.due_at),
         finished_at = COALESCE(job_steps.finished_at, excluded.finished_at, {is_over})
