@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from flask import Flask
@@ -32,6 +34,8 @@ _LEASE = 60.0
 #: How far pruning may be behind without a warning, in seconds: one tick in twenty prunes.
 _UNPRUNED = 3600.0
 _TICKS = 100
+#: How many definitions with the same fault are named.
+_NAMED = 5
 
 
 def examine(state: State) -> tuple[Finding, ...]:
@@ -141,11 +145,22 @@ def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
     views = list(bare_definitions(reader))
     found = [each for view in views for each in (*_definition(view), *_overwritten(reader, view))]
     sound = f"{plural(len(views), 'definition')}, none broken"
-    yield from found or [Finding("definitions", "ok", sound)]
+    yield from _some_of_each(found) if found else [Finding("definitions", "ok", sound)]
     if verdict.word not in ("never", "late"):
         yield from _unrecorded(reader)
     yield from _same_name(reader)
     yield from _other_apps(reader, views)
+
+
+def _some_of_each(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield some findings of each kind, and how many more there are."""
+    kind = attrgetter("id", "level")
+    for (name, level), same in groupby(sorted(findings, key=kind), kind):
+        several = list(same)
+        yield from several[:_NAMED]
+        if more := several[_NAMED:]:
+            todo = "To list them: flask jobs admin definitions"
+            yield Finding(name, level, f"and {len(more):,} more", todo)
 
 
 def _unrecorded(reader: Reader) -> Iterator[Finding]:

@@ -191,6 +191,15 @@ def test_each_fault_is_found_by_its_id(state: State, rows: Rows) -> None:
     ]
 
 
+def test_some_of_many_definitions_with_a_fault_are_named(state: State, rows: Rows) -> None:
+    for number in range(7):
+        rows.definition(f"d{number}", schedule="61 * * * *", origin="database", job_type="gone")
+    for kind in ("broken-definition", "orphaned-definition"):
+        *_, last, more = [each.what for each in examine(state) if each.id == kind]
+        assert "'d4'" in last
+        assert more == "and 2 more"
+
+
 def test_an_app_that_declares_no_task_is_warned_of(state: State) -> None:
     finding = found(state)["tasks"]
     assert finding.level == "warning"

@@ -103,8 +103,9 @@ class BatchView:
             return None
         if self.finished_at is None:
             return "A member died, so what waits is cancelled."
-        cancelled = plural(self.counts.cancelled, "other")
-        return f"A member died, so it was stopped: {cancelled} ended cancelled."
+        cancelled = self.counts.cancelled
+        what = f": {plural(cancelled, 'other')} ended cancelled" if cancelled else ""
+        return f"A member died, so it was stopped{what}."
 
 
 def batch_facts(batch: BatchView, now: datetime) -> list[Fact]:

@@ -101,6 +101,7 @@ def test_a_dead_member_that_is_a_batch_leads_to_that_batch(
             {"total": 4, "dead": 1, "cancelled": 3},
             "A member died, so it was stopped: 3 others ended cancelled.",
         ),
+        ("stop", {"total": 1, "dead": 1}, "A member died, so it was stopped."),
         ("stop", {"total": 1, "succeeded": 1}, None),
     ],
 )
