@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import pytest
 from click.testing import Result
@@ -19,15 +20,25 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
+Run: TypeAlias = Callable[..., Result]
+
+
+@pytest.fixture
+def run(app: Flask, jobs: CronJobs) -> Run:
+    """Calls ``flask jobs`` in this process."""
+    runner = app.test_cli_runner()
+    return lambda *args, **options: runner.invoke(args=["jobs", *map(str, args)], **options)
+
+
 class Admin:
     """Calls ``flask jobs admin`` in this process."""
 
-    def __init__(self, app: Flask) -> None:
-        self.runner = app.test_cli_runner()
+    def __init__(self, run: Run) -> None:
+        self.run = run
 
     def __call__(self, *args: object, **options: Any) -> Result:
         """What came of it."""
-        return self.runner.invoke(args=["jobs", "admin", *map(str, args)], **options)
+        return self.run("admin", *args, **options)
 
     def ok(self, *args: object, **options: Any) -> str:
         """The output of a command that does its work."""
@@ -47,6 +58,6 @@ class Admin:
 
 
 @pytest.fixture
-def admin(app: Flask, jobs: CronJobs) -> Admin:
+def admin(run: Run) -> Admin:
     """Calls ``flask jobs admin`` in this process."""
-    return Admin(app)
+    return Admin(run)

@@ -169,10 +169,10 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
     assert runner.invoke(args=["jobs", "admin", "init"]).output == "All tables exist.\n"
 
 
-def test_init_says_that_it_set_a_file_of_sqlite_to_wal(app: Flask, jobs: CronJobs) -> None:
+def test_init_says_that_it_set_a_file_of_sqlite_to_wal(admin: Admin) -> None:
     """The tables may be there: a migration has made them, and leaves the journal mode."""
     said = "All tables exist.\nSet SQLite's journal mode to WAL.\n"
-    assert Admin(app).ok("init") == said
+    assert admin.ok("init") == said
 
 
 # crontab

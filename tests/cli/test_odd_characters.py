@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
@@ -19,17 +17,12 @@ from flask_cronjobs.cli.maintenance import wake_texts
 from flask_cronjobs.log import log_run, logger
 from tests.rows import Rows, ago
 
+from .conftest import Run
+
 #: A line break that fakes a line, a color, a bell, and an override of the direction of writing.
 ODD = "odd\n\x1b[31mfake\x07\u202eline\u2066\x9b\u2028"
 FORBIDDEN = "\x1b\x07\u202e\u2066\x9b\r\u2028"
 SHELL = "$(touch x); 'y'"
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(app: Flask, jobs: CronJobs) -> Run:
-    return lambda *args: app.test_cli_runner().invoke(args=["jobs", *args])
 
 
 @pytest.fixture
