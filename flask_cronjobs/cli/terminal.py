@@ -259,13 +259,15 @@ class StatusLine:
     handlers and their programs print, they neither overwrite the line nor are overwritten. Each
     change is one write that leaves the cursor where it was.
 
-    :param stream: a terminal; the line stays hidden if it is none, or one that can do nothing.
+    :param stream: a terminal; the line stays hidden on one that can do nothing.
     :param lines: writes to that stream.
     """
 
     def __init__(self, stream: TextIO, lines: Lines) -> None:
         self._lines = lines
-        self._number = file_number(stream) if _is_able(stream) else None
+        # Windows and a dumb terminal know no region that scrolls.
+        is_able = os.name == "posix" and os.environ.get("TERM", "dumb") != "dumb"
+        self._number = file_number(stream) if is_able else None
         # Of the terminal, when the line was last drawn there.
         self._size: os.terminal_size | None = None
 
@@ -297,11 +299,6 @@ class StatusLine:
         if self._size is None:
             return ""
         return f"{_SAVE}\x1b[r{_RESTORE}{_in_row(self._size.lines, '')}"
-
-
-def _is_able(stream: TextIO) -> bool:
-    """Return whether *stream* is a terminal that knows a region that scrolls."""
-    return os.name == "posix" and stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _begin(size: os.terminal_size) -> str:

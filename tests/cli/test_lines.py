@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tty
 from collections.abc import Iterator
-from io import StringIO
 from typing import TextIO
 
 import pytest
@@ -40,23 +39,6 @@ def read(reader: int, size: int) -> bytes:
     while len(got) < size:
         got += os.read(reader, size - len(got))
     return got
-
-
-def test_all_lines_are_written_in_order(pipe: tuple[int, TextIO]) -> None:
-    reader, stream = pipe
-    lines = Lines(stream)
-    for number in range(1000):
-        lines.put(str(number))
-    assert lines.write(1.0)
-    assert os.read(reader, 65536).decode().split() == [str(number) for number in range(1000)]
-
-
-def test_a_stream_without_a_file_is_written_to() -> None:
-    stream = StringIO()
-    lines = Lines(stream)
-    lines.put("a")
-    assert lines.write(1.0)
-    assert stream.getvalue() == "a\n"
 
 
 def test_what_a_charset_lacks_is_written_all_the_same() -> None:

@@ -7,13 +7,11 @@ import shlex
 from datetime import datetime
 from typing import Any
 
-import click
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.models import JobHour
 from tests.rows import Rows, ago
 
@@ -79,20 +77,6 @@ def test_next_page_is_a_command_with_all_that_was_asked(
     assert [row[key] for row in rest[rows_of]] == [whole[2][key]]
     assert rest["before" if "Older" in line else "after"] is None
     assert f": flask jobs admin {name}" not in admin.ok(*args.split(), "--limit", "3")
-
-
-def test_each_list_can_be_wide_watched_and_of_some_fields() -> None:
-    context = click.Context(jobs_group)
-    admin = jobs_group.get_command(context, "admin")
-    assert isinstance(admin, click.Group)
-    lists = {
-        name: {option for each in command.params for option in each.opts}
-        for name, command in admin.commands.items()
-        if any(each.name == "watch" for each in command.params)
-    }
-    assert len(lists) == 13
-    for name, options in lists.items():
-        assert {"--json", "--wide", "--watch", "--timezone"} <= options, name
 
 
 def test_a_list_of_one_page_says_how_many_there_are(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,15 +17,14 @@ import pytest
 
 from flask_cronjobs import CronJobsError
 from flask_cronjobs.cli import output as watch_module
-from flask_cronjobs.cli.group import this_command
 from flask_cronjobs.cli.output import Answer
+from flask_cronjobs.cli.terminal import text_width
 from tests.cli.terminal import PATIENCE, ROOT, Terminal
 from tests.process.support import wait_until
 from tests.rows import Rows
 
-from .conftest import Admin
-
 APP = """
+import logging
 import os
 import subprocess
 import sys
@@ -39,6 +39,7 @@ app = Flask(__name__)
 app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["URL"]
 SQLAlchemy(app)
 jobs = CronJobs(app)
+standard = sys.stdout
 
 
 @jobs.task(schedule="0 7 1 1 *")
@@ -62,6 +63,15 @@ def export():
 @jobs.task(retry=False)
 def broken():
     raise ValueError("no such thing")
+
+
+@jobs.task
+def talk():
+    logging.basicConfig(stream=standard, level=logging.INFO)
+    print("printed")
+    standard.write("buffered")
+    subprocess.run(["echo", "by a command"], check=True)
+    logging.info("logged")
 """
 SAID = [*(f"printed {number}" for number in range(30)), "by a program"]
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
@@ -81,11 +91,13 @@ class Place:
         """Insert a run of *task* that is due, which dies if its first attempt fails."""
         self.rows.run(job_type=task, max_attempts=1)
 
-    def start(self, *args: str, stdout: IO[str] | int) -> subprocess.Popen[str]:
+    def start(
+        self, *args: str, stdout: IO[str] | int, stderr: int | None = None
+    ) -> subprocess.Popen[str]:
         """Start ``flask jobs`` with its standard output somewhere."""
         return subprocess.Popen(
             [sys.executable, "-m", "flask", "jobs", *args], cwd=self.folder, text=True,
-            stdout=stdout, env={**os.environ, **self.env, "PYTHONPATH": str(ROOT)},
+            stdout=stdout, stderr=stderr, env={**os.environ, **self.env, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
 
     def output(self, *args: str) -> str:
@@ -93,9 +105,9 @@ class Place:
         output, _ = self.start(*args, stdout=subprocess.PIPE).communicate(timeout=PATIENCE)
         return output
 
-    def on_terminal(self, *args: str, **env: str) -> Terminal:
+    def on_terminal(self, *args: str, size: tuple[int, int] = (24, 80), **env: str) -> Terminal:
         """Run ``flask jobs`` on a terminal."""
-        terminal = Terminal("jobs", *args, env={**self.env, **env}, cwd=self.folder)
+        terminal = Terminal("jobs", *args, env={**self.env, **env}, cwd=self.folder, size=size)
         return self.started.enter_context(terminal)
 
     def allow(self, what: str) -> None:
@@ -206,42 +218,57 @@ def test_work_has_the_time_of_each_line_in_a_pipe(place: Place) -> None:
     assert (rest, process.returncode) == ("", 0)
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.slow
+def test_json_stays_one_object_whatever_handlers_print(place: Place, workers: str) -> None:
+    place.enqueue("talk")
+    args = ("tick", "--json", "--workers", workers)
+    process = place.start(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert json.loads(output)["tick"]["succeeded"] == 1
+    for said in ("printed", "buffered", "by a command", "logged"):
+        assert said in errors
+
+
+def test_a_list_fits_the_terminal(place: Place) -> None:
+    name = "漢字の名前" * 12
+    place.rows.run(job_type=name)
+
+    def listed(*args: str) -> list[str]:
+        terminal = place.on_terminal("admin", "list", *args, size=(24, 60))
+        assert terminal.end() == 0, terminal.output
+        return terminal.lines
+
+    header, line = listed()
+    assert header.split() == ["ID", "STATUS", "TASK", "WHEN", "ERROR"]
+    assert text_width(line) <= 60
+    (when,) = re.findall(r"just now|\d+ s ago", line)
+    assert text_width(line.partition(when)[0]) == header.index("WHEN")
+    assert "…" in line
+    _, whole = listed("--wide")
+    assert name in whole
+
+
 # --watch: the whole screen, again and again, until Ctrl-C
 
 
 def test_list_is_renewed_until_ctrl_c(place: Place, rows: Rows) -> None:
     rows.run("dead", job_type="first")
-    with Terminal(
-        *("--app", "app", "jobs", "admin", "list", "--watch"),
-        env=place.env, cwd=place.folder, size=(8, 80),
-    ) as terminal:  # fmt: skip
-        terminal.wait_for(lambda output: "first" in output)
-        for number in range(12):
-            rows.run("dead", job_type=f"later-{number}")
-        terminal.wait_for(lambda output: "later-11" in output)
-        terminal.read(1)
-        shown = [row.rstrip() for row in terminal.screen.rows]
-        assert shown[0].endswith("  every 2 s: python -m flask --app app jobs admin list")
-        assert shown[2].startswith("ID ")
-        assert "later-11" in shown[3]
-        assert "later-8" in shown[6], "as many lines as there is room for"
-        terminal.process.send_signal(signal.SIGINT)
-        assert terminal.end() == 0
-        assert terminal.output.endswith("\x1b[?1049l"), "back to the screen as it was"
-        assert "Aborted" not in terminal.output
-
-
-def test_the_head_of_the_screen_is_the_command_as_it_was_typed(
-    monkeypatch: pytest.MonkeyPatch, admin: Admin
-) -> None:
-    shown: list[str] = []
-
-    def repeat(*_: object) -> None:
-        shown.append(this_command(watch=None))
-
-    monkeypatch.setattr(watch_module, "repeat", repeat)
-    admin("batches", "a key", "--limit", "3", "--watch")
-    assert shown == ["flask jobs admin batches 'a key' --limit 3"]
+    terminal = place.on_terminal("admin", "list", "--watch", size=(8, 80))
+    terminal.wait_for(lambda output: "first" in output)
+    for number in range(12):
+        rows.run("dead", job_type=f"later-{number}")
+    terminal.wait_for(lambda output: "later-11" in output)
+    terminal.read(1)
+    shown = [row.rstrip() for row in terminal.screen.rows]
+    assert shown[0].endswith("  every 2 s: python -m flask jobs admin list")
+    assert shown[2].startswith("ID ")
+    assert "later-11" in shown[3]
+    assert "later-8" in shown[6], "as many lines as there is room for"
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 0
+    assert terminal.output.endswith("\x1b[?1049l"), "back to the screen as it was"
+    assert "Aborted" not in terminal.output
 
 
 def test_trouble_is_shown_and_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:

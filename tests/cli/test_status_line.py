@@ -69,15 +69,6 @@ def test_line_vanishes(show: Show, last: str | None, size: tuple[int, int]) -> N
     assert (screen.margins, screen.lines) == ((0, 7), [""])
 
 
-def test_a_stream_that_is_no_terminal_gets_nothing() -> None:
-    stream = StringIO()
-    line = StatusLine(stream, Lines(stream))
-    for text in ("shown", None):
-        line.show(text)
-    assert not line.enabled
-    assert stream.getvalue() == ""
-
-
 def test_line_names_runs_with_age_attempt_and_progress() -> None:
     runs = [
         RunAtWork(7, "mail", 2, 4.9, None, None),

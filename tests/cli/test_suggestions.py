@@ -83,16 +83,6 @@ def test_options_of_flask_are_kept(flask: Call, rows: Rows, options: list[str]) 
     assert f"{shlex.join(expected)} effects" in flask(*options, "jobs", "admin").output
 
 
-def test_tick_without_tables_says_what_to_run_for_the_same_app(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    CronJobs(app)
-    args = ["--app", "shop", "jobs", "tick"]
-    monkeypatch.setattr(sys, "argv", ["flask", *args])
-    result = CliRunner().invoke(FlaskGroup(create_app=lambda: app), args, prog_name="flask")
-    assert "Run: flask --app shop jobs admin init" in result.output
-
-
 @pytest.mark.parametrize(
     ("program", "called"), [("python -m flask", "python -m flask"), ("shop.py", "python shop.py")]
 )

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 
 from flask_cronjobs.cli import output
 from flask_cronjobs.cli.output import table
 from flask_cronjobs.cli.terminal import cut_to_width, text_width
-from tests.cli.terminal import Terminal
 
 WIDE = ["ascii", "漢字の名前", "e\u0301te\u0301", "한국어", "📦 parcel", "❤\ufe0f", "\uff46"]
-APP = """
-from flask import Flask
-from flask_cronjobs import CronJobs
-from flask_sqlalchemy import SQLAlchemy
-
-app = Flask(__name__)
-app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite:///x.sqlite"
-SQLAlchemy(app)
-jobs = CronJobs(app)
-
-
-@jobs.task(name="漢字の名前" * 12)
-def one(): ...
-"""
 
 
 @pytest.mark.parametrize(
@@ -118,23 +101,3 @@ def test_columns_are_left_out_where_there_is_no_room(
         *(["i", "b", "c", "d"], ["i", "b", "c", "d"], ["i", "b", "c"]),
         *(["i", "c"], ["c"]),
     ]
-
-
-def test_a_list_fits_the_terminal(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(APP)
-
-    def admin(*args: str) -> list[str]:
-        terminal = Terminal("jobs", "admin", *args, env={}, cwd=tmp_path, size=(24, 60))
-        assert terminal.end() == 0, terminal.output
-        return terminal.lines
-
-    admin("init")
-    admin("run", "漢字の名前" * 12)
-    header, line = admin("list")
-    assert header.split() == ["ID", "STATUS", "TASK", "WHEN", "ERROR"]
-    assert text_width(line) <= 60
-    (when,) = re.findall(r"just now|\d+ s ago", line)
-    assert text_width(line.partition(when)[0]) == header.index("WHEN")
-    assert "…" in line
-    _, whole = admin("list", "--wide")
-    assert "漢字の名前" * 12 in whole

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,33 +23,6 @@ from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 from flask_cronjobs.types import TickReport
 from tests.marks import on_postgresql
 from tests.rows import Rows, ago
-
-ROOT = Path(__file__).parents[2]
-TALKATIVE = """
-import logging
-import os
-import subprocess
-import sys
-
-from flask import Flask
-from flask_cronjobs import CronJobs
-from flask_sqlalchemy import SQLAlchemy
-
-app = Flask(__name__)
-app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["URL"]
-SQLAlchemy(app)
-jobs = CronJobs(app)
-standard = sys.stdout
-logging.basicConfig(stream=standard, level=logging.INFO)
-
-
-@jobs.task
-def talk():
-    print("printed")
-    standard.write("buffered")
-    subprocess.run(["echo", "by a command"], check=True)
-    logging.info("logged")
-"""
 
 
 class Tick:
@@ -119,27 +88,6 @@ class TestOutput:
         assert (told["tick"]["succeeded"], told["slots"]) == (1, [])
         (run,) = told["runs"]
         assert (run["task"], run["outcome"], run["attempt"]) == ("hello", "succeeded", 1)
-
-    @pytest.mark.parametrize("workers", ["1", "2"])
-    @pytest.mark.slow
-    def test_json_stays_one_object_whatever_handlers_print(
-        self, tmp_path: Path, database_url: str, workers: str
-    ) -> None:
-        (tmp_path / "app.py").write_text(TALKATIVE)
-
-        def flask(*args: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "flask", "jobs", *args]
-            env = {**os.environ, "URL": database_url, "PYTHONPATH": str(ROOT)}
-            return subprocess.run(
-                command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True
-            )
-
-        flask("admin", "init")
-        flask("admin", "run", "talk")
-        done = flask("tick", "--json", "--workers", workers)
-        assert json.loads(done.stdout)["tick"]["succeeded"] == 1
-        for said in ("printed", "buffered", "by a command", "logged"):
-            assert said in done.stderr
 
     def test_skipped_slots_are_lines(self, tick: Tick) -> None:
         tick.jobs.task(name="minutely", schedule="* * * * *")(lambda: None)
@@ -288,21 +236,6 @@ class TestCost:
             tick.jobs.tick()
         work = [statement for statement in sent if not statement.startswith("PRAGMA")]
         assert len(work) == 4, "\n".join(work)
-
-    def test_tick_leaves_no_connection_open(self, tick: Tick) -> None:
-        tick.enqueue(3)
-        with tick.app.app_context():
-            engine = tick.db.engine
-            opened: list[object] = []
-            closed: list[object] = []
-            event.listen(engine, "connect", lambda raw, record: opened.append(raw))
-            for name in ("close", "close_detached"):
-                event.listen(engine, name, lambda raw, *record: closed.append(raw))
-            tick.jobs.tick()
-            tick.db.session.remove()
-            engine.dispose()
-        assert opened
-        assert [raw for raw in opened if raw not in closed] == []
 
 
 class TestRetention:
