@@ -170,15 +170,13 @@ def _option(each: Filter, multiple: bool) -> Callable[[F], F]:
 def filtered(command: F, several: bool = False) -> F:
     """Add the options of a filter to *command*, which gets ``which``, a `RunFilter`.
 
-    :param several: let it get ``statuses``, too, if more than one is given.
+    :param several: let several statuses be given.
     """
 
     @wraps(command)
     def call(*args: Any, **kwargs: Any) -> Any:
         if several:
-            given = kwargs["status"]
-            kwargs["statuses"] = given if len(given) > 1 else ()
-            kwargs["status"] = given[0] if len(given) == 1 else None
+            kwargs["statuses"] = kwargs.pop("status")
         names = RunFilter.__dataclass_fields__.keys() & kwargs.keys()
         which = RunFilter(**{name: kwargs.pop(name) for name in names})
         return command(*args, which=which, **kwargs)

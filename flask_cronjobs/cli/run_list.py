@@ -24,7 +24,7 @@ from ..jobs.runs.wait_reasons import Wait
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView
 from ..text import cut, printable
-from ..types import JSON, TERMINAL, Status
+from ..types import JSON, TERMINAL
 from .group import as_called, command, said
 from .output import (
     Answer,
@@ -63,17 +63,15 @@ _LONGEST_JSON = 20_000
     most=500,
 )
 @partial(filtered, several=True)
-def show_list(
-    which: RunFilter, statuses: Sequence[Status], limit: int, before: int | None
-) -> Listing:
+def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
     """List runs, newest first; of a search, those first that match exactly.
 
     With --wide, also their queues, workers, when they were due and how long they took.
     """
     state = state_of()
-    found = _page(state, which, before, limit, statuses)
+    found = _page(state, which, before, limit)
     none = "There are no runs yet."
-    if not found.rows and (statuses or which != RunFilter()):
+    if not found.rows and which != RunFilter():
         none = f"No runs match.{advice_on(which, 'list')}"
     note = "" if which.search is None else _scope(state, which.search, found)
     labels = any(row.label is not None for row in found.rows)
@@ -90,9 +88,7 @@ def _scope(state: State, search: str, found: RunPage) -> str:
     return f"Searched ids and keys of all runs; {scope(search, state.settings.show_payload)}{back}."
 
 
-def _page(
-    state: State, which: RunFilter, before: int | None, limit: int, statuses: Sequence[Status]
-) -> RunPage:
+def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
     """Return a full page, in as many searches as it takes; the next one begins after an id.
 
     What takes longer than `SEARCH_ALL_FOR` is left to the next one.
@@ -101,7 +97,7 @@ def _page(
     waits: dict[int, tuple[Wait, ...]] = {}
     until = time.monotonic() + SEARCH_ALL_FOR
     while True:
-        page = list_runs(state, which, before, limit - len(rows), statuses=statuses)
+        page = list_runs(state, which, before, limit - len(rows))
         rows += page.rows
         waits |= page.waits
         if not page.partial or len(rows) >= limit or time.monotonic() >= until:

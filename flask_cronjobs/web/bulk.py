@@ -16,6 +16,7 @@ from ..errors import StateConflict
 from ..jobs.reader import CAP, Count
 from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
 from ..jobs.runs.filters import RunFilter
+from ..jobs.runs.search import SEARCH_FOR
 from ..jobs.state import state_of
 from .actions import MOST, actor
 from .format import Tone
@@ -40,7 +41,7 @@ def bulk() -> ResponseReturnValue:
             ids = of_status(state_of(), picked, action.allowed)
             count = Count(len(ids))
         else:
-            found = action.some_ids(state_of(), which, MOST + 1)
+            found = action.some_ids(state_of(), which, MOST + 1, SEARCH_FOR)
             is_cut = len(found.ids) > MOST or found.stopped_at is not None
             count, ids = Count(min(len(found.ids), MOST), is_cut), found.ids[:CAP]
             stopped_at = found.stopped_at

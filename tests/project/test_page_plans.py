@@ -56,7 +56,7 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "dead runs of a label": lambda state: list_runs(
         state, RunFilter(search="label:x", status="dead")
     ),
-    "runs of two statuses": lambda state: list_runs(state, statuses=("dead", "queued")),
+    "runs of two statuses": lambda state: list_runs(state, RunFilter(statuses=("dead", "queued"))),
     "skipped runs": lambda state: list_runs(state, RunFilter(status="skipped")),
     "overdue runs": lambda state: list_runs(state, RunFilter(overdue=True)),
     "a run of a definition": lambda state: find_run(state, 11),

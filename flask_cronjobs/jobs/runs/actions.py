@@ -27,7 +27,7 @@ from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_
 from .filters import RunFilter, words
 from .list import MOST_MATCHING, Matching, matching
 from .rows import RunRow, rows_of
-from .search import SEARCH_ALL_FOR, SEARCH_FOR, wanted
+from .search import SEARCH_ALL_FOR, wanted
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -159,14 +159,12 @@ class Action:
             )
         return found.ids
 
-    def some_ids(
-        self, state: State, which: RunFilter, limit: int, seconds: float | None = None
-    ) -> Matching:
-        """Return likewise those that a search finds in *seconds*; None: as long as for a page."""
+    def some_ids(self, state: State, which: RunFilter, limit: int, seconds: float) -> Matching:
+        """Return likewise those that a search finds in *seconds*."""
         allowed = self.statuses(which)
         if not allowed:
             raise StateConflict(f"Each of these runs {self.refusals[self._meant(which)[0]]}")
-        return matching(state, which, allowed, limit, SEARCH_FOR if seconds is None else seconds)
+        return matching(state, replace(which, statuses=allowed), limit, seconds)
 
     def statuses(self, which: RunFilter) -> list[Status]:
         """Return the statuses of those runs of *which* that can be changed; none if none can."""

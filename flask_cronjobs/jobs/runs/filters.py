@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -149,6 +149,7 @@ class RunFilter:
     :ivar waits: only runs that wait for this, one of `WAITS`.
     :ivar fingerprint: only runs whose latest error is of this group; empty: of none.
     :ivar operation: only runs that the operation of this id was the last to change.
+    :ivar statuses: only runs of these, where one status is not enough.
     """
 
     status: Status | None = None
@@ -168,6 +169,7 @@ class RunFilter:
     waits: str | None = None
     fingerprint: str | None = None
     operation: int | None = None
+    statuses: Sequence[Status] = ()
 
     def given(self) -> Iterator[tuple[Filter, Any]]:
         """Yield the filters that narrow it, each with its value."""

@@ -90,7 +90,7 @@ def insert_run(
                 return InsertedRun(_from_row(session, changed), "replaced")
         row = execute(connection, statement, parameters).one_or_none()
         if row is not None:
-            made = _as_loaded(session, dialect, values, row)
+            made = _as_loaded(session, values, row)
             return InsertedRun(made, "new", bool(row.woke) if wakes else None)
         key = JobRun.idempotency_key == values["idempotency_key"]
         holder = connection.execute(_select_run(key, text(HOLDS_KEY))).one_or_none()
@@ -185,7 +185,7 @@ def _keep_order(run: Any, key: str | None) -> None:
         )
 
 
-def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], row: Any) -> JobRun:
+def _as_loaded(session: Session, values: Mapping[str, Any], row: Any) -> JobRun:
     """Return the new run as an object of *session*, as if its row had been loaded."""
     due, made = stored_time(row.run_at), stored_time(row.created_at)
     own = {name: values[name] for name in GIVEN}

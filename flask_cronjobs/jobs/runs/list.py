@@ -124,21 +124,19 @@ def list_runs(
     before: int | Cursor | None = None,
     limit: int = 50,
     order: Sorting = NEWEST,
-    statuses: Sequence[Status] = (),
 ) -> RunPage:
     """Return the runs that match *which*, newest id first.
 
     :param before: what comes after it: the ``next`` of the page before, or an id.
     :param limit: how many runs; at most 500.
     :param order: another order, as `sorting_of` gives for the filter's status.
-    :param statuses: only runs of these, where one is not enough.
     """
     which = which or RunFilter()
     limit = max(1, min(limit, _LONGEST_PAGE))
     cursor = Cursor(before) if isinstance(before, int) else before
     with reading(source) as reader:
-        by_name = _named(reader, which, statuses)
-        found, floor, hits = page_ids(reader, which, cursor, limit, order, by_name, statuses)
+        by_name = _named(reader, which)
+        found, floor, hits = page_ids(reader, which, cursor, limit, order, by_name)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
         if which.search is not None:
@@ -158,12 +156,12 @@ def _created(reader: Reader, run_id: int) -> datetime | None:
     return rows[0].created_at if rows else None
 
 
-def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[int]:
+def _named(reader: Reader, which: RunFilter) -> list[int]:
     """Return the runs whose id or key is searched for, however old they are."""
     if which.search is None:
         return []
     found = named(reader, which.search)
-    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(found), *_conditions(reader, which, statuses))
+    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(found), *_conditions(reader, which))
     matching = {row.id for row in reader.rows(wanted)}
     return [each for each in found if each in matching]
 
@@ -181,28 +179,26 @@ class Matching(NamedTuple):
 def matching(
     source: Source,
     which: RunFilter,
-    statuses: Sequence[Status] = (),
     limit: int = MOST_MATCHING,
     seconds: float = SEARCH_ALL_FOR,
 ) -> Matching:
     """Return all runs that match *which*, for bulk actions.
 
-    :param statuses: only runs of these; none means any.
     :param seconds: how long a search may take.
     """
     with reading(source) as reader:
-        by_name, whole = _named(reader, which, statuses), (MOST_MATCHING, seconds)
-        rows, floor, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, statuses, whole)
+        by_name, whole = _named(reader, which), (MOST_MATCHING, seconds)
+        rows, floor, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, whole)
         stopped_at = floor.id if floor is not None and len(rows) < limit else None
         return Matching([*by_name, *(row.id for row in rows)], stopped_at)
 
 
-def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[Query]:
+def _statements(reader: Reader, which: RunFilter) -> list[Query]:
     """Return statements for the ids that match *which*: one for each index that is used."""
-    conditions = _conditions(reader, which, statuses)
+    conditions = _conditions(reader, which)
     if which.overdue:
         return [part.where(*conditions) for part in overdue(reader)]
-    wanted = ("running",) if which.stale else statuses or (which.status,)
+    wanted = ("running",) if which.stale else which.statuses or (which.status,)
     if which.waits is not None and wanted == (None,):
         wanted = ("queued",)
     # Each once: queued and failed runs are in the same indexes.
@@ -227,11 +223,9 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     return (narrow.get(status or "", ""),)
 
 
-def _conditions(
-    reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()
-) -> list[ColumnElement[bool]]:
+def _conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
     found = [each.condition(reader, value) for each, value in which.given()]
-    return [*found, RUNS.c.status.in_(statuses)] if statuses else found
+    return [*found, RUNS.c.status.in_(which.statuses)] if which.statuses else found
 
 
 def page_ids(
@@ -241,7 +235,6 @@ def page_ids(
     limit: int,
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
-    statuses: Sequence[Status] = (),
     search_in: tuple[int, float] | None = None,
 ) -> Found:
     """Return up to *limit* plus one ids and times.
@@ -250,9 +243,9 @@ def page_ids(
 
     :param search_in: in how many rows to look for a text, for how many seconds; None: as of a page.
     """
-    found = _statements(reader, which, statuses)
+    found = _statements(reader, which)
     window, seconds = search_in or (WINDOW, SEARCH_FOR)
-    wide = _is_wide(which, statuses)
+    wide = _is_wide(which)
     has_floor = wide and which != RunFilter() and search_in is None
     floor = _floor(reader, cursor, order) if has_floor else None
     # The index of the dead has their order: so they need no fence.
@@ -275,13 +268,13 @@ def page_ids(
     return shown._replace(floor=rows[-1] if len(rows) >= window else floor)
 
 
-def _is_wide(which: RunFilter, statuses: Sequence[Status] = ()) -> bool:
+def _is_wide(which: RunFilter) -> bool:
     """Return whether a search reads the primary key, also rows that do not match."""
     indexed = which.definition, which.batch, which.operation
     if which.overdue or which.stale or any(each is not None for each in indexed):
         return False
-    if statuses:
-        return "succeeded" in statuses
+    if which.statuses:
+        return "succeeded" in which.statuses
     return which.status == "succeeded" or (which.status is None and which.waits is None)
 
 

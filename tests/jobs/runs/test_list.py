@@ -285,7 +285,7 @@ def test_lists_runs_of_several_statuses_and_of_a_time(state: State, rows: Rows) 
         ["cancelled"],
     ]
     for statuses in several:
-        found = [row.id for row in list_runs(state, statuses=statuses).rows]
+        found = [row.id for row in list_runs(state, RunFilter(statuses=statuses)).rows]
         assert found == sorted((made[each] for each in statuses), reverse=True)
     assert ids(state, since=ago(250), until=ago(50)) == [made["queued"], made["succeeded"]]
 
