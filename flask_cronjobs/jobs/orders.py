@@ -107,20 +107,28 @@ def _mend(d: Dialect) -> TextClause:
 
     Somebody has deleted or changed runs by hand. It goes from key to key, at one step each.
     """
-    after = f"SELECT concurrency_key FROM job_runs WHERE {ORDERED} AND concurrency_key > {{}}"
-    step = f"({after} ORDER BY concurrency_key LIMIT 1)"
     lost = "SELECT first FROM queue WHERE holder IS NULL AND first > 0"
     free = f"SELECT id FROM job_runs WHERE {d.any_of('id', lost)} {d.skip_locked}"
     return text(f"""
-    WITH RECURSIVE hop(key) AS (
-        SELECT {step.format("''")}
-        UNION ALL SELECT {step.format("hop.key")} FROM hop WHERE hop.key IS NOT NULL
-    ),
+    WITH RECURSIVE {_hops(ORDERED)},
     queue AS MATERIALIZED ({_queue("SELECT key FROM hop WHERE key IS NOT NULL")})
     UPDATE job_runs SET order_mark = 'new'
     WHERE {d.any_of("id", free)} AND (finished_at IS NULL AND order_mark = 'waits') IS TRUE
     RETURNING id
     """)
+
+
+def _hops(which: str, condition: str = "") -> str:
+    """Return the CTE ``hop`` that goes from key to key of such runs; the last has none."""
+    later = f"SELECT concurrency_key FROM job_runs WHERE {which} AND concurrency_key > {{}}"
+    step = f"({later} ORDER BY concurrency_key LIMIT 1)"
+    return f"""
+    hop(key, place) AS (
+        SELECT {step.format("''")}, 1
+        UNION ALL SELECT {step.format("hop.key")}, hop.place + 1 FROM hop
+        WHERE hop.key IS NOT NULL {condition}
+    )
+    """
 
 
 def _queue(keys: str) -> str:
@@ -265,15 +273,8 @@ def _heads(which: str, d: Dialect) -> str:
 
     :param which: the condition of an index: keys with such runs are meant.
     """
-    later = f"SELECT concurrency_key FROM job_runs WHERE {which} AND concurrency_key > {{}}"
-    step = f"({later} ORDER BY concurrency_key LIMIT 1)"
     return f"""
-    WITH RECURSIVE hop(key, place) AS (
-        SELECT {step.format("''")}, 1
-        UNION ALL
-        SELECT {step.format("hop.key")}, hop.place + 1 FROM hop
-        WHERE hop.key IS NOT NULL AND hop.place < :keys
-    ),
+    WITH RECURSIVE {_hops(which, "AND hop.place < :keys")},
     keys AS (SELECT key FROM hop WHERE key IS NOT NULL)
     SELECT key, min(id) AS first, count(*) AS members
     FROM (SELECT keys.key, member.id FROM keys {_of_keys(d)} LIMIT :runs) AS counted

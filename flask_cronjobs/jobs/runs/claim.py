@@ -77,17 +77,12 @@ class ClaimRequest(NamedTuple):
         if self.queues:
             queues = tuple(each for each in self.queues if each not in self.elsewhere)
         return {
-            "limit": self.limit,
+            **self._asdict(),
             "id": run_id,
             "handed": handed,
-            "token": self.token,
             "tasks": d.array(self.tasks),
             "queues": d.array(queues),
             "but_queues": not self.queues,
-            "lease": self.lease,
-            "idle": self.idle,
-            "after": self.after,
-            "side_by_side": self.side_by_side,
         }
 
 
@@ -209,7 +204,7 @@ def _record_then_claim(
     """Do on SQLite what `recording_statement` does; return the rows recorded, and claimed."""
     plain = all(map(is_plain, outcomes))
     parameters = outcome_parameters(d, outcomes)
-    rows = connection.execute(record(d, _RECORDED, plain), parameters).all()
+    rows = connection.execute(record(d, plain), parameters).all()
     if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
         written = json.dumps([row.id for row in rows])
         connection.execute(failures(d), {**parameters, "recorded": written})
@@ -231,9 +226,6 @@ def _already_recorded(d: Dialect) -> TextClause:
     )
     """)
 
-
-#: What SQLite's statement returns of each run.
-_RECORDED = "job_runs.id AS id, job_runs.status AS stored"
 
 _CLAIMED_UNDER = text(f"""
     SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -154,15 +154,7 @@ def find_run(source: Source, run_id: int) -> RunView | None:
         columns = (readable(reader, column) for column in RUNS.c)
         whole = with_definition(*columns, batch.label("batch"))
         rows = reader.rows(whole.where(RUNS.c.id == run_id))
-        if not rows:
-            return None
-        failures = reader.rows(
-            select(FAILURES)
-            .where(FAILURES.c.run_id == run_id)
-            .order_by(FAILURES.c.attempt.desc())
-            .limit(FAILURES_KEPT)
-        )
-        return _view(reader, rows[0], failures, _outputs(reader, run_id))
+        return _view(reader, rows[0]) if rows else None
 
 
 def facts_of(run: RunView) -> list[Fact]:
@@ -251,9 +243,7 @@ def _outputs(reader: Reader, run_id: int) -> dict[int, str]:
     return {row.attempt: row.output for row in reader.rows(newest.limit(OUTPUTS_SHOWN))}
 
 
-def _view(
-    reader: Reader, row: Row[Any], failures: Sequence[Row[Any]], outputs: Mapping[int, str]
-) -> RunView:
+def _view(reader: Reader, row: Row[Any]) -> RunView:
     names = reader.state.settings.redact
     waits = row.status in ("queued", "failed")
     shown_row = run_row(row, row.label)
@@ -266,7 +256,7 @@ def _view(
         "concurrency_key": keys.concurrency,
         "payload": redacted(row.payload, names),
         "result": redacted(row.result, names),
-        "attempts": _attempts(row, failures, outputs),
+        "attempts": _attempts(reader, row),
         "now": reader.now,
         "steps": steps_of(reader, row.id),
         "waits": found,
@@ -278,10 +268,11 @@ def _view(
     return record(RunView, row, **shown)
 
 
-def _attempts(
-    row: Row[Any], failures: Sequence[Row[Any]], outputs: Mapping[int, str]
-) -> tuple[Attempt, ...]:
+def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
     """Return the attempts of a run, the latest first: only failed ones have a row of their own."""
+    of_run = select(FAILURES).where(FAILURES.c.run_id == row.id)
+    failures = reader.rows(of_run.order_by(FAILURES.c.attempt.desc()).limit(FAILURES_KEPT))
+    outputs = _outputs(reader, row.id)
     failed = [
         record(
             Attempt,
@@ -347,10 +338,9 @@ def _first(reader: Reader, run: Row[Any], later: bool, status: Status | None = N
     near = _near(run, later)
     c = near.c
     wanted = select(c.id, c.status, c.scheduled_for, c.same_key).where(c.job_type == run.job_type)
-    order = _in_order(c, run, later)
     if status is not None:
-        wanted, order = wanted.where(c.status == status), (c.same_key.desc(), *order)
-    return next(iter(reader.rows(wanted.order_by(*order).limit(1))), None)
+        wanted = wanted.where(c.status == status).order_by(c.same_key.desc())
+    return next(iter(reader.rows(wanted.order_by(_order(c, run, later)).limit(1))), None)
 
 
 def _near(run: Row[Any], later: bool) -> Query:
@@ -364,12 +354,12 @@ def _near(run: Row[Any], later: bool) -> Query:
     columns = RUNS.c.id, RUNS.c.job_type, RUNS.c.status, RUNS.c.scheduled_for, same_key
     found = select(*columns).where(own, at > mine if later else at < mine)
     most = OF_DEFINITION if by_slot else OF_ALL
-    return found.order_by(*_in_order(RUNS.c, run, later)).limit(most).subquery()
+    return found.order_by(_order(RUNS.c, run, later)).limit(most).subquery()
 
 
-def _in_order(c: Any, run: Row[Any], later: bool) -> tuple[Any, ...]:
+def _order(c: Any, run: Row[Any], later: bool) -> Any:
     column = c.id if run.definition_id is None else c.scheduled_for
-    return (column.asc() if later else column.desc(),)
+    return column.asc() if later else column.desc()
 
 
 def _payload(reader: Reader, run_id: int) -> JSON:

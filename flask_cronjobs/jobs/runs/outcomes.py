@@ -161,8 +161,8 @@ def _failures_of_recorded(d: Dialect) -> str:
 
 
 @lru_cache(maxsize=4)
-def record(d: Dialect, columns: str, plain: bool) -> TextClause:
-    """Return SQLite's UPDATE that records outcomes, and returns *columns*.
+def record(d: Dialect, plain: bool) -> TextClause:
+    """Return SQLite's UPDATE that records outcomes, and returns what is stored of each run.
 
     :param plain: whether all are plain successes, of which it reads and writes less.
     """
@@ -170,7 +170,8 @@ def record(d: Dialect, columns: str, plain: bool) -> TextClause:
         given, update = d.table("outcomes", **_OF_SUCCESS), _update(_values_of_success(d), d)
     else:
         given, update = _outcomes(d), _update_by_kind(d)
-    return text(f"WITH {held(d, given)} {update} RETURNING {columns}")
+    stored = "job_runs.id AS id, job_runs.status AS stored"
+    return text(f"WITH {held(d, given)} {update} RETURNING {stored}")
 
 
 @lru_cache(maxsize=2)
