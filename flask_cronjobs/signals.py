@@ -32,7 +32,7 @@ News: TypeAlias = Callable[[str, Any], None]
 | ``slot`` | a `RecordedSlot`: it was recorded, as a run or as skipped |
 | ``outcome`` | an `Outcome` that was recorded |
 | ``lost`` | an `Outcome` that was dropped, since the lease was lost |
-| ``at_work`` | an `AtWork`, again and again, but not that of no runs |
+| ``at_work`` | an `AtWork`, again and again |
 | ``replaced`` | a text: a worker ended at a limit, and a fresh one follows |
 | ``pause`` | None: nothing more comes for the moment, so what was gathered is to be printed |
 | ``flush`` | None: likewise, and the process is about to end |

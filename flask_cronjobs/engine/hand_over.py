@@ -25,6 +25,7 @@ from ..registry.executor import Executor, executor_of
 from ..text import one_line
 from ..types import HANDED, NO_SUCH_TASK, Claim, HandedRun
 from .worker.claims import WorkerClaims
+from .worker.keeper import Keeper
 from .worker.options import WorkOptions
 from .worker.outcomes import released
 
@@ -60,28 +61,22 @@ PATIENCE = 5.0
 Found: TypeAlias = Literal["nothing", "soon", "away", "more"]
 
 
-class HandOver:
+class HandOver(threading.Thread):
     """Hands runs on until no more are due, or for as long as a resident worker works.
 
-    :param stopping: returns whether the worker was told to stop.
+    :param keeper: of the worker beside which it does so.
     """
 
-    def __init__(
-        self, state: State, options: WorkOptions, stopping: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, state: State, options: WorkOptions, keeper: Keeper) -> None:
+        super().__init__(name="cronjobs-hand-over", daemon=True)
         self._state = state
         self._options = options
-        self._stopping = stopping
+        self._keeper = keeper
         self._ended = threading.Event()
         self._has_looked = False
         self._left = float("inf") if options.max_runs is None else options.max_runs
         self._trouble = Outage()
         self._asked_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="cronjobs-hand-over", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def end(self, well: bool) -> None:
         """End the thread: of a tick when no more runs are due, or its budget is used up.
@@ -90,11 +85,11 @@ class HandOver:
         """
         if self._options.resident or not well:
             self._ended.set()
-        while self._thread.is_alive() and not self._over() and self._patience() > 0:
-            self._thread.join(0.2)
+        while self.is_alive() and not self._over() and self._patience() > 0:
+            self.join(0.2)
         self._ended.set()
-        self._thread.join(self._patience())
-        if self._thread.is_alive():
+        self.join(self._patience())
+        if self.is_alive():
             logger.warning(
                 "A broker does not answer, so handing runs on was left. Those that were claimed "
                 "for it come back by their leases."
@@ -103,13 +98,14 @@ class HandOver:
     def _over(self) -> bool:
         # Also if a tick's budget was used up before it came to its runs, it looks once.
         used_up = self._has_looked and time.monotonic() >= self._options.until
-        return self._stopping() or self._ended.is_set() or used_up
+        return self._keeper.stopping or self._ended.is_set() or used_up
 
     def _patience(self) -> float:
         """Return for how many more seconds an executor may keep the thread waiting."""
         return max(0.0, self._asked_at + ANSWER_WITHIN - time.monotonic())
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Hand runs on until the end."""
         try:
             with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
                 self._hand_on_all(books)
@@ -199,7 +195,7 @@ class _Queue:
         )
         self._claims = WorkerClaims(books, state, own)
         self._tasks = frozenset(state.registry.tasks)
-        self._refusals = Refusals(self._books, name)
+        self._refused_tasks = _RefusedTasks(self._books, name)
         self._empty_looks = 0
         self._away = Outage()
         self._full: tuple[int, int] | None = None
@@ -248,19 +244,19 @@ class _Queue:
             self._full = handed, in_broker
             return "soon"
         # Several retries at once, too: each is executed in a process of its own.
-        tasks = tuple(self._tasks - self._refusals.held())
+        tasks = tuple(self._tasks - self._refused_tasks.held())
         claims = self._claims.claim(
             [], min(most, room), idle=True, tasks=tasks, side_by_side=True
         ).claims
         if claims:
             self._empty_looks = 0
-            send, back = self._refusals.sift(claims)
+            send, back = self._refused_tasks.sift(claims)
             if back:
                 self._claims.record([released(each) for each in back])
             return "more" if self._send(send) else "away"
         self._empty_looks += 1
         waits = bool(self._claims.turns.ordered) and self._empty_looks < LOOKS
-        return "soon" if waits or comes or self._refusals.pending else "nothing"
+        return "soon" if waits or comes or self._refused_tasks.pending else "nothing"
 
     def _fits(self) -> int:
         """Return how many runs may wait in the broker."""
@@ -318,7 +314,7 @@ class _Probe:
     until: float = 0.0
 
 
-class Refusals:
+class _RefusedTasks:
     """What the sender of one queue knows of tasks that workers have refused.
 
     The row of a refused run says so. If such a run is claimed again, it alone is sent, and the

@@ -21,7 +21,7 @@ from ..jobs import ticks
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
-from .pings import TIMEOUT, ping, ping_ended
+from .pings import TIMEOUT, alert, ping, ping_ended
 from .processes import run_workers
 from .threads import BackgroundThread
 from .tick import (
@@ -34,8 +34,8 @@ from .tick import (
     worker_options,
     write_hours_and_prune,
 )
-from .webhook import alert
-from .worker.options import Limits, ResidentWorker
+from .worker.keeper import Keeper
+from .worker.options import Limits
 
 #: The kinds of outcomes that are counted.
 KINDS = (*OUTCOME_KINDS, "lost")
@@ -141,14 +141,12 @@ class ResidentMinutes(threading.Thread):
     :ivar _listening: what the row says of the worker.
     """
 
-    def __init__(
-        self, state: State, tally: Tally, queues: tuple[str, ...], worker: ResidentWorker
-    ) -> None:
+    def __init__(self, state: State, tally: Tally, queues: tuple[str, ...], keeper: Keeper) -> None:
         super().__init__(name="cronjobs-minutes", daemon=True)
         self._state = state
         self._tally = tally
         self._queues = queues
-        self._worker = worker
+        self._keeper = keeper
         self._books = Bookkeeping(state.engine, patience=PATIENCE)
         self._sender = _sender(state)
         self._stopped = threading.Event()
@@ -178,7 +176,7 @@ class ResidentMinutes(threading.Thread):
                 if self._well:
                     self._tries(self._finish)
         except BaseException as error:
-            self._worker.fail(error)
+            self._keeper.fail(error)
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -205,7 +203,7 @@ class ResidentMinutes(threading.Thread):
         """Finish the last minute, begin the next one, and do its work, unless told to stop."""
         self._finish()
         opened = self._opened = self._opened or self._begin()
-        news, stopped = self._worker.news, self._stopped.is_set
+        news, stopped = self._keeper.options.news, self._stopped.is_set
         steps = housekeeping(
             self._state, self._books, opened.row, news, self._counts, self._sender.put
         )
@@ -228,7 +226,7 @@ class ResidentMinutes(threading.Thread):
 
     def _look(self) -> None:
         """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""
-        listening = self._worker.listening()
+        listening = self._keeper.listener.listening
         if self._opened is not None and listening != self._listening:
             ticks.listen(self._books, self._opened.row.id, listening)
             self._listening = listening
@@ -244,7 +242,7 @@ class ResidentMinutes(threading.Thread):
         self._sender.put(report)
 
     def _begin(self) -> OpenTick:
-        self._listening = self._worker.listening()
+        self._listening = self._keeper.listener.listening
         opened = begin(self._state, self._books, self._queues, True, self._listening)
         self._tally.tick_id = opened.row.id
         self._counts.clear()
@@ -253,8 +251,8 @@ class ResidentMinutes(threading.Thread):
     def _wake(self, number: int) -> None:
         """Let workers look for runs at once, if there are some: one that listens seldom looks."""
         if number:
-            self._worker.wake()
-            if self._worker.listening():
+            self._keeper.wake()
+            if self._keeper.listener.listening:
                 wake_all(self._books)
 
 

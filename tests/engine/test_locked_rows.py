@@ -16,7 +16,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, select, update
 
-from flask_cronjobs import CronJobs, StateConflict, current_run
+from flask_cronjobs import CronJobs, Retry, StateConflict, current_run
 from flask_cronjobs.db import errors
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.worker import held_runs
@@ -154,7 +154,7 @@ class TestTick:
         self, jobs: CronJobs, db: SQLAlchemy, rows: Rows, database_url: str
     ) -> None:
         for name in ("it", "late"):
-            jobs.task(name=name, schedule="@yearly")(lambda: None)
+            jobs.task(name=name, schedule="@yearly", retry=Retry(base=600))(lambda: None)
         jobs.tick()
         stuck, lost = (
             rows.run("running", job_type="it", locked_until=ago(5), max_attempts=3)

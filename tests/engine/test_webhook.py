@@ -10,7 +10,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine.webhook import message
+from flask_cronjobs.engine.pings import message
 from flask_cronjobs.jobs.alerts import Alert
 from flask_cronjobs.jobs.definitions.actions import Target, pause
 from flask_cronjobs.jobs.health import findings_of, read_verdict_and_figures

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
+from ...jobs import orders
 from ...jobs.runs.claim import (
     Answer,
     ClaimRequest,
@@ -20,7 +22,7 @@ from ...jobs.state import State, Throttle
 from ...types import Outcome
 from .options import WorkOptions
 from .outcomes import released
-from .turns_and_starts import RateLimits, Turns
+from .starts import LOOK_EVERY, RateLimits
 
 #: How often to look for claims that were committed late, in seconds.
 LATE_EVERY = 1.0
@@ -96,6 +98,46 @@ class LostOutcomes:
         found = self.look_up([each for each in answered if each.id not in answer.recorded])
         self._unconfirmed -= {outcome.identity for outcome in answered}
         return found
+
+
+class Turns:
+    """Gives the turns of strict orders. It belongs to the keeper's thread.
+
+    :param ordered: the tasks with a strict order that the code has.
+    :param pend: whether turns are to be given: runs of a strict order came or ended.
+    """
+
+    def __init__(self, books: Bookkeeping, ordered: Collection[str], pend: bool) -> None:
+        self.ordered: Collection[str] = ordered
+        self.pend: bool = pend
+        self._books = books
+        self._looked = Throttle()
+
+    def give(self) -> bool:
+        """Give the turn to the next run of each strict order; return whether that changed anything.
+
+        :raises DatabaseTrouble: it is not known for which.
+        """
+        failpoints.reach("before-turns")
+        changed = orders.give(self._books)
+        self.pend = False
+        self._looked.block_for(LOOK_EVERY)
+        return changed
+
+    def give_before_claim(self, idle: bool) -> bool:
+        """Give the turns before a claim, if it is time; return whether that changed anything.
+
+        An app without strict orders never looks, and a busy worker looks seldom. One that is idle
+        looks each time, so that it finds what has just come.
+
+        :raises DatabaseTrouble: as of `give`.
+        """
+        is_time = self.pend or (self.ordered and (idle or self._looked.ready()))
+        return self.give() if is_time else False
+
+    def note_ended(self, outcomes: Iterable[Outcome]) -> None:
+        """Note that *outcomes* are recorded: behind one in a strict order another may come."""
+        self.pend |= any(outcome.job_type in self.ordered for outcome in outcomes)
 
 
 class WorkerClaims:

@@ -22,12 +22,15 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...db.statements import cancel_query
 from ...errors import Interruption, LeaseLost, TimedOut
 from ...types import Claim
 from .held_runs import Leases
+
+if TYPE_CHECKING:
+    from .async_runner import AsyncRunner
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25
@@ -49,16 +52,6 @@ def timed_out(timeout: float) -> TimedOut:
 def lease_ended() -> LeaseLost:
     """Return the exception of a lease that ended while the handler was at work."""
     return LeaseLost("the lease ran out, since it could not be renewed in time")
-
-
-class SignalReceiver(Protocol):
-    """What receives the signals while handlers are at work side by side."""
-
-    def on_signal(self, frame: FrameType | None) -> None:
-        """Raise what is due inside the handler at work in *frame*, if it blocks the others."""
-
-    def raise_later_again(self, error: BaseException) -> None:
-        """Raise *error* again at a later signal: a finalizer has swallowed it."""
 
 
 class AlarmTimer:
@@ -113,7 +106,7 @@ class HandlerInterrupter:
         self.enabled: bool = in_main and hasattr(signal, "setitimer")
         self._leases = leases
         self._armed: Claim | None = None
-        self._receiver: SignalReceiver | None = None
+        self._receiver: AsyncRunner | None = None
         self._held = 0
         self._pending = False
         self._timer = AlarmTimer()
@@ -156,7 +149,7 @@ class HandlerInterrupter:
                 self._raise_requested(claim)
 
     @contextmanager
-    def receiving_signals(self, receiver: SignalReceiver) -> Generator[None]:
+    def receiving_signals(self, receiver: AsyncRunner) -> Generator[None]:
         """Pass the timer's signals to *receiver* in this block."""
         if not self.enabled:
             yield

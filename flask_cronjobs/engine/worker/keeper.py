@@ -56,10 +56,16 @@ class Keeper(threading.Thread):
     """Claims, records and watches for one runner. All of its state but `stop` is its thread's.
 
     :ivar limit: after what it has ended, though nobody stopped it; see `Limits`.
+    :ivar listener: says whether a NOTIFY wakes it.
     """
 
     def __init__(
-        self, runner: Runner, options: WorkOptions, held_runs: HeldRuns, listener: Listener
+        self,
+        runner: Runner,
+        options: WorkOptions,
+        held_runs: HeldRuns,
+        listener: Listener,
+        connection: KeeperConnection,
     ) -> None:
         super().__init__(name="cronjobs-keeper", daemon=True)
         self.counts: Counter[str] = Counter()
@@ -67,16 +73,17 @@ class Keeper(threading.Thread):
         self.limit: str | None = None
         context = runner.context
         self._state = state = context.state
-        self._options = options
+        self.options: WorkOptions = options
+        self.listener: Listener = listener
         self._runner = runner
         self._held_runs = held_runs
         self._monitor = RunMonitor(runner, options.may_kill)
         self._precedence = context.precedence
         self._announcer = Announcer(state.app, options.news, self._precedence, context.pings)
-        self._connection = options.books or KeeperConnection(state, self._precedence)
-        self._pace = Pace(listener, asks_server=not self._connection.dialect.one_writer)
-        self._output = OutputWriter(self._connection, state.settings.lease)
-        self._claims = WorkerClaims(self._connection, state, options)
+        self._connection = connection
+        self._pace = Pace(listener, asks_server=not connection.dialect.one_writer)
+        self._output = OutputWriter(connection, state.settings.lease)
+        self._claims = WorkerClaims(connection, state, options)
         self._admission = Admission(state, runner.side_by_side)
         self._claimed = 0
         self._most = float("inf") if options.max_runs is None else options.max_runs
@@ -95,12 +102,16 @@ class Keeper(threading.Thread):
 
     def gives_back(self) -> bool:
         """Return whether runs are to be given back at the end of their step. For any thread."""
-        over = not self._options.resident and time.monotonic() >= self._options.until
+        over = not self.options.resident and time.monotonic() >= self.options.until
         return over or self.stopping or self._runner.context.abandoned
 
     def stop(self) -> None:
         """Claim nothing more. May be called from any thread, and from a signal handler."""
         self._monitor.stop_at = self._monitor.stop_at or time.monotonic()
+        self._held_runs.wake()
+
+    def wake(self) -> None:
+        """Look for runs at once. May be called from any thread."""
         self._held_runs.wake()
 
     def fail(self, error: BaseException) -> None:
@@ -133,7 +144,7 @@ class Keeper(threading.Thread):
                 self._look_after()
             self._claims.lost.give_back(now=True)
         finally:
-            if self._options.books is None:
+            if self.options.books is None:
                 self._connection.close()
 
     def _finished(self) -> bool:
@@ -147,13 +158,13 @@ class Keeper(threading.Thread):
             self.stopping
             or self._runner.left
             # A tick on a busy host may have used its budget up before: it claims once all the same.
-            or (self._has_asked and time.monotonic() >= self._options.until)
+            or (self._has_asked and time.monotonic() >= self.options.until)
             or self._claimed >= self._most
             or self._reached_limit() is not None
         )
 
     def _reached_limit(self) -> str | None:
-        limits = self._options.limits
+        limits = self.options.limits
         if limits is None:
             return None
         return limits.reached(self._claimed, time.monotonic() - self._began)
@@ -281,7 +292,7 @@ class Keeper(threading.Thread):
 
     def _give_up_locked(self) -> None:
         """Give up outcomes whose rows stay locked beyond their leases, if the worker is to end."""
-        if not self._options.resident or self._closed():
+        if not self.options.resident or self._closed():
             for outcome in self._held_runs.overdue:
                 self._held_runs.remove(outcome)
                 self._report(outcome, recorded=False)
@@ -330,7 +341,7 @@ class Keeper(threading.Thread):
 
     def _looked_in_vain(self) -> bool:
         """Return whether a tick has claimed all that comes: no other worker gives a run back."""
-        waits = self._options.resident or self._claims.starts.next_at < self._options.until
+        waits = self.options.resident or self._claims.starts.next_at < self.options.until
         done = self._held_runs.empty and self._pace.exhausted and not self._closed()
         if waits or not done:
             return False
@@ -354,8 +365,8 @@ class Keeper(threading.Thread):
             return False
         if renewal.is_heartbeat:
             self._held_runs.renewed(renewal.held - renewal.locked, sent)
-            if self._options.tick_id is not None:
-                ticks.seen(self._connection, self._options.tick_id)
+            if self.options.tick_id is not None:
+                ticks.seen(self._connection, self.options.tick_id)
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)
@@ -368,7 +379,7 @@ class Keeper(threading.Thread):
 
         The parent's id is from before the fork, so one that died at once is noticed too.
         """
-        parent = self._options.parent
+        parent = self.options.parent
         if parent is not None and os.getppid() != parent and not self.stopping:
             logger.warning("The parent process %d has ended, so this worker stops", parent)
             self.stop()
@@ -390,5 +401,5 @@ class Keeper(threading.Thread):
                 "Could not record before the process is ended; runs come back by lease"
             )
         self._announcer.close(LAST_WORDS_WITHIN)
-        notify(self._options.news, "flush", None)
+        notify(self.options.news, "flush", None)
         self._monitor.end_process(stuck)

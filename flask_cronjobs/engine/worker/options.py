@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ...db.connection import Bookkeeping
 from ...jobs.humanize import plural, print_age
@@ -13,6 +13,9 @@ from ...jobs.state import State
 from ...registry.options import Rate
 from ...signals import News, unheard
 from ..threads import Precedence
+
+if TYPE_CHECKING:
+    from .keeper import Keeper
 
 #: By how much to divide what the system says of memory, to get MB.
 _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
@@ -69,28 +72,14 @@ class Companion(Protocol):
         """
 
 
-class ResidentWorker(NamedTuple):
-    """What minute work needs of the worker beside which it is done.
-
-    :ivar listening: returns whether a NOTIFY wakes the worker.
-    :ivar wake: lets the worker look for runs at once.
-    :ivar fail: ends the worker, for an error that makes its work useless.
-    """
-
-    news: News
-    listening: Callable[[], bool]
-    wake: Callable[[], None]
-    fail: Callable[[BaseException], None]
-
-
 class KeeperConnection(Bookkeeping):
     """A connection for a keeper, which goes before the runs of its worker.
 
     :ivar precedence: says whether the keeper is at work.
     """
 
-    def __init__(self, state: State, precedence: Precedence | None = None) -> None:
-        self.precedence: Precedence = precedence or Precedence()
+    def __init__(self, state: State) -> None:
+        self.precedence: Precedence = Precedence()
         limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
         super().__init__(
             state.engine, patience=RETRY_FOR, limit=limit, waiting=self.precedence.lent
@@ -104,7 +93,8 @@ class WorkOptions(NamedTuple):
     :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
     :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
     :ivar limits: after what it ends all the same, and its parent forks a fresh one.
-    :ivar minute_work: makes what it does each minute. Of a process pool, the first worker has it.
+    :ivar minute_work: makes what it does each minute, beside its keeper. Of a process pool, the
+        first worker has it.
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
@@ -126,7 +116,7 @@ class WorkOptions(NamedTuple):
     queues: tuple[str, ...] = ()
     resident: bool = False
     limits: Limits | None = None
-    minute_work: Callable[[ResidentWorker], Companion] | None = None
+    minute_work: Callable[[Keeper], Companion] | None = None
     parent: int | None = None
     may_kill: bool = False
     tick_id: int | None = None

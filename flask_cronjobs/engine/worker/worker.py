@@ -14,13 +14,13 @@ from ...log import logger
 from ...signals import notify
 from ...types import AtWork, RunAtWork
 from ..pings import Pings
-from ..threads import Precedence, repeating
+from ..threads import repeating
 from .admission import Listener, side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import HeldRuns, Leases, Working
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
-from .options import Companion, ResidentWorker, WorkOptions
+from .options import Companion, KeeperConnection, WorkOptions
 from .output import noting
 from .process_signals import handling_signals
 from .runner import Runner
@@ -35,6 +35,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     """
     leases = Leases(state.settings.lease)
     held_runs = HeldRuns(leases)
+    connection = options.books or KeeperConnection(state)
     with (
         HandlerInterrupter(leases) as interrupter,
         Watchdog(state.settings.lease, options.may_kill) as watchdog,
@@ -49,15 +50,15 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             held_runs.mailbox,
             keyboard=not handle_signals,
             pings=Pings(state) if options.pings else None,
-            precedence=Precedence() if options.books is None else options.books.precedence,
+            precedence=connection.precedence,
         )
         runner = Runner(context, side_by_side_tasks(state))
-        keeper = Keeper(runner, options, held_runs, listener)
+        keeper = Keeper(runner, options, held_runs, listener, connection)
         context.to_stop = keeper.gives_back
         with (
             noting(state, lambda: runner.at_work),
             handling_signals(runner, keeper, interrupter, handle_signals),
-            _beside(_minutes(options, listener, held_runs, keeper), keeper),
+            _beside(options.minute_work and options.minute_work(keeper), keeper),
             _watching(runner, options, keeper),
         ):
             _perform(keeper, runner, _hand_over(state, options, keeper))
@@ -85,29 +86,13 @@ def _perform(keeper: Keeper, runner: Runner, hand_over: Companion | None) -> Non
             keeper.join()
 
 
-def _minutes(
-    options: WorkOptions, listener: Listener, held_runs: HeldRuns, keeper: Keeper
-) -> Companion | None:
-    """Return what does the work of each minute, if this worker is to do it."""
-    if options.minute_work is None:
-        return None
-    return options.minute_work(
-        ResidentWorker(
-            news=options.news,
-            listening=lambda: listener.listening,
-            wake=held_runs.wake,
-            fail=keeper.fail,
-        )
-    )
-
-
 def _hand_over(state: State, options: WorkOptions, keeper: Keeper) -> Companion | None:
     """Return what hands runs on to executors, if this worker is to do it."""
     if not options.hands_on:
         return None
     from ..hand_over import HandOver
 
-    return HandOver(state, options, lambda: keeper.stopping)
+    return HandOver(state, options, keeper)
 
 
 @contextmanager
@@ -129,15 +114,11 @@ def _watching(runner: Runner, options: WorkOptions, keeper: Keeper) -> Generator
     if options.watch_every is None:
         yield
         return
-    told = False
 
     def tell() -> None:
-        nonlocal told
         now = time.monotonic()
         runs = tuple(_seen(working, now) for working in runner.at_work)
-        if runs or told:
-            notify(options.news, "at_work", AtWork(os.getpid(), runs, keeper.stopping))
-        told = bool(runs)
+        notify(options.news, "at_work", AtWork(os.getpid(), runs, keeper.stopping))
 
     with repeating("cronjobs-watcher", options.watch_every, tell):
         yield

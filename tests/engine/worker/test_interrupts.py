@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -153,14 +154,9 @@ def test_timer_that_a_handler_has_stopped_is_soon_set_again(
 
 
 def test_run_after_async_ones_has_its_timeout(interrupter: HandlerInterrupter) -> None:
-    class Silent:
-        def on_signal(self, frame: object) -> None: ...
-
-        def raise_later_again(self, error: BaseException) -> None: ...
-
     interrupter.arm(a_claim(), 0.1)
     interrupter.disarm()
-    with interrupter.receiving_signals(Silent()):
+    with interrupter.receiving_signals(Mock()):
         pass
     ends_in_time(interrupter, 0.1)
 

@@ -19,7 +19,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.statements import cut
 from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import turns_and_starts
+from flask_cronjobs.engine.worker import claims as claims_module
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.outcomes import released
@@ -107,7 +107,7 @@ def test_busy_worker_gives_the_turn_behind_what_it_has_recorded(
     jobs: CronJobs, state: State, books: Bookkeeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By itself it looks but now and then."""
-    monkeypatch.setattr(turns_and_starts, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(claims_module, "LOOK_EVERY", 3600.0)
     jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))

@@ -1,61 +1,20 @@
-"""What lets a worker's claims find runs: turns of strict orders, and starts of rate limits."""
+"""The starts of rate limits: opened before a worker's claims, and taken after them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ...db import failpoints
 from ...db.connection import Bookkeeping
-from ...jobs import orders, rates
+from ...jobs import rates
 from ...jobs.rates import BEFORE_ALL, Start
 from ...jobs.runs.claim import ClaimRequest
-from ...jobs.state import Throttle
 from ...registry.options import Rate
 from ...types import Claim, Outcome
 
 #: How often a busy worker looks for turns and starts, in seconds.
 LOOK_EVERY = 0.05
-
-
-class Turns:
-    """Gives the turns of strict orders. It belongs to the keeper's thread.
-
-    :param ordered: the tasks with a strict order that the code has.
-    :param pend: whether turns are to be given: runs of a strict order came or ended.
-    """
-
-    def __init__(self, books: Bookkeeping, ordered: Collection[str], pend: bool) -> None:
-        self.ordered: Collection[str] = ordered
-        self.pend: bool = pend
-        self._books = books
-        self._looked = Throttle()
-
-    def give(self) -> bool:
-        """Give the turn to the next run of each strict order; return whether that changed anything.
-
-        :raises DatabaseTrouble: it is not known for which.
-        """
-        failpoints.reach("before-turns")
-        changed = orders.give(self._books)
-        self.pend = False
-        self._looked.block_for(LOOK_EVERY)
-        return changed
-
-    def give_before_claim(self, idle: bool) -> bool:
-        """Give the turns before a claim, if it is time; return whether that changed anything.
-
-        An app without strict orders never looks, and a busy worker looks seldom. One that is idle
-        looks each time, so that it finds what has just come.
-
-        :raises DatabaseTrouble: as of `give`.
-        """
-        is_time = self.pend or (self.ordered and (idle or self._looked.ready()))
-        return self.give() if is_time else False
-
-    def note_ended(self, outcomes: Iterable[Outcome]) -> None:
-        """Note that *outcomes* are recorded: behind one in a strict order another may come."""
-        self.pend |= any(outcome.job_type in self.ordered for outcome in outcomes)
 
 
 class RateLimits:
