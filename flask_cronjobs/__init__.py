@@ -1,4 +1,5 @@
 """Flask-CronJobs: scheduled and background work, woken by cron, refereed by the app's database."""
+# ruff: noqa: F403, F405
 
 from __future__ import annotations
 
@@ -55,50 +56,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .batch import Batch
-    from .errors import (
-        AtomicCommit,
-        BatchClosed,
-        Cancelled,
-        ConfigError,
-        CronJobsError,
-        DatabaseTrouble,
-        Discard,
-        EffectInDoubt,
-        Interruption,
-        KeyConflict,
-        LeaseLost,
-        NotFound,
-        PayloadError,
-        RetryLater,
-        ScheduleError,
-        SetupError,
-        ShuttingDown,
-        Snooze,
-        StateConflict,
-        Suspended,
-        TablesMissing,
-        TaskError,
-        TimedOut,
-        UnknownTask,
-        WorkerLost,
-    )
+    from .errors import *
     from .extension import CronJobs
     from .jobs.runs.current import CurrentRun, current_run, in_run
     from .log import __version__ as __version__
     from .registry.options import NewRun
     from .registry.retry import Retry
     from .schedule import Schedule
-    from .signals import (
-        definition_late,
-        lease_lost,
-        run_cancelled,
-        run_dead,
-        run_failed,
-        run_started,
-        run_succeeded,
-        slot_skipped,
-        tick_finished,
-    )
+    from .signals import *
     from .task import Task
     from .types import BatchCounts, RunIds, TickReport
 else:

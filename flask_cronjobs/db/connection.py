@@ -12,10 +12,10 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import DatabaseTrouble, SetupError
-from .dialect import Dialect, busy_timeout, dialect_of
+from .dialect import Dialect, busy_timeout, dialect_of, load_odd_values
 from .engines import USE_UTF8, connect_apart, refuse_shared_memory, unfit_encoding
 from .errors import explain, remedy_for
-from .statements import deadlines, wait_in
+from .statements import deadlines, keep_plans, wait_in
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Bookkeeping")
@@ -127,8 +127,8 @@ class Bookkeeping:
             pause = min(pause * 2, 1.0)
 
     def _bounded(self, work: Callable[[Connection], T]) -> T:
-        connection = self._connected()
-        if not self.dialect.cancels:  # SQLite's busy timeout bounds its waits.
+        connection = self._connection or self._connect()
+        if self.dialect.one_writer:  # SQLite's busy timeout bounds its waits.
             with self._waiting():
                 return work(connection)
         with deadlines.within(self._limit, self._raw):
@@ -168,11 +168,6 @@ class Bookkeeping:
         """Close the connection; a later call opens a new one."""
         self._drop(broken=False)
 
-    def _connected(self) -> Connection:
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
-
     def _connect(self) -> Connection:
         refuse_shared_memory(self.engine)
         connection = connect_apart(self.engine)
@@ -183,13 +178,21 @@ class Bookkeeping:
             self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
             if self.dialect.one_writer:
                 _use_explicit_transactions(raw)
-            elif (unfit := unfit_encoding(raw)) is not None:
-                raise SetupError(f"{unfit} {USE_UTF8}")
-            self.dialect.prepare(connection, SQLITE_BUSY, self._waiting)
+                connection.exec_driver_sql(busy_timeout(SQLITE_BUSY))
+                connection.commit()
+            else:
+                self._prepare(raw)
         except BaseException:
             self._drop()
             raise
         return connection
+
+    def _prepare(self, driver: DBAPIConnection) -> None:
+        if (unfit := unfit_encoding(driver)) is not None:
+            raise SetupError(f"{unfit} {USE_UTF8}")
+        load_odd_values(driver)
+        keep_plans(driver)
+        wait_in(driver, self._waiting)
 
     def _start_over(self) -> None:
         # The pool's other connections go to the same dead server, so dispose of them as well.

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from ..errors import SetupError
 from ..types import JSON, stored_json
-from .statements import BEGIN, keep_plans, wait_in
+from .statements import BEGIN
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
@@ -57,7 +57,6 @@ class Dialect(NamedTuple):
         row, and a connection costs little and may belong to its thread.
     :ivar arrays: whether it has arrays and LATERAL, and finds a row of several columns in an index.
     :ivar notifies: whether it has LISTEN and NOTIFY.
-    :ivar cancels: whether another connection can cancel a statement.
     :ivar parses: whether its driver makes values of JSON and of times, and fails at odd ones.
     :ivar tests_once: whether a condition without columns is tested before the first row.
     :ivar atomic_level: in which a transaction is atomic, and a heartbeat beside it no conflict: an
@@ -72,7 +71,6 @@ class Dialect(NamedTuple):
     one_writer: bool
     arrays: bool
     notifies: bool
-    cancels: bool
     parses: bool
     tests_once: bool
     atomic_level: str
@@ -271,25 +269,6 @@ class Dialect(NamedTuple):
         # psycopg has parsed it already.
         return value if self.parses else stored_json(value)
 
-    def prepare(
-        self,
-        connection: Connection,
-        busy_seconds: float,
-        waiting: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        """Set up a new bookkeeping connection.
-
-        :param waiting: as of `Bookkeeping`.
-        """
-        if self.name == "postgresql":
-            driver: Any = connection.connection.dbapi_connection
-            load_odd_values(driver)
-            keep_plans(driver)
-            wait_in(driver, waiting)
-        else:
-            connection.exec_driver_sql(busy_timeout(busy_seconds))
-            connection.commit()
-
 
 POSTGRESQL = Dialect(
     name="postgresql",
@@ -299,7 +278,6 @@ POSTGRESQL = Dialect(
     one_writer=False,
     arrays=True,
     notifies=True,
-    cancels=True,
     parses=True,
     tests_once=True,
     atomic_level="READ COMMITTED",
@@ -312,7 +290,6 @@ SQLITE = Dialect(
     one_writer=True,
     arrays=False,
     notifies=False,
-    cancels=False,
     parses=False,
     tests_once=False,
     atomic_level="SERIALIZABLE",

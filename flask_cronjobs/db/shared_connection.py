@@ -69,9 +69,8 @@ class SharedBookkeeping(Bookkeeping):
             self._noted.append(work)
         return value
 
-    def transaction(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
-        """Run *work* in one transaction or savepoint."""
-        return self.call(work, repeat)
+    #: In one transaction or savepoint, too.
+    transaction = call
 
     @contextmanager
     def busy_for(self, seconds: float) -> Generator[None]:

@@ -189,7 +189,7 @@ class Command:
                 os.dup2(writer, 1)
                 os.close(writer)
             if self._reach is not None:
-                failpoints.reach = self._reach
+                failpoints.reach = self._reach  # type: ignore[assignment]
             app = create_app()
             app.cli.main(self._args, obj=ScriptInfo(create_app=lambda: app))
         except SystemExit as error:
