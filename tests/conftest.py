@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 from hypothesis import HealthCheck, settings
+from sqlalchemy import Engine, create_engine
 
 from tests import brokers, leftovers, old_click, pgbouncer, postgres, templates
 from tests.layers import LAYERS
@@ -103,7 +104,7 @@ def postgresql_url(postgres_server: postgres.Server, postgres_database: list[str
 @pytest.fixture
 def pgbouncer_url(postgresql_url: str) -> Iterator[str]:
     """The URL of `postgresql_url`'s database by way of PgBouncer in transaction mode."""
-    program = pgbouncer.find_program()
+    program = brokers.find_program("pgbouncer", "pgbouncer")
     if program is None:
         pytest.skip("pgbouncer is not installed, and cannot be")
     with pgbouncer.running_pgbouncer(program, postgresql_url) as url:
@@ -214,6 +215,14 @@ def jobs(app: Flask, db: Any) -> CronJobs:
 def engine_options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The engine options of the app; a test gives them as a parameter."""
     return dict(getattr(request, "param", {}))
+
+
+@pytest.fixture
+def engine(database_url: str, engine_options: dict[str, Any]) -> Iterator[Engine]:
+    """An engine of the empty database, without an app."""
+    made = create_engine(database_url, **engine_options)
+    yield made
+    made.dispose()
 
 
 @pytest.fixture

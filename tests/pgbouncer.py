@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -29,15 +28,6 @@ default_pool_size = 4
 """
 #: How long it may take to start on a busy machine, in seconds.
 PATIENCE = 60.0
-
-
-def find_program() -> str | None:
-    """The program, which is installed first where apt-get may; None where it cannot be had."""
-    path = f"{os.environ['PATH']}:/usr/sbin"
-    if shutil.which("pgbouncer", path=path) is None and os.geteuid() == 0:
-        for command in (["update"], ["install", "--yes", "pgbouncer"]):
-            subprocess.run(["apt-get", "--quiet", *command], capture_output=True)
-    return shutil.which("pgbouncer", path=path)
 
 
 @contextmanager

@@ -45,10 +45,15 @@ def the_run(db: SQLAlchemy) -> JobRun:
     return db.session.scalars(select(JobRun)).one()
 
 
+def runs(db: SQLAlchemy) -> list[JobRun]:
+    """The runs that are committed, by id, as they are now."""
+    db.session.rollback()
+    return list(db.session.scalars(select(JobRun).order_by(JobRun.id)))
+
+
 def statuses(db: SQLAlchemy) -> list[str]:
     """The status of each run, by id, as it is now."""
-    db.session.rollback()
-    return list(db.session.scalars(select(JobRun.status).order_by(JobRun.id)))
+    return [run.status for run in runs(db)]
 
 
 def view_of(state: State, run_id: int) -> RunView:

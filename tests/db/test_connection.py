@@ -130,25 +130,6 @@ class TestIsolation:
         kit.books.call(fail_in_its_statement)
         assert kit.books.rows(level)[0][0] == "read committed"
 
-    def test_isolation_is_set_behind_a_pooler(
-        self, postgresql_url: str, request: pytest.FixtureRequest
-    ) -> None:
-        direct = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
-        with direct.connect() as connection:
-            name = connection.engine.url.database
-            connection.exec_driver_sql(
-                f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'"
-            )
-        direct.dispose()
-        level = text("SELECT current_setting('transaction_isolation')")
-        engine = create_engine(request.getfixturevalue("pgbouncer_url"))
-        with Bookkeeping(engine) as books, engine.connect() as app:
-            for _ in range(3):
-                assert books.rows(level)[0][0] == "read committed"
-                assert app.execute(level).scalar() == "repeatable read"
-                app.rollback()
-        engine.dispose()
-
 
 def fail_in_its_statement(connection: Connection) -> None:
     """Send a statement that the server refuses, and go on with the connection."""
@@ -362,16 +343,14 @@ class TestSQLite:
 
 @pytest.mark.parametrize("statement", ["SELECT 1 FROM job_runs", "no statement"])
 def test_trouble_on_a_shared_connection_is_told_as_on_one_apart(
-    database_url: str, statement: str
+    engine: Engine, statement: str
 ) -> None:
-    engine = create_engine(database_url)
     told: list[str] = []
     with engine.connect() as connection:
         for books in (Bookkeeping(engine, patience=0), SharedBookkeeping(connection)):
             with books, pytest.raises(CronJobsError) as raised:
                 books.rows(text(statement))
             told.append(repr(raised.value))
-    engine.dispose()
     assert told[0] == told[1]
     assert ("TablesMissing" in told[0]) == ("job_runs" in statement)
 
@@ -389,8 +368,8 @@ class Waits:
         self.seconds.append(time.monotonic() - began)
 
 
-def test_waits_are_told_of_and_change_no_result(database_url: str) -> None:
-    engine, waits = create_engine(database_url), Waits()
+def test_waits_are_told_of_and_change_no_result(engine: Engine) -> None:
+    waits = Waits()
     with Bookkeeping(engine, waiting=waits.waiting) as books:
         slowly = " FROM pg_sleep(0.01)" if engine.name == "postgresql" else ""
         sent = text(f"SELECT CAST(:number AS integer) AS n{slowly}")
@@ -400,26 +379,14 @@ def test_waits_are_told_of_and_change_no_result(database_url: str) -> None:
         assert before >= 3
         assert books.transaction(lambda c: c.execute(sent, {"number": 5}).scalar()) == 5
         assert len(waits.seconds) > before
-    engine.dispose()
 
 
-def test_whole_time_of_a_slow_statement_is_a_wait(postgresql_url: str) -> None:
-    engine, waits = create_engine(postgresql_url), Waits()
+@on_postgresql
+def test_whole_time_of_a_slow_statement_is_a_wait(engine: Engine) -> None:
+    waits = Waits()
     with Bookkeeping(engine, waiting=waits.waiting) as books:
         books.rows(text("SELECT 1"))
         waits.seconds.clear()
         sent = text("SELECT pg_sleep(0.3), repeat('x', 100000) AS long")
         assert len(books.rows(sent)[0].long) == 100_000
         assert max(waits.seconds) >= 0.25
-    engine.dispose()
-
-
-def test_statement_that_fails_or_loses_its_connection_says_so(postgresql_url: str) -> None:
-    engine, waits = create_engine(postgresql_url), Waits()
-    with Bookkeeping(engine, patience=0, waiting=waits.waiting) as books:
-        with pytest.raises(DatabaseTrouble, match="division by zero"):
-            books.rows(text("SELECT 1 / 0"))
-        with pytest.raises(DatabaseTrouble):
-            books.rows(text("SELECT pg_terminate_backend(pg_backend_pid())"))
-        assert books.rows(text("SELECT 1 AS one"))[0].one == 1
-    engine.dispose()

@@ -10,21 +10,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine
 
 from flask_cronjobs.db.engines import connect_apart
 from tests.fuzz.inspection import inspector
 
 #: How many moments are tried.
 MOMENTS = 20
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_engine(database_url)
-    connect_apart(engine).close()  # The first connection of an engine asks the server more.
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
@@ -62,6 +54,7 @@ def seconds_to_connect(engine: Engine) -> float:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # The drivers tell that they close it.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <function _collection_gced")  # SQLAlchemy
 def test_interruption_leaves_no_connection(engine: Engine, database_url: str) -> None:
+    connect_apart(engine).close()  # The first connection of an engine asks the server more.
     span = seconds_to_connect(engine)
     interrupted = 0
     for moment in range(1, MOMENTS + 1):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs import DatabaseTrouble
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.errors import name_of
+from tests.marks import on_postgresql
 
 
 def test_a_database_is_named_without_its_password() -> None:
@@ -35,12 +36,15 @@ def test_an_sqlite_file_that_cannot_be_written_is_named(
     assert said.count("\n") == 0
 
 
-def test_a_connection_that_may_only_read_is_told_with_what_to_do(postgresql_url: str) -> None:
-    read_only = {"options": "-c default_transaction_read_only=on"}
-    engine = create_engine(postgresql_url, connect_args=read_only)
+@on_postgresql
+@pytest.mark.parametrize(
+    "engine_options",
+    [{"connect_args": {"options": "-c default_transaction_read_only=on"}}],
+    indirect=True,
+)
+def test_a_connection_that_may_only_read_is_told_with_what_to_do(engine: Engine) -> None:
     with Bookkeeping(engine, patience=0.1) as books, pytest.raises(DatabaseTrouble) as caught:
         books.rows(text("CREATE TABLE t (a INTEGER)"))
     said = str(caught.value)
     assert "in a read-only transaction. Connect to the primary" in said
     assert said.endswith("do not set default_transaction_read_only.")
-    engine.dispose()

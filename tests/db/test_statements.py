@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg import Pipeline
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, make_url, text
 
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.statements import free_frames
 from flask_cronjobs.errors import DatabaseTrouble
+from tests.marks import on_postgresql
+from tests.tables import copy_tables
 
 
 def prepared_by(books: Bookkeeping) -> int:
@@ -26,46 +30,52 @@ def prepared_by(books: Bookkeeping) -> int:
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "prepares"),
+    ("database_url", "engine_options", "prepares"),
     [
-        ("postgresql_url", {}, True),
-        ("postgresql_url", {"prepare_threshold": None}, False),  # As an app sets it for a pooler.
-        ("pgbouncer_url", {}, False),
+        ("postgresql", {}, True),
+        # As an app sets it for a pooler.
+        ("postgresql", {"connect_args": {"prepare_threshold": None}}, False),
+        ("pgbouncer", {}, False),
     ],
+    indirect=["database_url", "engine_options"],
 )
 def test_bookkeeping_prepares_statements_where_it_may(
-    postgresql_url: str, request: pytest.FixtureRequest, url: str, options: Any, prepares: bool
+    engine: Engine, postgresql_url: str, prepares: bool
 ) -> None:
-    # Not through the pooler, where the app's engine may prepare some.
-    direct = create_engine(postgresql_url)
-    create_tables(direct)
-    engine = create_engine(request.getfixturevalue(url), connect_args=options)
+    assert copy_tables(postgresql_url)  # Not by this engine, which may prepare some.
     with Bookkeeping(engine) as books:
         assert (prepared_by(books) > 0) == prepares
-    engine.dispose()
-    direct.dispose()
 
 
-def test_settings_of_bookkeeping_end_with_each_transaction(pgbouncer_url: str) -> None:
+def test_settings_of_bookkeeping_end_with_each_transaction(
+    postgresql_url: str, request: pytest.FixtureRequest
+) -> None:
     """PgBouncer has one connection to the server here, which others use next."""
-    engine = create_engine(pgbouncer_url)
-    sent = text("SELECT current_setting('enable_seqscan') AS seqscan")
+    name = make_url(postgresql_url).database
+    with psycopg.connect(postgresql_url.replace("+psycopg", "")) as direct:
+        direct.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    engine = create_engine(request.getfixturevalue("pgbouncer_url"))
+    sent = text(
+        "SELECT current_setting('enable_seqscan'), current_setting('transaction_isolation')"
+    )
+    ours, theirs = ("off", "read committed"), ("on", "serializable")
     with Bookkeeping(engine) as books, engine.connect() as others:
         for _ in range(3):
-            assert books.rows(sent)[0].seqscan == "off"
-            in_transaction = books.transaction(lambda connection: connection.execute(sent).scalar())
-            assert in_transaction == "off"
-            assert others.execute(sent).scalar() == "on"
+            assert tuple(books.rows(sent)[0]) == ours
+            in_transaction = books.transaction(lambda connection: connection.execute(sent).one())
+            assert tuple(in_transaction) == ours
+            assert tuple(others.execute(sent).one()) == theirs
             others.rollback()
     engine.dispose()
 
 
+@on_postgresql
+@pytest.mark.parametrize("waiting", [nullcontext, lambda: nullcontext()], ids=["", "waiting"])
 def test_error_of_a_statement_is_its_own_and_nothing_is_logged(
-    postgresql_url: str, caplog: pytest.LogCaptureFixture
+    engine: Engine, caplog: pytest.LogCaptureFixture, waiting: Any
 ) -> None:
     """psycopg would log what follows an error in a pipeline."""
-    engine = create_engine(postgresql_url)
-    with Bookkeeping(engine, patience=0) as books:
+    with Bookkeeping(engine, patience=0, waiting=waiting) as books:
         for _ in range(3):
             with pytest.raises(DatabaseTrouble, match="division by zero"):
                 books.rows(text("SELECT 1 / 0"))
@@ -73,24 +83,23 @@ def test_error_of_a_statement_is_its_own_and_nothing_is_logged(
         with pytest.raises(DatabaseTrouble):
             books.rows(text("SELECT pg_terminate_backend(pg_backend_pid())"))
         assert books.rows(text("SELECT 1 AS one"))[0].one == 1
-    engine.dispose()
     assert caplog.records == []
 
 
-def test_migration_that_changes_the_type_of_a_column_costs_no_outcome(postgresql_url: str) -> None:
+@on_postgresql
+def test_migration_that_changes_the_type_of_a_column_costs_no_outcome(engine: Engine) -> None:
     """A prepared statement cannot be used any more when the types of its results change."""
-    engine = create_engine(postgresql_url)
     create_tables(engine)
     with Bookkeeping(engine) as books:
         look = text("SELECT payload FROM job_runs")
         assert [list(books.rows(look)) for _ in range(4)] == [[]] * 4
         books.rows(text("ALTER TABLE job_runs ALTER payload DROP DEFAULT, ALTER payload TYPE text"))
         assert list(books.rows(look)) == []
-    engine.dispose()
 
 
+@on_postgresql
 def test_pipeline_whose_answers_psycopg_has_lost_is_a_broken_connection(
-    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As seen after a serialization failure. The next try has another connection."""
     leave = Pipeline.__exit__
@@ -102,14 +111,12 @@ def test_pipeline_whose_answers_psycopg_has_lost_is_a_broken_connection(
             broken.append(True)
             raise IndexError("pop from an empty deque")
 
-    engine = create_engine(postgresql_url)
     sent = text("SELECT pg_backend_pid() AS pid")
     with Bookkeeping(engine) as books:
         first = books.rows(sent)[0].pid
         monkeypatch.setattr(Pipeline, "__exit__", lose_count)
         assert books.rows(sent)[0].pid != first
     assert broken
-    engine.dispose()
 
 
 class Burden:

@@ -27,6 +27,7 @@ from flask_cronjobs import (
 from flask_cronjobs.models import JobBatch, JobRun
 from tests.kit import in_threads
 from tests.marks import on_both, on_postgresql, on_sqlite
+from tests.rows import runs
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -68,9 +69,7 @@ def batch_row(db: SQLAlchemy, key: str = "b") -> JobBatch:
 
 
 def runs_of(db: SQLAlchemy, task: str) -> list[JobRun]:
-    db.session.rollback()
-    found = select(JobRun).where(JobRun.job_type == task).order_by(JobRun.id)
-    return list(db.session.scalars(found))
+    return [run for run in runs(db) if run.job_type == task]
 
 
 @on_both

@@ -25,6 +25,7 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.models import JobRun
 from tests.marks import on_both
+from tests.rows import runs
 
 Greet = Task[[int, str], None]
 Warnings = Callable[[], list[str]]
@@ -38,12 +39,6 @@ def greet(jobs: CronJobs) -> Any:
     def greet(user_id: int, week: str = "now") -> None: ...
 
     return greet
-
-
-def runs(db: SQLAlchemy) -> list[JobRun]:
-    """The runs that are committed."""
-    db.session.rollback()
-    return list(db.session.scalars(select(JobRun).order_by(JobRun.id)))
 
 
 def enqueue_and_fail(greet: Greet) -> None:

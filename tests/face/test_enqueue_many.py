@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import func, select, update
+from sqlalchemy import update
 
 from flask_cronjobs import CronJobs, KeyConflict, NewRun, PayloadError, RunIds, Task, TaskError
 from flask_cronjobs.jobs.runs import enqueue as enqueue_module
 from flask_cronjobs.models import JobRun
 from tests.kit import statements
 from tests.marks import on_both
+from tests.rows import runs
 
 pytestmark = pytest.mark.usefixtures("context")
 Greet = Task[[int, str], None]
@@ -33,15 +34,8 @@ def greet(jobs: CronJobs) -> Any:
     return greet
 
 
-def runs(db: SQLAlchemy) -> dict[int, JobRun]:
-    """The runs that are committed, by id."""
-    db.session.rollback()
-    return {run.id: run for run in db.session.scalars(select(JobRun).order_by(JobRun.id))}
-
-
-def number(db: SQLAlchemy) -> int:
-    """How many runs the session sees."""
-    return db.session.scalar(select(func.count()).select_from(JobRun)) or 0
+def by_id(db: SQLAlchemy) -> dict[int, JobRun]:
+    return {run.id: run for run in runs(db)}
 
 
 def keyed(user_id: int, key: str | None, **options: Any) -> NewRun:
@@ -61,7 +55,7 @@ class TestOptions:
             ]
         )
         db.session.commit()
-        found = [runs(db)[run] for run in ids]
+        found = [by_id(db)[run] for run in ids]
         assert [run.payload["user_id"] for run in found] == [*range(5)]
         assert found[0].payload["week"] == "é\"'\n"
         assert [run.priority for run in found] == [2, 2, 2, 0, -7]
@@ -81,7 +75,7 @@ class TestOptions:
         ids = greet.using(priority=9, run_at=later).enqueue_many(entries)
         ids += greet.using(priority=9, delay=3600).enqueue_many(entries)
         db.session.commit()
-        found = [runs(db)[run] for run in ids]
+        found = [by_id(db)[run] for run in ids]
         assert [run.run_at for run in found[:3:2]] == [later, WHEN]
         delays = [(found[n].run_at - found[n].created_at).total_seconds() for n in (1, 3, 4)]
         assert delays == pytest.approx([60, 3600, 60], abs=0.1)
@@ -114,7 +108,7 @@ class TestOptions:
             with pytest.raises(error, match=rf"^payloads\[2\]: {message}"):
                 greet.enqueue_many([{"user_id": 1}, {"user_id": 2}, wrong, {"user_id": 3}])
         db.session.commit()
-        assert [run.payload["user_id"] for run in runs(db).values()] == [7]
+        assert [run.payload["user_id"] for run in runs(db)] == [7]
 
 
 class TestKeys:
@@ -153,7 +147,7 @@ class TestKeys:
                 db.session.rollback()
             else:
                 db.session.commit()
-            found = runs(db)
+            found = by_id(db)
             kept = {run.idempotency_key: run.id for run in found.values() if run.idempotency_key}
             if is_lost:
                 model = kept
@@ -176,7 +170,7 @@ class TestKeys:
             greet.enqueue_many([{"user_id": 0}, keyed(1, "z"), keyed(2, "m"), keyed(3, "a")])
         greet.enqueue(9, "after")  # The transaction is as good as before.
         db.session.commit()
-        assert [run.job_type for run in runs(db).values()] == ["charge", "greet"]
+        assert [run.job_type for run in runs(db)] == ["charge", "greet"]
 
     def test_warnings_are_bounded(
         self, db: SQLAlchemy, greet: Greet, caplog: pytest.LogCaptureFixture
@@ -213,7 +207,7 @@ class TestKeys:
         ids = greet.enqueue_many([keyed(1, "a"), {"user_id": 0}, keyed(2, "b")])
         db.session.commit()
         assert ids.is_new == [True, True, True]
-        assert [runs(db)[run].payload["user_id"] for run in ids] == [1, 0, 2]
+        assert [by_id(db)[run].payload["user_id"] for run in ids] == [1, 0, 2]
 
 
 class TestGenerators:
@@ -245,7 +239,7 @@ class TestGenerators:
         with pytest.raises(ZeroDivisionError):
             greet.enqueue_many(broken())
         db.session.commit()
-        assert [run.payload["user_id"] for run in runs(db).values()] == [7]
+        assert [run.payload["user_id"] for run in runs(db)] == [7]
 
     @on_both
     def test_error_of_their_own_statement_is_not_about_the_job_tables(
@@ -262,8 +256,7 @@ class TestGenerators:
 
         with pytest.raises(DBAPIError, match="no_such_table"):
             greet.enqueue_many(broken())
-        db.session.rollback()
-        assert number(db) == 0
+        assert runs(db) == []
 
 
 def test_ids_are_a_list(greet: Greet) -> None:

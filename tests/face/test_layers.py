@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +24,7 @@ from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
 from tests.layers import LAYERS, lite_extension
 from tests.marks import on_both, on_postgresql
+from tests.python import python
 
 
 @pytest.fixture(params=LAYERS)
@@ -357,10 +357,5 @@ class TestPsycopg2:
 
 
 def test_nothing_imports_flask_sqlalchemy() -> None:
-    import subprocess
-
-    code = (
-        "import sys, flask_cronjobs, flask_cronjobs.extension, flask_cronjobs.jobs.state;"
-        "sys.exit('flask_sqlalchemy' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = "import sys, flask_cronjobs.extension; sys.exit('flask_sqlalchemy' in sys.modules)"
+    assert python("-c", code).returncode == 0

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Engine, MetaData, create_engine, inspect, text
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, inspect, text
 from sqlalchemy.exc import IntegrityError, StatementError
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.models import JobBatch, JobDefinition, JobEffect, JobFailure, JobRun
-from flask_cronjobs.models.copies import copy_tables
+from flask_cronjobs.models.copies import add_tables, copy_tables
 from flask_cronjobs.models.records import Base
+from tests.marks import on_postgresql
 
 NAMES = {
     *("job_definitions", "job_runs", "job_failures", "job_outputs", "job_effects", "job_pauses"),
@@ -30,12 +30,10 @@ LOCK: dict[str, Any] = {"locked_by": "host:1:token", "locked_until": NOW}
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
+def engine(engine: Engine) -> Engine:
     """The engine of a database with the job tables."""
-    made = create_engine(database_url)
-    create_tables(made)
-    yield made
-    made.dispose()
+    create_tables(engine)
+    return engine
 
 
 def insert(engine: Engine, row: Base) -> None:
@@ -209,39 +207,27 @@ class TestTimes:
 
 
 class TestCreation:
-    def test_create_tables_tells_what_it_created(self, database_url: str) -> None:
-        engine = create_engine(database_url)
-        assert set(create_tables(engine)) == NAMES
-        assert create_tables(engine) == []
-        engine.dispose()
-
     def test_create_all_and_create_tables_make_the_same(
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
         with app.app_context():
-            assert create_tables(db.engine) == []
+            assert create_tables(db.engine) == []  # It tells what it created.
             created = shape(db.engine)
             db.drop_all()
             assert set(create_tables(db.engine)) == NAMES
             assert shape(db.engine) == created
 
     def test_naming_convention_of_the_app_s_own_leaves_their_names_alone(
-        self, database_url: str
+        self, engine: Engine
     ) -> None:
         convention = dict.fromkeys(("ck", "fk", "ix", "pk", "uq"), "app_%(table_name)s")
         convention["ck"] = "app_%(table_name)s_%(constraint_name)s"
-        db = SQLAlchemy(metadata=MetaData(naming_convention=convention))
-        app = Flask("tests")
-        app.config["SQLALCHEMY_DATABASE_URI"] = database_url
-        db.init_app(app)
-        CronJobs(app)
-        with app.app_context():
-            db.create_all()
-            created = shape(db.engine)
-            db.drop_all()
-            create_tables(db.engine)
-            assert shape(db.engine) == created
-            db.engine.dispose()
+        metadata = MetaData(naming_convention=convention)
+        created = shape(engine)
+        Base.metadata.drop_all(engine)
+        add_tables(metadata, engine.dialect.name)
+        metadata.create_all(engine)
+        assert shape(engine) == created
 
     def test_init_command_creates_them(self, app: Flask, db: SQLAlchemy) -> None:
         CronJobs(app)
@@ -251,21 +237,15 @@ class TestCreation:
         again = app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
         assert (again.exit_code, again.output) == (0, "All tables exist.\n")
 
-    def test_payload_is_jsonb_on_postgresql(self, postgresql_url: str) -> None:
-        engine = create_engine(postgresql_url)
-        create_tables(engine)
+    @on_postgresql
+    def test_payload_is_jsonb_on_postgresql(self, engine: Engine) -> None:
         types = {
-            column["name"]: str(column["type"])
-            for column in inspect(engine).get_columns("job_runs")
+            each["name"]: str(each["type"]) for each in inspect(engine).get_columns("job_runs")
         }
-        engine.dispose()
-        assert (types["payload"], types["id"], types["definition_id"]) == (
-            "JSONB", "BIGINT", "BIGINT",
-        )  # fmt: skip
+        wanted = ("JSONB", "BIGINT", "BIGINT")
+        assert (types["payload"], types["id"], types["definition_id"]) == wanted
 
     def test_table_of_the_app_s_own_by_one_of_the_names_is_not_replaced(self) -> None:
-        from sqlalchemy import Column, Integer, Table
-
         metadata = MetaData()
         own = Table("job_ticks", metadata, Column("id", Integer, primary_key=True))
         copy_tables(metadata, "sqlite")
