@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
 
 
 @pytest.fixture
@@ -11,3 +16,14 @@ def database_url(request: pytest.FixtureRequest, layer: str) -> str:
     usual = "postgresql" if layer == "psycopg2" else "sqlite"
     url: str = request.getfixturevalue(f"{getattr(request, 'param', usual)}_url")
     return url
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[tuple[Flask, SQLAlchemy]]:
+    """Another app, without the extension, on a SQLite file of its own."""
+    app, db = Flask("other"), SQLAlchemy()
+    app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'other.sqlite'}"
+    db.init_app(app)
+    yield app, db
+    with app.app_context():
+        db.engine.dispose()

@@ -373,14 +373,12 @@ def test_on_dead_stop_cancels_what_waits(
     assert (run.status, run.error_type) == ("cancelled", "Stopped")
 
 
-def test_batch_of_another_app_takes_no_runs(jobs: CronJobs, db: SQLAlchemy, tmp_path: Any) -> None:
-    other_db = SQLAlchemy()
-    other = Flask("other")
-    other.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'other.sqlite'}"
-    other_db.init_app(other)
-    others = CronJobs(other)
+def test_batch_of_another_app_takes_no_runs(
+    jobs: CronJobs, another: tuple[Flask, SQLAlchemy]
+) -> None:
+    other, other_db = another
 
-    @others.task
+    @CronJobs(other).task
     def elsewhere() -> None: ...
 
     with jobs.batch("b"), other.app_context():
@@ -388,8 +386,6 @@ def test_batch_of_another_app_takes_no_runs(jobs: CronJobs, db: SQLAlchemy, tmp_
         elsewhere.enqueue()
         other_db.session.commit()
         assert runs_of(other_db, "elsewhere")[0].batch_id is None
-        other_db.session.remove()
-        other_db.engine.dispose()
 
 
 def needs_a_week(week: str) -> None: ...

@@ -253,28 +253,6 @@ def test_a_refusal_does_not_repeat_a_megabyte(context: None, jobs: CronJobs) -> 
     assert len(str(unknown.value)) < 7_000
 
 
-FAR_EAST, FAR_WEST = timezone(timedelta(hours=14)), timezone(timedelta(hours=-14))
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [
-        datetime.min.replace(tzinfo=FAR_EAST),
-        datetime.max.replace(tzinfo=FAR_WEST),
-        datetime(999, 12, 31, tzinfo=timezone.utc),
-    ],
-)
-def test_time_that_no_database_can_write_is_refused(
-    jobs: CronJobs, context: None, moment: datetime
-) -> None:
-    task = jobs.task(name="it")(lambda: None)
-    expected = "run_at is .*Give an aware time, with a time zone and in the years 1000 to 9999"
-    with pytest.raises(TaskError, match=expected):
-        task.using(run_at=moment).enqueue()
-    with pytest.raises(TaskError, match=expected):
-        task.enqueue_many([NewRun({}, run_at=moment)])
-
-
 @on_both
 def test_time_of_the_first_and_last_years_and_of_any_zone_is_kept(
     jobs: CronJobs, db: SQLAlchemy, context: None

@@ -22,6 +22,7 @@ from tests.rows import runs
 pytestmark = pytest.mark.usefixtures("context")
 Greet = Task[[int, str], None]
 WHEN = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+NAIVE = datetime(2030, 1, 1)
 
 
 @pytest.fixture
@@ -91,11 +92,7 @@ class TestOptions:
             (NewRun({"user_id": 1}, delay=-1), TaskError, "delay is -1"),
             (NewRun({"user_id": 1}, delay=1, run_at=WHEN), TaskError, "run_at and delay"),
             (NewRun({"user_id": 1}, priority=99999), TaskError, "priority is 99999"),
-            (
-                NewRun({"user_id": 1}, run_at=datetime(2030, 1, 1)),
-                TaskError,
-                "run_at is .*Give an aware",
-            ),
+            (NewRun({"user_id": 1}, run_at=NAIVE), TaskError, "run_at is .*Give an aware"),
         ],
         ids=str,
     )

@@ -116,7 +116,7 @@ def test_bad_value_fails_at_initialization_and_leaves_no_trace(app: Flask) -> No
     CronJobs(app)
 
 
-def test_call_outside_an_app_is_a_clear_error() -> None:
+def test_call_outside_an_app_or_in_one_without_the_extension_is_a_clear_error() -> None:
     jobs = CronJobs()
 
     @jobs.task
@@ -125,20 +125,12 @@ def test_call_outside_an_app_is_a_clear_error() -> None:
     for call in (hello.enqueue, lambda: hello.enqueue_many([{}]), jobs.tick, jobs.health):
         with pytest.raises(SetupError, match=r"with app\.app_context\(\)"):
             call()
-
-
-def test_call_in_an_app_without_the_extension_is_a_clear_error() -> None:
-    jobs = CronJobs()
-
-    @jobs.task
-    def hello() -> None: ...
-
     with Flask("x").app_context(), pytest.raises(SetupError, match=r"jobs\.init_app\(app\)"):
         hello.enqueue()
 
 
 def test_two_apps_in_one_process_share_tasks_and_nothing_else(
-    app: Flask, db: SQLAlchemy, sqlite_url: str
+    app: Flask, db: SQLAlchemy, another: tuple[Flask, SQLAlchemy]
 ) -> None:
     jobs = CronJobs()
     said: list[str] = []
@@ -147,9 +139,7 @@ def test_two_apps_in_one_process_share_tasks_and_nothing_else(
     def hello(name: str) -> None:
         said.append(name)
 
-    other, other_db = Flask("other"), SQLAlchemy()
-    other.config["SQLALCHEMY_DATABASE_URI"] = f"{sqlite_url}.other"
-    other_db.init_app(other)
+    other, other_db = another
     for each, attempts in ((app, 3), (other, 5)):
         each.config["CRONJOBS_MAX_ATTEMPTS"] = attempts
         jobs.init_app(each)
@@ -161,7 +151,6 @@ def test_two_apps_in_one_process_share_tasks_and_nothing_else(
         assert other_db.session.scalars(select(JobRun)).all() == []
         assert hello.using(commit=True).enqueue("two").max_attempts == 5
         assert jobs.tick().succeeded == 1
-        other_db.engine.dispose()
     assert said == ["two"]
     with app.app_context():
         assert jobs.tick().succeeded == 1

@@ -88,12 +88,10 @@ def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
 
 
 def test_effect_in_the_context_of_another_app_is_that_app_s(
-    jobs: CronJobs, sqlite_url: str
+    jobs: CronJobs, another: tuple[Flask, SQLAlchemy]
 ) -> None:
     """Whether a handler of this app does it or one of that app."""
-    other, other_db = Flask("other"), SQLAlchemy()
-    other.config["SQLALCHEMY_DATABASE_URI"] = sqlite_url.replace("test.sqlite", "other.sqlite")
-    other_db.init_app(other)
+    other, other_db = another
     other_jobs = CronJobs(other)
     paid: list[str] = []
 
@@ -116,7 +114,6 @@ def test_effect_in_the_context_of_another_app_is_that_app_s(
         assert other_jobs.tick().succeeded == 1
         effect = other_db.session.scalars(other_db.select(JobEffect)).one()
         assert (effect.state, effect.run_id) == ("done", None)
-        other_db.engine.dispose()
     assert paid == ["by the shop", "here"]
 
 
@@ -279,6 +276,8 @@ def test_once_inside_itself_is_refused(
         nested()
     assert (states(), inner) == ([], [])
     assert jobs.once("k", lambda: "free again") == "free again"
+    assert jobs.once("outer", lambda: [jobs.once("inner", lambda: 1)]) == [1]
+    assert jobs.once("inner", lambda: 2) == 1
 
 
 def gathering(jobs: CronJobs, keys: list[str], effect: Callable[[str], Any]) -> Callable[[], Any]:
@@ -317,11 +316,6 @@ def test_threads_of_a_handler_do_one_effect_once(jobs: CronJobs, perform: Perfor
 
     assert perform(gathering(jobs, ["k"] * 4, effect)).result == ["sent"] * 4
     assert done == ["k"]
-
-
-def test_effects_of_different_keys_nest(jobs: CronJobs) -> None:
-    assert jobs.once("outer", lambda: [jobs.once("inner", lambda: 1)]) == [1]
-    assert jobs.once("inner", lambda: 2) == 1
 
 
 @on_both

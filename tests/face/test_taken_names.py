@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from flask import Blueprint, Flask
 from flask.cli import AppGroup
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Column, Integer, MetaData, Table
+from sqlalchemy import Column, Integer, Table
 
 from flask_cronjobs import CronJobs, SetupError
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.state import state_of
 from tests.marks import on_both
+from tests.tables import copy_tables
 
 pytestmark = pytest.mark.flask_sqlalchemy
 
@@ -78,29 +78,13 @@ def test_a_table_of_that_name_is_refused(app: Flask, db: SQLAlchemy) -> None:
 
 @on_both
 def test_tables_that_the_app_has_reflected_are_ours(
-    app: Flask, db: SQLAlchemy, other_app: Callable[[], Flask]
+    app: Flask, db: SQLAlchemy, database_url: str
 ) -> None:
-    CronJobs(app)
+    copy_tables(database_url)
     with app.app_context():
-        db.create_all()
-    other = other_app()
-    another_db: Any = other.extensions["sqlalchemy"]
-    with other.app_context():
-        another_db.reflect()
-        assert "job_runs" in another_db.metadata.tables
-        CronJobs(other)
-        another_db.engine.dispose()
-
-
-@pytest.fixture
-def other_app(database_url: str) -> Callable[[], Flask]:
-    def make() -> Flask:
-        app = Flask("other")
-        app.config["SQLALCHEMY_DATABASE_URI"] = database_url
-        SQLAlchemy(app, metadata=MetaData())
-        return app
-
-    return make
+        db.reflect()
+    assert "job_runs" in db.metadata.tables
+    CronJobs(app)
 
 
 def hidden(app: Flask) -> list[str]:

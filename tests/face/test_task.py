@@ -103,6 +103,14 @@ def test_unknown_task_is_refused_with_those_that_are_close(bare: CronJobs) -> No
         bare.get("send_weekly_reports")
 
 
+#: No database can write them.
+UNWRITABLE = [
+    datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+    datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))),
+    datetime(999, 12, 31, tzinfo=timezone.utc),
+]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -117,7 +125,14 @@ def test_unknown_task_is_refused_with_those_that_are_close(bare: CronJobs) -> No
         ({"max_attempts": 0}, "1 to 1000"),
         ({"run_at": datetime(2026, 1, 1)}, "Give an aware time"),
         ({"run_at": "tomorrow"}, "run_at is 'tomorrow'. Give an aware time, with a time zone and"),
+        *(
+            ({"run_at": moment}, "Give an aware time, .* in the years 1000 to 9999")
+            for moment in UNWRITABLE
+        ),
         ({"delay": "5"}, "delay is '5'. Give seconds"),
+        ({"unique_while": "always"}, "unique_while is 'always'"),
+        ({"replace": "priority"}, "replace is 'priority'"),
+        ({"replace": True, "unique_while": "pending"}, "a run that has begun is never changed"),
         ({"run_at": datetime.now(timezone.utc), "delay": 5}, "run_at and delay were both given"),
     ],
 )

@@ -248,21 +248,6 @@ class TestReplace:
         assert "with another payload, which is failed and holds the key until it has" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"unique_while": "always"}, "unique_while is 'always'"),
-        ({"replace": "priority"}, "replace is 'priority'"),
-        ({"replace": True, "unique_while": "pending"}, "a run that has begun is never changed"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(
-    index: Any, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(TaskError, match=message):
-        index.using(**options)
-
-
 def test_replace_and_unique_while_need_a_key(db: SQLAlchemy, jobs: CronJobs) -> None:
     @jobs.task
     def keyless() -> None: ...

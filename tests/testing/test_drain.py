@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from flask_cronjobs import SetupError, TimedOut, current_run
+from flask_cronjobs import CronJobs, SetupError, TimedOut, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobStep
-from flask_cronjobs.testing import drain, enqueued, run, travel
+from flask_cronjobs.testing import drain, enqueued, inline, run, travel
 from tests.testing.conftest import SHARED, in_each_setup
 from tests.testing.shop import OutOfStockError, Shop
 
@@ -129,15 +129,12 @@ def test_async_handlers_run(shop: Shop) -> None:
     assert shop.db.session.get_one(JobRun, run_id).result == 2
 
 
-def test_uncommitted_runs_are_an_error_not_nothing_to_do(shop: Shop) -> None:
+def test_uncommitted_runs_and_objects_are_an_error_not_nothing_to_do(shop: Shop) -> None:
     shop.mail.enqueue(1)
     with pytest.raises(SetupError, match=r"uncommitted work.*mail \(run \d+\).*commit"):
         drain(shop.jobs)
     shop.db.session.commit()
     assert drain(shop.jobs).succeeded == 1
-
-
-def test_uncommitted_objects_are_an_error(shop: Shop) -> None:
     shop.db.session.add(shop.Order())
     with pytest.raises(SetupError, match="1 new object"):
         drain(shop.jobs)
@@ -160,8 +157,6 @@ def test_runs_of_tasks_that_the_app_does_not_know_are_an_error(shop: Shop) -> No
 
 
 def test_another_instance_is_an_error(shop: Shop) -> None:
-    from flask_cronjobs import CronJobs
-
     with pytest.raises(SetupError, match="not initialized on the current app"):
         drain(CronJobs())
 
@@ -210,8 +205,6 @@ def test_enqueued_runs_are_seen_committed_or_not(shop: Shop) -> None:
 def test_handler_that_enqueues_itself_for_ever_is_stopped(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flask_cronjobs.testing import inline
-
     monkeypatch.setattr(inline, "MOST", 5)
 
     @shop.jobs.task
