@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from contextvars import Context
-from typing import Any, TypeAlias
+from types import SimpleNamespace
+from typing import Any
 
 from flask import Response, abort, current_app, jsonify, request
 from flask.typing import ResponseReturnValue
@@ -139,36 +140,22 @@ _OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "skipped")
 def metrics() -> ResponseReturnValue:
     """Return the figures of the overview, in the format that the scraper asks for."""
     try:
-        from prometheus_client import CollectorRegistry, Gauge
         from prometheus_client.exposition import choose_encoder
     except ImportError:
         abort(501, "Metrics need prometheus-client: pip install 'Flask-CronJobs[metrics]'")
-    registry = CollectorRegistry()
     with reading(state_of()) as reader:
-        for name, text, labels, values in _metrics(reader):
-            gauge = Gauge(f"cronjobs_{name}", text, labels, registry=registry)
-            for of, value in values.items():
-                (gauge.labels(*of) if of else gauge).set(value)
-        registry.register(_Collector(list(_histograms(read_last_hour(reader)))))
+        families = [*_gauges(reader), *_histograms(read_last_hour(reader))]
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     except (TypeError, ValueError):  # It asks for a version that does not exist.
         encode, content_type = choose_encoder("")
+    # All that it asks of a registry.
+    registry: Any = SimpleNamespace(collect=lambda: families)
     return Response(encode(registry), content_type=content_type)
 
 
 #: One bucket in so many is a bucket of a histogram: each is four times the one before.
 _EVERY = 8
-
-
-class _Collector:
-    """What a registry asks for metrics that are made already."""
-
-    def __init__(self, metrics: Sequence[Any]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Sequence[Any]:
-        return self._metrics
 
 
 def _histograms(rows: Sequence[Row[Any]]) -> Iterator[Any]:
@@ -186,30 +173,36 @@ def _histograms(rows: Sequence[Row[Any]]) -> Iterator[Any]:
         yield found
 
 
-#: The values of a metric, by what its labels are.
-_Values: TypeAlias = Mapping[Any, float]
-
-
-def _metrics(reader: Reader) -> Iterator[tuple[str, str, tuple[str, ...], _Values]]:
-    """Yield name, meaning, labels and values of each metric."""
+def _gauges(reader: Reader) -> Iterator[Any]:
+    """Yield a gauge for each other metric; one without labels and without a value is left out."""
     verdict, figures = read_verdict_and_figures(reader)
-    day = read_activity(reader)
     for name, text, value in _single(verdict, figures, seconds_behind(reader)):
         if value is not None:
-            yield name, text, (), {(): value}
+            yield _gauge(name, text, {(): value})
     text = "Seconds for which a task or a queue has been paused"
     ages = {(each.kind, each.name): each.paused_at for each in verdict.pauses}
     paused = {of: max(seconds_since(at, verdict.now), 0.0) for of, at in ages.items()}
-    yield "paused_seconds", text, ("kind", "name"), paused
+    yield _gauge("paused_seconds", text, paused, "kind", "name")
     text = "Seconds for which work has stood still that waits for what does not come"
-    yield "stalled_seconds", text, ("kind",), {(e.kind,): e.seconds for e in verdict.stalled}
+    yield _gauge("stalled_seconds", text, {(e.kind,): e.seconds for e in verdict.stalled}, "kind")
     text = "What needs a person, as the verdict lists it: 1 or more of a check"
     needs = Counter((each.id,) for each in findings_of(verdict, figures))
-    yield "findings", text, ("id",), needs
+    yield _gauge("findings", text, needs, "id")
     # A gauge, not a counter: ticks are kept for a day only, so the sum can fall.
     text = "Outcomes recorded by the ticks of the last 24 hours"
+    day = read_activity(reader)
     sums = {(kind,): sum(getattr(hour, kind) for hour in day) for kind in _OUTCOMES}
-    yield "outcomes_24h", text, ("outcome",), sums
+    yield _gauge("outcomes_24h", text, sums, "outcome")
+
+
+def _gauge(name: str, text: str, values: Mapping[Any, float], *labels: str) -> Any:
+    """Return a gauge with *values*, by what its *labels* are."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    gauge = GaugeMetricFamily(f"cronjobs_{name}", text, labels=labels)
+    for of, value in values.items():
+        gauge.add_metric(of, value)
+    return gauge
 
 
 def _single(
