@@ -14,18 +14,14 @@ from werkzeug.datastructures import MultiDict
 
 from ..errors import StateConflict
 from ..jobs.reader import CAP, Count
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
+from ..jobs.runs.actions import Action, of_status, preview
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.search import SEARCH_FOR
 from ..jobs.state import state_of
 from .actions import MOST, actor
 from .format import Tone
 from .params import BadQuery, filter_args, needed, row_id, run_filter
-from .render import Message, back, reader_page
-
-#: The actions that can be done to many runs, by name.
-BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
-
+from .render import ACTIONS, Message, back, reader_page
 
 _NONE_PICKED = "No run is picked."
 
@@ -49,9 +45,11 @@ def bulk() -> ResponseReturnValue:
         return _back(which, f"Nothing was changed. {error}", "bad")
     statuses = action.allowed if picked else action.statuses(which)
     shown = preview(state_of(), ids)
+    data = {"do": action.name, "statuses": statuses, "count": count, "preview": shown}
     return reader_page(
         "bulk",
-        "warn",
+        tone="warn",
+        data={**data, "searched_to": stopped_at},
         action=action,
         statuses=statuses,
         count=count,
@@ -62,13 +60,6 @@ def bulk() -> ResponseReturnValue:
         ids=ids,
         preview=shown,
         args=filter_args(which),
-        data={
-            "do": action.name,
-            "statuses": statuses,
-            "count": count,
-            "preview": shown,
-            "searched_to": stopped_at,
-        },
     )
 
 
@@ -100,7 +91,7 @@ def _back(which: RunFilter, message: str, tone: Tone) -> ResponseReturnValue:
 
 
 def _action(args: Mapping[str, str]) -> Action:
-    action = BULK.get(needed(args, "do"))
+    action = ACTIONS.get(needed(args, "do"))
     if action is None:
-        raise BadQuery(f"do must be one of {', '.join(BULK)}.")
+        raise BadQuery(f"do must be one of {', '.join(ACTIONS)}.")
     return action

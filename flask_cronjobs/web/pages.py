@@ -10,9 +10,9 @@ from flask import Response, abort, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from ..jobs.agenda import read_agenda, scheduled_zones, span_of
-from ..jobs.batches.views import batch_facts, find_batch, list_batches
+from ..jobs.batches.views import find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
-from ..jobs.definitions.views import SORTS, STATES, list_definitions
+from ..jobs.definitions.views import list_definitions
 from ..jobs.error_groups import STATES as ERROR_STATES
 from ..jobs.error_groups import list_errors
 from ..jobs.health import headline_of, verdict_tone
@@ -23,27 +23,14 @@ from ..jobs.overview import find_place, read_overview
 from ..jobs.pauses import list_pauses
 from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import Page, Reader, plain_data, reading
-from ..jobs.runs.detail import RunView, facts_of, without_own_frames
-from ..jobs.runs.filters import FILTERS, RunFilter
-from ..jobs.runs.list import DUE_FIRST, LATEST_DEATH, NEWEST, WINDOW, list_runs, sorting_of
-from ..jobs.runs.search import scope, wanted
-from ..jobs.state import State, state_of
+from ..jobs.runs.detail import RunView, without_own_frames
+from ..jobs.runs.filters import RunFilter
+from ..jobs.runs.list import list_runs, sorting_of
+from ..jobs.state import state_of
 from ..jobs.ticks import list_gaps, list_ticks
 from ..jobs.trends import Trend, read_trend
-from ..types import STATUSES
 from .actions import run_or_404
-from .bulk import BULK
-from .format import (
-    ACROSS,
-    Tone,
-    bars_of,
-    batch_tone,
-    chart,
-    day_chart,
-    definition_tone,
-    status_tone,
-)
-from .life import differences, life_of
+from .format import batch_tone, definition_tone, status_tone
 from .params import (
     BadQuery,
     choice,
@@ -59,30 +46,21 @@ from .params import (
     text,
     typed_args,
 )
-from .render import reader_page, wants_json
+from .render import ACTIONS, REFRESH, reader_page, wants_json
 
-#: Seconds after which the script refreshes a page.
-REFRESH = 15
 _TICKS = 50
 
 
 def overview() -> ResponseReturnValue:
     """Render the overview: verdict, figures, definitions, dead runs, the last day."""
-    view = read_overview(state_of())
-    tone = verdict_tone(view.verdict, view.findings)
+    found = read_overview(state_of())
     return reader_page(
         "overview",
-        tone,
-        own_zones=[row.timezone for row in view.definitions.rows],
-        view=view,
-        now=view.verdict.now,
-        headline=headline_of(view.verdict, view.findings),
-        chart=chart(view.activity, view.marks),
-        declared=len(state_of().registry.declarations),
-        queues=state_of().queues,
-        tasks=sorted(state_of().registry.tasks),
-        refresh=REFRESH,
-        data=view,
+        found,
+        verdict_tone(found.verdict, found.findings),
+        own_zones=[row.timezone for row in found.definitions.rows],
+        now=found.verdict.now,
+        headline=headline_of(found.verdict, found.findings),
     )
 
 
@@ -96,30 +74,20 @@ def find() -> ResponseReturnValue:
 def effects() -> ResponseReturnValue:
     """Render effects in doubt or being done; with ``?all=1`` also those that are done."""
     args = _flag("all")
-    found = list_effects(state_of(), open_only=not args, **_asked(50))
-    return _list_page("effects", found, refresh=0, args=args)
+    return _list_page("effects", list_effects(state_of(), open_only=not args, **_asked(50)), args)
 
 
 def errors() -> ResponseReturnValue:
     """Render groups of errors: open ones, or with ``?state=`` those resolved or muted."""
     state = choice(request.args, "state", ERROR_STATES) or "open"
     found = list_errors(state_of(), state, clamped(request.args, "limit", 50))
-    return reader_page(
-        "errors",
-        found=found,
-        state=state,
-        states=ERROR_STATES,
-        bars=[bars_of(row.days) for row in found.rows],
-        now=found.now,
-        refresh=REFRESH,
-        data={"errors": found.rows, "total": found.total, "numbers": found.numbers},
-    )
+    data = {"errors": found.rows, "total": found.total, "numbers": found.numbers}
+    return reader_page("errors", found, data=data, state=state)
 
 
 def operations() -> ResponseReturnValue:
     """Render what operators did, and what became of the runs."""
-    found = list_operations(state_of(), **_asked(50))
-    return _list_page("operations", found)
+    return _list_page("operations", list_operations(state_of(), **_asked(50)))
 
 
 def ticks() -> ResponseReturnValue:
@@ -129,23 +97,15 @@ def ticks() -> ResponseReturnValue:
         found = list_ticks(reader, _TICKS, before)
         gaps = list_gaps(reader) if before is None else Page((), None, reader.now)
     data = {"ticks": found.rows, "gaps": gaps.rows, "before": found.next}
-    return _list_page("ticks", found, data, gaps=gaps)
+    return _list_page("ticks", found, data=data, gaps=gaps)
 
 
 def queues() -> ResponseReturnValue:
     """Render the queues, and the hosts that serve them."""
     with reading(state_of()) as reader:
         found, hosts = list_queues(reader), list_hosts(reader)
-    return reader_page(
-        "queues",
-        queues=found.rows,
-        of_queues=found.cut("queue"),
-        hosts=hosts.rows,
-        cut=hosts.cut("host"),
-        now=found.now,
-        refresh=REFRESH,
-        data={"queues": found.rows, "hosts": hosts.rows},
-    )
+    data = {"queues": found.rows, "hosts": hosts.rows}
+    return reader_page("queues", found, data=data, hosts=hosts)
 
 
 def tonight() -> ResponseReturnValue:
@@ -159,16 +119,7 @@ def tonight() -> ResponseReturnValue:
         except ValueError as error:
             raise BadQuery(str(error)) from None
         found = read_agenda(reader, span)
-    return reader_page(
-        "tonight",
-        own_zones=zones,
-        asked=asked,
-        found=found,
-        width=ACROSS,
-        now=found.now,
-        refresh=60,
-        data=found,
-    )
+    return reader_page("tonight", found, own_zones=zones, asked=asked, refresh=60)
 
 
 def order() -> ResponseReturnValue:
@@ -177,32 +128,17 @@ def order() -> ResponseReturnValue:
     after = text(request.args, "after") or ""
     limit = clamped(request.args, "limit", 50)
     found = list_key_orders(state_of(), stopped=bool(args), after=after, limit=limit)
-    data = {"keys": found.rows, "after": found.next}
-    return _list_page("order", found, data, args=args)
+    return _list_page("order", found, args, data={"keys": found.rows, "after": found.next})
 
 
 def definitions() -> ResponseReturnValue:
     """Render a page of definitions: searched, filtered and sorted by the URL."""
     which = definition_filter(request.args)
-    page = clamped(request.args, "page", 1, most=1_000_000)
-    found = list_definitions(state_of(), which, page)
-    return reader_page(
-        "definitions",
-        own_zones=[row.timezone for row in found.rows],
-        found=found,
-        which=which,
-        states=STATES,
-        sorts=SORTS,
-        args={"search": which.search, "state": which.state, "sort": which.sort},
-        now=found.now,
-        refresh=REFRESH,
-        data={
-            "definitions": found.rows,
-            "total": found.total,
-            "page": found.page,
-            "pages": found.pages,
-        },
-    )
+    found = list_definitions(state_of(), which, clamped(request.args, "page", 1, most=1_000_000))
+    zones = [row.timezone for row in found.rows]
+    numbers = {"total": found.total, "page": found.page, "pages": found.pages}
+    data = {"definitions": found.rows, **numbers}
+    return reader_page("definitions", found, data=data, own_zones=zones, which=which)
 
 
 def definition() -> ResponseReturnValue:
@@ -212,12 +148,12 @@ def definition() -> ResponseReturnValue:
         found = find_definition(reader, name)
         if found is None:
             abort(404, "There is no definition of that name. It may have been renamed or removed.")
-        trend = _trend(reader, found.view.task, [found.view.timezone])
+        zones = [found.view.timezone]
+        trend = _trend(reader, found.view.task, zones)
     hidden = found if state.settings.show_payload else replace(found, payload=None)
-    return _trend_page(
-        "definition", found, hidden, trend, definition_tone(found.view), definition=found.view,
-        shown=state.settings.show_payload, own_zones=[found.view.timezone],
-    )  # fmt: skip
+    data = {**plain_data(hidden), "trend": trend}
+    tone = definition_tone(found.view)
+    return reader_page("definition", found, tone, data=data, own_zones=zones, trend=trend)
 
 
 def task() -> ResponseReturnValue:
@@ -230,18 +166,9 @@ def task() -> ResponseReturnValue:
         zones = [row.timezone for row in found.definitions]
         trend = _trend(reader, name, zones)
         paused = [each for each in list_pauses(reader) if (each.kind, each.name) == ("task", name)]
-    return _trend_page(
-        "task", found, found, trend, window=WINDOW, own_zones=zones, pause=next(iter(paused), None)
-    )
-
-
-def _trend_page(
-    name: str, found: Any, data: Any, trend: Trend, tone: Tone = "idle", **values: Any
-) -> Response:
-    drawn = day_chart(trend.days, trend.marks)
-    values |= {"found": found, "trend": trend, "drawn": drawn, "now": found.now}
-    data = {**plain_data(data), "trend": trend}
-    return reader_page(name, tone, data=data, refresh=REFRESH, **values)
+    data = {**plain_data(found), "trend": trend}
+    pause = next(iter(paused), None)
+    return reader_page("task", found, data=data, own_zones=zones, trend=trend, pause=pause)
 
 
 def _trend(reader: Reader, task: str, zones: Sequence[str]) -> Trend:
@@ -256,8 +183,7 @@ _REFRESH_BATCH = 5
 def batches() -> ResponseReturnValue:
     """Render batches that have not finished; with ``?all=1`` also those that have."""
     args = _flag("all")
-    found = list_batches(state_of(), unfinished=not args, **_asked(25))
-    return _list_page("batches", found, args=args)
+    return _list_page("batches", list_batches(state_of(), unfinished=not args, **_asked(25)), args)
 
 
 def batch() -> ResponseReturnValue:
@@ -268,15 +194,8 @@ def batch() -> ResponseReturnValue:
         now = reader.now
     if found is None:
         abort(404, "There is no batch of that key. It may have been pruned.")
-    return reader_page(
-        "batch",
-        batch_tone(found),
-        batch=found,
-        facts=batch_facts(found, now),
-        now=now,
-        refresh=0 if found.finished_at else _REFRESH_BATCH,
-        data=found,
-    )
+    refresh = 0 if found.finished_at else _REFRESH_BATCH
+    return reader_page("batch", found, batch_tone(found), now=now, refresh=refresh)
 
 
 def _flag(name: str) -> dict[str, int]:
@@ -295,38 +214,31 @@ def _asked(limit: int) -> dict[str, Any]:
 def _list_page(
     name: str,
     found: Page[Any],
+    args: Mapping[str, int] | None = None,
     data: Mapping[str, object] | None = None,
-    refresh: int = REFRESH,
     **values: Any,
 ) -> Response:
     """Render a page of rows, of which only the first is refreshed.
 
     :param name: of the template.
+    :param args: the values of the URL that each page of the list keeps.
     :param data: the answer in JSON; else the rows by *name*, and ``before``.
     """
     before = request.args.get("before") or request.args.get("after")
+    values |= {"refresh": 0} if before else {}
     data = data or {name: found.rows, "before": found.next}
-    values |= {"found": found, "before": before, "now": found.now, "data": data}
-    return reader_page(name, refresh=0 if before else refresh, **values)
+    return reader_page(name, found, data=data, args=args, before=before, **values)
 
 
-#: What the head of the column of times says, and how the list is ordered.
-_HEADS = {
-    NEWEST: ("Scheduled for", "newest first"),
-    LATEST_DEATH: ("Died", "latest death first"),
-    DUE_FIRST: ("Due", "first due first"),
-}
 #: Seconds after which the page of a run is refreshed, by its status.
 _REFRESH_RUN: dict[str, int] = {"running": 5, "queued": 5, "failed": REFRESH}
 #: The same if it has ended: somebody may retry it.
 REFRESH_ENDED = 60
-#: How many names of tasks a field suggests.
-_SUGGESTED = 500
 
 
 def runs() -> ResponseReturnValue:
     """Render a page of runs, filtered by the URL."""
-    state, typed = state_of(), typed_args(request.args)
+    typed = typed_args(request.args)
     try:
         which = run_filter(request.args)
         before = cursor(request.args, "before")
@@ -334,67 +246,44 @@ def runs() -> ResponseReturnValue:
     except BadQuery as error:
         if wants_json():
             raise
-        return _form(state, typed, 400, wrong=error.description)
+        wrong = error.description
+        return reader_page("runs", status=400, typed=typed, which=RunFilter(), wrong=wrong)
     order = sorting_of(which.status, which.overdue)
-    found = list_runs(state, which, before, limit, order)
+    found = list_runs(state_of(), which, before, limit, order)
     following = None if found.next is None else cursor_text(found.next)
-    head, described = _HEADS[order]
-    return _form(
-        state, typed, which=which, found=found, before=before, following=following,
-        column=order.column, head=head, described=described, now=found.now,
-        searched="" if which.search is None else wanted(which.search).value,
-        scope=scope(which.search or "", state.settings.show_payload),
-        bulk=[each for each in BULK.values() if which != RunFilter() and each.statuses(which)],
+    cut = {"partial": found.partial, "searched_to": found.searched_to}
+    return reader_page(
+        "runs",
+        found,
+        data={"runs": found.rows, "before": following, **cut},
         own_zones=[row.timezone for row in found.rows],
-        advice=state.registry.advice(which.task) if not found.rows else "",
+        typed=typed,
+        which=which,
+        wrong=None,
+        before=before,
+        following=following,
+        column=order.column,
+        bulk=[each for each in ACTIONS.values() if which != RunFilter() and each.statuses(which)],
         refresh=REFRESH if before is None else 0,
-        data={"runs": found.rows, "before": following, "partial": found.partial,
-              "searched_to": found.searched_to},
-    )  # fmt: skip
-
-
-def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any) -> Response:
-    common: dict[str, Any] = {
-        "which": RunFilter(),
-        "filters": FILTERS,
-        "found": None,
-        "typed": typed,
-        "wrong": None,
-        "bulk": [],
-        "statuses": STATUSES,
-        "actions": BULK.keys(),
-        "shown": state.settings.show_payload,
-        "suggested": sorted(state.registry.tasks)[:_SUGGESTED],
-    }
-    response = reader_page("runs", **(common | values))
-    if status >= 400:  # Else it may be 304.
-        response.status_code = status
-    return response
+    )
 
 
 def run(run_id: int) -> ResponseReturnValue:
     """Render one run with its attempts."""
-    state = state_of()
     found = run_or_404(run_id)
     whole = flag(request.args, "frames")
-    shown = state.settings.show_payload
+    run = found if whole else _shortened(found)
     return reader_page(
         "run",
+        found,
         status_tone(found.row.status),
+        data=found if state_of().settings.show_payload else _hidden(found),
         own_zones=[found.row.timezone],
-        run=found if whole else _shortened(found),
-        facts=facts_of(found),
+        run=run,
         whole=whole,
+        hides=run != found,
         asked=text(request.args, "q"),
-        hides=not whole and _shortened(found) != found,
-        can={action.name for action in BULK.values() if found.row.status in action.allowed},
-        known=found.row.task in state.registry.tasks,
-        now=found.now,
-        shown=shown,
-        life=life_of(found),
-        changed=_changed(found) if shown else [],
         refresh=_REFRESH_RUN.get(found.row.status, REFRESH_ENDED),
-        data=found if shown else _hidden(found),
     )
 
 
@@ -405,14 +294,6 @@ def _shortened(run: RunView) -> RunView:
         for attempt in run.attempts
     )
     return replace(run, attempts=tuple(attempts))
-
-
-def _changed(run: RunView) -> list[str]:
-    """Return in what the payload of *run* differs from that of the last success, if it failed."""
-    family = run.family
-    if family is None or family.succeeded is None or run.row.status not in ("failed", "dead"):
-        return []
-    return differences(family.succeeded_payload, run.payload)
 
 
 def _hidden(run: RunView) -> RunView:

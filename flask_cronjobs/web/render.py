@@ -31,11 +31,20 @@ from ..errors import (
     UnknownTask,
 )
 from ..jobs import humanize
+from ..jobs.batches.views import batch_facts
+from ..jobs.definitions.needs import NEEDS
+from ..jobs.definitions.views import SORTS, STATES
 from ..jobs.reader import plain_data
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
+from ..jobs.runs.detail import facts_of
+from ..jobs.runs.filters import FILTERS
+from ..jobs.runs.list import WINDOW
+from ..jobs.runs.search import scope, wanted
 from ..jobs.state import state_of
 from ..log import logger
 from ..text import printable, shortened
-from . import TITLES, format
+from ..types import STATUSES
+from . import TITLES, charts, format
 from .format import Tone
 from .guard import MACHINES, NAME, RIGHTS, is_reader, may
 from .params import is_short, keep_zone, other_zones, page_zone
@@ -50,8 +59,14 @@ _MESSAGE_AGE = 60
 # Where the app has no SECRET_KEY. Only the process that made a message shows it then.
 _OWN_KEY = secrets.token_bytes(32)
 _TEMPLATES = "cronjobs.templates"
+#: The actions that can be done to many runs, by name.
+ACTIONS: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
 # What templates call ``say``.
-_SAY = SimpleNamespace(**{**vars(humanize), **vars(format)})
+_SAY = SimpleNamespace(
+    **{**vars(humanize), **vars(format), **vars(charts)},
+    facts_of=facts_of, batch_facts=batch_facts, scope=scope, wanted=wanted, NEEDS=NEEDS,
+    SORTS=SORTS, STATES=STATES, STATUSES=STATUSES, FILTERS=FILTERS, WINDOW=WINDOW, ACTIONS=ACTIONS,
+)  # fmt: skip
 
 
 @dataclass
@@ -114,6 +129,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     :param tone: the color of the favicon.
     :param values: what the template needs besides the common values.
     """
+    state = state_of()
     message = _message() if status < 400 else None
     # Every name has a value, since the app may use StrictUndefined.
     common: dict[str, Any] = {
@@ -121,7 +137,9 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "tone": tone,
         "version": VERSION,
         "url_for": url_for,
-        "zone": state_of().settings.timezone,
+        "app_state": state,
+        "shown": state.settings.show_payload,
+        "zone": state.settings.timezone,
         "message": message,
         "may_act": False,
         "may_read": True,
@@ -164,26 +182,37 @@ def _packed(response: Response, is_secret: bool) -> Response:
     return response
 
 
+#: Seconds after which the script refreshes a page.
+REFRESH = 15
+
+
 def reader_page(
     template: str,
+    found: Any = None,
     tone: Tone = "idle",
+    *,
+    status: int = 200,
     data: object = None,
     own_zones: Iterable[str | None] = (),
     **values: Any,
 ) -> Response:
     """Render a page for a user who may read; show buttons if they may act.
 
-    :param data: what the page shows, for scripts: it is the answer to ``?format=json``.
+    :param found: what the page shows. It is then the answer to ``?format=json``, its ``now`` is the
+        moment of the page, and the page is refreshed; *data*, ``now`` and ``refresh`` are others.
     :param own_zones: the time zones of the schedules on the page.
     """
-    if wants_json() and data is not None:
-        return Response(json.dumps(plain_data(data)), mimetype="application/json")
+    answer = found if data is None else data
+    if wants_json() and answer is not None:
+        return Response(json.dumps(plain_data(answer)), mimetype="application/json")
     may_act = may("act")
-    values |= {"may_act": may_act, "csrf": _csrf() if may_act else None}
+    values |= {"may_act": may_act, "csrf": _csrf() if may_act else None, "found": found}
     values["zone"] = page_zone(own_zones, state_of().settings.timezone)
+    if found is not None:
+        values = {"refresh": REFRESH, "now": getattr(found, "now", None), **values}
     if request.method == "GET":  # No link leads to the answer to a form that is wrong.
         values["zones"] = other_zones(values["zone"])
-    response = page(template, tone=tone, **values)
+    response = page(template, status, tone, **values)
     keep_zone(response, _path())
     return _packed(response, is_secret=values["csrf"] is not None)
 

@@ -221,6 +221,7 @@ def _color(browser: Browser) -> str:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that renew themselves several times a second."""
+    monkeypatch.setattr(render, "REFRESH", 0.25)
     monkeypatch.setattr(pages, "REFRESH", 0.25)
     monkeypatch.setattr(pages, "REFRESH_ENDED", 0.25)
     monkeypatch.setattr(pages, "_REFRESH_RUN", {})

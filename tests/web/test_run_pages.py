@@ -18,7 +18,7 @@ from flask_cronjobs.jobs.runs.detail import without_own_frames
 from flask_cronjobs.jobs.runs.list import Cursor
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobFailure, JobOutput
-from flask_cronjobs.web.life import differences
+from flask_cronjobs.web.format import differences
 from flask_cronjobs.web.params import cursor, cursor_text
 from tests.rows import Rows
 
@@ -269,7 +269,7 @@ def test_a_dead_run_shows_its_life_and_what_differs_from_the_last_success(
         hides=["0ther", "s3cr3t"],
     )  # fmt: skip
     boxes = re.findall(r'<rect x="([\d.]+)" [^>]* width="([\d.]+)"', page)
-    assert [tuple(map(float, box)) for box in boxes] == [(0, 666.67), (666.67, 333.33)]
+    assert [tuple(map(float, box)) for box in boxes] == [(0, 666.7), (666.7, 333.3)]
     for path in ("", "?format=json"):
         pages.hide_payloads()
         assert '"user"' not in html.unescape(pages.get(f"/jobs/runs/{dead}{path}").text)

@@ -14,7 +14,7 @@ from flask_cronjobs.jobs.agenda import Kind, Lane, Piece
 from flask_cronjobs.jobs.history import add_mark
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobHour, JobRun
-from flask_cronjobs.web.format import ACROSS, across, height, stretches
+from flask_cronjobs.web.charts import ACROSS, across, height, stretches
 
 from .conftest import NOW, Pages
 

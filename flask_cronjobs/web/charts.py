@@ -1,0 +1,259 @@
+"""Draw the charts, the lanes and the lives of runs, to scale. Pure. Templates call them ``say``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypeAlias
+
+from ..jobs.agenda import Lane, Piece
+from ..jobs.definitions.views import Cell
+from ..jobs.history import Mark
+from ..jobs.humanize import duration, seconds_since
+from ..jobs.runs.detail import RunView
+from ..jobs.runs.rows import RunRow
+from ..jobs.ticks import Bucket
+from ..jobs.trends import Period
+from .format import Tone, clock, status_tone
+
+#: How high a chart is, in its own units; the style sheet scales it.
+HEIGHT = 100.0
+# The least height of a block, so that even one outcome can be seen.
+_LEAST = 1.5
+# The height of what tells that runs of a day ended dead.
+_DEAD = 6.0
+_PARTS: tuple[tuple[str, Tone], ...] = (
+    ("succeeded", "good"),
+    ("failed", "warn"),
+    ("dead", "bad"),
+)
+#: A colored piece of a bar: its tone, its top and its height.
+Block: TypeAlias = tuple[Tone, float, float]
+
+
+class Bar(NamedTuple):
+    """One hour of all tasks, or one day of a task.
+
+    :ivar blocks: its pieces, from the bottom up.
+    :ivar silent: whether no tick began in the hour.
+    """
+
+    of: Any
+    blocks: list[Block]
+    silent: bool
+
+
+class Chart(NamedTuple):
+    """Hours or days, a bar each.
+
+    :ivar peak: what the highest bar stands for: attempts, or seconds.
+    :ivar marks: each with how many bars are before it.
+    """
+
+    bars: list[Bar]
+    peak: float
+    marks: list[tuple[Mark, float]]
+
+
+def chart(buckets: Sequence[Bucket], marks: Sequence[Mark] = ()) -> Chart:
+    """Return the chart of *buckets*, which are oldest first."""
+    ticked = {at for at, bucket in enumerate(buckets) if bucket.ticks}
+    silent = set(range(min(ticked, default=len(buckets)), len(buckets) - 1)) - ticked
+    stacks = [[(tone, getattr(bucket, name)) for name, tone in _PARTS] for bucket in buckets]
+    return _chart(buckets, stacks, marks, timedelta(hours=1), silent)
+
+
+def day_chart(days: Sequence[Period], marks: Sequence[Mark] = ()) -> Chart:
+    """Return the chart of *days*, which are oldest first: the median and 95 % of what runs took."""
+    halves = [(day.p50 or 0.0, day.p95 or 0.0) for day in days]
+    stacks: list[list[tuple[Tone, float]]] = [
+        [("busy", p50), ("idle", p95 - p50)] for p50, p95 in halves
+    ]
+    drawn = _chart(days, stacks, marks, timedelta(days=1))
+    for bar in drawn.bars:
+        bar.blocks.extend([("bad", 0.0, _DEAD)] if bar.of.dead else [])
+    return drawn
+
+
+def _chart(
+    starts: Sequence[Bucket] | Sequence[Period],
+    stacks: Sequence[Sequence[tuple[Tone, float]]],
+    marks: Sequence[Mark],
+    each: timedelta,
+    silent: Set[int] = frozenset(),
+) -> Chart:
+    """Return the chart of bars that begin at *starts* and stand for so long *each*."""
+    peak = max(sum(value for _, value in parts) for parts in stacks)
+    bars = [
+        Bar(of, list(_stacked(parts, peak)), at in silent)
+        for at, (of, parts) in enumerate(zip(starts, stacks, strict=True))
+    ]
+    places = [(mark, (mark.at - starts[0].start) / each) for mark in reversed(marks)]
+    return Chart(bars, peak, [place for place in places if 0 <= place[1] <= len(bars)])
+
+
+def _stacked(parts: Sequence[tuple[Tone, float]], peak: float) -> Iterator[Block]:
+    """Return the blocks of one bar, from the bottom up."""
+    ground = HEIGHT
+    for tone, value in parts:
+        if value:
+            height = max(_LEAST, value / peak * HEIGHT)
+            ground = max(0.0, ground - height)
+            yield tone, round(ground, 2), round(height, 2)
+
+
+#: How high a bar of `bars_of` is at most.
+BAR = 20
+
+
+def bars_of(numbers: Sequence[int]) -> list[int]:
+    """Return how high the bars for *numbers* are; a number above 0 has one that can be seen."""
+    most = max(1, *numbers)
+    return [max(2, round(BAR * each / most)) if each else 0 for each in numbers]
+
+
+#: The width of a lane and of a life, in their own units.
+ACROSS = 1000.0
+#: The least width of a piece.
+_NARROW = 3.0
+
+
+def across(moment: datetime, start: datetime, end: datetime) -> float:
+    """Return where *moment* is in what goes from *start* to *end*."""
+    part = (moment - start) / (end - start)
+    return round(min(max(part, 0.0), 1.0) * ACROSS, 1)
+
+
+#: The tone of each piece of a lane; others are idle.
+_PIECES: dict[str, Tone] = {
+    "succeeded": "good",
+    "running": "busy",
+    "failed": "warn",
+    "missed": "warn",
+    "dead": "bad",
+}
+#: How close pieces of one kind are that are one node of the page.
+_CLOSE = 15.0
+
+
+@dataclass
+class Stretch:
+    """Pieces of a lane of one kind, close to one another: most often one.
+
+    :ivar shape: their outlines, for an SVG path.
+    :ivar first: the first of them.
+    :ivar last: the last of them.
+    :ivar number: how many runs or slots they stand for.
+    """
+
+    shape: str
+    ends: float
+    first: Piece
+    last: Piece
+    number: int
+
+    @property
+    def tone(self) -> str:
+        """The class of its color."""
+        kind = self.first.kind
+        return "older" if kind == "older" else _PIECES.get(kind, "idle")
+
+    @property
+    def until(self) -> datetime:
+        """The whole second behind its end."""
+        return self.last.end + timedelta(seconds=1)
+
+    def title(self, zone: str, now: datetime) -> str:
+        """Return what it is, and when."""
+        words = {"older": "older runs are not shown", "band": "planned"}
+        first, last = (clock(each.start, zone, now) for each in (self.first, self.last))
+        many = f"{self.number:,} " if self.number > 1 else ""
+        kind = words.get(self.first.kind, self.first.kind)
+        return f"{many}{kind}, {first}{f' to {last}' if last != first else ''}"
+
+
+def stretches(lane: Lane, start: datetime, end: datetime) -> list[Stretch]:
+    """Return what to draw of *lane*, each piece to scale: a busy one would have too many nodes."""
+    found: list[Stretch] = []
+    for piece in lane.pieces:
+        x = across(piece.start, start, end)
+        width = max(round(across(piece.end, start, end) - x, 1), _NARROW)
+        y, height = (8, 4) if piece.kind in ("band", "missed", "older") else (2, 16)
+        shape = f"M{x:g} {y}h{width:g}v{height}h-{width:g}z"
+        last = found[-1] if found else None
+        if last and last.first.kind == piece.kind and x - last.ends <= _CLOSE:
+            last.shape, last.ends, last.last = last.shape + shape, x + width, piece
+            last.number += piece.number
+        else:
+            found.append(Stretch(shape, x + width, piece, piece, piece.number))
+    return found
+
+
+#: Runs shorter than that are not told apart by the heights of their cells, in seconds.
+_LONG = 1.0
+
+
+def height(took: float | None, runs: Sequence[Cell | RunRow]) -> str:
+    """Return the class of a cell, by its quarter of the longest of *runs*; none for the last."""
+    longest = max((run.took or 0.0 for run in runs), default=0.0)
+    if took is None or longest < _LONG or took > longest * 0.75:
+        return ""
+    return f" t{max(1, math.ceil(took / longest * 4))}"
+
+
+class Part(NamedTuple):
+    """A wait or an attempt.
+
+    :ivar tone: its color; None: it waits.
+    """
+
+    tone: Tone | None
+    x: float
+    width: float
+    words: str
+
+
+class Life(NamedTuple):
+    """The waits and attempts of one run, from when it was due until its end, or now."""
+
+    parts: list[Part]
+    start: datetime
+    end: datetime
+
+
+def life_of(run: RunView) -> Life | None:
+    """Return the life of *run*; None if no attempt of it is known."""
+    spans = list(_spans(run))
+    if not spans:
+        return None
+    start = spans[0][1]
+    end = max(start + timedelta(microseconds=1), *(over for _, _, over, _ in spans))
+    parts: list[Part] = []
+    for tone, begun, over, words in spans:
+        x = across(begun, start, end)
+        width = max(_NARROW if tone else 0.0, round(across(over, start, end) - x, 1))
+        took = duration(seconds_since(begun, over))
+        parts.append(Part(tone, round(min(x, ACROSS - width), 1), width, f"{words} {took}"))
+    return Life(parts, start, end)
+
+
+def _spans(run: RunView) -> Iterator[tuple[Tone | None, datetime, datetime, str]]:
+    """Yield the waits and attempts, each with its color, its begin, its end and its words."""
+    before: datetime | None = None
+    for each in reversed(run.attempts):
+        begun = each.started_at
+        if begun is None:
+            continue
+        over = each.ended_at or (run.now if each.outcome == "running" else begun)
+        if before is None:
+            before = min(run.row.scheduled_for, begun) if each.number == 1 else begun
+        if begun > before:
+            yield None, before, begun, "waited"
+        outcome = "has run" if each.outcome == "running" else f"{each.outcome} after"
+        tone = status_tone("failed" if each.outcome == "failed" else run.row.status)
+        yield tone, begun, max(begun, over), f"attempt {each.number} {outcome}"
+        before = max(before, over)
+    if before is not None and run.row.finished_at is None and before < run.now:
+        yield None, before, run.now, "has waited"
