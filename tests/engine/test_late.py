@@ -148,7 +148,8 @@ class TestRunThatDoesNotBegin:
         """No worker takes its queue."""
         id_ = rows.definition("nightly", next_run_at=ago(-3600))
         slots = [ago(2 * LATE), ago(LATE)]
-        runs = [rows.run(definition_id=id_, queue="slow", scheduled_for=at) for at in slots]
+        given = {"definition_id": id_, "queue": "slow"}
+        runs = [rows.run(scheduled_for=at, run_at=at, **given) for at in slots]
         for _ in range(3):
             jobs.tick(queues=["default"])
         assert [(late.at, late.run_id) for late in told] == list(zip(slots, runs, strict=True))
@@ -162,7 +163,7 @@ class TestRunThatDoesNotBegin:
     ) -> None:
         jobs.task(name="backup", queue="slow")(lambda: None)
         id_ = rows.definition("nightly", job_type="backup", next_run_at=ago(-3600))
-        rows.run(definition_id=id_, job_type="backup", queue="slow", scheduled_for=ago(LATE))
+        rows.run(age=LATE, definition_id=id_, job_type="backup", queue="slow")
         jobs.pause(queue="another")
         jobs.pause(**paused)
         jobs.tick(queues=["default"])
@@ -178,9 +179,18 @@ class TestRunThatDoesNotBegin:
         for task in ("backup", "gone"):
             id_ = rows.definition(task, next_run_at=ago(-3600))
             rate: dict[str, Any] = {"rate_key": task, "rate_mark": "waits"}
-            rows.run(definition_id=id_, job_type=task, scheduled_for=ago(LATE), **rate)
+            rows.run(age=LATE, definition_id=id_, job_type=task, **rate)
         jobs.tick(queues=["another"])
         assert [late.definition for late in told] == ["gone"]
+
+    def test_since_its_handler_sleeps_or_waits_it_is_not_late(
+        self, jobs: CronJobs, rows: Rows, told: list[LateSlot]
+    ) -> None:
+        """It has begun, though that attempt does not count."""
+        id_ = rows.definition("nightly", next_run_at=ago(-3600))
+        rows.run(definition_id=id_, scheduled_for=ago(LATE), started_at=ago(LATE))
+        jobs.tick(queues=["another"])
+        assert told == []
 
     @pytest.mark.parametrize("status", ["failed", "running", "succeeded", "dead", "cancelled"])
     def test_begun_or_ended_it_is_not_late(

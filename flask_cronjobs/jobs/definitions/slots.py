@@ -66,7 +66,8 @@ def late_slots(books: Bookkeeping, overdue: float, tasks: Collection[str]) -> li
     """Return slots that are *overdue* seconds late, and of which nobody was told, oldest first.
 
     A slot is late if it is not recorded, or if no attempt of its run has begun. Runs of paused
-    tasks and queues are not late, nor are those that wait for the rate of one of *tasks*.
+    tasks and queues are not late, nor are those that wait for the rate of one of *tasks*, or for a
+    time or a signal, as a handler that has begun has asked for.
     """
     declared = books.dialect.array(tuple(tasks))
     parameters = {"since": -overdue, "chunk": CHUNK, "tasks": declared}
@@ -96,12 +97,13 @@ def _unrecorded(d: Dialect) -> str:
 
 
 def _waiting(d: Dialect) -> str:
-    # Most definitions have one run that waits, or none. A pause or a rate keeps it on purpose. But
-    # without code that declares the task, no slot of a rate is ever opened.
+    # Most definitions have one run that waits, or none. A pause or a rate keeps it on purpose, and
+    # so does its handler, by a sleep or a snooze. But without code that declares the task, no slot
+    # of a rate is ever opened.
     at_rate = f"rate_mark IS NOT NULL AND {d.one_of('job_type', 'tasks')}"
     late = (
         f"status = 'queued' AND attempts = 0 AND NOT ({at_rate})"
-        f" AND scheduled_for <= {d.later(':since')}"
+        f" AND scheduled_for <= {d.later(':since')} AND run_at <= {d.later(':since')}"
     )
     return f"""
     WITH waiting AS MATERIALIZED (
