@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from sqlalchemy.orm import Session
 
@@ -28,9 +28,9 @@ from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import uncommitted
 from .jobs.state import State
 from .jobs.steps import StepRow
-from .registry.options import check_function, check_key, check_options
+from .registry.options import check_function, check_key, check_options, is_key
 from .registry.payload import check_payload, close_unrun
-from .types import JSON
+from .types import JSON, MAX_ID
 
 _WORDS = Words("A step", "the step's row", "do it between two steps")
 _PACKAGE = __name__.partition(".")[0] + "."
@@ -137,13 +137,20 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
     session = state.db.session()
     with explaining_missing_tables(state):
         connection = writing_connection(session)
-        found = None if wanted is None else steps.run_with(connection, wanted)
+        found = steps.run_with(connection, wanted) if _may_name(wanted) else None
         if found is None:
             raise NotFound(f"signal({name!r}): there is no run {wanted!r}.")
         is_first = steps.signal(connection, found, name, kept)
         if is_first:
             wake(state, session)
     return is_first
+
+
+def _may_name(wanted: object) -> TypeGuard[int | str]:
+    """Return whether it may be an id or a key of a run: a database refuses some other values."""
+    if isinstance(wanted, str):
+        return is_key(wanted, 500)
+    return type(wanted) is int and 0 < wanted <= MAX_ID
 
 
 class _Step:

@@ -13,6 +13,7 @@ from ..db.connection import Bookkeeping, together
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
 from ..redaction import redacted
+from ..registry.options import is_key
 from ..types import JSON, without_secret
 from .humanize import plural, seconds_between
 from .reader import STEPS, Reader, readable, record
@@ -108,6 +109,8 @@ def go_on_from(state: State, run_id: int, name: str, actor: str = DEFAULT_ACTOR)
     :raises StateConflict: the run's status does not allow it.
     """
     again = list[str]()
+    if not is_key(name, 200):  # No step has such a name, and a database may refuse it.
+        raise _no_step(run_id, name)
 
     def change(operator: Operator, ids: Sequence[int], _: str) -> list[Change]:
         def both(books: Bookkeeping) -> list[Change]:
@@ -115,13 +118,17 @@ def go_on_from(state: State, run_id: int, name: str, actor: str = DEFAULT_ACTOR)
                 removed = books.rows(_REMOVE, {"id": run_id, "name": name})
                 again[:] = [row.name for row in sorted(removed)]
                 if not again:
-                    raise NotFound(f"Run {run_id} has no step {name!r}.")
+                    raise _no_step(run_id, name)
             return changes
 
         return together(operator.books, both)
 
     action = replace(RETRY, done=f"sent back to step {name}", change=change)
     return SentBack(action.one(state, run_id, actor), tuple(again))
+
+
+def _no_step(run_id: int, name: str) -> NotFound:
+    return NotFound(f"Run {run_id} has no step {name!r}.")
 
 
 # Behind a signal to which the run has not come yet, there is none.

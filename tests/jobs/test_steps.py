@@ -89,6 +89,7 @@ def test_to_go_on_from_a_step_removes_it_and_those_behind(
     ("status", "step", "error"),
     [
         ("dead", "other", NotFound),
+        ("dead", "no\0name", NotFound),
         ("queued", "totals", StateConflict),
         ("running", "totals", StateConflict),
         ("succeeded", "totals", StateConflict),

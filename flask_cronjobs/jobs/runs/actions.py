@@ -17,7 +17,7 @@ from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...redaction import HIDDEN, redacted
 from ...text import one_line
-from ...types import JSON, STATUSES, TERMINAL, Outcome, Status
+from ...types import JSON, MAX_ID, STATUSES, TERMINAL, Outcome, Status
 from ..batches.ending import end_batches, telling
 from ..humanize import plural
 from ..operations import Act, Operation
@@ -101,6 +101,8 @@ class Action:
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
+        if not 0 < run_id <= MAX_ID:  # SQLite would refuse it by an OverflowError.
+            raise no_run(run_id)
         with state.bookkeeping() as books:
             noted = Operation(Act(self.done, f"run {run_id}", actor, run_id))
             changes = self._change(state, Operator(books, noted), [run_id], actor)

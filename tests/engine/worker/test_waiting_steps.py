@@ -248,7 +248,7 @@ def test_a_snooze_keeps_the_steps_that_have_ended(
     assert calls == ["first", "second", "second"]
 
 
-@pytest.mark.parametrize("run", [7, "no such key", None])
+@pytest.mark.parametrize("run", [7, True, 2**63, "no such key", "no\0key", None])
 def test_a_signal_to_no_run_is_refused(context: None, jobs: CronJobs, run: Any) -> None:
     with pytest.raises(NotFound, match="there is no run"):
         jobs.signal(run, "approved")

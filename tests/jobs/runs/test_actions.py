@@ -156,6 +156,8 @@ def test_an_action_allows_or_refuses_each_status(state: State, action: Action) -
     assert {*action.default} <= {*action.allowed}
     with pytest.raises(NotFound, match="There is no run 4711"):
         action.one(state, 4711)
+    with pytest.raises(NotFound, match="There is no run"):
+        action.one(state, 2**63)
 
 
 # Many at once
