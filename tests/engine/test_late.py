@@ -148,7 +148,7 @@ class TestRunThatDoesNotBegin:
         """No worker takes its queue."""
         id_ = rows.definition("nightly", next_run_at=ago(-3600))
         slots = [ago(2 * LATE), ago(LATE)]
-        given = {"definition_id": id_, "queue": "slow"}
+        given: dict[str, Any] = {"definition_id": id_, "queue": "slow"}
         runs = [rows.run(scheduled_for=at, run_at=at, **given) for at in slots]
         for _ in range(3):
             jobs.tick(queues=["default"])
