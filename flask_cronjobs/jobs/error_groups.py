@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -45,7 +46,7 @@ MOST_GROUPS = 1_000
 #: How many of the latest failures are looked at for groups.
 LOOKED_AT = 10_000
 #: How many labels a group shows, and of how many of its latest failures.
-_LABELS, _FOR_LABELS = 3, 20
+_LABELS, _SAMPLES = 3, 20
 GroupState: TypeAlias = Literal["open", "resolved", "muted"]
 STATES: tuple[GroupState, ...] = ("open", "resolved", "muted")
 
@@ -104,24 +105,30 @@ def list_errors(source: Source, state: GroupState = "open", limit: int = 50) -> 
     """Return the groups of errors in *state*.
 
     1. Go from fingerprint to fingerprint in their index, and look when each was seen first and
-       last. 2. Read what operators have decided. 3. Count only what is shown, up to a cap.
+       last, and what operators have decided. 2. Count only what is shown, up to a cap.
 
     :param limit: at most 200.
     """
     limit = max(1, min(limit, 200))
     with reading(source) as reader:
         seen, capped = _seen(reader)
-        decided = _decided(reader, [row.fingerprint for row in seen])
         by_state: dict[str, list[Row[Any]]] = {each: [] for each in STATES}
         for row in seen:
-            by_state[_state(row, decided.get(row.fingerprint), reader.now)].append(row)
+            by_state[_state(row, reader.now)].append(row)
         numbers = {name: Count(len(rows), capped) for name, rows in by_state.items()}
-        groups = _groups(reader, by_state[state][:limit], decided, state)
+        groups = _groups(reader, by_state[state][:limit], state)
         return ErrorPage(groups, None, reader.now, numbers[state], numbers)
 
 
+#: The columns of what an operator has decided.
+_DECISION = ("resolved_at", "muted_until", "changed_at", "changed_by")
+
+
 def _seen(reader: Reader) -> tuple[list[Row[Any]], bool]:
-    """Return fingerprints with when they were seen, the latest first; and if there are more."""
+    """Return fingerprints with when they were seen, the latest first, and what was decided.
+
+    And whether there are more.
+    """
     found = reader.rows(steps(FAILURES.c.fingerprint, most=MOST_GROUPS + 1))
     names = [row.value for row in found]
     capped = len(names) > MOST_GROUPS
@@ -133,7 +140,10 @@ def _seen(reader: Reader) -> tuple[list[Row[Any]], bool]:
         select(moment(FAILURES.c.failed_at)).where(own).correlate(each).scalar_subquery()
         for moment in (func.min, func.max)
     )
-    moments = select(each.c.value.label("fingerprint"), first.label("first"), last.label("last"))
+    decided = (ERROR_GROUPS.c[name] for name in _DECISION)
+    moments = select(
+        each.c.value.label("fingerprint"), first.label("first"), last.label("last"), *decided
+    ).join_from(each, ERROR_GROUPS, ERROR_GROUPS.c.fingerprint == each.c.value, isouter=True)
     rows = [row for row in reader.rows(moments) if row.last is not None]
     return sorted(rows, key=lambda row: (row.last, row.fingerprint), reverse=True), capped
 
@@ -146,89 +156,63 @@ def _latest() -> Query:
     return found.limit(MOST_GROUPS)
 
 
-def _decided(reader: Reader, fingerprints: Sequence[str]) -> dict[str, Row[Any]]:
-    each = values_of(reader, fingerprints)
-    wanted = select(ERROR_GROUPS).where(ERROR_GROUPS.c.fingerprint.in_(select(each.c.value)))
-    return {row.fingerprint: row for row in reader.rows(wanted)}
-
-
-def _state(seen: Row[Any], decided: Row[Any] | None, now: datetime) -> GroupState:
-    if decided is None:
-        return "open"
-    if decided.muted_until is not None and decided.muted_until > now:
+def _state(seen: Row[Any], now: datetime) -> GroupState:
+    if seen.muted_until is not None and seen.muted_until > now:
         return "muted"
-    is_over = decided.resolved_at is not None and seen.last <= decided.resolved_at
+    is_over = seen.resolved_at is not None and seen.last <= seen.resolved_at
     return "resolved" if is_over else "open"
 
 
-def _groups(
-    reader: Reader, seen: Sequence[Row[Any]], decided: Mapping[str, Row[Any]], state: GroupState
-) -> tuple[ErrorGroup, ...]:
+def _groups(reader: Reader, seen: Sequence[Row[Any]], state: GroupState) -> tuple[ErrorGroup, ...]:
     """Return the groups of *seen* with what is counted of them."""
     if not seen:
         return ()
     names = [row.fingerprint for row in seen]
-    latest, days, dead = _samples(reader, names), _by_day(reader, names), _dead(reader)
-    labels = _labels(reader, names)
+    samples, days, dead = _samples(reader, names), _by_day(reader, names), _dead(reader)
     # What was seen before that may be pruned.
     kept = min(DAYS * 86400.0, reader.state.settings.retention)
     marks = list_marks(reader, since=reader.now - timedelta(seconds=kept)).rows
     return tuple(
         ErrorGroup(
             fingerprint=row.fingerprint,
-            task=sample.task,
-            error_type=sample.error_type,
-            pattern=pattern_of(sample.error),
-            message=first_line(sample.error) or "",
-            run_id=sample.run_id,
+            task=latest[0].task,
+            error_type=latest[0].error_type,
+            pattern=pattern_of(latest[0].error),
+            message=first_line(latest[0].error) or "",
+            run_id=latest[0].run_id,
             first=row.first,
             last=row.last,
             count=count_of(sum(days[row.fingerprint].values())),
             dead=dead.get(row.fingerprint, Count(0)),
             days=tuple(days[row.fingerprint].get(day, 0) for day in reversed(range(DAYS))),
             state=state,
-            **_decision(decided.get(row.fingerprint), state),
-            labels=tuple(labels[row.fingerprint]),
+            came_back=row.resolved_at is not None and state == "open",
+            changed_at=row.changed_at,
+            changed_by=row.changed_by,
+            muted_until=row.muted_until if state == "muted" else None,
+            labels=_labels(latest),
             new_since=next((each.name for each in marks if each.at <= row.first), None),
         )
         for row in seen
-        if (sample := latest.get(row.fingerprint)) is not None
+        if (latest := samples.get(row.fingerprint))
     )
 
 
-def _decision(known: Row[Any] | None, state: GroupState) -> dict[str, Any]:
-    """Return the fields that say what was decided about a group."""
-    if known is None:
-        return {}
-    return {
-        "came_back": known.resolved_at is not None and state == "open",
-        "changed_at": known.changed_at,
-        "changed_by": known.changed_by,
-        "muted_until": known.muted_until if state == "muted" else None,
-    }
+def _labels(latest: Sequence[Row[Any]]) -> tuple[str, ...]:
+    labels = (one_line(str(row.label)) for row in latest if row.label is not None)
+    return tuple(dict.fromkeys(labels))[:_LABELS]
 
 
-def _samples(reader: Reader, fingerprints: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the latest failure of each."""
-    each, c = values_of(reader, fingerprints), FAILURES.c
-    latest = select(c.id).where(c.fingerprint == each.c.value).correlate(each)
-    first = latest.order_by(c.failed_at.desc()).limit(1).scalar_subquery()
-    found = reader.rows(select(first).select_from(each))
-    columns = c.fingerprint, c.run_id, c.error_type, RUNS.c.job_type.label("task")
-    error = func.substr(c.error, 1, ERROR_SHOWN).label("error")
-    wanted = select(*columns, error).join_from(FAILURES, RUNS, RUNS.c.id == c.run_id)
-    rows = reader.rows(wanted.where(c.id.in_([row[0] for row in found])))
-    return {row.fingerprint: row for row in rows}
-
-
-def _labels(reader: Reader, fingerprints: Sequence[str]) -> dict[str, list[str]]:
-    """Return some labels of the runs of the latest failures of each."""
-    some = _latest_of(fingerprints, FAILURES.c.run_id, _FOR_LABELS)
-    wanted = select(some.c.fingerprint, RUNS.c.label).join(some, some.c.run_id == RUNS.c.id)
-    found: dict[str, list[str]] = {each: [] for each in fingerprints}
-    for row in reader.rows(wanted.where(RUNS.c.label.is_not(None)).distinct()):
-        if len(found[row.fingerprint]) < _LABELS:
-            found[row.fingerprint].append(one_line(str(row.label)))
+def _samples(reader: Reader, fingerprints: Sequence[str]) -> dict[str, list[Row[Any]]]:
+    """Return some of the latest failures of each, the latest first."""
+    columns = (FAILURES.c[name] for name in ("run_id", "error_type", "failed_at"))
+    error = func.substr(FAILURES.c.error, 1, ERROR_SHOWN).label("error")
+    some = _latest_of(fingerprints, _SAMPLES, *columns, error)
+    wanted = select(some, RUNS.c.job_type.label("task"), RUNS.c.label)
+    joined = wanted.join(RUNS, RUNS.c.id == some.c.run_id).order_by(some.c.failed_at.desc())
+    found: dict[str, list[Row[Any]]] = defaultdict(list)
+    for row in reader.rows(joined):
+        found[row.fingerprint].append(row)
     return found
 
 
@@ -236,7 +220,7 @@ def _by_day(reader: Reader, fingerprints: Sequence[str]) -> dict[str, dict[int, 
     """Return how many of the latest 1,001 failures of each were so many whole days ago."""
     at = literal_column(reader.dialect.epoch("job_failures.failed_at"), Integer)
     day = ((int(reader.now.timestamp()) - at) // 86400).label("day")
-    some = _latest_of(fingerprints, day, CAP + 1)
+    some = _latest_of(fingerprints, CAP + 1, day)
     counted = select(*some.c, func.count().label("number")).group_by(*some.c)
     found: dict[str, dict[int, int]] = {each: {} for each in fingerprints}
     for row in reader.rows(counted):
@@ -244,10 +228,10 @@ def _by_day(reader: Reader, fingerprints: Sequence[str]) -> dict[str, dict[int, 
     return found
 
 
-def _latest_of(fingerprints: Sequence[str], column: Any, number: int) -> Query:
-    """Return a subquery of the latest *number* failures of each: its fingerprint, and *column*."""
+def _latest_of(fingerprints: Sequence[str], number: int, *columns: Any) -> Query:
+    """Return a subquery of the latest *number* failures of each: its fingerprint, and *columns*."""
     c = FAILURES.c
-    latest = select(c.fingerprint, column).order_by(c.failed_at.desc()).limit(number)
+    latest = select(c.fingerprint, *columns).order_by(c.failed_at.desc()).limit(number)
     parts = [latest.where(c.fingerprint == each).subquery() for each in fingerprints]
     return union_all(*(select(part) for part in parts)).subquery()
 
