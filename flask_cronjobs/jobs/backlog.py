@@ -66,7 +66,7 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
     run of each. So a backlog costs no more than a few runs. What waits for its rate is so found by
     rate key; of more than 1,000 groups, the first.
     """
-    rows = _rows(reader, _by_steps(reader.dialect))
+    rows = _rows(reader, _by_steps())
     rated = [row for row in rows if row.rate_key is not None]
     if len(rows) - len(rated) >= MOST_STEPS:
         rows = [*_rows(reader, _by_reading_all()), *rated]
@@ -188,13 +188,9 @@ _HAS_SHARE = """
 """
 
 
-def _by_steps(d: Dialect) -> str:
-    same = " AND ".join(f"{name} {{}} keyed.{name}" for name in _GROUP)
-    if not d.arrays:
-        in_group = same.format(*["="] * 3)
-    else:
-        # Not by ``=``: then the order would mean nothing, and the planner might choose any index.
-        in_group = " AND ".join(_compare(sign, "keyed") for sign in (">=", "<="))
+def _by_steps() -> str:
+    # Not by ``=``: then the order would mean nothing, and the planner might choose any index.
+    in_group = " AND ".join(_compare(sign, "keyed", "0") for sign in (">=", "<="))
     first_due = f"""
         SELECT run_at FROM job_runs
         WHERE {KEYED_GROUPS} AND {in_group} AND run_at <= :now AND {_HAS_SHARE}
@@ -202,9 +198,9 @@ def _by_steps(d: Dialect) -> str:
     """
     return f"""
     WITH RECURSIVE taken AS ({_TAKEN_SHARES}),
-    {_steps("free", UNKEYED_GROUPS, d)},
-    {_steps("keyed", KEYED_GROUPS, d)},
-    {_steps("rated", RATE_WAITS, d, ("rate_key", *_GROUP))}
+    {_steps("free", UNKEYED_GROUPS)},
+    {_steps("keyed", KEYED_GROUPS)},
+    {_steps("rated", RATE_WAITS, ("rate_key", *_GROUP))}
     SELECT job_type, queue, NULL AS rate_key, run_at AS oldest,
         CASE WHEN run_at <= :now THEN run_at END AS due
     FROM (SELECT * FROM free LIMIT {MOST_STEPS}) AS some_free
@@ -217,36 +213,32 @@ def _by_steps(d: Dialect) -> str:
     """
 
 
-def _steps(name: str, rows: str, d: Dialect, group: Sequence[str] = _GROUP) -> str:
+def _steps(name: str, rows: str, group: Sequence[str] = _GROUP) -> str:
     """Return a CTE *name* of the first run of each *group*, by the index that begins with it."""
-    order = ", ".join((*group, "run_at", "id"))
-
-    def first(condition: str) -> str:
-        found = f"SELECT id FROM job_runs WHERE {rows} AND {condition}"
-        return f"({found} ORDER BY {order} LIMIT 1)"
-
-    following = first(_compare(">", name, group))
-    if not d.arrays:
-        # SQLite would search its index for the first of the columns only.
-        same = [f"{each} = {name}.{each}" for each in group]
-        deeper = (
-            first(" AND ".join((*same[:at], f"{group[at]} > {name}.{group[at]}")))
-            for at in reversed(range(len(group)))
-        )
-        following = f"COALESCE({', '.join(deeper)})"
+    order = f"ORDER BY {', '.join(group)}, run_at, id LIMIT 1"
+    # Not ">": SQLite would read the whole of the old group.
+    is_after = _compare(">=", name, "1", group)
     columns = ", ".join(f"r.{each}" for each in (*group, "run_at"))
     return f"""
     {name}({", ".join(group)}, run_at) AS (
-        SELECT {columns} FROM job_runs r WHERE r.id = {first("1 = 1")}
+        SELECT {columns} FROM job_runs r
+        WHERE r.id = (SELECT id FROM job_runs WHERE {rows} {order})
         UNION ALL
-        SELECT {columns} FROM {name} JOIN job_runs r ON r.id = {following}
+        SELECT {columns} FROM {name} JOIN job_runs r
+        ON r.id = (SELECT id FROM job_runs WHERE {rows} AND {is_after} {order})
     )
     """
 
 
-def _compare(sign: str, name: str, group: Sequence[str] = _GROUP) -> str:
-    """Return SQL that compares the columns of *group* with those of *name*, in their order."""
-    return f"({', '.join(group)}) {sign} ({', '.join(f'{name}.{each}' for each in group)})"
+def _compare(sign: str, name: str, more: str, group: Sequence[str] = _GROUP) -> str:
+    """Return SQL that compares the columns of *group* with those of *name*, in their order.
+
+    :param more: what to add to the priority, the last of them.
+    """
+    # Of a column beside a column, SQLite searches the index for the first alone.
+    others = (f"{name}.{each} || ''" for each in group[:-1])
+    values = ", ".join((*others, f"{name}.priority + CAST({more} AS bigint)"))
+    return f"({', '.join(group)}) {sign} ({values})"
 
 
 def _by_reading_all() -> str:
