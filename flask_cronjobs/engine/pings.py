@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from ..db.connection import Bookkeeping
+from ..db.connection import Bookkeeping, Rows
 from ..errors import CronJobsError
 from ..jobs.definitions.rows import ping_urls
 from ..jobs.state import State
@@ -34,7 +34,6 @@ from .threads import BackgroundThread
 if TYPE_CHECKING:
     from urllib.request import OpenerDirector, Request
 
-    from ..jobs.alerts import Alert
 
 #: Seconds that a ping may take in all, looking up the name included.
 TIMEOUT = 5.0
@@ -241,11 +240,14 @@ def alert(state: State) -> None:
         logger.warning("CRONJOBS_ALERT_URL was not told what needs a person: %s", error)
 
 
-def message(app: str, changes: Sequence[Alert]) -> tuple[str, int]:
-    """Return a text with a line for each of *changes*, and how many of them fit into it."""
+def message(app: str, changes: Rows) -> tuple[str, int]:
+    """Return a text with a line for each of *changes*, and how many of them fit into it.
+
+    :param changes: what `alerts.take` has returned.
+    """
     lines = [
         f"{app}: over: {change.what}"
-        if change.has_ended
+        if change.ended_at
         else f"{app}: {change.what}{f'. {change.todo}' if change.todo else ''}"
         for change in changes
     ]

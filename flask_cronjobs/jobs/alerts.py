@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import text
 
-from ..db.connection import Bookkeeping
+from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
 from .health import Finding
 from .humanize import capitalized
@@ -21,52 +21,34 @@ from .humanize import capitalized
 PATIENCE = 300.0
 
 
-class Alert(NamedTuple):
-    """Something that has begun to need a person, or ended.
-
-    :ivar name: the name of the check, and what it is about.
-    :ivar what: what was found, as a sentence.
-    :ivar todo: what to do about it.
-    """
-
-    id: int
-    name: str
-    what: str
-    todo: str
-    has_ended: bool
-
-
-def take(books: Bookkeeping, findings: Iterable[Finding]) -> list[Alert]:
+def take(books: Bookkeeping, findings: Iterable[Finding]) -> Rows:
     """Note what needs a person now; return what began or ended, for the caller to tell.
 
-    If it cannot be told, call `give_back`; if it was told, `forget`.
+    What has ended has an ``ended_at``. If it cannot be told, call `give_back`; if it was told,
+    `forget`.
     """
     d = books.dialect
-    seen = {_name(each): (capitalized(each.what), each.todo) for each in findings}
-    rows = [{"name": name, "what": what, "todo": todo} for name, (what, todo) in seen.items()]
-    if rows:
+    seen = {_name(each): {"what": capitalized(each.what), "todo": each.todo} for each in findings}
+    if seen:
+        rows = [{"name": name, **words} for name, words in seen.items()]
         books.rows(text(_see(d)), {"seen": json.dumps(rows)})
     gone = {"before": -PATIENCE}
     for statement in (_FORGET_UNTOLD, _END):
         books.rows(text(statement.format(before=d.later(":before"), now=d.now)), gone)
-    taken = books.rows(text(_TAKE.format(now=d.now)))
-    return [
-        Alert(row.id, row.name, row.what, row.todo, row.ended_at is not None)
-        for row in sorted(taken, key=lambda row: row.id)
-    ]
+    return sorted(books.rows(text(_TAKE.format(now=d.now))), key=lambda row: row.id)
 
 
-def give_back(books: Bookkeeping, changes: Iterable[Alert]) -> None:
+def give_back(books: Bookkeeping, changes: Rows) -> None:
     """Let the next tick tell *changes*."""
     _of_ids(books, "UPDATE job_alerts SET told_at = NULL WHERE", changes)
 
 
-def forget(books: Bookkeeping, changes: Iterable[Alert]) -> None:
+def forget(books: Bookkeeping, changes: Rows) -> None:
     """Forget those of *changes* that have ended."""
     _of_ids(books, "DELETE FROM job_alerts WHERE ended_at IS NOT NULL AND", changes)
 
 
-def _of_ids(books: Bookkeeping, statement: str, changes: Iterable[Alert]) -> None:
+def _of_ids(books: Bookkeeping, statement: str, changes: Rows) -> None:
     for change in changes:
         books.rows(text(f"{statement} id = :id"), {"id": change.id})
 

@@ -252,7 +252,7 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
 
 
 def _pruning(reader: Reader) -> Iterator[Finding]:
-    late = seconds_behind(reader)
+    late = seconds_behind(reader, reader.state.settings)
     if late > _UNPRUNED:
         yield Finding(
             "pruning",

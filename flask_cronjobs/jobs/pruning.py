@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Connection, Executable, text
+from sqlalchemy import Connection, text
 
 from ..config import Settings
 from ..db.connection import Bookkeeping, Rows
@@ -177,28 +177,14 @@ def prunable(books: Bookkeeping, kept: Settings) -> int:
     return total
 
 
-def behind(rows: Callable[[Executable], Rows], d: Dialect, kept: Settings) -> float:
-    """Return for how many seconds the oldest row has been past its retention, of those that grow.
-
-    :param rows: executes a statement, and returns its rows.
-    """
-    given = _given(d, kept)
-    names = {kind.age for kind in GROWING} | {"place", "chunk"}
-    (found,) = rows(text(_behind(d)).bindparams(**{name: given[name] for name in names}))
-    ages: list[float] = [given[kind.age] for kind in GROWING]
-    past = (_seconds(found[0], found[n]) - age for n, age in enumerate(ages, start=1))
-    return max(0.0, *past)
-
-
-def seconds_behind(reader: Reader) -> float:
-    """Return what `behind` does, for a page or a command."""
-    return behind(reader.rows, reader.dialect, reader.state.settings)
-
-
-def _seconds(now: object, ended: object) -> float:
-    """Return for how many seconds something has ended; 0 if it is not there, or has no time."""
-    at = time_or_none(ended)
-    return 0.0 if at is None else (stored_time(now) - at).total_seconds()
+def seconds_behind(source: Bookkeeping | Reader, kept: Settings) -> float:
+    """Return for how many seconds the oldest row of the growing kinds is past its retention."""
+    given, late = _given(source.dialect, kept), 0.0
+    (row,) = source.rows(text(_behind(source.dialect)), given)
+    for kind, at in zip(GROWING, map(time_or_none, row[1:]), strict=True):
+        if at is not None:  # It is there, and has a time.
+            late = max(late, (stored_time(row[0]) - at).total_seconds() - given[kind.age])
+    return late
 
 
 def _prune_runs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timezone
@@ -108,9 +108,11 @@ class Reader:
         """Return the value of a statement with one row and one column."""
         return self.rows(statement)[0][0]
 
-    def rows(self, statement: Executable) -> Sequence[Row[Any]]:
+    def rows(
+        self, statement: Executable, parameters: Mapping[str, Any] | None = None
+    ) -> Sequence[Row[Any]]:
         """Return all rows of *statement*."""
-        return self.connection.execute(statement).all()
+        return self.connection.execute(statement, parameters or {}).all()
 
 
 class _JSONOrText(TypeDecorator[object]):

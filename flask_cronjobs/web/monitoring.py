@@ -176,7 +176,8 @@ def _histograms(rows: Sequence[Row[Any]]) -> Iterator[Any]:
 def _gauges(reader: Reader) -> Iterator[Any]:
     """Yield a gauge for each other metric; one without labels and without a value is left out."""
     verdict, figures = read_verdict_and_figures(reader)
-    for name, text, value in _single(verdict, figures, seconds_behind(reader)):
+    unpruned = seconds_behind(reader, reader.state.settings)
+    for name, text, value in _single(verdict, figures, unpruned):
         if value is not None:
             yield _gauge(name, text, {(): value})
     text = "Seconds for which a task or a queue has been paused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.engine.pings import message
-from flask_cronjobs.jobs.alerts import Alert
 from flask_cronjobs.jobs.definitions.actions import Target, pause
 from flask_cronjobs.jobs.health import findings_of, read_verdict_and_figures
 from flask_cronjobs.jobs.state import State
@@ -111,9 +111,13 @@ def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, ro
     assert db.session.scalars(select(JobAlert)).all() == []
 
 
+def began(what: str) -> Any:
+    return SimpleNamespace(what=what, todo="", ended_at=None)
+
+
 def test_a_name_is_no_link_no_mention_and_no_second_line() -> None:
     what = "The batch <!channel> @here <https://e.vil|R&D> [R](https://e.vil)\nshop: over: all"
-    assert message("shop", [Alert(1, "x", what, "", has_ended=False)]) == (
+    assert message("shop", [began(what)]) == (
         "shop: The batch &lt;!channel&gt; @\u200bhere &lt;https://e.vil|R&amp;D&gt; "
         "[R]\u200b(https://e.vil) shop: over: all",
         1,
@@ -129,7 +133,7 @@ def test_many_changes_are_several_messages_that_discord_takes(
     assert len(set(lines)) == 30
     assert len(monitor.bodies) > 1
     assert max(len(json.loads(body)["text"]) for body in monitor.bodies) <= 2000
-    assert len(message("shop", [Alert(1, "x", "a" * 9000, "", has_ended=False)])[0]) == 2000
+    assert len(message("shop", [began("a" * 9000)])[0]) == 2000
 
 
 def test_who_acted_is_not_told_to_the_webhook_and_what_a_run_is_for_is(

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import pruning
-from flask_cronjobs.jobs.pruning import behind, prunable, prune
+from flask_cronjobs.jobs.pruning import prunable, prune, seconds_behind
 from flask_cronjobs.models import JobBatch, JobEffect
 from flask_cronjobs.types import STATUSES, TERMINAL
 from tests.kit import Kit
@@ -54,7 +54,7 @@ def effect(kit: Kit, key: str, **values: Any) -> None:
 
 def past(kit: Kit) -> float:
     """How long the oldest row is past its retention, in seconds."""
-    return behind(kit.books.rows, kit.books.dialect, KEPT)
+    return seconds_behind(kit.books, KEPT)
 
 
 def left(kit: Kit) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.definitions.slots import late_slots, mark_late
 from flask_cronjobs.jobs.operations import Act, Operation
-from flask_cronjobs.jobs.pruning import behind, prune
+from flask_cronjobs.jobs.pruning import prune, seconds_behind
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.leases import (
     give_up_exhausted,
@@ -250,7 +250,7 @@ def keep_up(kit: Kit) -> None:
         "INSERT INTO job_ticks (worker, host, pid, started_at) VALUES ('', '', 1, '2026-01-01')"
     )
     kit.sql("INSERT INTO job_effects (key, state, done_at) VALUES ('', 'done', '2026-01-01')")
-    behind(kit.books.rows, kit.books.dialect, Settings(retention=DAY, retention_dead=DAY))
+    seconds_behind(kit.books, Settings(retention=DAY, retention_dead=DAY))
     steps.read(kit.books, ids[0])
     for _ in prune(kit.books, Settings(retention=DAY, retention_dead=DAY)):
         pass
