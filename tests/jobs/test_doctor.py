@@ -295,20 +295,6 @@ def test_the_command_exits_1_for_an_error_and_0_without(
     assert runner.invoke(args=strict).exit_code == 1
 
 
-def test_a_batch_that_was_left_open_is_named(state: State) -> None:
-    execute(
-        state,
-        "INSERT INTO job_batches (key, opened_at) VALUES"
-        " ('it''s late', '2026-01-01 12:00:00'), ('new', CURRENT_TIMESTAMP)",
-        "INSERT INTO job_batches (key, opened_at, closed_at)"
-        " VALUES ('closed', '2026-01-01 12:00:00', CURRENT_TIMESTAMP)",
-    )
-    findings = [each for each in examine(state) if each.id == "open-batch"]
-    assert len(findings) == 1
-    assert '"it\'s late" was opened' in findings[0].what
-    assert findings[0].todo.endswith("""flask jobs admin batches 'it'"'"'s late' --close""")
-
-
 def test_a_connection_that_may_only_read_is_an_error(
     postgresql_url: str, state_on: Callable[..., State]
 ) -> None:

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.jobs import error_groups as views
@@ -17,14 +16,13 @@ from flask_cronjobs.jobs.error_groups import (
     list_errors,
 )
 from flask_cronjobs.jobs.operations import list_operations
-from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY, retrying
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.runs.outcomes import fingerprint, pattern_of
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobErrorGroup, JobMark
+from flask_cronjobs.models import JobMark
 from flask_cronjobs.testing import drain
 from tests.rows import Rows, ago
 
@@ -206,12 +204,3 @@ def test_retry_takes_the_dead_of_one_group_and_spreads_them(
     steps = {round(after - before) for before, after in pairwise(due)}
     assert steps == ({1} if spread else {0})
     assert [rows.get(each).status for each in others] == ["dead", "cancelled"]
-
-
-def test_decisions_are_kept_for_a_year(state: State, rows: Rows) -> None:
-    for name, days in (("old", 366), ("young", 364)):
-        rows._insert(JobErrorGroup, {"fingerprint": name, "changed_at": ago(days * DAY)})
-    with state.bookkeeping() as books:
-        list(prune(books, state.settings))
-        kept = books.rows(text("SELECT fingerprint FROM job_error_groups"))
-    assert [row.fingerprint for row in kept] == ["young"]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from click.testing import Result
@@ -27,7 +26,7 @@ from flask_cronjobs.jobs.health import (
 )
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.ticks import list_gaps, list_ticks
+from flask_cronjobs.jobs.ticks import list_gaps
 from flask_cronjobs.models import JobDefinition, JobTick
 from tests.rows import Rows, ago
 
@@ -83,11 +82,8 @@ def test_verdict_goes_by_the_tick_seen_last_not_begun_last(state: State, rows: R
 def test_verdict_is_overdue_when_work_waits_though_ticks_come(state: State, rows: Rows) -> None:
     rows.tick()
     rows.run(age=590)
-    key: dict[str, Any] = {"concurrency_key": "user:1", "concurrency_limit": 1}
-    rows.run("running", **key, concurrency_share=1)
-    rows.run(age=3600, **key)
-    assert read_verdict(state).ok, "it waits behind a full concurrency key"
-    rows.run(age=660, concurrency_key="user:2", concurrency_limit=1)
+    assert read_verdict(state).ok
+    rows.run(age=660)
     verdict = read_verdict(state)
     assert verdict.word == "overdue"
     assert verdict.oldest == pytest.approx(660, abs=5)
@@ -125,30 +121,6 @@ def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.Mo
 
 
 class TestScheduleWithoutTick:
-    @pytest.mark.pages
-    def test_definition_that_no_tick_records_is_an_error_that_names_it(
-        self, app: Flask, state: State, rows: Rows, admin: Callable[..., Result]
-    ) -> None:
-        pytest.importorskip("prometheus_client")
-        rows.tick(age=5)
-        rows.definition("mails", next_run_at=ago(HOUR))
-        verdict, figures = read_verdict_and_figures(state)
-        assert (verdict.word, verdict_tone(verdict, findings_of(verdict, figures))) == (
-            "overdue",
-            "bad",
-        )
-        assert "'mails'" in verdict.sentence
-        assert "schedule" in headline_of(verdict, findings_of(verdict, figures))
-        finding = findings(state)["late-definition"]
-        assert (finding.level, "'mails'" in finding.what) == ("error", True)
-        assert "FLASK_APP" in finding.todo
-        assert "'mails'" in admin().output
-        assert admin("doctor").exit_code == 1
-        rows.run("skipped", error_type="Missed", result={"skipped": 7, "from": ago(60).isoformat()})
-        metrics = app.test_client().get("/jobs/metrics").text
-        assert "cronjobs_late_definitions 1.0" in metrics
-        assert "cronjobs_missed_slots_24h 7.0" in metrics
-
     @pytest.mark.parametrize("column", ["paused_at", "next_run_at"])
     def test_paused_or_just_due_is_well(self, state: State, rows: Rows, column: str) -> None:
         rows.tick(age=5)
@@ -295,17 +267,6 @@ class TestMissed:
         rows.tick(age=9000)
         assert "The latest: 2 of 3 gaps." in app.test_client().get("/jobs/ticks").text
         assert "No tick did its work from" in page
-
-    @pytest.mark.pages
-    def test_ticks_page_goes_through_the_whole_day(
-        self, app: Flask, state: State, rows: Rows
-    ) -> None:
-        ids = [rows.tick(age=60 * number) for number in range(60)]
-        first = app.test_client().get("/jobs/ticks").text
-        assert f"before={ids[49]}" in first
-        older = app.test_client().get(f"/jobs/ticks?before={ids[49]}").text
-        assert older.count("pid 7") == 10
-        assert [tick.id for tick in list_ticks(state, 50, ids[49]).rows] == ids[50:]
 
 
 class TestTwoApps:

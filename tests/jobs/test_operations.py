@@ -21,15 +21,14 @@ from flask_cronjobs.jobs.definitions.actions import (
 )
 from flask_cronjobs.jobs.history import add_mark, remove_mark
 from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
-from flask_cronjobs.jobs.operations import KEPT, OperationView, list_operations, operations_on
-from flask_cronjobs.jobs.pruning import prune, prune_all
+from flask_cronjobs.jobs.operations import OperationView, list_operations, operations_on
+from flask_cronjobs.jobs.pruning import prune_all
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
 from flask_cronjobs.jobs.runs.detail import facts_of
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs, matching
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobOperation
 from flask_cronjobs.registry import DefinitionSpec
 from tests.rows import Rows, ago, view_of
 
@@ -216,15 +215,6 @@ def test_run_says_who_touched_it(state: State, rows: Rows) -> None:
     assert operations_on(state, rows.run("dead")) == ()
     facts = {fact.label: fact.value for fact in facts_of(view_of(state, second))}
     assert facts["cancelled"] == "by bob"
-
-
-def test_operations_are_kept_for_a_year(state: State, rows: Rows) -> None:
-    for age, actor in ((KEPT + 60, "old"), (KEPT - 60, "young")):
-        made = {"what": "paused", "target": "queue mail", "actor": actor}
-        rows._insert(JobOperation, {**made, "started_at": ago(age)})
-    with state.bookkeeping() as books:
-        list(prune(books, state.settings))
-    assert [each.actor for each in operations(state)] == ["young"]
 
 
 @pytest.mark.parametrize(

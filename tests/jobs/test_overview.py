@@ -14,7 +14,7 @@ from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.jobs.definitions.views import list_definitions, next_slots
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.once_effects import list_effects
-from flask_cronjobs.jobs.overview import dead_groups, read_overview
+from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
@@ -25,22 +25,6 @@ from tests.plans import sent_by
 from tests.rows import Rows, ago, view_of
 
 # Definitions
-
-
-def test_definitions_show_outcomes_oldest_first_and_the_next_slots(
-    state: State, rows: Rows, jobs: CronJobs
-) -> None:
-    jobs.task(name="report")(lambda: None)
-    made = rows.definition("report", schedule="0 7 * * *", timezone="Europe/Berlin")
-    for day in range(12):
-        status = "dead" if day == 11 else "succeeded"
-        rows.run(status, age=86400.0 * (12 - day), definition_id=made, job_type="report")
-    (view,) = list_definitions(state).rows
-    assert [cell.status for cell in view.cells] == ["succeeded"] * 9 + ["dead"]
-    assert view.last_seconds == pytest.approx(2, abs=0.1)
-    assert [slot.hour for slot in view.next_slots] == [7, 7, 7]
-    assert str(view.next_slots[0].tzinfo) == "Europe/Berlin"
-    assert (view.broken, view.orphaned) == (None, False)
 
 
 def test_each_definition_has_its_own_outcomes(state: State, rows: Rows, jobs: CronJobs) -> None:
@@ -85,20 +69,6 @@ def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
 
 
 # Groups, orphans, activity, effects, ticks
-
-
-def test_dead_runs_are_grouped_by_task_and_error(state: State, rows: Rows) -> None:
-    rows.run("dead", age=50, error_type="ValueError")
-    message = "no domain\n\n[SQL: SELECT 1]"
-    newest = rows.run("dead", age=5, error_type="ValueError", last_error=message)
-    rows.run("dead", age=20, error_type="OSError")
-    rows.run("dead", age=90, error_type=None)
-    (first, second, third), total = dead_groups(state)
-    assert total.value == 3
-    assert (first.error_type, first.count, first.sample_id) == ("ValueError", Count(2), newest)
-    assert first.message == "no domain"
-    assert (second.error_type, second.message) == ("OSError", None)
-    assert third.error_type is None
 
 
 def test_activity_has_24_hours_summed_from_ticks(state: State, rows: Rows) -> None:
@@ -197,36 +167,7 @@ def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows)
     assert row.last_error == "x" * 300
 
 
-def test_a_limit_is_held_within_bounds(state: State, rows: Rows) -> None:
-    rows.run()
-    rows.run()
-    assert len(list_runs(state, limit=-5).rows) == 1
-    assert len(list_runs(state, limit=10**9).rows) == 2
-
-
 # One run
-
-
-def test_a_run_is_shown_with_its_attempts_and_redacted(state: State, rows: Rows) -> None:
-    run_id = rows.run(
-        "succeeded",
-        attempts=3,
-        payload={"user": 1, "api_token": "abc", "nested": [{"Password": "x"}]},
-        result={"secret": 1, "sent": 2},
-    )
-    rows.failure(run_id, 1)
-    rows.failure(run_id, 2, error_type="OSError")
-    view = view_of(state, run_id)
-    assert view.payload == {"user": 1, "api_token": "***", "nested": [{"Password": "***"}]}
-    assert view.result == {"secret": "***", "sent": 2}
-    assert [(a.number, a.outcome) for a in view.attempts] == [
-        (3, "succeeded"),
-        (2, "failed"),
-        (1, "failed"),
-    ]
-    assert view.attempts[0].seconds == pytest.approx(2, abs=0.1)
-    assert view.attempts[1].error_type == "OSError"
-    assert view.attempts[2].stack == "Traceback: boom"
 
 
 def test_an_attempt_without_a_failure_is_shown_while_it_runs(state: State, rows: Rows) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import pruning
 from flask_cronjobs.jobs.pruning import prunable, prune, seconds_behind
-from flask_cronjobs.models import JobBatch, JobEffect
+from flask_cronjobs.models import JobBatch, JobEffect, JobErrorGroup, JobMark, JobOperation
 from flask_cronjobs.types import STATUSES, TERMINAL
 from tests.kit import Kit
 from tests.marks import on_postgresql
@@ -292,3 +294,22 @@ def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(kit: Kit, sta
     effect(kit, "of a run", run_id=run)
     pruned(kit)
     assert left(kit)[1] == (status not in ("succeeded", "skipped"))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda at: JobOperation(what="paused", target="queue mail", actor="ada", started_at=at),
+        lambda at: JobErrorGroup(fingerprint=f"{at}", changed_at=at),
+        lambda at: JobMark(name="v1", marked_at=at),
+    ],
+)
+def test_what_tells_of_the_past_is_kept_for_a_year(
+    kit: Kit, made: Callable[[datetime], object]
+) -> None:
+    old, young = made(ago(days=366)), made(ago(days=364))
+    with Session(kit.engine) as session:
+        session.add_all([old, young])
+        session.commit()
+        pruned(kit, Settings(retention_statistics=365 * DAY))
+        assert session.scalars(select(type(old))).all() == [young]

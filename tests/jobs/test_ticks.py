@@ -71,11 +71,6 @@ class TestGrowth:
         kept = [begin(kit, 23, finished=True), begin(kit)]
         assert tick_ids(kit) == kept
 
-    def test_rows_go_though_every_tick_is_killed(self, kit: Kit) -> None:
-        for _ in range(10):
-            begin(kit, 26)
-        assert len(tick_ids(kit)) == 1, "each begins, and deletes the one before it"
-
     def test_the_last_tick_that_finished_stays_until_another_has(self, kit: Kit) -> None:
         last = begin(kit, 50, finished=True)
         begin(kit, 40)

@@ -129,6 +129,11 @@ def _stopped(rows: Rows) -> None:
     rows.run(job_type="it", age=HOUR, order_mark="waits", **_KEY)
 
 
+def _held(rows: Rows) -> None:
+    rows.run("running", age=5 * HOUR, **_KEY, concurrency_share=1)
+    rows.run(job_type="it", age=HOUR, order_mark="waits", **_KEY)
+
+
 def _batch(rows: Rows) -> None:
     rows._insert(JobBatch, {"key": "weekly", "opened_at": ago(49 * HOUR)})
 
@@ -142,6 +147,15 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
     "order": (
         _stopped,
         *("stopped-keys", "strict order is stopped by 1 dead run: 1 run waits behind"),
+    ),
+    "held": (
+        _held,
+        *("stalled", "run 2 waits for run 1, which has held the concurrency key '7' for 5 h"),
+    ),
+    "late": (
+        lambda rows: rows.definition("mails", next_run_at=ago(HOUR)),
+        "late-definition",
+        "the definition 'mails' has been due for 1 h: no tick records it",
     ),
     "rate": (
         lambda rows: rows.run(job_type="it", age=1800, rate_key="r", rate_mark="waits"),
@@ -188,10 +202,14 @@ def test_all_who_say_what_needs_a_person_say_the_same(
         assert {(each["id"], each["what"]) for each in found} >= set(needs)
         assert sentence in " ".join(run("doctor").output.split())
     is_red = seen["verdict"]["word"] != "ok"
-    assert is_red == (situation in ("ticks", "overdue"))
+    assert is_red == (situation in ("ticks", "held", "late", "overdue"))
     assert client.get("/jobs/health").status_code == (503 if is_red else 200)
     metrics = client.get("/jobs/metrics").text
     named = re.findall(r'cronjobs_findings{id="([^"]+)"} 1.0', metrics)
+    assert ("cronjobs_late_definitions 1.0" in metrics) == (situation == "late")
+    stalled = [each["kind"] for each in seen["verdict"]["stalled"]]
+    assert re.findall(r'cronjobs_stalled_seconds{kind="([^"]+)"}', metrics) == stalled
+    assert len(stalled) == (situation in ("held", "batch", "task"))
     assert (named, f"cronjobs_healthy {1 - is_red}.0" in metrics) == ([id_] * len(needs), True)
     with state_of(app).bookkeeping() as books:
         told = alerts.take(books, findings_of(*read_verdict_and_figures(state_of(app))))
