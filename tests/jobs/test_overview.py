@@ -14,7 +14,7 @@ from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.jobs.definitions.views import list_definitions, next_slots
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.once_effects import list_effects
-from flask_cronjobs.jobs.overview import read_overview
+from flask_cronjobs.jobs.overview import dead_groups, read_overview
 from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
@@ -30,13 +30,14 @@ from tests.rows import Rows, ago, view_of
 def test_each_definition_has_its_own_outcomes(state: State, rows: Rows, jobs: CronJobs) -> None:
     jobs.task(name="known", schedule="@daily")(lambda: None)
     known = rows.definition("known")
-    run = rows.run("succeeded", definition_id=known)
+    runs = [rows.run("succeeded", age=-each, definition_id=known) for each in range(12)]
     other = rows.run("skipped", definition_id=rows.definition("gone"))
     rows.definition("bad cron", schedule="61 * * * *")
     rows.definition("bad zone", timezone="Mars/Olympus")
     rows.definition("paused", paused_at=ago(5))
     views = {view.name: view for view in list_definitions(state).rows}
-    assert [cell.id for cell in views["known"].cells] == [run]
+    assert [cell.id for cell in views["known"].cells] == runs[2:]
+    assert views["known"].last_seconds == pytest.approx(2, abs=0.1)
     assert [cell.id for cell in views["gone"].cells] == [other]
     assert views["gone"].last_seconds is None
     assert {name for name, view in views.items() if view.broken} == {"bad cron", "bad zone"}
@@ -69,6 +70,15 @@ def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
 
 
 # Groups, orphans, activity, effects, ticks
+
+
+def test_dead_runs_are_in_groups_of_which_the_newest_comes_first(state: State, rows: Rows) -> None:
+    for age, error_type in ((50, "ValueError"), (90, None), (20, "OSError"), (5, "ValueError")):
+        newest = rows.run("dead", age=age, error_type=error_type)
+    (first, second, third), total = dead_groups(state)
+    assert (total.value, first.count, first.sample_id) == (3, Count(2), newest)
+    found = [each.error_type for each in (first, second, third)]
+    assert found == ["ValueError", "OSError", None]
 
 
 def test_activity_has_24_hours_summed_from_ticks(state: State, rows: Rows) -> None:
@@ -165,6 +175,13 @@ def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows)
     (row,) = list_runs(state, RunFilter(definition="report")).rows
     assert (row.definition, row.timezone) == ("report", "Asia/Tokyo")
     assert row.last_error == "x" * 300
+
+
+def test_a_limit_is_held_within_bounds(state: State, rows: Rows) -> None:
+    rows.run()
+    rows.run()
+    assert len(list_runs(state, limit=-5).rows) == 1
+    assert len(list_runs(state, limit=10**9).rows) == 2
 
 
 # One run
