@@ -73,10 +73,10 @@ def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
 
 
 def test_dead_runs_are_in_groups_of_which_the_newest_comes_first(state: State, rows: Rows) -> None:
-    for age, error_type in ((50, "ValueError"), (90, None), (20, "OSError"), (5, "ValueError")):
-        newest = rows.run("dead", age=age, error_type=error_type)
+    made = (50, "ValueError"), (90, None), (20, "OSError"), (5, "ValueError")
+    ids = [rows.run("dead", age=age, error_type=error_type) for age, error_type in made]
     (first, second, third), total = dead_groups(state)
-    assert (total.value, first.count, first.sample_id) == (3, Count(2), newest)
+    assert (total.value, first.count, first.sample_id) == (3, Count(2), ids[-1])
     found = [each.error_type for each in (first, second, third)]
     assert found == ["ValueError", "OSError", None]
 
