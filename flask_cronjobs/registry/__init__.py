@@ -202,8 +202,7 @@ def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -
     # As the database returns it, with lists for tuples: otherwise each tick would see a change.
     text = payload_text(handler.arguments.encode(arguments), 1 << 30)
     plain: dict[str, JSON] = json.loads(text)
-    handler.concurrency_key_for(plain)
-    handler.rate_key_for(plain)
+    handler.keys_for(plain)
     handler.arguments.forget()  # What is defined further down is not known yet.
     return plain
 

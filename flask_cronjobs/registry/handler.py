@@ -132,31 +132,23 @@ class Handler:
         """Return the task's retry policy; *default_attempts* is its default number of attempts."""
         return retry_policy(self.options.retry, default_attempts)
 
-    def concurrency_key_for(self, payload: Mapping[str, object]) -> str | None:
-        """Return the concurrency key of a run with *payload*; by default the task's name.
+    def keys_for(self, payload: Mapping[str, object]) -> dict[str, str | None]:
+        """Return the concurrency key and the rate key of a run; by default the task's name.
 
-        :param payload: as it is stored.
-        :raises TaskError: the payload lacks what the key names, or the key cannot be stored.
+        :param payload: its payload as it is stored.
+        :raises TaskError: the payload lacks what a key names, or the key cannot be stored.
         """
-        if self.concurrency_limit is None:
-            return None
-        return self._filled("concurrency_key", payload) or self.name
-
-    def rate_key_for(self, payload: Mapping[str, object]) -> str | None:
-        """Return the rate key of a run with *payload*; by default the task's name.
-
-        :param payload: as it is stored.
-        :raises TaskError: as of `concurrency_key_for`.
-        """
-        if self.rate is None:
-            return None
-        return self._filled("rate_key", payload) or self.name
+        limits = {"concurrency_key": self.concurrency_limit, "rate_key": self.rate}
+        return {
+            key: None if limit is None else self._filled(key, payload) or self.name
+            for key, limit in limits.items()
+        }
 
     def unique_key_for(self, payload: Mapping[str, object]) -> str | None:
         """Return the idempotency key that the task gives a run with *payload*, if it gives one.
 
         :param payload: as it is stored.
-        :raises TaskError: as of `concurrency_key_for`.
+        :raises TaskError: as of `keys_for`.
         """
         return self._filled("unique", payload)
 
@@ -251,8 +243,7 @@ def payload_columns(
     plain = handler.arguments.encode(payload)
     return {
         "payload": payload_text(plain, settings.max_payload_bytes),
-        "concurrency_key": handler.concurrency_key_for(plain),
-        "rate_key": handler.rate_key_for(plain),
+        **handler.keys_for(plain),
         "label": handler.label_for(plain, settings.redact),
         **({"idempotency_key": handler.unique_key_for(plain)} if with_key else {}),
     }

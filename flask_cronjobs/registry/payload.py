@@ -25,10 +25,8 @@ _encode: Any = _make_encoder and _make_encoder(
     *(None, None, json.encoder.encode_basestring_ascii, None),
     *(": ", ", ", False, False, False),
 )
-#: Larger integers are left to `check_payload`: Python refuses to print very long ones.
-_LONGEST_INTEGER = 2**63
-#: From here on a float is written with an exponent. PostgreSQL keeps its digits alone.
-_LARGEST_FLOAT = 1e16
+_NAMES = frozenset((str,))
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 #: How deeply a payload may be nested. PostgreSQL takes some 6,000 levels, Python's json fewer.
 MAX_DEPTH = 100
 
@@ -42,31 +40,18 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
     :param limit: how many bytes it may have.
     :raises PayloadError: *payload* is not a JSON object, or too large.
     """
-    if type(payload) is not dict:
-        return checked_text(payload, limit)
-    room, plain = limit, cast("dict[object, object]", payload)
-    for key, value in plain.items():
-        kind = type(value)
-        if type(key) is not str:
-            break
-        if kind is int:
-            fits = -_LONGEST_INTEGER < cast("int", value) < _LONGEST_INTEGER
-        elif kind is float:
-            fits = -_LARGEST_FLOAT < cast("float", value) < _LARGEST_FLOAT
-        elif kind is str:
-            room -= len(cast("str", value))
-            fits = True
-        else:
-            fits = value is None or kind is bool
-        room -= len(key) + 1
-        if not fits or room < 0:
-            break
-    else:
-        text = "".join(_encode(plain, 0)) if _encode else json.dumps(plain)
-        # In ASCII it is as long as in UTF-8, or longer. A NUL or a surrogate is an escape in it.
-        if len(text) <= limit and "\\u0000" not in text and "\\ud" not in text:
+    is_plain = type(payload) is dict and _NAMES.issuperset(map(type, payload))
+    if is_plain and _PLAIN.issuperset(map(type, payload.values())):
+        try:
+            text = "".join(_encode(payload, 0)) if _encode else json.dumps(payload, allow_nan=False)
+        except ValueError:  # NaN, or an integer of thousands of digits.
+            return checked_text(payload, limit)
+        # In ASCII it is as long as in UTF-8, or longer. NUL and surrogates are escapes in it, and a
+        # float from 1e16 on has an exponent.
+        is_odd = "\\u0000" in text or "\\ud" in text or "e+" in text
+        if len(text) <= limit and not is_odd:
             return text
-    return checked_text(cast("Mapping[str, object]", plain), limit)
+    return checked_text(payload, limit)
 
 
 def checked_text(payload: Mapping[str, object], limit: int) -> str:
