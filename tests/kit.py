@@ -246,9 +246,6 @@ def spec(name: str = "definition", **values: Any) -> DefinitionSpec:
     return DefinitionSpec(name=name, **given)
 
 
-def plan(
-    definition_id: int, expected: datetime, *slots: Slot, following: datetime | None = None
-) -> SlotPlan:
+def plan(expected: datetime, *slots: Slot, following: datetime | None = None) -> SlotPlan:
     """A plan from the watermark *expected*, by default to one slot there."""
-    slots = slots or (Slot(definition_id, expected),)
-    return SlotPlan(definition_id, expected, following or expected + timedelta(days=1), slots)
+    return SlotPlan(expected, following or expected + timedelta(days=1), slots or (Slot(expected),))

@@ -16,11 +16,10 @@ CATCHUP_CAP = 100
 CATCHUP_GRACE = timedelta(minutes=2)
 
 _INSTANT = timedelta(microseconds=1)
-_NO_TICK = "missed: no tick ran in time"
 
 
 class Slot(NamedTuple):
-    """One instant that a definition's schedule names, to be recorded as a row of ``job_runs``.
+    """One instant that a schedule names, to be recorded as a row of ``job_runs``.
 
     :ivar skipped: how many skipped slots the row stands for; 0 means that it runs.
     :ivar first: the first of the skipped slots; *at* is the last.
@@ -28,7 +27,6 @@ class Slot(NamedTuple):
     :ivar kind: the same in a word, for ``error_type``: ``Missed``, ``Undeclared`` or ``Paused``.
     """
 
-    definition_id: int
     at: datetime
     skipped: int = 0
     first: datetime | None = None
@@ -45,26 +43,26 @@ class SlotPlan(NamedTuple):
     :ivar considered: up to when slots were considered; None leaves what the row has.
     """
 
-    definition_id: int
     expected: datetime
     following: datetime | None
     slots: tuple[Slot, ...]
     considered: datetime | None = None
 
 
+@lru_cache(maxsize=1024)
 def plan_slots(
-    definition_id: int,
     schedule: Schedule,
     catchup: Catchup | None,
     first: datetime,
     now: datetime,
-    *,
     considered: datetime | None = None,
     grace: timedelta = CATCHUP_GRACE,
-    reason: str = _NO_TICK,
+    reason: str = "missed: no tick ran in time",
     kind: str = "Missed",
 ) -> SlotPlan:
     """Plan the slots after *considered*, and from *first* (the watermark, included), to *now*.
+
+    Cached: thousands may be due with one schedule at once.
 
     :param catchup: ``"latest"`` runs the newest slot, ``"all"`` the newest `CATCHUP_CAP`, and
         ``"none"`` the newest if it is not older than *grace*; None runs none. All others become one
@@ -76,30 +74,13 @@ def plan_slots(
     """
     # A watermark before *considered* was moved back by hand, to record its slots again.
     after = first - _INSTANT if considered is None else min(considered, first - _INSTANT)
-    plan = _plan(schedule, catchup, first, now, after, grace, reason, kind)
-    slots = tuple(slot._replace(definition_id=definition_id) for slot in plan.slots)
-    return plan._replace(definition_id=definition_id, slots=slots)
-
-
-@lru_cache(maxsize=1024)
-def _plan(
-    schedule: Schedule,
-    catchup: Catchup | None,
-    first: datetime,
-    now: datetime,
-    after: datetime,
-    grace: timedelta,
-    reason: str,
-    kind: str,
-) -> SlotPlan:
-    """Return the plan of definition 0. Cached: thousands may be due with one schedule at once."""
     most = 0 if catchup is None else CATCHUP_CAP if catchup == "all" else 1
     running = schedule.tail(after, now, most)
     if catchup == "none" and running and now - running[-1] > grace:
         running = []
-    slots = [Slot(0, at) for at in running]
+    slots = [Slot(at) for at in running]
     until = running[0] - _INSTANT if running else now
     if skipped := schedule.count(after, until):
         (last,) = schedule.tail(after, until, 1)
-        slots.insert(0, Slot(0, last, skipped, schedule.next_after(after), reason, kind))
-    return SlotPlan(0, first, schedule.next_after(now), tuple(slots), now)
+        slots.insert(0, Slot(last, skipped, schedule.next_after(after), reason, kind))
+    return SlotPlan(first, schedule.next_after(now), tuple(slots), now)

@@ -253,9 +253,9 @@ def record_slot(state: State, found: DefinitionRow, moment: datetime) -> Recorde
     if watermark is None or found.paused:
         raise StateConflict(f"The definition {name!r} is paused, or has no slot to come.")
     # The watermark stays: the slots until then are owed as before.
-    plan = SlotPlan(found.id, watermark, watermark, (Slot(found.id, moment),))
+    plan = SlotPlan(watermark, watermark, (Slot(moment),))
     with state.bookkeeping() as books:
-        slots = record_slots(books, [plan])
+        slots = record_slots(books, {found.id: plan})
     if not slots:
         raise StateConflict(f"The slot of {name!r} at {moment} has a run already.")
     announce_slot(state, slots[0])

@@ -135,11 +135,11 @@ class TestStore:
         due = ago(minutes=1)
         one, two = kit.define("one", due), kit.define("two", due)
         with locked(database_url, "job_definitions", one):
-            recorded = kit.slots.record_slots([plan(one, due), plan(two, due)])
+            recorded = kit.slots.record_slots(dict.fromkeys((one, two), plan(due)))
             assert [slot.definition_id for slot in recorded] == [two]
             (row,) = [row for row in kit.definitions.read(["one"], []) if row.id == one]
             assert not kit.definitions.change(row, spec("one", queue="other"), None)
-        recorded = kit.slots.record_slots([plan(one, due), plan(two, due)])
+        recorded = kit.slots.record_slots(dict.fromkeys((one, two), plan(due)))
         assert [slot.definition_id for slot in recorded] == [one]
 
 

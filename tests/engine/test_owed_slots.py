@@ -195,7 +195,7 @@ class TestZoneRules:
             monkeypatch.setattr(schedules, "parse_zone", parse_zone)
             # As in a new process: rules do not change within one.
             scheduler._schedule.cache_clear()
-            catchup._plan.cache_clear()
+            catchup.plan_slots.cache_clear()
 
         return rules
 

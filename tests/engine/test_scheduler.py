@@ -19,7 +19,7 @@ from flask_cronjobs.jobs.definitions.scheduler import enqueue_slots
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule import Schedule
-from flask_cronjobs.schedule.catchup import _plan
+from flask_cronjobs.schedule.catchup import plan_slots
 from flask_cronjobs.signals import unheard
 from tests.engine.conftest import Code
 from tests.kit import heard, statements
@@ -267,7 +267,7 @@ def test_definitions_with_one_schedule_are_planned_once_a_batch(
         return tail(schedule, *args)
 
     monkeypatch.setattr(Schedule, "tail", count)
-    _plan.cache_clear()
+    plan_slots.cache_clear()
     jobs.task(name="it")(lambda: None)
     due = datetime(2026, 1, 1, tzinfo=timezone.utc)
     given = {"job_type": "it", "schedule": "@yearly", "origin": "database", "next_run_at": due}

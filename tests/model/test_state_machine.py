@@ -84,7 +84,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.numbers = itertools.count()
         self.tokens = (f"host:{number}:fresh" for number in self.numbers)
         self.slots: dict[int, list[datetime]] = {}
-        self.plans: list[SlotPlan] = []
+        self.plans: list[dict[int, SlotPlan]] = []
         self.fill()
 
     def fill(self) -> None:
@@ -388,11 +388,11 @@ class SlotMachine(StoreMachine):
         id_ = data.draw(st.sampled_from(sorted(self.slots)))
         first = SLOT + len(self.slots[id_]) * MINUTE
         times = [first + n * MINUTE for n in range(number)]
-        slots = [Slot(id_, at, skipped if at == first else 0, first) for at in times]
-        plan = SlotPlan(id_, first, times[-1] + MINUTE, tuple(slots))
-        self.plans.append(plan)
+        slots = [Slot(at, skipped if at == first else 0, first) for at in times]
+        plan = SlotPlan(first, times[-1] + MINUTE, tuple(slots))
+        self.plans.append({id_: plan})
         overlapping = any(self.live_of(id_))
-        recorded = record_slots(self.books, [plan])
+        recorded = record_slots(self.books, {id_: plan})
         assert [slot.at for slot in recorded] == times
         for slot in recorded:
             assert (slot.skipped > 0) == (overlapping or (slot.at == first and skipped > 0))
@@ -408,7 +408,7 @@ class SlotMachine(StoreMachine):
     @rule(data=st.data())
     def record_slots_late(self, data: st.DataObject) -> None:
         """A tick that was slower than another records nothing."""
-        assert record_slots(self.books, [data.draw(st.sampled_from(self.plans))]) == []
+        assert record_slots(self.books, data.draw(st.sampled_from(self.plans))) == []
 
 
 class OrderMachine(StoreMachine):

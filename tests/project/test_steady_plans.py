@@ -213,7 +213,7 @@ def plan_definitions(kit: Kit) -> None:
     kit.define()
     (found,) = read(kit)
     assert found.next_run_at is not None
-    kit.slots.record_slots([plan(found.id, found.next_run_at)])
+    kit.slots.record_slots({found.id: plan(found.next_run_at)})
     (found,) = [kit.found("definition")]
     kit.definitions.change(found, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
     kit.definitions.mark_declared([found.id], "app")
@@ -224,7 +224,7 @@ def plan_definitions(kit: Kit) -> None:
     assert kit.definitions.name_and_timezone(found.id) == ("definition", "Europe/Rome")
     kit.definitions.pause(found)
     paused = kit.found("definition")
-    ended = plan(found.id, paused.now)
+    ended = plan(paused.now)
     assert kit.definitions.skip_pause(paused, ended, resume=True) is not None
 
 

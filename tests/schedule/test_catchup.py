@@ -44,9 +44,7 @@ def test_a_plan_is_as_a_plain_reading_of_all_slots(
 ) -> None:
     schedule = Schedule(cron)
     first, considered = LATEST - since, None if looked_at is None else LATEST - looked_at
-    plan = plan_slots(
-        7, schedule, catchup, first, NOW, considered=considered, grace=grace, reason="r", kind="K"
-    )
+    plan = plan_slots(schedule, catchup, first, NOW, considered, grace, "r", "K")
     owed = [
         slot
         for slot in schedule.between(NOW - timedelta(days=1), NOW)
@@ -57,19 +55,17 @@ def test_a_plan_is_as_a_plain_reading_of_all_slots(
     if catchup == "none" and runs and NOW - runs[-1] > grace:
         runs = []
     gone = owed[: len(owed) - len(runs)]
-    skipped = [Slot(7, gone[-1], len(gone), gone[0], "r", "K")] if gone else []
-    assert plan.slots == (*skipped, *(Slot(7, at) for at in runs))
-    following = schedule.next_after(NOW)
-    assert plan[:3] == (7, first, following)
-    assert plan.considered == NOW
+    skipped = [Slot(gone[-1], len(gone), gone[0], "r", "K")] if gone else []
+    assert plan.slots == (*skipped, *map(Slot, runs))
+    assert plan == (first, schedule.next_after(NOW), plan.slots, NOW)
 
 
 def test_what_is_not_said_is_as_for_ticks_that_come_each_minute() -> None:
-    plan = plan_slots(7, EVERY_MINUTE, "latest", LATEST - MINUTE, NOW)
+    plan = plan_slots(EVERY_MINUTE, "latest", LATEST - MINUTE, NOW)
     assert (plan.slots[0].reason, plan.slots[0].kind) == ("missed: no tick ran in time", "Missed")
-    hourly = plan_slots(7, Schedule("0 * * * *"), "none", LATEST, LATEST + 2 * MINUTE)
-    assert hourly.slots == (Slot(7, LATEST),)
-    late = plan_slots(7, Schedule("0 * * * *"), "none", LATEST, NOW + 2 * MINUTE)
+    hourly = plan_slots(Schedule("0 * * * *"), "none", LATEST, LATEST + 2 * MINUTE)
+    assert hourly.slots == (Slot(LATEST),)
+    late = plan_slots(Schedule("0 * * * *"), "none", LATEST, NOW + 2 * MINUTE)
     assert [slot.skipped for slot in late.slots] == [1]
 
 
@@ -77,7 +73,7 @@ def test_what_is_not_said_is_as_for_ticks_that_come_each_minute() -> None:
 def test_a_year_of_missed_minutes_costs_milliseconds(catchup: Catchup) -> None:
     missed = 365 * 24 * 60
     started = time.thread_time()
-    plan = plan_slots(7, EVERY_MINUTE, catchup, LATEST - missed * MINUTE, NOW)
+    plan = plan_slots(EVERY_MINUTE, catchup, LATEST - missed * MINUTE, NOW)
     # A minute-by-minute walk over the year takes many times as long.
     assert time.thread_time() - started < 2
     assert sum(slot.skipped or 1 for slot in plan.slots) == missed + 1
@@ -96,7 +92,7 @@ def slots_of_ticks(schedule: Schedule, catchup: Catchup, moments: list[datetime]
     watermark = schedule.next_after(NOW)
     for moment in moments:
         if watermark is not None and watermark <= moment:
-            plan = plan_slots(7, schedule, catchup, watermark, moment)
+            plan = plan_slots(schedule, catchup, watermark, moment)
             assert plan.expected == watermark
             yield from plan.slots
             watermark = plan.following

@@ -41,7 +41,7 @@ def record_due(state: State, books: Bookkeeping, row: DefinitionRow) -> bool:
     plan = plan_due(row, TickHistory(books))
     if plan is None:
         return False
-    for slot in record_slots(books, [plan]):
+    for slot in record_slots(books, {row.id: plan}):
         announce_slot(state, slot)
     return True
 

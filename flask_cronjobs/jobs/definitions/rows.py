@@ -231,7 +231,7 @@ def skip_pause(
     def move(connection: Connection) -> list[RecordedSlot] | None:
         if not connection.execute(moved, {**parameters, **given}).all():
             return None
-        return insert_slots(connection, books.dialect, [definition.id], plan.slots)
+        return insert_slots(connection, books.dialect, {definition.id: plan.slots})
 
     return books.transaction(move)
 

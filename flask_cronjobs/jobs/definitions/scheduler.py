@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -48,13 +48,12 @@ def enqueue_slots(
         if after == 0 and _move_earlier(books, rows):
             rows = definitions.read(books, declared, tasks)
         due = [row for row in rows if row.due]
-        plans = [plan for row in due if (plan := plan_due(row, history))]
+        plans = {row.id: plan for row in due if (plan := plan_due(row, history))}
         for slot in _record(books, rows, plans):
             counts["skipped" if slot.skipped else "recorded"] += 1
             announce_slot(state, slot, news)
-        following = {plan.definition_id: plan.following for plan in plans}
         seen += [
-            row._replace(next_run_at=following[row.id]) if row.id in following else row
+            row._replace(next_run_at=plans[row.id].following) if row.id in plans else row
             for row in rows
         ]
         if len(due) < CHUNK:
@@ -149,7 +148,7 @@ def _log_overwritten(row: DefinitionRow, app: str) -> None:
 
 
 def _record(
-    books: Bookkeeping, rows: Sequence[DefinitionRow], plans: Sequence[SlotPlan]
+    books: Bookkeeping, rows: Sequence[DefinitionRow], plans: Mapping[int, SlotPlan]
 ) -> list[RecordedSlot]:
     """Record *plans*, one by one if the database refuses a row, so that it stops no other."""
     try:
@@ -158,9 +157,9 @@ def _record(
         if not is_about_the_rows(trouble):
             raise
         if len(plans) == 1:
-            _log_broken(next(row for row in rows if row.id == plans[0].definition_id), trouble)
+            _log_broken(next(row for row in rows if row.id in plans), trouble)
             return []
-    return [slot for plan in plans for slot in _record(books, rows, [plan])]
+    return [slot for each in plans.items() for slot in _record(books, rows, dict([each]))]
 
 
 def _log_taken_names(books: Bookkeeping, specs: Sequence[DefinitionSpec]) -> None:
@@ -222,8 +221,7 @@ def plan_paused(row: DefinitionRow) -> SlotPlan:
 def _plan(row: DefinitionRow, catchup: Catchup | None, **why: Any) -> SlotPlan:
     """Return the plan for the slots up to now, with *why* as `plan_slots` takes it."""
     schedule, first = _schedule(row.spec.schedule, row.spec.timezone), row.next_run_at or row.now
-    considered = row.considered_until
-    return plan_slots(row.id, schedule, catchup, first, row.now, considered=considered, **why)
+    return plan_slots(schedule, catchup, first, row.now, row.considered_until, **why)
 
 
 def record_pause(state: State, books: Bookkeeping, row: DefinitionRow) -> DefinitionRow:

@@ -40,8 +40,10 @@ _KEY = "COALESCE(d.concurrency_key, CASE WHEN d.overlap = 'skip' THEN 'definitio
 _LIMIT = "CASE WHEN d.overlap = 'skip' THEN 1 ELSE d.concurrency_limit END"
 
 
-def record_slots(books: Bookkeeping, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
-    """Move the watermarks of *plans* and insert a row for each slot, in one transaction.
+def record_slots(books: Bookkeeping, plans: Mapping[int, SlotPlan]) -> list[RecordedSlot]:
+    """Move the watermarks of definitions, by id, and insert a row for each slot of their *plans*.
+
+    This is one transaction.
 
     1. Move a watermark only if it is where its plan expected it: otherwise another tick was
        faster, and the plan is dropped.
@@ -54,11 +56,15 @@ def record_slots(books: Bookkeeping, plans: Sequence[SlotPlan]) -> list[Recorded
 
 
 def insert_slots(
-    connection: Connection, d: Dialect, ids: Sequence[int], slots: Sequence[Slot]
+    connection: Connection, d: Dialect, slots: Mapping[int, Sequence[Slot]]
 ) -> list[RecordedSlot]:
-    """Insert a row for each of *slots* of the definitions *ids*, in the transaction at hand."""
-    rows = (slot._asdict() | {"note": _note(slot)} for slot in slots)
-    parameters = {"ids": d.many(ids), "slots": _table(d, rows, _SLOT_COLUMNS)}
+    """Insert a row for each of the *slots* of definitions, in the transaction at hand."""
+    rows = [
+        {**slot._asdict(), "definition_id": id_, "note": _note(slot)}
+        for id_, some in slots.items()
+        for slot in some
+    ]
+    parameters = {"slots": _table(d, rows, _SLOT_COLUMNS)}
     return [_recorded(d, row) for row in connection.execute(text(insert_of_slots(d)), parameters)]
 
 
@@ -127,12 +133,14 @@ def _late(rows: Rows) -> Iterator[LateSlot]:
             yield LateSlot(row.id, row.name, row.job_type, at, waited, row.run_id)
 
 
-def _record(connection: Connection, d: Dialect, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
-    given = _table(d, (plan._asdict() for plan in plans), _PLAN_COLUMNS)
-    moved = connection.execute(text(_move_watermarks(d)), {"plans": given}).all()
+def _record(
+    connection: Connection, d: Dialect, plans: Mapping[int, SlotPlan]
+) -> list[RecordedSlot]:
+    given = ({**plan._asdict(), "definition_id": id_} for id_, plan in plans.items())
+    parameters = {"plans": _table(d, given, _PLAN_COLUMNS)}
+    moved = connection.execute(text(_move_watermarks(d)), parameters).all()
     failpoints.reach("between-watermark-and-insert")
-    slots = [slot for plan in plans for slot in plan.slots]
-    return insert_slots(connection, d, [row.id for row in moved], slots)
+    return insert_slots(connection, d, {row.id: plans[row.id].slots for row in moved})
 
 
 def _move_watermarks(d: Dialect) -> str:
@@ -159,7 +167,7 @@ def _move_watermarks(d: Dialect) -> str:
 
 
 def insert_of_slots(d: Dialect) -> str:
-    """Return the INSERT of ``slots`` as runs, for those of the definitions in ``ids``."""
+    """Return the INSERT of ``slots`` as runs."""
     # Not by EXISTS, for which PostgreSQL may choose to read all live runs instead.
     overlapping = (
         "(d.overlap = 'skip' AND (SELECT live.id FROM job_runs live"
@@ -188,7 +196,6 @@ def insert_of_slots(d: Dialect) -> str:
     }
     source = f"""
     FROM {d.table("slots", **_SLOT_COLUMNS)} AS s JOIN job_definitions d ON d.id = s.definition_id
-    WHERE {d.among("d.id")}
     ORDER BY s.at
     ON CONFLICT DO NOTHING
     RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error

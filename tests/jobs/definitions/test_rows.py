@@ -84,7 +84,7 @@ class TestChange:
     def test_pause_that_is_over_is_not_ended_again(self, kit: Kit) -> None:
         due = ago(hours=3)
         definition = kit.define("mine", due=due)
-        ended = SlotPlan(definition, due, now(), ())
+        ended = SlotPlan(due, now(), ())
         assert kit.definitions.skip_pause(kit.found("mine"), ended, resume=True) is None
         assert kit.definition(definition).next_run_at == due
 

@@ -27,7 +27,7 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit, at: 
         "concurrency_key": "key", "concurrency_limit": 2,
     }  # fmt: skip
     definition = kit.define(due=at, overlap="allow", **columns)
-    (recorded,) = kit.slots.record_slots([plan(definition, at, following=following)])
+    (recorded,) = kit.slots.record_slots({definition: plan(at, following=following)})
     assert kit.definition(definition).next_run_at == following
     row = kit.row(recorded.run_id)
     assert (row.definition_id, row.job_type, row.status) == (definition, "task", "queued")
@@ -39,10 +39,10 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit, at: 
 
 def test_plan_made_from_an_older_watermark_is_dropped(kit: Kit, at: datetime) -> None:
     one, two = (kit.define(name, due=at) for name in "ab")
-    kit.slots.record_slots([plan(two, at)])
+    kit.slots.record_slots({two: plan(at)})
     watermark = kit.definition(two).next_run_at
-    late = plan(two, at, Slot(two, ago(seconds=30)), following=now())
-    recorded = kit.slots.record_slots([plan(one, at), late])
+    late = plan(at, Slot(ago(seconds=30)), following=now())
+    recorded = kit.slots.record_slots({one: plan(at), two: late})
     assert [slot.definition_id for slot in recorded] == [one]
     assert kit.definition(two).next_run_at == watermark
 
@@ -50,17 +50,17 @@ def test_plan_made_from_an_older_watermark_is_dropped(kit: Kit, at: datetime) ->
 def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit, at: datetime) -> None:
     """Whatever moved the watermark back: a restored backup, a hand."""
     definition = kit.define(due=at, overlap="allow")
-    kit.slots.record_slots([plan(definition, at)])
+    kit.slots.record_slots({definition: plan(at)})
     with kit.engine.begin() as connection:
         connection.execute(update(JobDefinition).values(next_run_at=at))
-    assert kit.slots.record_slots([plan(definition, at)]) == []
+    assert kit.slots.record_slots({definition: plan(at)}) == []
     assert len(kit.all_rows()) == 1
 
 
 def test_paused_definition_records_nothing(kit: Kit, at: datetime) -> None:
     definition = kit.define("one", due=at)
     assert kit.definitions.pause(kit.found("one"))
-    assert kit.slots.record_slots([plan(definition, at)]) == []
+    assert kit.slots.record_slots({definition: plan(at)}) == []
     assert kit.definition(definition).next_run_at == at
 
 
@@ -80,7 +80,7 @@ def test_slot_is_skipped_and_recorded_while_an_earlier_run_of_its_definition_is_
     for status, (values, live) in EARLIER.items():
         definition = kit.define(status, due=at, overlap=overlap)
         kit.run(status, status=status, definition_id=definition, scheduled_for=ago(3600), **values)
-        (recorded,) = kit.slots.record_slots([plan(definition, at)])
+        (recorded,) = kit.slots.record_slots({definition: plan(at)})
         row, skips = kit.row(recorded.run_id), live and overlap == "skip"
         assert (recorded.skipped, row.status) == (skips, "skipped" if skips else "queued"), status
         assert row.last_error == recorded.reason
@@ -93,8 +93,8 @@ def test_slot_is_skipped_and_recorded_while_an_earlier_run_of_its_definition_is_
 def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit, at: datetime) -> None:
     first, last = ago(hours=5), ago(hours=1)
     definition = kit.define(due=first)
-    gap = Slot(definition, last, skipped=240, first=first, reason="missed: no tick ran in time")
-    recorded = kit.slots.record_slots([plan(definition, first, gap, Slot(definition, at))])
+    gap = Slot(last, skipped=240, first=first, reason="missed: no tick ran in time")
+    recorded = kit.slots.record_slots({definition: plan(first, gap, Slot(at))})
     skipped, run = sorted(recorded, key=lambda slot: slot.at)
     assert (skipped.skipped, skipped.reason) == (240, "missed: no tick ran in time")
     row = kit.row(skipped.run_id)
@@ -104,17 +104,17 @@ def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit, at: datetime
 
 
 def test_racing_ticks_record_each_slot_once(kit: Kit, at: datetime) -> None:
-    plans = [plan(kit.define(f"definition {number}", due=at), at) for number in range(30)]
+    plans = {kit.define(f"definition {number}", due=at): plan(at) for number in range(30)}
     recorded: list[int] = []
 
     def compete() -> None:
         worker = kit.another()
         with worker.books:
-            for each in (*([each] for each in plans), plans):
+            for each in (*({id_: plans[id_]} for id_ in plans), plans):
                 recorded.extend(slot.definition_id for slot in worker.slots.record_slots(each))
 
     in_threads(*[compete] * 6)
-    assert sorted(recorded) == sorted(each.definition_id for each in plans)
+    assert sorted(recorded) == sorted(plans)
     assert len(kit.all_rows()) == 30
 
 
@@ -125,7 +125,7 @@ def define_with_slots(kit: Kit, *minutes: int, **values: Any) -> int:
     """A definition with a queued run for the slot of each of *minutes* ago."""
     times = [ago(minutes=each) for each in minutes]
     definition = kit.define(due=times[0], **values)
-    kit.slots.record_slots([plan(definition, times[0], *(Slot(definition, at) for at in times))])
+    kit.slots.record_slots({definition: plan(times[0], *map(Slot, times))})
     return definition
 
 
@@ -149,9 +149,8 @@ def test_retry_and_the_next_slot_s_run_are_not_at_work_at_once(kit: Kit) -> None
     assert kit.finish(first, "failed", delay=3600)
     watermark = kit.definition(definition).next_run_at
     assert watermark is not None
-    (recorded,) = kit.slots.record_slots(
-        [plan(definition, watermark, Slot(definition, ago(minutes=1)))]
-    )
+    caught_up = plan(watermark, Slot(ago(minutes=1)))
+    (recorded,) = kit.slots.record_slots({definition: caught_up})
     assert recorded.skipped == 0
     second = kit.claim_one()
     assert second.id == recorded.run_id
