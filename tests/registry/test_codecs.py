@@ -170,7 +170,6 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (int, True, "a whole number, got True"),
     (int, 1.0, "a whole number, got 1.0"),
     (float, False, "a number, got False"),
-    (str, 5, "a text, got 5"),
     (bool, 1, "true or false, got 1"),
     (date, "tomorrow", "a date such as 2026-11-24, got 'tomorrow'"),
     (date, datetime(2026, 1, 1), "a date such as"),

@@ -29,12 +29,6 @@ class TestMappingThatIsNoDict:
         assert the_run(db).payload == {"user": 7}
 
 
-def test_payload_that_the_concurrency_key_cannot_use_is_refused_clearly(jobs: CronJobs) -> None:
-    jobs.task(name="it", concurrency=1, concurrency_key="user:{user[0]}")(lambda user: None)
-    with pytest.raises(TaskError, match="cannot be filled in from the payload: TypeError"):
-        jobs.enqueue("it", {"user": 5})
-
-
 @pytest.mark.parametrize("name", ["x" * 500, "two\nlines"], ids=["long", "unprintable"])
 def test_concurrency_key_that_cannot_be_kept_is_refused(jobs: CronJobs, name: str) -> None:
     jobs.task(name="it", concurrency=1, concurrency_key="user:{name}")(lambda name: None)
@@ -107,8 +101,3 @@ def test_other_braces_are_part_of_a_key(jobs: CronJobs, task: Any, key: str) -> 
     assert task.using(idempotency_key=key).enqueue().idempotency_key == key
     with jobs.batch(key):
         task.enqueue()
-
-
-def test_concurrency_key_is_filled_in_by_us(jobs: CronJobs) -> None:
-    jobs.task(name="one", concurrency_key="user:{user_id}")(lambda user_id: None)
-    assert jobs.enqueue("one", {"user_id": 7}).concurrency_key == "user:7"

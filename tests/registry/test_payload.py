@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -55,9 +55,7 @@ REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "lone surrogate": ({"name": "a\ud800"}, r"payload\['name'\] holds a lone surrogate"),
     "lone surrogate in a key": ({"\udfff": 1}, "lone surrogate"),
     "number as a key": ({"a": {1: 2}}, r"payload\['a'\] has the key 1, of type int.*write '1'"),
-    "None as a key": ({None: 2}, "has the key None"),
     "time": ({"when": datetime(2026, 1, 1)}, r"payload\['when'\] is of type datetime.*isoformat"),
-    "bytes": ({"a": b"x"}, r"payload\['a'\] is of type bytes"),
     "set": ({"a": {"b": {1}}}, r"payload\['a'\]\['b'\] is of type set"),
     "object": ({"user": object()}, r"payload\['user'\] is of type object"),
     "20,000 levels": ({"a": nested(20_000)}, "nested over 100 levels deep"),
@@ -146,22 +144,31 @@ def test_number_is_of_the_same_type_on_both_databases(
 FORM: MultiDict[str, str] = MultiDict([("a", "1"), ("a", "2")])
 
 
+@pytest.fixture
+def _takes_typed_values_and_others(jobs: CronJobs, context: None) -> None:
+    @jobs.task
+    def it(
+        day: date | None = None,
+        days: Sequence[date] = (),
+        form: dict[str, str] | None = None,
+        **values: Any,
+    ) -> None: ...
+
+
+@pytest.mark.usefixtures("_takes_typed_values_and_others")
 @pytest.mark.parametrize("form", [FORM, ImmutableMultiDict(FORM), CombinedMultiDict([FORM])])
-def test_form_is_refused_since_only_first_values_would_be_kept(
-    jobs: CronJobs, context: None, form: Any
-) -> None:
-    jobs.task(name="it")(lambda **values: None)
-    for payload in (form, {"form": form}, {"forms": [{"form": form}]}):
+def test_form_is_refused_since_only_first_values_would_be_kept(jobs: CronJobs, form: Any) -> None:
+    for payload in (form, {"form": form}, {"other": form}, {"forms": [{"form": form}]}):
         with pytest.raises(PayloadError, match=r"of type \w*MultiDict.*\.to_dict\(\)"):
             jobs.enqueue("it", payload)
     jobs.enqueue("it", {"form": form.to_dict(), "all": form.to_dict(flat=False)})
 
 
-@pytest.mark.parametrize("value", [1, "text", {"a": 1}, [1], None, 1.5, object()])
-def test_proxy_is_refused_with_advice(jobs: CronJobs, context: None, value: object) -> None:
-    jobs.task(name="it")(lambda **values: None)
+@pytest.mark.usefixtures("_takes_typed_values_and_others")
+@pytest.mark.parametrize("value", [date(2026, 1, 1), 1, {"a": 1}, [1], None, object()])
+def test_proxy_is_refused_with_advice(jobs: CronJobs, value: object) -> None:
     proxy: LocalProxy[object] = LocalProxy(lambda: value)
-    for payload in ({"user": proxy}, {"users": [proxy]}):
+    for payload in ({"user": proxy}, {"users": [proxy]}, {"day": proxy}, {"days": [proxy]}):
         with pytest.raises(PayloadError, match=r"LocalProxy.*current_user\.id"):
             jobs.enqueue("it", payload)
 

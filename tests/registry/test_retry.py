@@ -62,12 +62,9 @@ def test_exceptions_decide_whether_it_is_tried_again(
     [
         ({"max_attempts": 0}, "max_attempts is 0. Give a whole number from 1 to 1000"),
         ({"max_attempts": 1001}, "max_attempts is 1001"),
-        ({"max_attempts": 2.5}, "max_attempts is 2.5"),
         ({"max_attempts": True}, "max_attempts is True"),
         ({"backoff": "random"}, "backoff is 'random'. Give one of 'exponential', 'linear'"),
         ({"base": -1}, "base is -1"),
-        ({"base": "10"}, "base is '10'. Give seconds"),
-        ({"base": True}, "base is True"),
         ({"cap": float("inf")}, "cap is inf"),
         ({"base": float("nan")}, "base is nan"),
         ({"on": "ValueError"}, "on is 'ValueError'. Give exception classes"),

