@@ -5,8 +5,9 @@ gone to another worker, the token matches no row, so a late write changes nothin
 or a worker's name alone would not protect the row.
 
 PostgreSQL has four statements: with a claim or without, for any outcomes or for plain successes,
-which are most and need a third of the values. SQLite records by statements of its own, which are
-in `jobs.runs.outcomes`, as are the values.
+which are most and need a third of the values. A claim alone records no outcomes by the same
+statement, which is planned once. SQLite records by statements of its own, which are in
+`jobs.runs.outcomes`, as are the values.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def _send(
 ) -> Answer:
     d, token = books.dialect, request.token if request else ""
     parameters = request.parameters(d) if request else {}
-    if not outcomes:
+    if not outcomes and (request is None or request.handed or not d.one_statement):
         if request is None:
             return Answer()
         statement = begin(d) if request.handed else claim_statement(d)
@@ -283,7 +284,7 @@ def recording_statement(d: Dialect, plain: bool, claims: bool) -> TextClause:
 
 @lru_cache(maxsize=8)
 def claim_statement(d: Dialect) -> TextClause:
-    """Return the statement that claims runs, and does nothing else."""
+    """Return SQLite's statement that claims runs, and does nothing else."""
     return text(f"WITH RECURSIVE {candidates(d)} {_take(d)}")
 
 

@@ -199,8 +199,8 @@ def is_plain(outcome: Outcome) -> bool:
 
 def success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """Return plain successes, of which there may be a thousand, as `recorded` reads them."""
-    usual = outcomes[0].token
     tokens = [outcome.token for outcome in outcomes]
+    usual = tokens[0] if tokens else ""
     results = [outcome.result for outcome in outcomes]
     return {
         "usual_token": usual,
