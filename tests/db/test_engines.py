@@ -44,10 +44,13 @@ def interruptible() -> Iterator[None]:
 
 
 def seconds_to_connect(engine: Engine) -> float:
-    began = time.perf_counter()
+    """How long it takes, by the fastest of ten: the machine may have paused in another."""
+    seconds: list[float] = []
     for _ in range(10):
+        began = time.perf_counter()
         connect_apart(engine).close()
-    return (time.perf_counter() - began) / 10
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 @pytest.mark.usefixtures("no_collector")
