@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any, TypeGuard, cast
 from urllib.parse import urlsplit
 
-from .errors import ConfigError, ScheduleError
+from .errors import ConfigError, ScheduleError, TaskError
 from .redaction import SECRET_NAMES
 from .schedule.cron_text import parse_zone
 from .text import similar_names
@@ -39,11 +39,16 @@ class Kind:
     is_secret: bool = False
     read: Callable[[Any], Any] | None = None
 
-    def misfit(self, name: str, value: object) -> str | None:
-        """Return a message if *value*, which is called *name*, is not of this kind."""
-        if self.fits(value):
-            return None
-        return f"{name} is {'not valid' if self.is_secret else repr(value)}. Give {self.wanted}."
+    def check(
+        self, name: str, value: object, error: Callable[[str], Exception] = TaskError
+    ) -> None:
+        """Check that *value*, which is called *name*, is of this kind.
+
+        :raises TaskError: it is not; or another *error*.
+        """
+        if not self.fits(value):
+            given = "not valid" if self.is_secret else repr(value)
+            raise error(f"{name} is {given}. Give {self.wanted}.")
 
 
 def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
@@ -283,6 +288,5 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 
 def _read(setting: Field[Any], key: str, value: object) -> Any:
     kind: Kind = setting.metadata["kind"]
-    if misfit := kind.misfit(key, value):
-        raise ConfigError(misfit)
+    kind.check(key, value, ConfigError)
     return value if kind.read is None else kind.read(value)

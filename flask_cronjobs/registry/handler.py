@@ -14,7 +14,7 @@ from ..redaction import redacted, strip_credentials
 from ..text import cut, one_line, shortened
 from ..types import JSON
 from .arguments import Arguments
-from .options import EnqueueOptions, Rate, TaskOptions, is_key, read_rate
+from .options import AS_THE_TASK_SAYS, EnqueueOptions, Rate, TaskOptions, is_key, read_rate
 from .payload import check_keys, payload_text
 from .retry import RetryPolicy, retry_policy
 from .validation import options_go_before
@@ -27,7 +27,6 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
 
-_AS_THE_TASK_SAYS = EnqueueOptions()
 _OPTIONS = frozenset(EnqueueOptions._fields)
 
 
@@ -206,7 +205,7 @@ def run_columns(
     handler: Handler,
     settings: Settings,
     payload: Mapping[str, object],
-    options: EnqueueOptions = _AS_THE_TASK_SAYS,
+    options: EnqueueOptions = AS_THE_TASK_SAYS,
 ) -> dict[str, Any]:
     """Return the columns of a run: `policy_columns`, and those that depend on its payload.
 
@@ -220,7 +219,7 @@ def run_columns(
 
 
 def policy_columns(
-    handler: Handler, settings: Settings, options: EnqueueOptions = _AS_THE_TASK_SAYS
+    handler: Handler, settings: Settings, options: EnqueueOptions = AS_THE_TASK_SAYS
 ) -> dict[str, Any]:
     """Return the columns that do not depend on the payload; *options* come before the task's."""
     return {

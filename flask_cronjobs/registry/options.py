@@ -121,6 +121,9 @@ class EnqueueOptions(NamedTuple):
             )
 
 
+AS_THE_TASK_SAYS = EnqueueOptions()
+
+
 @dataclass(frozen=True)
 class NewRun:
     """One run for `Task.enqueue_many`, with options of its own. None means: as for the others.
@@ -217,11 +220,6 @@ def read_rate(text: str, burst: int | None = None) -> Rate:
     return Rate(timedelta(microseconds=microseconds), burst or 1)
 
 
-def is_rate(value: object) -> bool:
-    """Return whether *value* is a text that `read_rate` reads."""
-    return isinstance(value, str) and _RATE.fullmatch(value) is not None
-
-
 def is_moment(value: object) -> TypeGuard[datetime]:
     """Return whether *value* is an aware time that both databases write, in any time zone."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
@@ -274,7 +272,8 @@ _KINDS: Mapping[str, Kind] = {
     "order": choice(*get_args(Order)),
     "on_dead": choice(*get_args(OnDead)),
     "rate": Kind(
-        is_rate, "a number and a time, such as '100/minute', '5/s', '1000/hour' or '20/10s'"
+        lambda value: isinstance(value, str) and _RATE.fullmatch(value),
+        "a number and a time, such as '100/minute', '5/s', '1000/hour' or '20/10s'",
     ),
     "burst": whole(1, 10_000),
     "run_at": MOMENT,
@@ -302,8 +301,8 @@ def check_options(options: Iterable[tuple[str, object]], whose: str = "") -> Non
     :raises TaskError: a value is not valid.
     """
     for name, value in options:
-        if value is not None and (kind := _KINDS.get(name)) and not kind.fits(value):
-            raise TaskError(f"{whose}{kind.misfit(name, value)}")
+        if value is not None and name in _KINDS:
+            _KINDS[name].check(f"{whose}{name}", value)
 
 
 def check_key(what: str, value: object, most: int) -> None:
@@ -312,8 +311,7 @@ def check_key(what: str, value: object, most: int) -> None:
     :param what: names it in the message.
     :raises TaskError: it is not.
     """
-    if misfit := _key(most).misfit(what, value):
-        raise TaskError(misfit)
+    _key(most).check(what, value)
 
 
 def check_function(whose: str, func: object, example: str) -> None:
@@ -335,5 +333,4 @@ def check_name(name: object, what: str) -> None:
     :param what: which of the two, for the message.
     :raises TaskError: it is not a text of 1 to 200 printable characters.
     """
-    if misfit := _text(200).misfit(f"The {what} name", name):
-        raise TaskError(misfit)
+    _text(200).check(f"The {what} name", name)

@@ -40,7 +40,8 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
     :param limit: how many bytes it may have.
     :raises PayloadError: *payload* is not a JSON object, or too large.
     """
-    is_plain = type(payload) is dict and _NAMES.issuperset(map(type, payload))
+    kind = type(payload)
+    is_plain = kind is dict and _NAMES.issuperset(map(type, payload))
     if is_plain and _PLAIN.issuperset(map(type, payload.values())):
         try:
             text = "".join(_encode(payload, 0)) if _encode else json.dumps(payload, allow_nan=False)

@@ -70,8 +70,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
-            if misfit := kind.misfit(f"Retry: {name}", getattr(self, name)):
-                raise TaskError(misfit)
+            kind.check(f"Retry: {name}", getattr(self, name))
 
     def delay(self, attempt: int, error: BaseException) -> float | None:
         """Return how many seconds to wait after *attempt* (from 1) failed with *error*.

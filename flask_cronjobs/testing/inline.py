@@ -282,6 +282,5 @@ def aware(moment: datetime) -> datetime:
 
     :raises ValueError: it is naive, or no time.
     """
-    if misfit := MOMENT.misfit("The time", moment):
-        raise ValueError(misfit)
+    MOMENT.check("The time", moment, ValueError)
     return moment

@@ -17,7 +17,7 @@ from ...errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ...log import DEFAULT_ACTOR, log_run
 from ...registry import DefinitionSpec
 from ...registry.handler import payload_columns, run_columns
-from ...registry.options import EnqueueOptions, is_key
+from ...registry.options import AS_THE_TASK_SAYS, EnqueueOptions, is_key
 from ...text import did_you_mean, one_line
 from ...types import PauseKind
 from ..operations import Act, perform
@@ -33,7 +33,6 @@ from .slots import record_slots
 from .views import definition_names
 
 T = TypeVar("T")
-_DUE_NOW = EnqueueOptions()
 
 
 def record_due(state: State, books: Bookkeeping, row: DefinitionRow) -> bool:
@@ -72,7 +71,7 @@ def queue_run(
     payload: Mapping[str, object] | None = None,
     actor: str = DEFAULT_ACTOR,
     tasks: bool = True,
-    options: EnqueueOptions = _DUE_NOW,
+    options: EnqueueOptions = AS_THE_TASK_SAYS,
 ) -> QueuedRun:
     """Queue a run of a definition or a task.
 
@@ -273,9 +272,8 @@ class Target(NamedTuple):
 
 def only(name: str | None, queue: str | None, task: str | None) -> Target | None:
     """Return what was given: a definition's *name*, a queue or a task; None if not just one was."""
-    each: tuple[tuple[Kind, str | None], ...]
-    each = ("definition", name), ("queue", queue), ("task", task)
-    given = [Target(kind, name) for kind, name in each if name is not None]
+    each: dict[Kind, str | None] = {"definition": name, "queue": queue, "task": task}
+    given = [Target(kind, name) for kind, name in each.items() if name is not None]
     return given[0] if len(given) == 1 else None
 
 

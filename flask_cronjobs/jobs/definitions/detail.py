@@ -132,12 +132,13 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
         found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
         # A run by hand, or of a slot that was caught up, may have been inserted later than others.
         found.sort(key=lambda run: run.scheduled_for, reverse=True)
+        comes = view.broken is None and view.paused_at is None
         return record(
             DefinitionDetail,
             row,
             view=view,
             words=_words(row.schedule),
-            slots=_slots(view, reader.now),
+            slots=next_slots(row.schedule, row.timezone, reader.now, SLOTS) if comes else (),
             payload=redacted(row.payload, reader.state.settings.redact),
             concurrency_key=shown_key(
                 *(reader.state, row.job_type, row.payload, "concurrency_key", row.concurrency_key)
@@ -194,12 +195,6 @@ def _words(cron: str) -> str | None:
         return in_words(cron)
     except ScheduleError:
         return None
-
-
-def _slots(view: DefinitionView, now: datetime) -> tuple[datetime, ...]:
-    if view.broken is not None or view.paused_at is not None:
-        return ()
-    return next_slots(view.schedule, view.timezone, now, SLOTS)
 
 
 def read_arguments(source: Source, name: str) -> tuple[str, JSON] | None:

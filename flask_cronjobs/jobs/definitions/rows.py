@@ -145,11 +145,6 @@ def declare(
     return len(books.rows(text(statement), values))
 
 
-def move(books: Bookkeeping, definition: DefinitionRow, next_run_at: datetime) -> bool:
-    """Set the watermark; return False if it has moved since the definition was read."""
-    return _change(books, definition, next_run_at=next_run_at)
-
-
 def change(
     books: Bookkeeping,
     definition: DefinitionRow,
@@ -170,7 +165,7 @@ def change(
     moved = (spec.schedule, spec.timezone) != (old.schedule, old.timezone)
     if moved or definition.next_run_at is None:
         values |= {"next_run_at": first, "considered_until": definition.now}
-    return _change(books, definition, **values)
+    return assign(books, definition, **values)
 
 
 def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> None:
@@ -247,8 +242,8 @@ def _change_free(books: Bookkeeping, definition: DefinitionRow, change: str) -> 
     return bool(books.rows(statement, {"id": definition.id}))
 
 
-def _change(books: Bookkeeping, definition: DefinitionRow, **values: object) -> bool:
-    """Set *values* if the watermark is where it was read."""
+def assign(books: Bookkeeping, definition: DefinitionRow, **values: object) -> bool:
+    """Set *values*; return False if the watermark has moved since the definition was read."""
     which, given = _as_read(books.dialect, definition)
     statement, parameters = _update(books.dialect, which, values)
     return bool(books.rows(statement, {**parameters, **given}))

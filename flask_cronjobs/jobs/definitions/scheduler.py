@@ -20,7 +20,7 @@ from ...registry import DefinitionSpec
 from ...schedule import Schedule
 from ...schedule.catchup import SlotPlan, plan_slots
 from ...signals import News, notify, unheard
-from ...types import Catchup, LateSlot, RecordedSlot
+from ...types import Catchup, RecordedSlot
 from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
@@ -116,7 +116,7 @@ def _move_earlier(books: Bookkeeping, rows: Sequence[DefinitionRow]) -> bool:
     for row in rows:
         following = _earlier_slot(row)
         if following is not None:
-            moved |= definitions.move(books, row, following)
+            moved |= definitions.assign(books, row, next_run_at=following)
     return moved
 
 
@@ -276,18 +276,15 @@ def tell_late(state: State, books: Bookkeeping) -> None:
     passed_over: set[int] = set()
     for late in late_slots(books, state.settings.health_overdue, state.registry.tasks):
         # Never a later slot before an earlier one: the mark would stand for both.
-        if late.definition_id not in passed_over and mark_late(books, late):
-            _tell(state, late)
-        else:
+        if late.definition_id in passed_over or not mark_late(books, late):
             passed_over.add(late.definition_id)
-
-
-def _tell(state: State, late: LateSlot) -> None:
-    logger.warning(
-        "The definition %r is late: its slot of %s %s",
-        late.definition,
-        late.at.isoformat(),
-        "is not recorded" if late.run_id is None else f"is run {late.run_id}, which has not begun",
-        extra={"cronjobs_event": "late", "cronjobs_task": late.job_type},
-    )
-    signals.send(signals.definition_late, state.app, late=late)
+            continue
+        run = late.run_id
+        logger.warning(
+            "The definition %r is late: its slot of %s %s",
+            late.definition,
+            late.at.isoformat(),
+            "is not recorded" if run is None else f"is run {run}, which has not begun",
+            extra={"cronjobs_event": "late", "cronjobs_task": late.job_type},
+        )
+        signals.send(signals.definition_late, state.app, late=late)
