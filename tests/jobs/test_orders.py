@@ -15,7 +15,6 @@ from flask_cronjobs.jobs.pruning import prunable, prune
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.leases import give_up_exhausted
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.types import Claim
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql
 from tests.rows import Rows, ago
@@ -38,13 +37,6 @@ def next_ids(kit: Kit) -> list[int]:
 
 def turns(kit: Kit, *ids: int) -> list[str | None]:
     return [kit.row(each).order_mark for each in ids]
-
-
-def _claim(kit: Kit, run_id: int) -> Claim:
-    """The claim that holds a run, as its row says."""
-    row = kit.row(run_id)
-    assert row.locked_by is not None
-    return Claim(run_id, row.locked_by, row.job_type, {}, row.attempts, row.max_attempts, None)
 
 
 def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
@@ -81,40 +73,16 @@ def _numbers(kit: Kit, number: int) -> str:
     return f"(WITH RECURSIVE n AS ({counted}) SELECT id FROM n)"
 
 
-def test_order_goes_on_after_rows_were_deleted_by_hand(kit: Kit) -> None:
-    first, second, third = ordered(kit), ordered(kit), ordered(kit)
-    ordered(kit, "other")
-    give(kit)
-    kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
-    assert turns(kit, second, third) == ["waits", "waits"]
-    assert turns_of_orders.mend(kit.books)
-    assert not turns_of_orders.mend(kit.books) or turns(kit, second) == ["new"]
-    give(kit)
-    assert turns(kit, second, third) == [None, "waits"]
-    assert not turns_of_orders.mend(kit.books), "there is nothing to mend"
-
-
 def test_dead_run_that_stops_its_key_is_not_pruned(kit: Kit) -> None:
-    stopping, skipped = ordered(kit, on_dead="stop"), ordered(kit, "other")
-    next_ids(kit)
-    for each in (stopping, skipped):
-        kit.finish(_claim(kit, each), "dead")
+    stopping, _ = ordered(kit, on_dead="stop"), ordered(kit, "other")
+    give(kit)
+    for claim in kit.claim():
+        kit.finish(claim, "dead")
     give(kit)
     kit.sql("UPDATE job_runs SET finished_at = :then", then=ago(days=400))
     assert prunable(kit.books, Settings(retention=1.0, retention_dead=1.0)) == 1
     assert sum(prune(kit.books, Settings(retention=1.0, retention_dead=1.0))) == 1
     assert [row.id for row in kit.all_rows()] == [stopping]
-
-
-@pytest.mark.parametrize("kind", ["succeeded", "dead"])
-def test_run_is_not_pruned_before_its_turn_is_given_on(kit: Kit, kind: Any) -> None:
-    first, second = ordered(kit), ordered(kit)
-    next_ids(kit)
-    kit.finish(_claim(kit, first), kind)
-    kit.sql("UPDATE job_runs SET finished_at = :then WHERE id = :id", then=ago(days=400), id=first)
-    assert sum(prune(kit.books, Settings())) == 0
-    assert next_ids(kit) == [second]
-    assert sum(prune(kit.books, Settings())) == 1
 
 
 def test_tick_knows_that_turns_are_to_be_given(kit: Kit) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, text
+from sqlalchemy import select
 
 from flask_cronjobs import (
-    BatchCounts,
     CronJobs,
     NotFound,
     Retry,
@@ -20,11 +19,10 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from flask_cronjobs.jobs.batches.views import BatchView, find_batch
-from flask_cronjobs.jobs.pruning import prune_all as prune
-from flask_cronjobs.jobs.runs.actions import DISCARD, RETRY
+from flask_cronjobs.jobs.runs.actions import DISCARD
 from flask_cronjobs.jobs.runs.payloads import run_again
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobBatch, JobRun
+from flask_cronjobs.models import JobRun
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -180,39 +178,3 @@ def test_run_again_makes_a_run_outside_of_the_batch(shop: Shop) -> None:
     shop.db.session.rollback()
     assert shop.db.session.get_one(JobRun, new).batch_id is None
     assert shop.view().state == "finished"
-
-
-def test_pruned_runs_are_counted_still(shop: Shop) -> None:
-    *_, dead = shop.fill(2, bad=1)
-    shop.jobs.tick()
-    old = text("UPDATE job_runs SET finished_at = '2020-01-01 00:00:00' WHERE status <> 'dead'")
-    shop.db.session.execute(old)
-    shop.db.session.commit()
-    prune(shop.state)
-    shop.mended = True
-    RETRY.one(shop.state, dead)
-    assert shop.counts() == (3, 2, 0, 0)
-    shop.jobs.tick()
-    assert shop.counts() == (3, 3, 0, 0)
-
-
-def test_batch_stays_until_its_then_is_pruned(shop: Shop) -> None:
-    shop.jobs.pause(task="then")
-    shop.fill(2)
-    shop.jobs.tick()
-    assert prune_old(shop, "job_type = 'work'") == ["b"]
-    shop.jobs.resume(task="then")
-    shop.jobs.tick()
-    assert shop.told == [BatchCounts("b", total=2, succeeded=2, finished=True)]
-    assert prune_old(shop, "job_type = 'then'") == []
-
-
-def prune_old(shop: Shop, which: str) -> list[str]:
-    """Let such runs, and all batches, be old; prune, and return the batches that are left."""
-    shop.db.session.execute(text("UPDATE job_batches SET finished_at = '2020-01-01 00:00:00'"))
-    old = f"UPDATE job_runs SET finished_at = '2020-01-01 00:00:00' WHERE {which}"
-    shop.db.session.execute(text(old))
-    shop.db.session.commit()
-    prune(shop.state)
-    shop.db.session.rollback()
-    return sorted(shop.db.session.scalars(select(JobBatch.key)))

@@ -194,6 +194,7 @@ def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]])
     oracle = Oracle({row.id: row for row in kit.all_rows()}, pauses)
     expect_next(kit, request, oracle)
     wanted = oracle.claim(request)
+    assert not wanted or kit.looks.look_at_queue().may_find
     claims = kit.claims.record_and_claim([], request).claims
     assert [claim.id for claim in claims] == [run_id for run_id, _ in wanted]
     for claim, (run_id, share) in zip(claims, wanted, strict=True):

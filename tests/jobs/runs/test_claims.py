@@ -62,31 +62,12 @@ def test_no_run_no_claim(kit: Kit) -> None:
     assert not kit.looks.look_at_queue().may_find
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{}, KEY, {"status": "failed", "attempts": 1}, {"job_type": "another app's"}, {"queue": "q"}],
-    ids=["free", "keyed", "retry", "task", "queue"],
-)
-def test_due_run_may_be_claimed(kit: Kit, values: dict[str, Any]) -> None:
-    kit.run(**values)
-    assert kit.looks.look_at_queue().may_find
-
-
 @pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
 def test_due_run_behind_those_of_higher_priority_that_are_not_is_found(
     kit: Kit, values: dict[str, Any]
 ) -> None:
     kit.runs(LOOKED_AT - 1, priority=1, **LATER, **values)
     assert not kit.looks.look_at_queue().may_find
-    kit.run(**values)
-    assert kit.looks.look_at_queue().may_find
-
-
-@pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
-def test_front_that_is_full_of_later_runs_tells_nothing_of_those_behind(
-    kit: Kit, values: dict[str, Any]
-) -> None:
-    kit.runs(LOOKED_AT + 1, priority=1, **LATER, **values)
     kit.run(**values)
     assert kit.looks.look_at_queue().may_find
 

@@ -133,29 +133,6 @@ class TestLostAnswers:
         kit.finish(kit.claim_one(), "succeeded")
         assert kit.claims.already_recorded([outcome(first, "succeeded")]).recorded == frozenset()
 
-    def test_claim_whose_answer_was_lost_is_given_back_whole(self, kit: Kit) -> None:
-        """A retry as one, and what was to be cancelled meanwhile as that."""
-        ids = [*kit.runs(2), kit.run(status="failed", attempts=1), kit.run()]
-        (other,) = kit.claim(limit=1, token="host:1:other")
-        for _ in range(3):
-            kit.claim(limit=1, token="host:1:lost")
-        kit.sql("UPDATE job_runs SET cancel_requested_at = updated_at WHERE id = :id", id=ids[3])
-        assert kit.claims.release_token("host:1:none") == 0
-        assert kit.claims.release_token("host:1:lost") == 3
-        rows = [kit.row(run) for run in ids]
-        assert [row.status for row in rows] == ["running", "queued", "failed", "cancelled"]
-        assert [row.attempts for row in rows] == [1, 0, 1, 0]
-        assert rows[3].finished_at is not None
-        assert kit.finish(other)
-
-    def test_cancel_that_came_meanwhile_holds_for_a_run_that_is_released(self, kit: Kit) -> None:
-        run = kit.run()
-        claim = kit.claim_one()
-        kit.sql("UPDATE job_runs SET cancel_requested_at = updated_at")
-        assert kit.finish(claim, "released")
-        row = kit.row(run)
-        assert (row.status, row.attempts, row.finished_at is None) == ("cancelled", 0, False)
-
 
 def test_outcome_with_another_s_id_but_the_own_token_touches_nothing(kit: Kit) -> None:
     kit.runs(2)
