@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -197,12 +197,10 @@ def begin_with_the_write_lock(kit: Kit) -> None:
 
 
 def in_threads(*works: Callable[[], None]) -> None:
-    """Do all *works* at once."""
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    """Do all *works* at once; raise what the first of them raises."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        for done in [pool.submit(work) for work in works]:
+            done.result()
 
 
 def statements(engine: Engine, part: str = "") -> list[str]:

@@ -19,6 +19,7 @@ from ..db.dialect import Dialect, dialect_of, json_text
 from ..models.conditions import HOLDS_KEY, RUNNING
 from ..text import clean
 from ..types import JSON, Claim, stored_json
+from .runs.candidates import unpaused
 
 #: How many attempts of a run are forgiven, at most, so that none goes on for ever.
 FORGIVEN = 1000
@@ -187,11 +188,7 @@ def holding(d: Dialect) -> TextClause:
     """Return the statement that locks the run's row until the commit, if the claim holds it."""
     due_at = d.typed(":due_at", "timestamptz")
     counts = f"{due_at} IS NULL AND attempts > forgiven AND attempts <= {FORGIVEN}"
-    paused = """
-        (SELECT count(*) FROM job_pauses
-         WHERE (kind = 'task' AND name = job_runs.job_type)
-            OR (kind = 'queue' AND name = job_runs.queue)) > 0
-    """
+    unpaused_now = f"{unpaused('job_type', 'task')} AND {unpaused('queue', 'queue')}"
     # IS TRUE, as in `runs.outcomes.held`: the planner must not choose the index of leases.
     # What is returned is compared in Python: SQLite 3.40 returns that a NULL column IS NOT NULL.
     return text(f"""
@@ -202,5 +199,5 @@ def holding(d: Dialect) -> TextClause:
         forgiven = CASE WHEN {counts} THEN attempts ELSE forgiven END
     WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE
     RETURNING max_attempts, forgiven, cancel_requested_at,
-        {paused} AS paused
+        NOT ({unpaused_now}) AS paused
     """)

@@ -17,6 +17,7 @@ from ...models.conditions import DONE, HANDED, RUNNABLE, RUNNING, SPENT
 from ...text import clean
 from ...types import NO_SUCH_TASK, Claim, Outcome
 from ..orders import COMES_FIRST
+from .candidates import unpaused
 from .columns import assigned, begun, ended, most_attempts, returned
 from .outcomes import held, is_held
 
@@ -208,15 +209,12 @@ def begin(d: Dialect) -> TextClause:
     same token begins it. A run that is paused by now, whose task this code does not have, or before
     which an earlier one of its strict order has come back, does not begin.
     """
-    # Each a look into an index. NOT EXISTS would become a join.
-    by_task = "SELECT id FROM job_pauses WHERE kind = 'task' AND name = job_runs.job_type"
-    by_queue = "SELECT id FROM job_pauses WHERE kind = 'queue' AND name = job_runs.queue"
     return text(f"""
     UPDATE job_runs SET
         {begun(d)}
     WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
-        AND ({by_task}) IS NULL AND ({by_queue}) IS NULL AND {COMES_FIRST}
+        AND {unpaused("job_type", "task")} AND {unpaused("queue", "queue")} AND {COMES_FIRST}
     RETURNING {returned(d)}
     """)
 

@@ -20,7 +20,6 @@ from flask_cronjobs import (
 from flask_cronjobs.jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from flask_cronjobs.jobs.batches.views import BatchView, find_batch
 from flask_cronjobs.jobs.runs.actions import DISCARD
-from flask_cronjobs.jobs.runs.payloads import run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
 
@@ -169,12 +168,3 @@ def test_batch_that_is_being_filled_cannot_be_closed(shop: Shop, app: Flask) -> 
     shop.db.session.commit()
     assert close_batch(shop.state, "b")
     assert shop.counts()[0] == 1
-
-
-def test_run_again_makes_a_run_outside_of_the_batch(shop: Shop) -> None:
-    (run,) = shop.fill(1)
-    shop.jobs.tick()
-    new = run_again(shop.state, run)
-    shop.db.session.rollback()
-    assert shop.db.session.get_one(JobRun, new).batch_id is None
-    assert shop.view().state == "finished"

@@ -17,7 +17,6 @@ from flask_cronjobs import (
     CronJobs,
     NotFound,
     PayloadError,
-    ScheduleError,
     SetupError,
     StateConflict,
     run_cancelled,
@@ -35,23 +34,11 @@ from flask_cronjobs.jobs.runs import actions as module
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
+from flask_cronjobs.models import JobEffect, JobRun
 from flask_cronjobs.registry.options import EnqueueOptions
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
 from tests.kit import heard
 from tests.rows import Rows, ago
-
-
-def definition(state: State, name: str) -> JobDefinition:
-    with state.app.app_context():
-        found = (
-            state.db.session()
-            .scalars(select(JobDefinition).where(JobDefinition.name == name))
-            .one()
-        )
-        state.db.session().expunge(found)
-        return found
-
 
 # One run
 
@@ -221,18 +208,6 @@ def test_bulk_takes_those_overdue_or_stale_runs_that_it_may(state: State, rows: 
 # Pause, resume and run now
 
 
-def test_resume_goes_on_from_the_next_slot_and_makes_nothing_up(state: State, rows: Rows) -> None:
-    rows.definition("a", next_run_at=ago(7200))
-    pause(state, Target("definition", "a"))
-    assert definition(state, "a").paused_at is not None
-    assert resume(state, Target("definition", "a"))
-    resumed = definition(state, "a")
-    assert resumed.paused_at is None
-    assert resumed.next_run_at is not None
-    assert timedelta(0) < resumed.next_run_at - ago(0) <= timedelta(minutes=5)
-    assert not resume(state, Target("definition", "a"))
-
-
 DEFINITION_VERBS: dict[str, Callable[[State, str], object]] = {
     "pause": lambda state, name: pause(state, Target("definition", name)),
     "resume": lambda state, name: resume(state, Target("definition", name)),
@@ -288,13 +263,6 @@ def test_what_is_no_name_is_a_clear_error(app: Flask, jobs: CronJobs, case: str)
         pytest.raises(TypeError, match=r"is not a name\. Give a text, or a task, which @jobs\."),
     ):
         NO_NAMES[case](jobs)
-
-
-def test_a_broken_definition_is_not_resumed(state: State, rows: Rows) -> None:
-    rows.definition("a", schedule="99 * * * *", paused_at=ago(5))
-    with pytest.raises(ScheduleError):
-        resume(state, Target("definition", "a"))
-    assert definition(state, "a").paused_at is not None
 
 
 def test_run_now_runs_a_definition_with_its_own_payload(

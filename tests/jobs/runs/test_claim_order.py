@@ -26,20 +26,17 @@ ENDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost
 #: When runs are due, by the minutes ago; those of one age at the same moment.
 AGES = {minutes: ago(minutes=minutes) for minutes in (9, 5, 2, -60)}
 
+_LATER: dict[str, Any] = {"job_type": "task", "run_at": ago(days=-9)}
+_KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
 #: Runs that no claim may take, or few, ahead of all others.
 BACKLOGS: list[dict[str, Any]] = [
     {"priority": 9, "run_at": ago(days=9), **which}
     for which in (
         {"job_type": "unknown"},
         {"job_type": "task", "queue": "bulk"},
-        {"job_type": "task", "run_at": ago(days=-9)},
-        {"job_type": "unknown", "concurrency_key": "k", "concurrency_limit": 1},
-        {
-            "job_type": "task",
-            "run_at": ago(days=-9),
-            "concurrency_key": "k",
-            "concurrency_limit": 1,
-        },
+        _LATER,
+        {"job_type": "unknown", **_KEY},
+        _LATER | _KEY,
     )
 ]
 

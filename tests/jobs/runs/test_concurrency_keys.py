@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from flask_cronjobs.jobs.runs.candidates import WINDOW
-from flask_cronjobs.jobs.runs.leases import watch
-from tests.kit import Kit, in_threads
+from tests.kit import Kit
 from tests.marks import on_postgresql
 from tests.rows import ago
 
@@ -53,35 +52,6 @@ class TestBehindABusyKey:
         keyed(kit, "c", job_type="unknown")
         last = keyed(kit, "d")
         assert kit.claim_ids(limit=1) == [last]
-
-
-def test_racing_claims_never_run_two_of_a_key(kit: Kit) -> None:
-    for number in range(24):
-        keyed(kit, f"key {number % 3}", limit=2)
-    start = threading.Barrier(4)
-    broken: list[object] = []
-
-    def compete() -> None:
-        worker = kit.another()
-        start.wait()
-        with worker.books:
-            for _ in range(12):
-                for claim in worker.claim(limit=3):
-                    worst = worker.sql(
-                        "SELECT concurrency_key, count(*) AS number FROM job_runs"
-                        " WHERE status = 'running' GROUP BY 1 HAVING count(*) > 2"
-                    )
-                    broken.extend(worst)
-                    while not worker.finish(claim):  # Another one may have locked its row.
-                        assert claim.id in watch(worker.books, [claim]).held
-
-    in_threads(*[compete] * 4)
-    while claims := kit.claim():
-        for claim in claims:
-            kit.finish(claim)
-    assert broken == []
-    assert {row.status for row in kit.all_rows()} == {"succeeded"}
-    assert {row.attempts for row in kit.all_rows()} == {1}
 
 
 @on_postgresql

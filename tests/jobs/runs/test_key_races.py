@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
@@ -29,52 +30,38 @@ MOST = 3000
 pytestmark = pytest.mark.usefixtures("writers")
 
 
-class Enqueuers:
-    """Threads that call *enqueue*, `NUMBER` times each, and keep what it returned or raised.
+def race(
+    kit: Kit,
+    threads: int,
+    enqueue: Callable[[int], Any],
+    kinds: Sequence[OutcomeKind],
+    enough: Callable[[list[Any]], bool] = bool,
+) -> tuple[list[Any], list[Claim]]:
+    """Claim and end runs by *kinds*, while threads *enqueue*, `NUMBER` times each.
 
     :param enough: whether what was returned shows that there was a race. They go on until then.
+    :returns: what *enqueue* returned, and the claims.
     """
+    returned, claims, chance = list[Any](), list[Claim](), random.Random(7)
 
-    def __init__(
-        self,
-        threads: int,
-        enqueue: Callable[[int], Any],
-        enough: Callable[[list[Any]], bool] = bool,
-    ) -> None:
-        self.returned: list[Any] = []
-        self._enough = enough
-        self.errors: list[BaseException] = []
-        self._enqueue = enqueue
-        self._threads = [threading.Thread(target=self._run) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
+    def enqueue_all() -> None:
+        for number in range(MOST):
+            if number >= NUMBER and enough(returned):
+                return
+            returned.append(enqueue(number))
 
-    def _run(self) -> None:
-        try:
-            for number in range(MOST):
-                if number >= NUMBER and self._enough(self.returned):
-                    return
-                self.returned.append(self._enqueue(number))
-        except BaseException as error:
-            self.errors.append(error)
-
-    @property
-    def at_work(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
-
-
-def work(kit: Kit, enqueuers: Enqueuers, *kinds: OutcomeKind) -> list[Claim]:
-    """Claim and end runs by *kinds*, until nothing is left and nobody enqueues."""
-    claims: list[Claim] = []
-    chance = random.Random(7)
-    while True:
-        last = not enqueuers.at_work
-        claimed = kit.claim(limit=1)
-        claims += claimed
-        for claim in claimed:
-            assert kit.finish(claim, chance.choice(kinds), delay=0.0)
-        if last and not claimed:
-            return claims
+    with ThreadPoolExecutor(threads) as pool:
+        enqueuers = [pool.submit(enqueue_all) for _ in range(threads)]
+        at_work, claimed = True, tuple[Claim, ...]()
+        while at_work or claimed:
+            at_work = not all(each.done() for each in enqueuers)
+            claimed = kit.claim(limit=1)
+            claims += claimed
+            for claim in claimed:
+                assert kit.finish(claim, chance.choice(kinds), delay=0.0)
+    for each in enqueuers:
+        each.result()
+    return returned, claims
 
 
 def test_key_has_one_pending_run_at_a_time(kit: Kit) -> None:
@@ -87,13 +74,12 @@ def test_key_has_one_pending_run_at_a_time(kit: Kit) -> None:
             session.commit()
         return found
 
-    enqueuers = Enqueuers(3, enqueue, enough=lambda returned: len(set(returned)) > 1)
-    work(kit, enqueuers, "succeeded", "succeeded", "cancelled", "failed", "released")
-    assert enqueuers.errors == []
+    kinds: list[OutcomeKind] = ["succeeded", "succeeded", "cancelled", "failed", "released"]
+    returned, _ = race(kit, 3, enqueue, kinds, enough=lambda returned: len(set(returned)) > 1)
     rows = kit.all_rows()
-    assert set(enqueuers.returned) == {row.id for row in rows}
+    assert set(returned) == {row.id for row in rows}
     assert {row.status for row in rows} <= {"succeeded", "cancelled"}
-    assert 1 < len(rows) < len(enqueuers.returned)
+    assert 1 < len(rows) < len(returned)
 
 
 def test_many_keys_at_once_have_one_pending_run_each(
@@ -111,11 +97,9 @@ def test_many_keys_at_once_have_one_pending_run_each(
             session.commit()
         return [one.id for one in found]
 
-    enqueuers = Enqueuers(3, enqueue)
-    work(kit, enqueuers, "succeeded", "failed")
-    assert enqueuers.errors == []
-    assert all(len(set(ids)) == len(keys) for ids in enqueuers.returned)
-    assert {id_ for ids in enqueuers.returned for id_ in ids} == {row.id for row in kit.all_rows()}
+    returned, _ = race(kit, 3, enqueue, ["succeeded", "failed"])
+    assert all(len(set(ids)) == len(keys) for ids in returned)
+    assert {id_ for ids in returned for id_ in ids} == {row.id for row in kit.all_rows()}
 
 
 def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
@@ -129,14 +113,12 @@ def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
             session.commit()
         return found
 
-    enqueuers = Enqueuers(1, enqueue)
-    claims = work(kit, enqueuers, "succeeded", "failed", "snoozed")
-    assert enqueuers.errors == []
+    returned, claims = race(kit, 1, enqueue, ["succeeded", "failed", "snoozed"])
     rows = {row.id: row for row in kit.all_rows()}
     for claim in claims:
         assert claim.payload == rows[claim.id].payload
     assert {"number": NUMBER - 1} in [claim.payload for claim in claims if claim.attempt == 1]
-    assert enqueuers.returned == sorted(enqueuers.returned)
+    assert returned == sorted(returned)
 
 
 @on_postgresql

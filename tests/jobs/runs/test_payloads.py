@@ -71,7 +71,7 @@ def test_run_again_makes_a_new_run_whatever_became_of_the_other(
     definition = rows.definition("nightly", job_type="send")
     old = rows.run(
         status, payload={"user": 1, "token": "abc"}, definition_id=definition, queue="slow",
-        priority=7, idempotency_key="once", concurrency_key=None,
+        priority=7, idempotency_key="once", batch_id=4711,
     )  # fmt: skip
     before = rows.get(old)
     with caplog.at_level(logging.INFO, "flask_cronjobs"):
@@ -79,7 +79,7 @@ def test_run_again_makes_a_new_run_whatever_became_of_the_other(
     assert new.id != old
     assert (new.status, new.attempts, new.payload) == ("queued", 0, {"user": 1, "token": "abc"})
     assert (new.queue, new.priority, new.definition_id) == ("slow", 7, definition)
-    assert (new.idempotency_key, new.concurrency_key) == (None, "user:1")
+    assert (new.idempotency_key, new.concurrency_key, new.batch_id) == (None, "user:1", None)
     assert (rows.get(old).status, rows.get(old).updated_at) == (before.status, before.updated_at)
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"as run {old}" in line
@@ -124,12 +124,6 @@ def test_values_that_the_pages_hide_stay_what_they_are(state: State, rows: Rows)
     rows.definition("nightly", job_type="send", payload=stored)
     for made in (run_id, queue_run(state, "nightly", {"user": 5, "token": "***"}).id):
         assert rows.get(made).payload == {"user": 5, "token": "abc"}
-
-
-def test_methods_of_the_extension_do_the_same(context: None, jobs: CronJobs, rows: Rows) -> None:
-    run_id = rows.run("dead", payload={"user": 1})
-    assert jobs.retry(run_id, {"user": 3}).status == "queued"
-    assert rows.get(jobs.run_again(run_id)).payload == {"user": 3}
 
 
 @pytest.mark.parametrize(
