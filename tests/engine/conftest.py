@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, text, update
+from sqlalchemy import event, select, text, update
+from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.engine import resident as resident_module
@@ -79,6 +81,30 @@ class Code:
     def hourly(self) -> str:
         """A schedule of which no slot comes due by itself while a test runs."""
         return f"{(now() + timedelta(minutes=30)).minute} * * * *"
+
+
+def lose_answer(
+    db: SQLAlchemy,
+    part: str,
+    times: Collection[int] = (1,),
+    when: str = "after_cursor_execute",
+) -> list[str]:
+    """Break the connection at some of the statements with *part*; all of those that were sent.
+
+    :param times: at the first, the second, and so on.
+    """
+    seen: list[str] = []
+
+    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if part in statement:
+            seen.append(statement)
+            if len(seen) in times:
+                # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
+                lost = psycopg.OperationalError("server closed the connection unexpectedly")
+                raise OperationalError(statement, None, lost)
+
+    event.listen(db.engine, when, lose)
+    return seen
 
 
 @pytest.fixture

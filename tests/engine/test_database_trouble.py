@@ -15,10 +15,10 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, TickReport, current_run
-from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs import CronJobs, Retry, TickReport, current_run
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.models import JobRun
+from tests.engine.conftest import lose_answer
 from tests.marks import on_postgresql, on_sqlite
 
 Tick = Callable[[], TickReport]
@@ -104,16 +104,8 @@ def test_exchange_whose_answer_is_lost_loses_and_doubles_nothing(
 ) -> None:
     """The server committed, and the connection broke before it said so."""
     calls = enqueue_notes(app, jobs, 20)
-    seen: list[str] = []
-
-    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if "job_runs" in statement and "chosen" in statement:
-            seen.append(statement)
-            if len(seen) == number:
-                raise psycopg.OperationalError("server closed the connection unexpectedly")
-
     with app.app_context():
-        event.listen(db.engine, "after_cursor_execute", lose)
+        lose_answer(db, "chosen", times=[number])
     report = tick()
     assert (report.succeeded, report.lost) == (20, 0)
     assert sorted(calls) == list(range(20))
@@ -193,24 +185,6 @@ def test_writer_that_holds_the_lock_for_three_seconds_delays_and_fails_nothing(
     thread.join()
     assert (report.succeeded, sorted(calls)) == (5, list(range(5)))
     assert attempts(app, db) == {("succeeded", 1)}
-
-
-@on_postgresql
-def test_read_only_server_is_said_in_one_line(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> None:
-    with app.app_context():
-        engine = db.engine
-    event.listen(engine, "connect", lambda raw, record: set_read_only(raw))
-    engine.dispose()
-    with Bookkeeping(engine, patience=0.1) as books, pytest.raises(DatabaseTrouble) as caught:
-        books.rows(text("DELETE FROM job_runs RETURNING id"))
-    assert caught.value.transient
-    assert "read-only" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def set_read_only(raw: psycopg.Connection) -> None:
-    raw.execute("SET default_transaction_read_only = on")
-    raw.commit()
 
 
 @on_sqlite

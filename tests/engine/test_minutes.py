@@ -270,17 +270,6 @@ def test_each_minute_is_told_with_its_report(
 
 
 class TestTally:
-    def test_counts_are_recorded_once(self) -> None:
-        tally = Tally()
-        assert tally.tick_id is None
-        tally.count("succeeded")
-        tally.count("lost")
-        first = tally.unrecorded()
-        assert +first == {"succeeded": 1, "lost": 1}
-        tally.count("succeeded")
-        tally.note_recorded(first)
-        assert +tally.unrecorded() == {"succeeded": 1}
-
     def test_reclaimed_runs_are_not_counted_as_attempts_of_this_pool(self) -> None:
         tally = Tally()
         news = counted(unheard, tally.count)

@@ -13,7 +13,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, Discard, Retry, TablesMissing, TaskError, current_run
+from flask_cronjobs import CronJobs, Discard, Retry, TablesMissing, current_run
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import pings as ping_module
 from flask_cronjobs.engine import resident as resident_module
@@ -278,16 +278,6 @@ class TestSecrecy:
         assert row.spec.ping_url == url
         assert "s3cr3t" not in repr(row)
         assert "s3cr3t" not in repr(jobs.declarations["it"])
-
-    @pytest.mark.parametrize("ping", ["s3cr3t", "ftp://s3cr3t", 5, "https://a\n.s3cr3t"])
-    def test_what_is_no_url_is_refused_and_not_repeated(self, jobs: CronJobs, ping: Any) -> None:
-        with pytest.raises(TaskError, match="The definition 'it': ping is not valid") as info:
-            jobs.task(name="it", schedule="@yearly", ping=ping)(lambda: None)
-        assert "s3cr3t" not in str(info.value)
-
-    def test_ping_without_a_schedule_is_refused(self, jobs: CronJobs) -> None:
-        with pytest.raises(TaskError, match="has ping, but no schedule"):
-            jobs.task(name="it", ping="https://monitor.example/uuid")(lambda: None)
 
 
 class TestPing:

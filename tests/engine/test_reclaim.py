@@ -9,12 +9,10 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, select, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.db.connection import Bookkeeping
@@ -27,6 +25,7 @@ from flask_cronjobs.log import worker_name
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.signals import run_failed, unheard
 from flask_cronjobs.types import Claim
+from tests.engine.conftest import lose_answer
 from tests.kit import heard
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
@@ -60,20 +59,11 @@ def test_run_taken_back_is_told_though_the_connection_broke(
 ) -> None:
     jobs.task(name="it")(lambda: None)
     lost = Rows(app, db).run("running", job_type="it", locked_until=ago(5), max_attempts=3)
-    broken: list[str] = []
-
-    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if "job_failures" in statement and not broken:
-            broken.append(statement)
-            # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
-            closed = psycopg.OperationalError("server closed the connection unexpectedly")
-            raise OperationalError(statement, None, closed)
-
     moment = "after_cursor_execute" if committed else "before_cursor_execute"
     with app.app_context(), heard(run_failed) as told:
-        event.listen(db.engine, moment, lose)
+        sent = lose_answer(db, "job_failures", when=moment)
         report = jobs.tick()
-    assert len(broken) == 1
+    assert sent
     assert (report.reclaimed, [outcome.id for outcome in told]) == (1, [lost])
     lines = [r for r in caplog.records if getattr(r, "cronjobs_run_id", None) == lost]
     assert [(r.levelno, vars(r)["cronjobs_event"]) for r in lines] == [(logging.WARNING, "failed")]

@@ -75,15 +75,6 @@ def dead(db: SQLAlchemy) -> Callable[[], int]:
     return lambda: db.session.scalars(select(JobRun.id).where(JobRun.status == "dead")).one()
 
 
-@pytest.mark.parametrize("atomic", [False, True])
-def test_one_tick_runs_all_of_a_key_in_order(ledger: MakeLedger, atomic: bool) -> None:
-    books = ledger(atomic=atomic)
-    books.enqueue(range(12))
-    books.enqueue(range(12), "b")
-    books.tick()
-    assert books.of("a") == books.of("b") == list(range(12))
-
-
 def test_dead_run_stops_its_key_and_no_other(
     jobs: CronJobs, db: SQLAlchemy, ledger: MakeLedger, dead: Callable[[], int]
 ) -> None:
@@ -116,8 +107,11 @@ def test_runs_enqueued_by_a_handler_of_the_key_come_after_those_that_wait(
     assert done == [0, 1, 2, 10, 11, 12]
 
 
-def test_order_is_that_of_ids_also_with_priorities_and_keys(ledger: MakeLedger) -> None:
-    books = ledger()
+@pytest.mark.parametrize("atomic", [False, True])
+def test_order_is_that_of_ids_also_with_priorities_and_keys(
+    ledger: MakeLedger, atomic: bool
+) -> None:
+    books = ledger(atomic=atomic)
     runs = [
         NewRun({"number": each}, priority=each, idempotency_key=f"{9 - each}") for each in range(5)
     ]

@@ -381,6 +381,7 @@ async def async_generator() -> Any:
         (lambda once: once(key="k", func=print), TypeError, "by position.*also func="),
         (lambda once: once("k", generator), SetupError, "generator, of which no line was run"),
         (lambda once: once("k", async_generator), SetupError, "generator, of which no line was"),
+        (lambda once: once("k", asyncio.sleep, 0), SetupError, "was given an async function"),
     ],
 )
 def test_what_is_no_function_leaves_no_mark(

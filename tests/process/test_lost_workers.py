@@ -208,17 +208,6 @@ def test_zombie_with_a_lost_lease_begins_no_effect_and_tells_no_progress(
     assert "lease lost" in zombie.errors
 
 
-def test_lease_is_renewed_and_progress_told_while_a_handler_works(site: Site) -> None:
-    run, tick = site.begin("wait_for", {"path": str(site.gate)})
-    first = site.run(run).locked_until
-    wait_until(lambda: site.run(run).locked_until > first)
-    wait_until(lambda: site.run(run).progress == 0.5)
-    assert (site.run(run).status, site.run(run).progress_message) == ("running", "half")
-    site.gate.touch()
-    assert tick.wait().returncode == 0
-    assert site.ends(run) == {("succeeded", 1)}
-
-
 @on_sqlite
 def test_last_word_of_a_handler_that_tells_often_and_then_works_on_is_written(site: Site) -> None:
     run, tick = site.begin("tells", {"path": str(site.gate), "often": True})

@@ -316,16 +316,6 @@ def test_trouble_of_long_ago_is_not_what_resident_workers_end_with(site: Site) -
 
 
 @on_sqlite
-def test_sigterm_reaches_all_workers(site: Site) -> None:
-    ids = site.enqueue_many("sleep", [{}] * 2)
-    tick = site.start_tick("--workers", "2")
-    site.wait_for("begun", 2)
-    tick.stop()
-    assert [line["by"] for line in site.trace("interrupted")] == ["ShuttingDown"] * 2
-    assert site.ends(*ids) == {("queued", 0)}
-
-
-@on_sqlite
 def test_sigterm_between_the_forks_reaches_all_workers(site: Site) -> None:
     site.enqueue_many("sleep", [{}] * 2)
     done = run_patched(

@@ -215,12 +215,9 @@ class Admission:
             return NOTHING
         ahead = 0 if self._limited else self._ahead()
         room = self._most + ahead - len(unfinished)
-        return Wanted(max(0, min([room, *self._room(tasks, counts)])), tasks, True)
-
-    def _room(self, tasks: Sequence[str], counts: Counter[str]) -> list[int]:
-        """Return how many more runs of each limited task may begin. A claim takes any of them."""
-        limited = [name for name in tasks if name in self._limited]
-        return [self._limits[name] - counts[name] for name in limited]
+        # A claim takes runs of any of the tasks.
+        of_limited = [self._limits[name] - counts[name] for name in tasks if name in self._limited]
+        return Wanted(max(0, min([room, *of_limited])), tasks, True)
 
     def _ahead(self) -> int:
         """Return how many runs to claim that begin when others end."""

@@ -128,7 +128,8 @@ class AsyncRunner:
                     loop.run_forever()
                 except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
-        self._cancel_look()
+        if self._looking is not None:
+            self._looking.cancel()
         return self._following
 
     def interrupt_all(self, error: BaseException) -> None:
@@ -308,11 +309,6 @@ class AsyncRunner:
                 run.interrupt(lease_ended())
         if self._loop is not None:
             self._looking = self._loop.call_later(STEP_EVERY, self._look, context=self._base)
-
-    def _cancel_look(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
 
     def _on_exit(self, error: BaseException) -> None:
         """Go on after an exception that ends a loop.

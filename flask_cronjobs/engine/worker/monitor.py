@@ -75,7 +75,8 @@ class RunMonitor:
             pause = min(WATCH_EVERY, self._beat_every) if renewal.locked else self._beat_every
             self._beat_due, self._look_due = now + pause, now + WATCH_EVERY
             return renewal
-        if now >= self._look_due and self._working_for() > WATCH_EVERY:
+        is_long = any(now - each.since > WATCH_EVERY for each in self._runner.at_work)
+        if is_long and now >= self._look_due:
             self._look_due = now + WATCH_EVERY
             return watch(books, held.values())
         return None
@@ -228,10 +229,6 @@ class RunMonitor:
                 working.claim.job_type,
                 working.claim.id,
             )
-
-    def _working_for(self) -> float:
-        since = [working.since for working in self._runner.at_work]
-        return time.monotonic() - min(since) if since else 0.0
 
 
 def _could_end_since(working: Working, blocking: Sequence[AsyncRun]) -> float:

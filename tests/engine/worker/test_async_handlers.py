@@ -398,20 +398,6 @@ def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy, enqueue: 
     assert set(db.session.scalars(select(JobEffect.state))) == {"done"}
 
 
-def test_once_refuses_an_effect_that_would_have_to_be_awaited(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
-    async def effect() -> None: ...
-
-    async def mails() -> None:
-        await jobs.once("mail", effect)  # type: ignore[misc]
-
-    enqueue(mails, retry=False)
-    assert jobs.tick().dead == 1
-    assert ends(db) == [("dead", "SetupError")]
-    assert db.session.scalars(select(JobEffect.state)).all() == []
-
-
 def test_progress_is_written_while_handlers_are_at_work(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
@@ -506,22 +492,6 @@ def test_tick_in_a_thread_runs_and_cancels_them_too(
     assert crowd.most["it"] > 1
 
 
-@on_sqlite
-@pytest.mark.parametrize(
-    ("options", "is_async", "said"),
-    [
-        ({"async_at_once": 0}, True, "from 1 to 1000"),
-        ({"async_at_once": True}, True, "from 1 to 1000"),
-        ({"async_at_once": 2}, False, "no async def"),
-        ({"async_at_once": 2, "atomic": True}, True, "atomic=True"),
-    ],
-)
-def test_option_that_has_no_effect_is_refused(
-    jobs: CronJobs, options: dict[str, Any], is_async: bool, said: str
-) -> None:
-    async def waits() -> None: ...
-
-    def plain() -> None: ...
-
-    with pytest.raises(TaskError, match=said):
-        jobs.task(**options)(waits if is_async else plain)
+def test_limit_of_a_task_whose_runs_are_alone_is_refused(jobs: CronJobs) -> None:
+    with pytest.raises(TaskError, match="atomic=True"):
+        jobs.task(async_at_once=2, atomic=True)(until)

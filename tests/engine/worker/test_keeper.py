@@ -8,12 +8,10 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text, update
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, current_run
@@ -32,6 +30,7 @@ from flask_cronjobs.jobs.runs.leases import progress as write_progress
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobBatch, JobDefinition, JobEffect, JobRun, JobTick
 from flask_cronjobs.types import Outcome
+from tests.engine.conftest import lose_answer
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
 from tests.rows import Rows, ago
@@ -39,24 +38,6 @@ from tests.rows import Rows, ago
 from .conftest import GIVEN_BACK, Enqueue, found, holders
 
 pytestmark = pytest.mark.usefixtures("context")
-
-
-def lose_answer(
-    db: SQLAlchemy, part: str, times: int = 1, when: str = "after_cursor_execute"
-) -> list[str]:
-    """Break the connection at the first statements with *part*; all of those that were sent."""
-    seen: list[str] = []
-
-    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if part in statement:
-            seen.append(statement)
-            if len(seen) <= times:
-                # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
-                lost = psycopg.OperationalError("server closed the connection unexpectedly")
-                raise OperationalError(statement, None, lost)
-
-    event.listen(db.engine, when, lose)
-    return seen
 
 
 class TestLostAnswers:
@@ -175,7 +156,7 @@ class TestProgress:
         enqueue: Enqueue,
     ) -> None:
         monkeypatch.setattr(options, "RETRY_FOR", 0.0)
-        sent = lose_answer(db, "SET progress", times=2, when=part)
+        sent = lose_answer(db, "SET progress", times=(1, 2), when=part)
         enqueue(lambda: current_run.progress(0.9), retry=False)
         assert jobs.tick().succeeded == 1
         assert len(sent) > 2

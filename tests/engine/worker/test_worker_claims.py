@@ -316,15 +316,3 @@ def test_outcome_that_the_server_commits_after_the_look_is_not_lost(
 
     monkeypatch.setattr("flask_cronjobs.engine.worker.claims.already_recorded", look_too_early)
     assert claims.record([done]).recorded == {run_id}
-
-
-def test_end_of_a_run_in_strict_order_lets_its_worker_look_whose_turn_it_is(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, state: State, books: Bookkeeping
-) -> None:
-    jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
-    jobs.get("ordered").using(commit=True).enqueue()
-    claims = WorkerClaims(books, state, WorkOptions("host:1"))
-    (claim,) = claims.claim([], 1, idle=True).claims
-    assert not claims.turns.pend
-    claims.record([outcome(claim, "succeeded")])
-    assert claims.turns.pend
