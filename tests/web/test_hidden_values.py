@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs, current_run
-from flask_cronjobs.models import JobRun
+from flask_cronjobs.models import JobEffect, JobFailure, JobRun
 
 from .conftest import Pages
 from .crawl import Crawl
@@ -26,7 +26,7 @@ PAYLOAD: dict[str, Any] = {
 COMMANDS = (
     *("", "list", "definitions", "definitions keyed", "batches", "batches b", "effects --all"),
     *("errors", "operations", "queues", "workers", "ticks", "trend", "turns", "agenda", "doctor"),
-    *("show 1", "show 2", "show 3", "show 4"),
+    *(f"show {run_id}" for run_id in range(1, 8)),
 )
 
 
@@ -62,6 +62,12 @@ def filled(pages: Pages, told: list[str]) -> Pages:
         pages.jobs.tick()
         pages.jobs.run_now("keyed")
         pages.jobs.tick()
+    # The secret part of a claim's token, of a run that has failed before and is inside `once`.
+    token = f"web-1:7:{SECRET}"
+    run_id = pages.add("running", locked_by=token, attempts=2)
+    failed = {"error_type": "E", "error": "no", "worker": token}
+    pages.insert(JobFailure(run_id=run_id, attempt=1, fingerprint="f1", **failed))
+    pages.insert(JobEffect(key="effect", run_id=run_id, locked_by=token))
     return pages
 
 

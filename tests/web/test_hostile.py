@@ -10,12 +10,14 @@ from urllib.parse import quote
 import pytest
 
 import flask_cronjobs.web
-from flask_cronjobs.models import JobEffect, JobFailure, JobOperation
+from flask_cronjobs.models import JobBatch, JobEffect, JobFailure, JobOperation
 
 from .conftest import NOW, Pages
 
+#: Characters that change how what is beside them is shown.
+ODD = "\u202e\x1b\x07\u2066\x9b"
 EVIL = (
-    "\"'><img src=x onerror=alert(1)><script>alert(2)</script>{{191*193}}</title></textarea>\u202e"
+    "\"'><img src=x onerror=alert(1)><script>alert(2)</script>{{191*193}}</title></textarea>" + ODD
 )
 
 
@@ -37,7 +39,10 @@ class Elements(HTMLParser):
 
 def _check(page: str) -> Elements:
     elements = Elements(page)
+    assert not set(ODD) & set("".join(elements.text))
     for tag, attributes in elements.found:
+        # What a form sends back is as it was.
+        assert tag == "input" or not set(ODD) & set("".join(filter(None, attributes.values())))
         assert tag != "img"
         assert tag != "script" or set(attributes) == {"src", "defer"}
         assert not [name for name in attributes if name.startswith("on") or name == "style"]
@@ -66,7 +71,7 @@ def hostile(pages: Pages) -> list[int]:
         failure: dict[str, Any] = dict.fromkeys(("worker", "error_type", "error", "stack"), EVIL)
         failure |= {"fingerprint": "f1", "attempt": 1, "started_at": NOW}
         pages.insert(JobFailure(run_id=run_id, **failure))
-    pages.insert(JobEffect(key=EVIL, state="in_doubt"))
+    pages.insert(JobEffect(key=EVIL, state="in_doubt"), JobBatch(key=EVIL))
     pages.insert(JobOperation(what=EVIL, target=EVIL, actor=EVIL))
     return ids
 
@@ -75,15 +80,8 @@ def test_rows_stay_text(pages: Pages, hostile: list[int]) -> None:
     name = quote(EVIL)
     queries = (f"definition?name={name}", f"task?name={name}", f"runs/bulk?do=retry&task={name}")
     lists = (
-        "",
-        "definitions",
-        "runs",
-        "effects",
-        "ticks",
-        "queues",
-        "operations",
-        "errors",
-        *queries,
+        *("", "definitions", "runs", "effects", "ticks", "queues", "operations", "errors"),
+        *("batches", *queries),
     )
     for path in (*lists, *(f"runs/{run_id}" for run_id in hostile)):
         elements = _check(pages.get(f"/jobs/{path}").text)
@@ -112,6 +110,8 @@ def test_parameters_stay_text(pages: Pages, hostile: list[int], path: str) -> No
 
 
 def test_actions_say_hostile_names_as_text(pages: Pages, hostile: list[int]) -> None:
+    fields = [values for tag, values in _check(pages.text()).found if tag == "input"]
+    assert EVIL in [each["value"] for each in fields if each["name"] == "name"]
     for verb in ("pause", "resume", "run"):
         _check(pages.post(f"/jobs/definitions/{verb}", name=EVIL).text)
         _check(pages.get("/jobs/").text)

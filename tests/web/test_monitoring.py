@@ -15,6 +15,7 @@ from flask_cronjobs import CronJobs, DatabaseTrouble, TickReport
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.jobs.state import Throttle
 from flask_cronjobs.models import JobHour, JobPause
+from tests.marks import on_both
 
 from .conftest import NOW, Pages
 
@@ -22,6 +23,7 @@ TOKEN = "a-token-of-some-length"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
+@on_both
 def test_health_is_a_bare_word(pages: Pages) -> None:
     pages.rights.clear()
 
@@ -67,6 +69,7 @@ def _samples(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
+@on_both
 def test_metrics(pages: Pages) -> None:
     def metrics() -> dict[str, float]:
         return _samples(pages.text("metrics"))
@@ -145,6 +148,7 @@ class TestTick:
         return {"CRONJOBS_TICK_TOKEN": TOKEN}
 
     @pytest.mark.parametrize("method", ["GET", "POST"])
+    @on_both
     def test_ticks_and_says_what_it_did(self, pages: Pages, method: str) -> None:
         pages.rights.clear()  # The token is right enough.
         run_id = pages.add("queued")

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from flask_cronjobs.jobs.humanize import roughly
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.ticks import Bucket
 from flask_cronjobs.web import format
@@ -43,46 +42,12 @@ def test_a_sentence_has_the_pages_clock() -> None:
     assert format.in_zone(sentence, "Europe/Berlin", NOW) == local
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (0, "0 s"),
-        (59.9, "59 s"),
-        (60, "1 min"),
-        (200, "3 min"),
-        (3599, "59 min"),
-        (3600, "1 h"),
-        (11_520, "3 h 12 min"),
-        (47_000, "13 h"),
-        (300_000, "3 d"),
-        (-200, "3 min"),
-    ],
-)
-def test_rough_durations(seconds: float, shown: str) -> None:
-    assert roughly(seconds) == shown
-
-
 def test_a_filter_survives_the_way_through_a_url() -> None:
     texts = {"task": "a&b", "queue": "q", "error": "e", "error_type": "", "definition": "d"}
     ages = {"older_than": 5400.0, "newer_than": 86400.0}
     which = RunFilter(status="dead", overdue=True, stale=True, **texts, **ages)  # type: ignore[arg-type]
     assert run_filter(filter_args(which)) == which
     assert filter_args(RunFilter()) == {}
-
-
-@pytest.mark.parametrize(
-    ("age", "seconds"),
-    [
-        *(("90", None), ("90s", 90), ("1.5 h", 5400), ("2min", 120), ("2m", 120), ("1w", 604800)),
-        ("1" * 400, None),  # The pattern cannot hang.
-    ],
-)
-def test_ages(age: str, seconds: float | None) -> None:
-    if seconds is None:
-        with pytest.raises(BadQuery, match="older must be an age"):
-            run_filter({"older": age})
-    else:
-        assert run_filter({"older": age}).older_than == seconds
 
 
 def _buckets(**hours: Bucket) -> list[Bucket]:
