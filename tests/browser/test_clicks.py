@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 from selenium.common.exceptions import (
@@ -24,7 +25,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from flask_cronjobs.models import JobOutput, JobRun
 from flask_cronjobs.web import pages, render
 
-from .chromium import Browser
+from .chromium import Browser, missing, start
 from .conftest import Site
 
 pytestmark = pytest.mark.browser
@@ -414,3 +415,72 @@ def test_without_javascript_there_is_no_link_to_the_browsers_zone(
     browser = start_browser(False)
     browser.get(f"{site.url}/")
     assert "browser" not in browser.find_element(By.CSS_SELECTOR, ".zones").text
+
+
+def test_a_dead_run_is_retried_with_another_payload(either_browser: Browser, site: Site) -> None:
+    browser = either_browser
+    site.die(7)
+    browser.get(f"{site.url}/runs/1")
+    _follow(browser, _link(browser, "Retry with other arguments"))
+    field = browser.find_element(By.NAME, "argument:number")
+    assert field.get_attribute("value") == "7"
+    field.clear()
+    field.send_keys("eight")
+    _follow(browser, _button(browser, "Retry run"))
+    assert "number: expected" in browser.find_element(By.ID, "message").text
+    field = browser.find_element(By.NAME, "argument:number")
+    assert field.get_attribute("value") == "eight"
+    field.clear()
+    field.send_keys("8")
+    _follow(browser, _button(browser, "Retry run"))
+    assert "is queued again" in browser.find_element(By.ID, "message").text
+    with site.app.app_context():
+        run = site.db.session.get_one(JobRun, 1)
+        assert (run.status, run.payload) == ("queued", {"number": 8})
+
+
+def test_a_message_stands_beside_its_row_and_stays_there(browser: Browser, site: Site) -> None:
+    site.tick()
+    browser.get(f"{site.url}/")
+    _follow(browser, _button(browser, "Run now"))
+    row = browser.find_element(By.CSS_SELECTOR, ".definitions > li > #message")
+    assert "Run 1 of print_letters is queued." in row.text
+    _follow(browser, _link(browser, "Show run 1"))
+    assert browser.current_url.endswith("/runs/1")
+
+
+@pytest.fixture
+def plain_http(tmp_path: Path, site: Site) -> Iterator[Browser]:
+    """A browser for which the site is at another host, so that it has no clipboard."""
+    gone = missing()
+    if gone is not None:
+        pytest.skip(gone)
+    browser = start(tmp_path, True, "--host-resolver-rules=MAP jobs.example 127.0.0.1")
+    site.url = site.url.replace("127.0.0.1", "jobs.example")
+    yield browser
+    browser.quit()
+
+
+@pytest.mark.parametrize("which", ["browser", "plain_http"])
+def test_copy_puts_the_stack_on_the_clipboard(
+    request: pytest.FixtureRequest, site: Site, which: str
+) -> None:
+    browser: Browser = request.getfixturevalue(which)
+    site.die(7)
+    browser.get(f"{site.url}/runs/1")
+    has_clipboard = browser.execute_script("return typeof navigator.clipboard") == "object"
+    assert has_clipboard == (which == "browser")
+    browser.execute_script(
+        """
+        if (navigator.clipboard) navigator.clipboard.writeText = async (text) => { window.copied = text; };
+        document.addEventListener("copy", () => { window.copied = String(getSelection()); });
+        """
+    )
+    button = browser.find_element(By.CLASS_NAME, "copy")
+    button.click()
+    _until(lambda: button.text.startswith("Copied"))
+    assert browser.execute_script("return getSelection().isCollapsed")
+    copied = browser.execute_script("return window.copied")
+    assert copied.startswith("Traceback")
+    assert "the printer is out of paper" in copied
+    assert "runner.py" not in copied

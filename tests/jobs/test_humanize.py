@@ -66,6 +66,9 @@ def test_what_is_no_age_is_not_read(text: str) -> None:
     [
         (ago(190), "3 min ago"),
         (ago(12), "12 s ago"),
+        (ago(11_520), "3 h 12 min ago"),
+        (ago(47_000), "13 h ago"),
+        (ago(300_000), "3 d ago"),
         (ago(-180), "in 3 min"),
         (ago(0.2), "just now"),
         (late(190), "3 min late"),

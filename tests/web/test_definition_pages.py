@@ -94,16 +94,19 @@ def test_a_definition_tells_its_schedule_runs_and_slots(pages: Pages) -> None:
 def test_a_definition_says_what_is_wrong(pages: Pages) -> None:
     # By the clock of now, not of when the tests were collected.
     ago = datetime.now(timezone.utc) - timedelta(minutes=2)
-    wrong: list[tuple[dict[str, Any], str, str]] = [
-        ({}, "No runs yet.", "good"),
-        ({"paused_at": NOW}, "It is paused", "idle"),
-        ({"schedule": "61 * * * *"}, "the minute field says", "warn"),
-        ({"job_type": "gone"}, "does not declare it. Other code may", "warn"),
-        ({"next_run_at": ago}, "no tick has recorded it yet", "good"),
+    wrong: list[tuple[dict[str, Any], str, str, str]] = [
+        ({}, "good", "No runs yet", "07:00</time>"),
+        ({"paused_at": NOW}, "idle", "It is paused", "paused</span>"),
+        ({"schedule": "61 * * * *"}, "warn", "the minute field says", "the minute field says"),
+        ({"timezone": "Mars/Olympus"}, "warn", "Mars/Olympus", "Mars/Olympus"),
+        ({"job_type": "gone"}, "warn", "does not declare it. Other code may", "no task gone"),
+        ({"origin": "code"}, "warn", "no longer declares it", "no longer declares it"),
+        ({"next_run_at": ago}, "good", "no tick has recorded it yet", "2 min late"),
     ]
-    for number, (values, said, icon) in enumerate(wrong):
-        pages.define(f"d{number}", origin="database", **values)
+    for number, (values, icon, said, listed) in enumerate(wrong):
+        pages.define(f"d{number}", **({"origin": "database"} | values))
         pages.shows(f"definition?name=d{number}", said, f"icon-{icon}.svg")
+        pages.shows(f"definitions?search=d{number}", listed)
 
 
 def test_a_task_tells_its_code_definitions_and_runs(pages: Pages) -> None:

@@ -109,19 +109,6 @@ def test_a_definition_shows_its_schedule_outcomes_and_slots(pages: Pages) -> Non
     assert len(re.findall(shown, page)) == 3
 
 
-def test_what_is_wrong_with_a_definition_is_said_beside_it(pages: Pages) -> None:
-    pages.define("strays", job_type="gone")
-    pages.shows("", "declares no task gone", "Nothing is scheduled")
-    pages.define("remind", next_run_at=None, schedule="0 0 29 2 *")
-    pages.shows("", "29 Feb")
-    pages.define("minutes", schedule="61 * * * *")
-    pages.define("zones", timezone="Mars/Olympus")
-    pages.define("old", paused_at=NOW - timedelta(hours=5))
-    pages.shows(
-        "", "the minute field says", "Mars/Olympus", "no longer declares it", "paused</span>"
-    )
-
-
 def test_dead_runs_are_grouped_by_task_and_error(pages: Pages) -> None:
     for error_type in ("ValueError", "ValueError", "KeyError", None):
         pages.add("dead", error_type=error_type, last_error="no domain\nmore")
