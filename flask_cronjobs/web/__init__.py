@@ -7,10 +7,11 @@ imports its module.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from flask import Blueprint, Flask, Response, abort, current_app, request
+from flask import Blueprint, Flask, Response, abort, request
 from flask.blueprints import BlueprintSetupState
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
@@ -57,9 +58,9 @@ def create_blueprint() -> Blueprint:
     blueprint.before_request(guard.check)
     blueprint.after_request(_add_headers)
     for code in TITLES:
-        blueprint.register_error_handler(code, _http_error)
-    blueprint.register_error_handler(HTTPException, _http_error)
-    blueprint.register_error_handler(CronJobsError, _own_error)
+        blueprint.register_error_handler(code, _later("render", "http_failure"))
+    blueprint.register_error_handler(HTTPException, _later("render", "http_failure"))
+    blueprint.register_error_handler(CronJobsError, _later("render", "own_failure"))
     blueprint.record_once(_exempt_tick)
     return blueprint
 
@@ -68,13 +69,21 @@ def _lazy_view(route: Route) -> Any:
     def view(act: str = "act", **values: Any) -> ResponseReturnValue:
         if values.get("run_id", 0) > MAX_ID:
             abort(404, f"There is no run {str(values['run_id'])[:20]}.")
-        module = import_module(f"{__name__}.{route.module}")
-        name = route.endpoint.replace("_act", f"_{act}")
-        answer: ResponseReturnValue = getattr(module, name)(**values)
-        return answer
+        return _later(route.module, route.endpoint.replace("_act", f"_{act}"))(**values)
 
     view.__name__ = view.__qualname__ = route.endpoint
     return view
+
+
+def _later(module: str, name: str) -> Callable[..., ResponseReturnValue]:
+    """Return a function of a module of this package, which its first call imports."""
+
+    def call(*args: Any, **values: Any) -> ResponseReturnValue:
+        found: Callable[..., ResponseReturnValue]
+        found = getattr(import_module(f"{__name__}.{module}"), name)
+        return found(*args, **values)
+
+    return call
 
 
 def _add_headers(response: Response) -> Response:
@@ -90,38 +99,17 @@ def _add_headers(response: Response) -> Response:
     return response
 
 
-def _http_error(error: Exception) -> ResponseReturnValue:
-    from .render import http_failure
-
-    assert isinstance(error, HTTPException)
-    return http_failure(error)
-
-
-def _own_error(error: CronJobsError) -> ResponseReturnValue:
-    from .render import own_failure
-
-    return own_failure(error)
-
-
 def _exempt_tick(setup: BlueprintSetupState) -> None:
     """Exempt the tick by URL from Flask-WTF's CSRF check: it needs a token, and uses no cookie."""
     app = setup.app
     assert isinstance(app, Flask)
-    if state_of(app).settings.tick_token is None:
-        return
-    if not _exempt(app):
+
+    def exempt() -> None:
+        csrf = app.extensions.get("csrf")
+        if csrf is not None and hasattr(csrf, "exempt"):
+            csrf.exempt(app.view_functions[f"{NAME}.tick"])
+
+    if state_of(app).settings.tick_token is not None:
+        exempt()
         # CSRFProtect may be initialized later. Then its check runs after this one.
-        app.before_request(_exempt_late)
-
-
-def _exempt_late() -> None:
-    _exempt(current_app)
-
-
-def _exempt(app: Flask) -> bool:
-    csrf = app.extensions.get("csrf")
-    view = app.view_functions.get(f"{NAME}.tick")
-    if csrf is None or view is None or not hasattr(csrf, "exempt"):
-        return False
-    csrf.exempt(view)
-    return True
+        app.before_request(exempt)

@@ -346,17 +346,7 @@ def _form(
     if error is not None:
         sent, more = request.form, request.form["payload"]
         fields = [field._replace(text=sent.get(FIELD + field.name, "")) for field in fields]
-    response = reader_page(
-        "arguments",
-        task=task,
-        handler=handler,
-        about=(inspect.getdoc(handler.func) or "") if handler else "",
-        fields=fields,
-        prefix=FIELD,
-        more=more,
-        error=error,
-        **values,
-    )
-    if error is not None:
-        response.status_code = 400
-    return response
+    about = (inspect.getdoc(handler.func) or "") if handler else ""
+    values |= {"task": task, "handler": handler, "about": about, "fields": fields, "more": more}
+    status = 200 if error is None else 400
+    return reader_page("arguments", status=status, prefix=FIELD, error=error, **values)

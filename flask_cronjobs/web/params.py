@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, TypeVar, cast
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
-from flask import Response, request, url_for
+from flask import Response, request
 from werkzeug.exceptions import BadRequest
 
 from ..errors import ScheduleError
@@ -217,11 +217,13 @@ def page_zone(own: Iterable[str | None], default: str) -> str:
 
 
 def other_zones(shown: str) -> dict[str, str]:
-    """Return the other zones that a page in the zone *shown* offers, each with the page's URL."""
+    """Return the other zones that a page in the zone *shown* offers, each with the page's query."""
     others = [SCHEDULE] if _chosen() != SCHEDULE else []
     if shown != "UTC":
         others.append("UTC")
-    return {name: _url(name) for name in others}
+    given = request.args.items(multi=True)
+    pairs = [pair for pair in given if pair[0] != "zone" and all(map(is_short, pair))]
+    return {name: f"?{urlencode([*pairs, ('zone', name)])}" for name in others}
 
 
 def keep_zone(response: Response, path: str) -> None:
@@ -251,16 +253,6 @@ def _is_zone(name: str) -> bool:
     except ScheduleError:
         return False
     return True
-
-
-def _url(zone: str) -> str:
-    """Return the URL of the current page with *zone*."""
-    here = url_for(request.endpoint or ".overview", **(request.view_args or {}))
-    path, _, added = here.partition("?")
-    # The app's url_defaults may add to the query.
-    pairs = dict.fromkeys([*parse_qsl(added), *request.args.items(multi=True)])
-    others = [pair for pair in pairs if pair[0] != "zone" and all(map(is_short, pair))]
-    return f"{path}?{urlencode([*others, ('zone', zone)])}"
 
 
 def is_short(value: str) -> bool:

@@ -46,7 +46,7 @@ from ..text import printable, shortened
 from ..types import STATUSES
 from . import TITLES, charts, format
 from .format import Tone
-from .guard import MACHINES, NAME, RIGHTS, is_reader, may
+from .guard import MACHINES, is_reader, may
 from .params import is_short, keep_zone, other_zones, page_zone
 
 #: A part of the URLs of static files.
@@ -97,32 +97,6 @@ def place_of(*about: str) -> str:
     return f"{crc32(repr(about).encode(errors='replace')):08x}" if about else ""
 
 
-#: The pages of the header, each with those that are below it.
-_NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("overview", "Overview", ()),
-    ("definitions", "Definitions", ("definition", "task", "prepare")),
-    ("runs", "Runs", ("run", "edit", "bulk")),
-    ("errors", "Errors", ()),
-    ("batches", "Batches", ("batch",)),
-    ("queues", "Queues", ()),
-    ("order", "Order", ()),
-    ("effects", "Effects", ()),
-    ("tonight", "Tonight", ()),
-    ("ticks", "Ticks", ()),
-    ("operations", "Operations", ()),
-)
-
-
-def _navigation() -> list[tuple[str, str, str]]:
-    """Return the pages of the header: endpoint, label, and the mark of the current place."""
-    now = (request.endpoint or "").rpartition(".")[2]
-    return [
-        (each, label, "page" if each == now else "true" if now in below else "")
-        for each, label, below in _NAVIGATION
-        if f"{NAME}.{each}" in RIGHTS
-    ]
-
-
 def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -> Response:
     """Render ``cronjobs/<template>.html``.
 
@@ -144,10 +118,9 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "may_act": False,
         "may_read": True,
         "refresh": 0,
-        "failed": status >= 400,
+        "failed": status >= 500,
         "zones": None,
         "here": here(),
-        "navigation": _navigation(),
         "csrf_field": str(_config().get("WTF_CSRF_FIELD_NAME", "csrf_token")),
         "csrf": None,
     }

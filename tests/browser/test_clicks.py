@@ -472,7 +472,8 @@ def test_copy_puts_the_stack_on_the_clipboard(
     assert has_clipboard == (which == "browser")
     browser.execute_script(
         """
-        if (navigator.clipboard) navigator.clipboard.writeText = async (text) => { window.copied = text; };
+        const { clipboard } = navigator;
+        if (clipboard) clipboard.writeText = async (text) => { window.copied = text; };
         document.addEventListener("copy", () => { window.copied = String(getSelection()); });
         """
     )
