@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -133,23 +132,6 @@ def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, 
     assert not browser.find_elements(By.CSS_SELECTOR, "[role=status]")
 
 
-def test_pause_and_resume_and_run_now(either_browser: Browser, site: Site) -> None:
-    browser = either_browser
-    site.tick()
-    browser.get(f"{site.url}/")
-    _follow(browser, _button(browser, "Pause", ".definitions"))
-    _says(browser, "print_letters is paused")
-    assert "paused" in browser.find_element(By.CSS_SELECTOR, ".definitions").text
-    _follow(browser, _button(browser, "Resume"))
-    _says(browser, "print_letters is resumed")
-    assert "07:00" in browser.find_element(By.CSS_SELECTOR, ".definitions .next").text
-    _follow(browser, _button(browser, "Run now"))
-    _says(browser, "is queued")
-    site.tick()
-    browser.get(f"{site.url}/")
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".recent .cell.succeeded")) == 1
-
-
 def test_a_group_is_retried_or_discarded_after_a_question(
     either_browser: Browser, site: Site
 ) -> None:
@@ -190,28 +172,6 @@ def test_runs_are_filtered_by_the_form(either_browser: Browser, site: Site) -> N
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 1
     field = browser.find_element(By.NAME, "error")
     assert field.get_attribute("value") == "PAPER"
-
-
-def test_an_action_is_refused_from_another_site(browser: Browser, site: Site) -> None:
-    site.die(1)
-    # Another origin: the same server by another name.
-    browser.get(site.url.replace("127.0.0.1", "localhost") + "/runs/1")
-    browser.execute_script(
-        """
-        const form = document.querySelector("form[action$='/retry']");
-        form.action = form.action.replace("localhost", "127.0.0.1");
-        """
-    )
-    _button(browser, "Retry").click()
-    # The form-action of the policy stops it in the browser; a site without one gets a 403.
-    time.sleep(0.2)
-    host = site.url.removeprefix("http://").removesuffix("/jobs")
-    connection = HTTPConnection(host)
-    connection.request("POST", "/jobs/runs/1/retry", headers={"Origin": "http://localhost"})
-    assert connection.getresponse().status == 403
-    connection.close()
-    browser.get(f"{site.url}/runs/1")
-    assert "gave up" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
 
 
 def _color(browser: Browser) -> str:
@@ -437,16 +397,6 @@ def test_a_dead_run_is_retried_with_another_payload(either_browser: Browser, sit
     with site.app.app_context():
         run = site.db.session.get_one(JobRun, 1)
         assert (run.status, run.payload) == ("queued", {"number": 8})
-
-
-def test_a_message_stands_beside_its_row_and_stays_there(browser: Browser, site: Site) -> None:
-    site.tick()
-    browser.get(f"{site.url}/")
-    _follow(browser, _button(browser, "Run now"))
-    row = browser.find_element(By.CSS_SELECTOR, ".definitions > li > #message")
-    assert "Run 1 of print_letters is queued." in row.text
-    _follow(browser, _link(browser, "Show run 1"))
-    assert browser.current_url.endswith("/runs/1")
 
 
 @pytest.fixture

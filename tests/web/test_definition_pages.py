@@ -145,17 +145,6 @@ def test_names_break_between_words() -> None:
     assert breakable("") == ""
 
 
-def test_the_form_for_other_arguments_is_one_click_away(pages: Pages) -> None:
-    pages.define("nightly")
-    definition, task = "definition?name=nightly", "task?name=remind"
-    pages.shows(definition, 'href="/jobs/run?name=nightly">Run now with other arguments')
-    pages.shows(task, 'href="/jobs/run?name=remind">Run now with arguments')
-    pages.text("run?name=nightly")
-    pages.rights.discard("act")
-    for path in (definition, task):
-        pages.shows(path, hides=["/jobs/run?name="])
-
-
 # Pauses of tasks and queues
 
 

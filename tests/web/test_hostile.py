@@ -43,11 +43,13 @@ def _check(page: str) -> Elements:
     for tag, attributes in elements.found:
         # What a form sends back is as it was.
         assert tag == "input" or not set(ODD) & set("".join(filter(None, attributes.values())))
-        assert tag != "img"
+        assert tag not in ("img", "style")
         assert tag != "script" or set(attributes) == {"src", "defer"}
         assert not [name for name in attributes if name.startswith("on") or name == "style"]
         for name in ("href", "src", "action"):
             assert (attributes.get(name) or "/").startswith(("/", "#", "?"))
+    ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
     return elements
 
 
