@@ -61,7 +61,9 @@ def chart(buckets: Sequence[Bucket], marks: Sequence[Mark] = ()) -> Chart:
     """Return the chart of *buckets*, which are oldest first."""
     ticked = {at for at, bucket in enumerate(buckets) if bucket.ticks}
     silent = set(range(min(ticked, default=len(buckets)), len(buckets) - 1)) - ticked
-    stacks = [[(tone, getattr(bucket, name)) for name, tone in _PARTS] for bucket in buckets]
+    stacks: list[list[tuple[Tone, float]]] = [
+        [(tone, getattr(bucket, name)) for name, tone in _PARTS] for bucket in buckets
+    ]
     return _chart(buckets, stacks, marks, timedelta(hours=1), silent)
 
 
