@@ -11,9 +11,9 @@ from typing import Any, TypeGuard, cast
 from urllib.parse import urlsplit
 
 from .errors import ConfigError, ScheduleError, TaskError
-from .redaction import SECRET_NAMES
 from .schedule.cron_text import parse_zone
 from .text import similar_names
+from .text.redaction import SECRET_NAMES
 
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0

@@ -23,7 +23,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ..errors import CronJobsError, DatabaseTrouble, StateConflict, TablesMissing
-from ..redaction import strip_credentials
+from ..text.redaction import strip_credentials
 from .engines import how_to_create_tables
 
 Remedy: TypeAlias = Literal["repeat", "reconnect", "create tables", "fail"]

@@ -26,8 +26,8 @@ from ..errors import CronJobsError
 from ..jobs.definitions.rows import ping_urls
 from ..jobs.state import State
 from ..log import logger
-from ..redaction import host_of
 from ..text import one_line
+from ..text.redaction import host_of
 from ..types import Claim, Outcome
 from .threads import BackgroundThread
 

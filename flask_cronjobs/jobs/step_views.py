@@ -12,8 +12,8 @@ from sqlalchemy import select, text
 from ..db.connection import Bookkeeping, together
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
-from ..redaction import redacted
 from ..registry.options import is_key
+from ..text.redaction import redacted
 from ..types import JSON, without_secret
 from .humanize import plural, seconds_between
 from .reader import STEPS, Reader, readable, record

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
 from ..errors import PayloadError
-from ..redaction import SECRET_NAMES, redacted
+from ..text.redaction import SECRET_NAMES, redacted
 from ..types import JSON
 from .codecs import ANY, Codec, Misfit, at, codec_of
 from .payload import MAX_DEPTH

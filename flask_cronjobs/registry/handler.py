@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from ..config import Settings
 from ..errors import PayloadError, TaskError
-from ..redaction import redacted, strip_credentials
 from ..text import cut, one_line, shortened
+from ..text.redaction import redacted, strip_credentials
 from ..types import JSON
 from .arguments import Arguments
 from .options import AS_THE_TASK_SAYS, EnqueueOptions, Rate, TaskOptions, is_key, read_rate

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from flask_cronjobs import current_run
 from flask_cronjobs.config import Settings
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.redaction import (
+from flask_cronjobs.text.redaction import (
     MAX_ERROR,
     error_text,
     redacted,

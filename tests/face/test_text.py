@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from flask_cronjobs.redaction import (
+from flask_cronjobs.text import clean, cut
+from flask_cronjobs.text.redaction import (
     MAX_ERROR,
     MAX_STACK,
     error_text,
@@ -16,7 +17,6 @@ from flask_cronjobs.redaction import (
     stack_text,
     type_name,
 )
-from flask_cronjobs.text import clean, cut
 
 
 class Unspeakable(Exception):

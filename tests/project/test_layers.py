@@ -17,7 +17,7 @@ PACKAGE = Path(flask_cronjobs.__file__).parent
 
 # From the ground up; a room imports only from its own floor and from those above it in this list.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "log", "redaction", "text", "types"),
+    ("errors", "log", "text", "types"),
     ("models", "schedule", "signals"),
     ("config", "db"),
     ("registry",),

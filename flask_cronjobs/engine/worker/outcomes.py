@@ -22,8 +22,8 @@ from ...errors import (
 )
 from ...jobs.state import State
 from ...log import logger
-from ...redaction import error_text, stack_text, type_name
 from ...registry.retry import Retry
+from ...text.redaction import error_text, stack_text, type_name
 from ...types import JSON, Claim, Outcome, OutcomeKind
 
 #: The error type of a run that succeeded, but left work in its session.

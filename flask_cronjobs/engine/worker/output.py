@@ -23,9 +23,9 @@ from ...errors import DatabaseTrouble
 from ...jobs.runs.current import MAX_OUTPUT, CurrentRun, Output, running
 from ...jobs.runs.outcomes import write_output
 from ...jobs.state import State, Throttle
-from ...redaction import strip_credentials, without_values
 from ...registry.options import TaskOptions
 from ...text import clean
+from ...text.redaction import strip_credentials, without_values
 from ..threads import repeating
 from .held_runs import Working
 

@@ -11,12 +11,12 @@ from typing import Any
 from sqlalchemy import Row, select
 
 from ...errors import ScheduleError
-from ...redaction import redacted
 from ...registry.handler import Handler
 from ...registry.options import TaskOptions
 from ...registry.retry import Retry, RetryPolicy
 from ...schedule.cron_text import in_words
 from ...text import cut
+from ...text.redaction import redacted
 from ...types import JSON
 from ..humanize import duration, plural
 from ..reader import (

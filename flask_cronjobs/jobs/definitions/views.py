@@ -14,9 +14,9 @@ from sqlalchemy import ColumnElement, Row, func, or_, select, true
 
 from ...errors import ScheduleError
 from ...models.columns import UNREADABLE
-from ...redaction import host_of
 from ...schedule import Schedule
 from ...schedule.cron_text import parse_zone
+from ...text.redaction import host_of
 from ...types import Status
 from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
 from ..runs.rows import seconds_taken

@@ -15,8 +15,8 @@ from ...db.connection import Bookkeeping
 from ...db.errors import still_locked
 from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
-from ...redaction import HIDDEN, redacted
 from ...text import one_line
+from ...text.redaction import HIDDEN, redacted
 from ...types import JSON, MAX_ID, STATUSES, TERMINAL, Outcome, Status
 from ..batches.ending import end_batches, telling
 from ..humanize import plural

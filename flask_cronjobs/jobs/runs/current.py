@@ -17,7 +17,7 @@ from werkzeug.local import LocalProxy
 
 from ...errors import PayloadError
 from ...log import logger
-from ...redaction import safe_text
+from ...text.redaction import safe_text
 from ...types import JSON, BatchCounts, Claim
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Row, and_, case, false, func, or_, select, true
 
-from ...redaction import redacted
+from ...text.redaction import redacted
 from ...types import JSON, Status, without_secret
 from ..definitions.needs import latest_dead
 from ..humanize import Fact, Link, duration, known, plural, seconds_between, seconds_since, since

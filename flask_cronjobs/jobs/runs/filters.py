@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import ColumnElement, and_, false, func, not_, or_, select, text, true
 
 from ...models.conditions import RUNNABLE
-from ...redaction import strip_credentials
 from ...text import one_line
+from ...text.redaction import strip_credentials
 from ...types import Status
 from ..humanize import duration
 from ..pauses import not_paused

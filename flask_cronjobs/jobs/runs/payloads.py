@@ -16,9 +16,9 @@ from sqlalchemy import Row
 from ...db.connection import Bookkeeping
 from ...errors import PayloadError, StateConflict, UnknownTask
 from ...log import DEFAULT_ACTOR, log_run
-from ...redaction import HIDDEN, redacted
 from ...registry.handler import Handler, payload_columns, policy_columns
 from ...text import did_you_mean
+from ...text.redaction import HIDDEN, redacted
 from ...types import JSON, json_object, stored_json
 from ..operations import Act
 from ..state import State

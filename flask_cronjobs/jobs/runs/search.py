@@ -15,8 +15,8 @@ from sqlalchemy import Row, Text, and_, case, func, or_, select, text, union_all
 from sqlalchemy import cast as as_type
 
 from ...models.conditions import KEYED, ORDERED
-from ...redaction import HIDDEN, redacted
 from ...text import one_line, shortened
+from ...text.redaction import HIDDEN, redacted
 from ...types import JSON, MAX_ID
 from ..reader import RUNS, Reader, is_one_of, readable
 from ..state import State

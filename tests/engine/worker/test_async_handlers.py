@@ -19,7 +19,7 @@ from sqlalchemy import select, text, update
 from flask_cronjobs import CronJobs, Retry, TaskError, current_run, signals
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobEffect, JobRun
-from flask_cronjobs.redaction import type_name
+from flask_cronjobs.text.redaction import type_name
 from tests.marks import on_sqlite
 
 from .conftest import AGAIN, GIVEN_BACK, LATER, Enqueue, ends, holders

@@ -33,7 +33,7 @@ from flask_cronjobs.jobs.runs.list import (
 from flask_cronjobs.jobs.runs.rows import RunRow
 from flask_cronjobs.jobs.runs.search import Found, showing, shown_key
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.redaction import redacted
+from flask_cronjobs.text.redaction import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
 from tests.plans import sent_by
 from tests.rows import Rows, ago, view_of

@@ -12,7 +12,7 @@ from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.jobs.definitions.actions import queue_run
 from flask_cronjobs.jobs.runs.payloads import restored, retry_with, run_again
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.redaction import redacted
+from flask_cronjobs.text.redaction import redacted
 from flask_cronjobs.types import JSON
 from tests.rows import Rows
 

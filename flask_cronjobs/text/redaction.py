@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from .text import clean, cut, pattern
-from .types import JSON
+from ..types import JSON
+from . import clean, cut, pattern
 
 #: How many characters of an error message and of a stack are kept.
 MAX_ERROR = 2_000
