@@ -101,7 +101,7 @@ def cost(engine: Engine, statements: Iterable[tuple[str, Any]], ours: bool = Tru
 class Sent:
     """The statements that were sent, with their parameters, in order.
 
-    :ivar by_bookkeeping: those of a bookkeeping connection to PostgreSQL, each once.
+    :ivar by_bookkeeping: those of a bookkeeping connection, each once.
     """
 
     statements: list[tuple[str, Any]] = field(default_factory=list)
@@ -116,7 +116,7 @@ def sent_by(engine: Engine) -> Generator[Sent]:
     def see(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
         if re.match(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b", statement):
             sent.statements.append((statement, parameters))
-            if type(cursor).__name__ == "SteadyCursor":
+            if conn.connection.is_detached:
                 sent.by_bookkeeping.setdefault(statement, parameters)
 
     event.listen(engine, "before_cursor_execute", see)
@@ -160,6 +160,20 @@ def _prepared(connection: psycopg.Connection, statement: str, parameters: Mappin
     connection.execute(f"PREPARE it AS {numbered}".encode())
     values = ", ".join(sql.Literal(parameters[name]).as_string(connection) for name in names)
     return f"EXECUTE it({values})" if names else "EXECUTE it"
+
+
+def walked(engine: Engine, statement: str, given: Any) -> set[str]:
+    """The tables and indexes of ours that SQLite reads from one end to the other."""
+    tables = "SELECT rootpage, name FROM sqlite_master WHERE type = 'table' AND name LIKE 'job%'"
+    with engine.connect() as connection:
+        names = {row.rootpage: row.name for row in connection.exec_driver_sql(tables)}
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", given).all()
+        steps = connection.exec_driver_sql(f"EXPLAIN {statement}", given).all()
+    found = [re.match(r"SCAN \w+ USING (?:COVERING )?INDEX (\w+)", row.detail) for row in plan]
+    # The plan calls tables by their aliases; and does not say what a Bloom filter is made of.
+    opened = {step.p1: names.get(step.p2) for step in steps if step.opcode == "OpenRead"}
+    begun = {opened.get(step.p1) for step in steps if step.opcode == "Rewind"}
+    return {*(match[1] for match in found if match), *(name for name in begun if name)}
 
 
 def nodes(plan: Node) -> Iterator[Node]:

@@ -54,6 +54,8 @@ def _place(d: Dialect) -> TextClause:
     A new run that comes first, though another has the turn, stays so, and is returned as ``new``.
     """
     mark = "min(CASE WHEN order_mark = 'over' THEN id END)"
+    # Else SQLite takes them to be a million, and reads the whole table to tell which of them it has.
+    few = f"LIMIT {2 * CHUNK}"
     is_settled = "queue.first IS NULL OR queue.first IN (0, queue.holder) OR next.id IS NOT NULL"
     return text(f"""
     WITH marked AS MATERIALIZED (
@@ -75,6 +77,7 @@ def _place(d: Dialect) -> TextClause:
         WHERE marked.order_mark = 'new' OR marked.id > queue.mark OR {is_settled}
         UNION ALL
         SELECT id, CAST(NULL AS text) FROM next WHERE id NOT IN (SELECT id FROM marked)
+        {few}
     )
     UPDATE job_runs SET order_mark = given.order_mark FROM given
     WHERE {d.any_of("job_runs.id", "SELECT id FROM given")} AND job_runs.id = given.id
