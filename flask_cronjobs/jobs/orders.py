@@ -54,7 +54,7 @@ def _place(d: Dialect) -> TextClause:
     A new run that comes first, though another has the turn, stays so, and is returned as ``new``.
     """
     mark = "min(CASE WHEN order_mark = 'over' THEN id END)"
-    # Else SQLite takes them to be a million, and reads the whole table to tell which of them it has.
+    # Else SQLite takes them to be many, and reads the whole table for a Bloom filter.
     few = f"LIMIT {2 * CHUNK}"
     is_settled = "queue.first IS NULL OR queue.first IN (0, queue.holder) OR next.id IS NOT NULL"
     return text(f"""

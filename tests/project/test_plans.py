@@ -111,7 +111,7 @@ def cost_of_a_claim(engine: Engine) -> int:
             statements = [(both, {**request, **success_arrays(outcomes)})]
         else:
             rows = [{"id": each.id, "token": TOKEN, "kind": "succeeded"} for each in outcomes]
-            recording = record(d, "job_runs.id", plain=True), {"outcomes": json.dumps(rows)}
+            recording = record(d, plain=True), {"outcomes": json.dumps(rows)}
             statements = [recording, (claiming.claim_statement(d), request)]
         with sent_by(engine) as sent:
             for statement, given in statements:
