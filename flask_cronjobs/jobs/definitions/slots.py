@@ -64,7 +64,7 @@ def insert_slots(
         for id_, some in slots.items()
         for slot in some
     ]
-    parameters = {"slots": _table(d, rows, _SLOT_COLUMNS)}
+    parameters = {"ids": d.many(slots), "slots": _table(d, rows, _SLOT_COLUMNS)}
     return [_recorded(d, row) for row in connection.execute(text(insert_of_slots(d)), parameters)]
 
 
@@ -167,7 +167,7 @@ def _move_watermarks(d: Dialect) -> str:
 
 
 def insert_of_slots(d: Dialect) -> str:
-    """Return the INSERT of ``slots`` as runs."""
+    """Return the INSERT of ``slots`` as runs, of the definitions in ``ids``."""
     # Not by EXISTS, for which PostgreSQL may choose to read all live runs instead.
     overlapping = (
         "(d.overlap = 'skip' AND (SELECT live.id FROM job_runs live"
@@ -196,6 +196,7 @@ def insert_of_slots(d: Dialect) -> str:
     }
     source = f"""
     FROM {d.table("slots", **_SLOT_COLUMNS)} AS s JOIN job_definitions d ON d.id = s.definition_id
+    WHERE {d.among("d.id")}
     ORDER BY s.at
     ON CONFLICT DO NOTHING
     RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
