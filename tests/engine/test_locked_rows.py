@@ -17,7 +17,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, select, update
 
 from flask_cronjobs import CronJobs, Retry, StateConflict, current_run
-from flask_cronjobs.db import errors
+from flask_cronjobs.db import errors, failpoints
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.worker import held_runs
 from flask_cronjobs.engine.worker.options import WorkOptions
@@ -273,3 +273,24 @@ class TestTick:
         assert done.exit_code == 1
         (line,) = done.stderr.splitlines()
         assert "The database cannot be used: canceling statement" in line
+
+
+def test_run_without_a_start_goes_back_once_its_row_is_free(
+    context: None, jobs: CronJobs, database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its attempt did not begin, and does not count."""
+    jobs.task(name="send", rate="1/day")(lambda: None)
+    first, second = (rows.run(rate_key="send") for _ in range(2))
+    opened: list[psycopg.Connection] = []
+
+    def reach(point: str) -> None:
+        is_claimed = point == "after-rate" and rows.get(second).status == "running"
+        if is_claimed and not opened:
+            opened.append(connect(database_url))
+            opened[0].execute(f"UPDATE job_runs SET priority = 0 WHERE id = {second}")
+            threading.Timer(0.5, opened[0].close).start()
+
+    monkeypatch.setattr(failpoints, "reach", reach)
+    jobs.tick(budget=1.5)
+    assert opened
+    assert [rows.get(each).status for each in (first, second)] == ["succeeded", "queued"]

@@ -253,7 +253,9 @@ class WorkerClaims:
         answer = record_and_claim(self._books, unwritten, request, repeat=False)
         too_early = self.starts.spend(answer.claims)
         if too_early:
-            record_and_claim(self._books, [released(claim) for claim in too_early], None)
+            back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
+            if back.locked:  # By an open transaction. As after a lost answer: look again.
+                raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
         # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
         # the keys: only a claim without either that finds nothing is final.
         self.exhausted = not (request is None or outcomes or answer.claims or self._after_key)
