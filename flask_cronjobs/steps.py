@@ -139,7 +139,9 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
         connection = writing_connection(session)
         found = steps.run_with(connection, wanted) if _may_name(wanted) else None
         if found is None:
-            raise NotFound(f"signal({name!r}): there is no run {wanted!r}.")
+            # A key may have a value in it that is to be hidden.
+            which = "with this key" if isinstance(wanted, str) else wanted
+            raise NotFound(f"signal({name!r}): there is no run {which}.")
         is_first = steps.signal(connection, found, name, kept)
         if is_first:
             wake(state, session)
