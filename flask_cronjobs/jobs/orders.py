@@ -12,12 +12,13 @@ from sqlalchemy import TextClause, text
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import HAS_TURN, ORDERED, RUNNING, STOPS, UNPLACED
-from .humanize import late, seconds_since, since
+from .humanize import since
 
 if TYPE_CHECKING:
     from .pauses import PauseView
     from .reader import Count, Page, Source
     from .runs.rows import RunRow
+    from .runs.wait_reasons import Wait
 
 #: How many runs one statement looks at.
 CHUNK = 500
@@ -195,6 +196,7 @@ class KeyOrder(NamedTuple):
     :ivar first: the run for which the others wait.
     :ivar waiting: how many those are.
     :ivar pauses: the pauses of the first one's task and queue.
+    :ivar waits: why the first has not begun.
     :ivar place: its place in the list, from which the next page goes on.
     """
 
@@ -202,6 +204,7 @@ class KeyOrder(NamedTuple):
     first: RunRow
     waiting: Count
     pauses: tuple[PauseView, ...] = ()
+    waits: tuple[Wait, ...] = ()
     place: str = ""
 
     @property
@@ -218,12 +221,8 @@ class KeyOrder(NamedTuple):
             return "the worker of the first was lost; the next tick takes the run back"
         if first.status == "running":
             return f"the first is running, begun {since(first.started_at, now)}"
-        if self.pauses:
-            return f"{self.pauses[0]}"
-        due = late(seconds_since(first.run_at, now))
-        if first.status == "failed":
-            return f"the first has failed; its next attempt: {due}"
-        return f"the first waits for a worker: {due}"
+        waits = next((wait.what for wait in self.waits), "for a worker")
+        return f"the first waits {waits}"
 
 
 #: How many keys are looked at for those that hold up most, and how many of their runs.
@@ -246,6 +245,7 @@ def list_key_orders(
     from .reader import CAP, Page, count_of, reading
     from .runs.rows import rows_of
     from .runs.search import keys_of
+    from .runs.wait_reasons import waits_of
 
     with reading(source) as reader:
         which = _heads(STOPS if stopped else ORDERED, reader.dialect)
@@ -256,10 +256,12 @@ def list_key_orders(
         later = [head for head in found if (1 - head.members, head.first) > last][: limit + 1]
         firsts = {row.id: row for row in rows_of(reader, [head.first for head in later])}
         shown, paused = keys_of(reader, firsts), list_pauses(reader)
+        waits = waits_of(reader, [*firsts.values()])
         keys = [
             KeyOrder(
                 *(shown[head.first].concurrency or "", first, count_of(head.members - 1)),
                 pauses=stopping(paused, first.task, first.queue),
+                waits=waits.get(first.id, ()),
                 place=f"{head.members - 1}:{head.first}",
             )
             for head in later

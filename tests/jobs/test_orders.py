@@ -206,6 +206,13 @@ def test_what_is_no_place_begins_with_the_first_key(held_up: State, after: str) 
     assert list_key_orders(held_up, after=after).rows[0].key == "going"
 
 
+def test_key_says_for_what_its_first_run_waits(state: State, rows: Rows) -> None:
+    sleeps = rows.run(age=-7200, concurrency_key="a", concurrency_limit=1, on_dead="skip")
+    rows.step(sleeps, "nap", "sleep", due_at=ago(-7200), finished_at=None)
+    (found,) = list_key_orders(state).rows
+    assert found.why(ago()) == "the first waits for the end of the sleep nap: in 2 h"
+
+
 def test_verdict_says_how_many_wait_behind_dead_runs(
     held_up: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
