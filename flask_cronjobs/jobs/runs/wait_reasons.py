@@ -121,13 +121,6 @@ def _of_keys(ids: Sequence[int]) -> Any:
     ).select_from(own.outerjoin(RATES, rate))
 
 
-def _next_start(row: Row[Any]) -> datetime | None:
-    """Return when the next start comes of the rate for which a run waits, by the row of its key."""
-    if row.tat is None:
-        return None
-    return Rate(timedelta(seconds=row.period), row.burst).opens(row.tat)
-
-
 def _reasons(waiting: _Waiting) -> tuple[Wait, ...]:
     found = [wait for reason in REASONS for wait in reason(waiting)]
     return tuple(found or [Wait("worker", _due(waiting), f"for a worker: {_due(waiting)}")])
@@ -171,9 +164,10 @@ def _unserved(waiting: _Waiting) -> Iterable[Wait]:
 
 
 def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
-    next_start = _next_start(waiting.key)
-    if next_start is None or waiting.row.run_at > waiting.now:
+    key = waiting.key
+    if key.tat is None or waiting.row.run_at > waiting.now:
         return
+    next_start = Rate(timedelta(seconds=key.period), key.burst).opens(key.tat)
     since_start = seconds_since(next_start, waiting.now)
     if since_start > -1:
         yield Wait("rate", "for its rate", "for its rate, a worker takes the next")

@@ -9,14 +9,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
-from flask_cronjobs import (
-    CronJobs,
-    NotFound,
-    Retry,
-    StateConflict,
-    Task,
-    current_run,
-)
+from flask_cronjobs import CronJobs, NotFound, Retry, StateConflict, Task, current_run
 from flask_cronjobs.jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from flask_cronjobs.jobs.batches.views import BatchView, find_batch
 from flask_cronjobs.jobs.runs.actions import DISCARD
@@ -110,23 +103,6 @@ def test_retry_and_cancel_of_an_outer_batch_are_of_what_is_inside_too(shop: Shop
     assert cancel_batch(shop.state, "outer").changed == 1
     shop.jobs.tick()
     assert (shop.view("outer").state, shop.view("outer").whole["dead"]) == ("finished", 0)
-
-
-def test_retry_of_a_batch_inside_opens_the_one_around_it_again(shop: Shop) -> None:
-    with shop.jobs.batch("outer", then=shop.then):
-        shop.fill(1, 1, "inner")
-    shop.db.session.commit()
-    shop.jobs.tick()
-    shop.jobs.tick()
-    assert (shop.view("outer").state, shop.counts("outer")[2]) == ("finished", 1)
-    thens = shop.thens()
-    shop.mended = True
-    assert retry_batch(shop.state, "inner").changed == 1
-    assert [shop.view(key).state for key in ("inner", "outer")] == ["running", "running"]
-    shop.jobs.tick()
-    assert [shop.view(key).state for key in ("inner", "outer")] == ["finished", "finished"]
-    assert (shop.counts("inner"), shop.counts("outer")[2]) == ((2, 2, 0, 0), 0)
-    assert shop.thens() == thens
 
 
 def test_counts_of_an_ended_batch_follow_a_discard(shop: Shop) -> None:

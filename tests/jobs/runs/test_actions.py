@@ -22,13 +22,7 @@ from flask_cronjobs import (
     run_cancelled,
 )
 from flask_cronjobs.errors import UnknownTask
-from flask_cronjobs.jobs.definitions.actions import (
-    QueuedRun,
-    Target,
-    pause,
-    queue_run,
-    resume,
-)
+from flask_cronjobs.jobs.definitions.actions import QueuedRun, Target, pause, queue_run, resume
 from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
 from flask_cronjobs.jobs.runs import actions as module
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
