@@ -146,35 +146,24 @@ def test_this_host_s_clock_is_compared(state: State, monkeypatch: pytest.MonkeyP
 #: What `make_faults` has made wrong: the ids, each with its level, and a part of what is said.
 FAULTS = {
     "host-clock": ("warning", "The clock of skewed was 1 min 30 s behind the database's"),
-    "overdue": ("error", "work has been waiting for 1 h"),
-    "stale-runs": ("warning", "The next tick takes back 1 running run."),
-    "dead": ("warning", "1 run ended dead in the last 24 h"),
     "orphaned-task": ("warning", "the task 'gone'. Waiting for code that does: 1 run"),
     "broken-definition": ("error", "The definition 'known' is broken and never due"),
     "orphaned-definition": ("warning", "The definition 'customer' is for the task 'gone'"),
     "undeclared-definition": ("info", "The definition 'former' came from code"),
-    "effects-in-doubt": ("warning", "1 effect is in doubt"),
-    "stopped-keys": ("warning", "strict order is stopped by 1 dead run: 0 runs wait behind"),
     "pruning": ("warning", "Pruning is 5 h behind"),
 }
 
 
 def make_faults(state: State, rows: Rows) -> None:
     declare(state, "known", "@daily")
-    declare(state, "send")
     rows.tick(host="good", clock_offset=0.2)
     rows.tick(age=120, host="mended", clock_offset=90.0)
     rows.tick(age=1, host="mended", clock_offset=0.01)
     rows.tick(host="skewed", clock_offset=-90.0)
-    rows.run(age=3600)
-    rows.run("running", locked_until=ago(60))
-    key: dict[str, Any] = {"concurrency_key": "account:7", "concurrency_limit": 1}
-    rows.run("dead", on_dead="stop", **key)
     rows.run(job_type="gone", age=3600)
     rows.definition("known", schedule="61 * * * *")
     rows.definition("customer", origin="database", job_type="gone")
     rows.definition("former", job_type="known")
-    rows.effect("e", state="in_doubt")
     rows.effect("old", state="done", done_at=ago(days=90, hours=5))
 
 

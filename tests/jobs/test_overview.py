@@ -10,7 +10,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
+from flask_cronjobs import CronJobs, DatabaseTrouble
 from flask_cronjobs.jobs.definitions.views import list_definitions, next_slots
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.once_effects import list_effects
@@ -229,12 +229,6 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
 def test_reports_that_share_a_reader_are_of_one_moment(state: State) -> None:
     with reading(state) as reader:
         assert read_verdict(reader).now == list_runs(reader).now
-
-
-def test_missing_tables_are_named_as_such(app: Flask, db: SQLAlchemy) -> None:
-    CronJobs(app)
-    with pytest.raises(TablesMissing, match="flask jobs admin init"):
-        read_overview(state_of(app))
 
 
 def test_a_shared_connection_is_read_unless_it_has_uncommitted_work(db: SQLAlchemy) -> None:

@@ -71,17 +71,6 @@ def count(sent: Sent, beginning: str) -> int:
     return sum(" ".join(each.split()).startswith(beginning) for each, _ in sent.statements)
 
 
-def test_what_is_not_finished_stays_however_old(kit: Kit) -> None:
-    old: dict[str, Any] = {"created_at": ago(days=999), "run_at": ago(days=999)}
-    kit.run(**old)
-    kit.run(status="failed", attempts=1, **old)
-    kit.run(**old, job_type="other")
-    kit.claim(limit=1)
-    before = ids(kit)
-    assert pruned(kit, Settings(retention=0, retention_dead=0)) == 0
-    assert ids(kit) == before
-
-
 @on_postgresql
 def test_run_that_is_retried_meanwhile_keeps_its_failures(kit: Kit) -> None:
     """On SQLite nobody can: pruning holds the write lock."""

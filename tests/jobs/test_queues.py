@@ -112,13 +112,6 @@ def test_a_queue_says_who_serves_it(
     assert queues(state)["mail"].service(now()) == service
 
 
-def test_a_paused_queue_says_by_whom(rows: Rows, state: State, jobs: CronJobs) -> None:
-    rows.tick(age=5)
-    with state.app.app_context():
-        jobs.pause(queue="mail")
-    assert queues(state)["mail"].service(now()).startswith("paused by Python ")
-
-
 def test_an_executor_serves_its_queue(rows: Rows, state: State) -> None:
     rows.tick(age=5)
     rows.run(age=5, queue="reports")

@@ -143,6 +143,10 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
     "ticks": (lambda rows: None, "ticks", "ticks have stopped"),
     "host": (_silent, "silent-host", "the host web-2 has been silent for 1 h 10 min"),
     "pause": (_paused, "paused", "the queue default is paused"),
+    "stale": (
+        lambda rows: rows.run("running", locked_until=ago(60)),
+        *("stale-runs", "a worker was lost"),
+    ),
     "dead": (lambda rows: rows.run("dead"), "dead", "1 run ended dead in the last 24 h"),
     "order": (
         _stopped,
