@@ -230,12 +230,13 @@ class Bookkeeping:
         return value
 
 
-def together(books: Bookkeeping, work: Callable[[Bookkeeping], T]) -> T:
+def together(books: Bookkeeping, work: Callable[[Bookkeeping], T], repeat: bool = True) -> T:
     """Call *work*, and commit all that it writes in one transaction.
 
     :param work: it may be called again from the start, and must do nothing but database work.
+    :param repeat: as of `Bookkeeping.call`.
     """
-    return books.transaction(lambda connection: work(_Together(books, connection)))
+    return books.transaction(lambda connection: work(_Together(books, connection)), repeat)
 
 
 class _Together(Bookkeeping):

@@ -49,11 +49,13 @@ def perform(
     act: Act,
     work: Callable[[Bookkeeping], T],
     changed: Callable[[T], bool] = bool,
+    repeat: bool = True,
 ) -> T:
     """Do *work*, and if it changed something, note *act* in the same transaction; then log it.
 
     :param work: gets a connection on which all that it writes is committed together.
     :param changed: whether what *work* has returned says that something was changed.
+    :param repeat: as of `Bookkeeping.call`.
     """
 
     def both(inner: Bookkeeping) -> T:
@@ -62,7 +64,7 @@ def perform(
             inner.transaction(lambda connection: note(connection, inner.dialect, act))
         return made
 
-    made = together(books, both)
+    made = together(books, both, repeat)
     if changed(made):
         log_action(act.what, act.target, act.actor)
     return made
