@@ -112,10 +112,8 @@ class ClockChange:
     def __str__(self) -> str:
         """Say what the clocks there show: at 03:00 it is 02:00 again."""
         after = self.at.astimezone(parse_zone(self.timezone)).replace(tzinfo=None)
-        before, way = (
-            after - timedelta(seconds=self.seconds),
-            "forward" if self.seconds > 0 else "back",
-        )
+        before = after - timedelta(seconds=self.seconds)
+        way = "forward" if self.seconds > 0 else "back"
         day = f"{before:%a} {before.day} {before:%b}"
         by = f"from {before:%H:%M} to {after:%H:%M}"
         return f"On {day} the clocks in {self.timezone} go {way}, {by}"

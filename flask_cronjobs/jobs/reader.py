@@ -192,18 +192,18 @@ def reading(source: Source) -> Generator[Reader, None, None]:
         raise explain(error, engine) from error
 
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
-def read_once(report: Callable[[Reader], Found]) -> Callable[[Source], Found]:
+def read_once(report: Callable[[Reader], T]) -> Callable[[Source], T]:
     """Let *report* read once for each `Reader`, however many parts of a page ask for it."""
 
     @wraps(report)
-    def known(source: Source) -> Found:
+    def known(source: Source) -> T:
         with reading(source) as reader:
             if report not in reader.known:
                 reader.known[report] = report(reader)
-            return cast("Found", reader.known[report])
+            return cast("T", reader.known[report])
 
     return known
 
@@ -272,20 +272,14 @@ def capped(statement: Query) -> ScalarSelect[int]:
     return select(func.count()).select_from(some).scalar_subquery()
 
 
-Record = TypeVar("Record")
-
-
-def record(kind: type[Record], row: Any, /, **others: Any) -> Record:
+def record(kind: type[T], row: Any, /, **others: Any) -> T:
     """Return the dataclass *kind* with *others*, and the columns of *row* for its other fields."""
     names = (field.name for field in fields(cast("Any", kind)) if field.name not in others)
     return kind(**{name: getattr(row, name) for name in names}, **others)
 
 
-Shown = TypeVar("Shown")
-
-
 @dataclass(frozen=True, slots=True)
-class Page(Generic[Shown]):
+class Page(Generic[T]):
     """The rows of a page.
 
     :ivar next: what the next page begins after: the id or key of the last row; None if it is the
@@ -294,7 +288,7 @@ class Page(Generic[Shown]):
     :ivar total: how many there are, of a list that has one page.
     """
 
-    rows: Sequence[Shown]
+    rows: Sequence[T]
     next: Any
     now: datetime
     total: Count | None = None

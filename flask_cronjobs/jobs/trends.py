@@ -139,7 +139,8 @@ def read_trends(source: Source) -> tuple[Trend, ...]:
 
 
 def _hours(reader: Reader, *which: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    columns = (HOURS.c[name] for name in ("hour", "job_type", "ended", "dead"))
+    numbers = "ended", "dead", "took_seconds", "waited_seconds"
+    columns = (HOURS.c[name] for name in ("hour", "job_type", *numbers))
     buckets = (readable(reader, HOURS.c[name]) for name in ("took", "waited"))
     return reader.rows(select(*columns, *buckets).where(*which))
 
@@ -243,9 +244,5 @@ def read_last_hour(source: Source) -> Sequence[Row[Any]]:
     """Return the last hour that is written, by task: of the 500 of which most runs ended."""
     with reading(source) as reader:
         last = select(func.max(HOURS.c.hour)).scalar_subquery()
-        busiest = select(
-            *(HOURS.c[name] for name in ("job_type", "took_seconds", "waited_seconds")),
-            *(readable(reader, HOURS.c[name]) for name in ("took", "waited")),
-        ).where(HOURS.c.hour == last, HOURS.c.job_type != "")
-        order = HOURS.c.ended.desc(), HOURS.c.job_type
-        return reader.rows(busiest.order_by(*order).limit(_BUSIEST_HOUR))
+        rows = _hours(reader, HOURS.c.hour == last, HOURS.c.job_type != "")
+    return sorted(rows, key=lambda row: (-row.ended, row.job_type))[:_BUSIEST_HOUR]

@@ -11,8 +11,6 @@ from flask_cronjobs.jobs.backlog import Waiting, waiting_groups
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.reader import reading
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs, sorting_of
 from flask_cronjobs.jobs.state import State
 from tests.rows import Rows
 
@@ -100,29 +98,3 @@ def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(
     assert figures.overdue.value == 1
     ((orphan,), _) = list_orphans(state)
     assert (orphan.task, orphan.count.value) == ("other", 1)
-
-
-@pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("overdue", [False, True])
-def test_waiting_runs_are_listed_as_due_whatever_their_priority(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, many: bool, overdue: bool
-) -> None:
-    if many:
-        monkeypatch.setattr(backlog, "MOST_PRIORITIES", 1)
-    made: dict[int, int] = {}
-    for number in range(12):
-        key, limit = (f"k{number}", 1) if number % 3 else (None, None)
-        age = 20 + (number * 7) % 12
-        made[age] = rows.run(
-            priority=number % 4, age=age * HOUR, concurrency_key=key, concurrency_limit=limit
-        )
-    which = RunFilter(overdue=True) if overdue else RunFilter(status="queued")
-    order = sorting_of(which.status, which.overdue)
-    seen: list[int] = []
-    page = list_runs(state, which, limit=5, order=order)
-    while True:
-        seen += [row.id for row in page.rows]
-        if page.next is None:
-            break
-        page = list_runs(state, which, page.next, 5, order)
-    assert seen == [made[age] for age in sorted(made, reverse=True)]

@@ -64,10 +64,11 @@ def ids_of(pages: Iterable[RunPage]) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_each_run_is_listed_once_in_the_order_of_its_status(
-    state: State, rows: Rows, seed: int
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whatever the page's length, and however many runs have one time."""
-    chosen, moments = random.Random(seed), [ago(seconds) for seconds in (-30, 10, 50, 90)]
+    """Whatever the page's length, and however many runs have one time, or priorities there are."""
+    monkeypatch.setattr("flask_cronjobs.jobs.backlog.MOST_PRIORITIES", seed + 1)
+    chosen, moments = random.Random(seed), [ago(seconds) for seconds in (-30, 10, 700, 900)]
     for status in chosen.choices(STATUSES, k=30):
         moment = chosen.choice(moments)
         key = None if status == "running" else chosen.choice([None, "k"])
@@ -81,11 +82,11 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
             concurrency_key=key,
             concurrency_limit=key and 1,
         )
-    listed: tuple[Status | None, ...] = (None, *STATUSES)
-    for wanted in listed:
-        which, order = RunFilter(status=wanted), sorting_of(wanted, False)
+    statuses: tuple[Status | None, ...] = (None, *STATUSES)
+    for which in (RunFilter(overdue=True), *(RunFilter(status=each) for each in statuses)):
+        order = sorting_of(which.status, which.overdue)
         found = [rows.get(run_id) for run_id in matching(state, which).ids]
-        assert {run.status for run in found} <= ({wanted} if wanted else {*STATUSES})
+        assert {run.status for run in found} <= ({which.status} if which.status else {*STATUSES})
         expected = sorted(found, key=lambda run: run.id, reverse=order.descending)
         expected.sort(key=attrgetter(order.column), reverse=order.descending)
         for limit in (2, 7, 50):
