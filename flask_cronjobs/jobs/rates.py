@@ -26,7 +26,7 @@ from ..db.dialect import Dialect
 from ..models.conditions import RATE_READY, RATE_WAITS
 from ..registry.options import Rate
 from ..types import Claim, stored_time, time_or_none
-from .runs.candidates import claimable, free_share, of_queues, unpaused
+from .runs.candidates import CLAIMABLE, claimable, free_share, of_queues, unpaused
 from .runs.claim import ClaimRequest
 
 #: How many groups one statement reads: the runs of a key that have one task, queue and priority.
@@ -193,8 +193,7 @@ def _number_ready(d: Dialect) -> str:
     """Return SQL for how many runs of ``keys.rate_key`` may be claimed already."""
     return f"""
         SELECT count(*) FROM (
-            SELECT job_type, queue, run_at, attempts, max_attempts,
-                concurrency_key, concurrency_limit
+            SELECT {CLAIMABLE}, concurrency_key, concurrency_limit
             FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key LIMIT {_READY}
         ) AS r WHERE {claimable(d)} AND {_has_share("r")}
     """

@@ -251,6 +251,10 @@ def _groups(d: Dialect, name: str, rows: str) -> str:
     """
 
 
+#: The columns that `claimable` names.
+CLAIMABLE = "job_type, queue, run_at, attempts, max_attempts"
+
+
 def claimable(d: Dialect) -> str:
     """Return the conditions of every claim beside those of its partial index."""
     return (
