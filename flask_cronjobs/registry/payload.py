@@ -7,6 +7,7 @@ import json
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from typing import Any, cast
@@ -239,17 +240,13 @@ def _too_large(payload: Mapping[str, JSON], size: str, limit: int) -> PayloadErr
 
 def _largest(payload: Mapping[str, JSON], limit: int) -> str:
     """Return the key with the most bytes, or the first one over *limit*."""
-    largest, most = "", -1
+    sizes: dict[str, int] = {}
     for key, value in payload.items():
-        try:
-            size = limit - _room_left({key: value}, limit)
-        except _Fault:  # It lies behind the place where the check ended.
-            continue
-        if size > most:
-            largest, most = key, size
-        if size > limit:
+        with suppress(_Fault):  # It lies behind the place where the check ended.
+            sizes[key] = limit - _room_left({key: value}, limit)
+        if sizes.get(key, 0) > limit:
             break
-    return largest
+    return max(sizes, key=sizes.__getitem__, default="")
 
 
 def _written(path: Sequence[object]) -> str:

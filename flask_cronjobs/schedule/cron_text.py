@@ -250,9 +250,11 @@ def _term(field: _Field, term: str) -> range:
         first = last = _number(field, term, base)
     step = _step(field, term, tail) if slash else 1
     if first > last:
-        _refuse_backward(field, term, first, last)
+        two = f"Write two ranges, as in '{_span(first, field.top)},{_span(field.low, last)}'."
+        _refuse_term(field, term, "a range that runs backward", two)
     if slash and base.isalnum():
-        _refuse_lone_step(field, term, first, step)
+        instead = f"{first}-{field.top}/{step}" if first + step <= field.top else f"{first}"
+        _refuse_term(field, term, "a step on a single number", f"Write '{instead}'.")
     return range(first, last + 1, step)
 
 
@@ -286,16 +288,6 @@ def _hint(field: _Field, term: str, word: str) -> str:
     return (
         f"Write '*', numbers from {field.low} to {field.high}{names}, ranges (1-5) or steps (*/2)."
     )
-
-
-def _refuse_backward(field: _Field, term: str, first: int, last: int) -> NoReturn:
-    halves = f"{_span(first, field.top)},{_span(field.low, last)}"
-    _refuse_term(field, term, "a range that runs backward", f"Write two ranges, as in '{halves}'.")
-
-
-def _refuse_lone_step(field: _Field, term: str, first: int, step: int) -> NoReturn:
-    instead = f"{first}-{field.top}/{step}" if first + step <= field.top else f"{first}"
-    _refuse_term(field, term, "a step on a single number", f"Write '{instead}'.")
 
 
 def _span(first: int, last: int) -> str:

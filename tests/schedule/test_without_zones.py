@@ -34,11 +34,6 @@ def no_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     zoneinfo.ZoneInfo.clear_cache()
 
 
-def test_there_is_none() -> None:
-    with pytest.raises(zoneinfo.ZoneInfoNotFoundError):
-        zoneinfo.ZoneInfo("UTC")
-
-
 def test_utc_may_be_named_and_others_are_refused_with_what_to_install() -> None:
     assert Schedule("@daily", "UTC").next_after(NOON) == NOON + timedelta(hours=12)
     with pytest.raises(ScheduleError, match="pip install tzdata"):

@@ -240,7 +240,9 @@ class Needs:
 def needs(reader: Reader) -> Needs:
     """Return which definitions need a person."""
     missed = missed_slots(reader)
-    both = union_all(select(_with_dead_runs().subquery()), select(_in_doubt(reader).subquery()))
+    newest = latest_dead()
+    with_dead_runs = _having("dead", newest.c.definition_id).select_from(newest)
+    both = union_all(*(select(each.subquery()) for each in (with_dead_runs, _in_doubt(reader))))
     found: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
     found["missed"].update(() if missed is None else missed.definition_ids[:_MOST])
     for row in reader.rows(both):
@@ -254,11 +256,6 @@ def latest_dead(number: int = DEAD_LOOKED_AT) -> Query:
     names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at"
     dead = select(*(RUNS.c[name] for name in names)).where(text(DEAD))
     return dead.order_by(RUNS.c.finished_at.desc()).limit(number).subquery()
-
-
-def _with_dead_runs() -> Query:
-    newest = latest_dead()
-    return _having("dead", newest.c.definition_id).select_from(newest)
 
 
 def _in_doubt(reader: Reader) -> Query:
