@@ -108,13 +108,13 @@ def init(force: bool) -> Answer:
             f"would find nothing to do. {migrate}. (--force creates them.)"
         )
     wal = set_wal(engine)
-    old = [] if are_tables_missing(engine) else set_storage(engine)
+    vacuum = not are_tables_missing(engine) and set_storage(engine)
     created = create_tables(engine)
     text = [f"Created {', '.join(created)}." if created else "All tables exist."]
     if wal:
         text.append("Set SQLite's journal mode to WAL.")
-    if old:
-        text.append(f"Set when to vacuum {', '.join(old)}.")
+    if vacuum:
+        text.append("Set when to vacuum job_runs.")
     return Answer({"created": created}, "\n".join(text))
 
 

@@ -6,15 +6,15 @@ from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..models import JobRun
-from ..models.columns import STORAGE, storage_statement
+from ..models.columns import VACUUM_OFTEN, storage_statement
 from .connection import Bookkeeping, leave_transaction
 from .dialect import dialect_of
 from .engines import refuse_shared_memory
 from .errors import explain
 
 _STORAGE = """
-SELECT relname, reloptions FROM pg_class
-WHERE relname = ANY(:names) AND relkind = 'r' AND pg_table_is_visible(oid)
+SELECT reloptions FROM pg_class
+WHERE relname = 'job_runs' AND relkind = 'r' AND pg_table_is_visible(oid)
     AND pg_has_role(relowner, 'USAGE')
 """
 
@@ -40,41 +40,34 @@ def create_tables(engine: Engine) -> list[str]:
     return [table.name for table in JobRun.metadata.sorted_tables if table.name not in before]
 
 
-def set_storage(engine: Engine) -> list[str]:
-    """Set the storage parameters that the job tables lack on PostgreSQL; keep those that are set.
+def set_storage(engine: Engine) -> bool:
+    """Set the storage parameters that ``job_runs`` lacks on PostgreSQL; keep those that are set.
 
     A new table has them. One that an earlier version or its migration created has not. Reads and
     writes go on meanwhile.
 
-    :returns: the names of the tables changed.
+    :returns: whether some were set.
     :raises DatabaseTrouble: they could not be set.
     """
     if dialect_of(engine).one_writer:
-        return []
+        return False
     try:
         with engine.begin() as connection:
-            missing = missing_storage(connection)
-            for table, parameters in missing.items():
-                connection.exec_driver_sql(storage_statement(table, parameters))
+            if missing := missing_storage(connection):
+                connection.exec_driver_sql(storage_statement(missing))
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
-    return list(missing)
+    return bool(missing)
 
 
-def missing_storage(connection: Connection) -> dict[str, dict[str, object]]:
-    """Return the storage parameters that the job tables lack, of those tables that we may change.
+def missing_storage(connection: Connection) -> dict[str, object]:
+    """Return the storage parameters that ``job_runs`` lacks; none if we may not change it.
 
     For PostgreSQL only.
     """
-    rows = connection.execute(text(_STORAGE), {"names": list(STORAGE)})
-    found: dict[str, list[str]] = {row.relname: row.reloptions or list[str]() for row in rows}
-    missing: dict[str, dict[str, object]] = {}
-    for name, options in found.items():
-        present = {option.partition("=")[0] for option in options}
-        lacking = {key: value for key, value in STORAGE[name].items() if key not in present}
-        if lacking:
-            missing[name] = lacking
-    return missing
+    found: list[list[str] | None] = list(connection.scalars(text(_STORAGE)))
+    present = {option.partition("=")[0] for options in found for option in options or ()}
+    return {key: value for key, value in VACUUM_OFTEN.items() if found and key not in present}
 
 
 def are_tables_missing(engine: Engine) -> bool:

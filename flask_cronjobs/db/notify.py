@@ -51,23 +51,20 @@ def wake_all(books: Bookkeeping) -> None:
         books.rows(text(f"SELECT pg_notify('{CHANNEL}', '')"))
 
 
-class Notifications:
-    """A connection that listens. Not thread-safe.
-
-    :param engine: the app's engine.
-    """
+class Notifications(Bookkeeping):
+    """A connection that listens, and tries nothing again."""
 
     def __init__(self, engine: Engine) -> None:
-        self._books = Bookkeeping(engine, patience=0)
+        super().__init__(engine, patience=0)
 
     def listen(self) -> bool:
         """Start listening; return False if no notification can arrive.
 
         On SQLite there are none, and a pooler such as PgBouncer does not pass them on.
         """
-        if not self._books.dialect.notifies or self._books.call(is_pooled):
+        if not self.dialect.notifies or self.call(is_pooled):
             return False
-        self._books.rows(text(f"LISTEN {CHANNEL}"))
+        self.rows(text(f"LISTEN {CHANNEL}"))
         return True
 
     def wait(self, seconds: float) -> bool:
@@ -80,18 +77,14 @@ class Notifications:
             driver: Any = connection.connection.dbapi_connection
             return any(True for _ in driver.notifies(timeout=seconds, stop_after=1))
 
-        return self._books.call(heard)
+        return self.call(heard)
 
     def check(self) -> None:
         """Check that the server answers: a dead connection looks like one without notifications.
 
         :raises DatabaseTrouble: it does not answer.
         """
-        self._books.rows(text("SELECT 1"), repeat=False)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._books.close()
+        self.rows(text("SELECT 1"))
 
 
 def is_pooled(connection: Connection) -> bool:

@@ -123,8 +123,8 @@ def _postgresql(reader: Reader) -> Iterator[Finding]:
         yield Finding("read-only", "error", what, WRITABLE)
     if unfit := unfit_encoding(reader.connection.connection.driver_connection):
         yield Finding("encoding", "error", unfit, USE_UTF8)
-    for table in missing_storage(reader.connection):
-        what = f"{table} is vacuumed too seldom: claims become slow as it grows"
+    if missing_storage(reader.connection):
+        what = "job_runs is vacuumed too seldom: claims become slow as it grows"
         yield Finding("vacuum", "warning", what, "Run: flask jobs admin init")
     yield from _pooler(reader.connection)
 

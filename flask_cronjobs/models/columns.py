@@ -114,6 +114,7 @@ def check(name: str, condition: str) -> CheckConstraint:
     return CheckConstraint(condition, name=name)
 
 
+#: The storage parameters of ``job_runs``, the one table that has some.
 #: Each run leaves two dead entries in the indexes of what waits, and each claim passes over all
 #: those that no vacuum has removed. So vacuum after 10,000 dead rows and one in a hundred, not
 #: after one in five; and clean the indexes each time, which a vacuum omits where few pages of the
@@ -123,28 +124,26 @@ VACUUM_OFTEN: dict[str, object] = {
     "autovacuum_vacuum_threshold": 10_000,
     "vacuum_index_cleanup": "on",
 }
-#: The parameters of each table that has some.
-STORAGE: dict[str, dict[str, object]] = {"job_runs": VACUUM_OFTEN}
 
 _IS_OPTION = tuple(int(part) for part in __version__.split(".")[:2]) >= (2, 1)
 
 
-def storage_options(name: str) -> dict[str, object]:
-    """Return the options of the table *name* that set its storage parameters.
+def storage_options() -> dict[str, object]:
+    """Return the options of ``job_runs`` that set its storage parameters.
 
     SQLAlchemy 2.0 has no such option: there, `set_when_created` sets them.
     """
-    return {"postgresql_with": STORAGE[name]} if _IS_OPTION else {}
+    return {"postgresql_with": VACUUM_OFTEN} if _IS_OPTION else {}
 
 
-def storage_statement(name: str, parameters: dict[str, object]) -> str:
-    """Return the statement that sets *parameters* of the table *name*."""
+def storage_statement(parameters: dict[str, object]) -> str:
+    """Return the statement that sets storage *parameters* of ``job_runs``."""
     values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
-    return f"ALTER TABLE {name} SET ({values})"
+    return f"ALTER TABLE job_runs SET ({values})"
 
 
 def set_when_created(table: Table) -> None:
-    """Set the parameters of *table* after it was created, if no option does."""
-    if table.name in STORAGE and not _IS_OPTION:
-        statement = DDL(storage_statement(table.name, STORAGE[table.name]))  # type: ignore[no-untyped-call]
+    """Set the parameters of *table*, if it has some, after it was created, if no option does."""
+    if table.name == "job_runs" and not _IS_OPTION:
+        statement = DDL(storage_statement(VACUUM_OFTEN))  # type: ignore[no-untyped-call]
         event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))

@@ -145,7 +145,7 @@ class JobRun(Base):
             "(on_dead IS NULL OR concurrency_key IS NOT NULL) AND (order_mark IS NULL"
             " OR (on_dead IS NOT NULL AND (order_mark = 'over') = (finished_at IS NOT NULL)))",
         ),
-        storage_options("job_runs"),
+        storage_options(),
     )
 
     definition_id: Mapped[int | None] = mapped_column(BigId)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping
@@ -13,29 +14,29 @@ from sqlalchemy import select, text
 
 from ..db.dialect import clock_shift, dialect_of, moved_by
 from ..db.transactions import refuse_own_lock
-from ..errors import SetupError, TablesMissing
+from ..errors import NotFound, SetupError, StateConflict, TablesMissing
 from ..extension import CronJobs
+from ..jobs.definitions import rows as definitions
+from ..jobs.definitions.rows import DefinitionRow
+from ..jobs.definitions.scheduler import announce_slot, sync_definitions
+from ..jobs.definitions.slots import record_slots
+from ..jobs.runs.changes import prepare_run
 from ..jobs.runs.current import in_run
+from ..jobs.runs.enqueue import enqueue_one
 from ..jobs.runs.uncommitted import uncommitted
 from ..jobs.state import State, state_of
 from ..log import worker_name
 from ..models import JobRun
 from ..models.conditions import RUNNABLE
 from ..registry import name_of
+from ..registry.options import MOMENT, EnqueueOptions
 from ..registry.payload import check_keys
+from ..schedule import Schedule
+from ..schedule.catchup import Slot, SlotPlan
 from ..task import Task
-from ..types import TickReport, stored_time
-from .inline import (
-    aware,
-    enqueue_alone,
-    find_definition,
-    inline_worker,
-    loaded,
-    perform_alone,
-    record_slot,
-    refuse_taken,
-    slot_of,
-)
+from ..text import did_you_mean
+from ..types import RecordedSlot, TickReport, stored_time
+from .inline import inline_worker
 
 #: How much later than asked for the clock is set, in seconds: SQLite's counts milliseconds.
 _SURELY = 0.002
@@ -135,19 +136,19 @@ def run(
         )
     values: dict[str, object] = {"attempts": attempt - 1}
     if scheduled_for is not None:
-        values["scheduled_for"] = aware(scheduled_for)
+        values["scheduled_for"] = _aware(scheduled_for)
     if payload is not None:
         check_keys(payload)
     given: Mapping[str, object] = {**(payload or {}), **arguments}
     with _fresh_session(state):
         if definition is not None:
-            found = find_definition(state, name_of(definition))
-            refuse_taken(state, found, values.get("scheduled_for"))
+            found = _find_definition(state, name_of(definition))
+            _refuse_taken(state, found, values.get("scheduled_for"))
             values["definition_id"] = found.id
             given = given or found.spec.payload
-        run_id = enqueue_alone(state, _name_of(state, task), given, attempt)
-        perform_alone(state, run_id, values, raise_errors)
-    return loaded(state, run_id)
+        run_id = _enqueue_alone(state, _name_of(state, task), given, attempt)
+        _perform_alone(state, run_id, values, raise_errors)
+    return _loaded(state, run_id)
 
 
 def fire(
@@ -167,13 +168,13 @@ def fire(
     """
     state = _ready()
     with _fresh_session(state):
-        found = find_definition(state, name_of(definition))
-        moment = slot_of(found, at)
+        found = _find_definition(state, name_of(definition))
+        moment = _slot_of(found, at)
         with travel(moment):
-            slot = record_slot(state, found, moment)
+            slot = _record_slot(state, found, moment)
             if not slot.skipped:
-                perform_alone(state, slot.run_id, {}, raise_errors)
-    return loaded(state, slot.run_id)
+                _perform_alone(state, slot.run_id, {}, raise_errors)
+    return _loaded(state, slot.run_id)
 
 
 @contextmanager
@@ -192,7 +193,7 @@ def travel(to: datetime | timedelta) -> Generator[None]:
     else:
         state = state_of()
         now = state.db.session().scalar(text(f"SELECT {dialect_of(state.engine).now}"))
-        distance = (aware(to) - stored_time(now)).total_seconds() + _SURELY
+        distance = (_aware(to) - stored_time(now)).total_seconds() + _SURELY
     with moved_by(clock_shift() + distance):
         yield
 
@@ -266,3 +267,111 @@ def _refuse(tasks: list[str], why: str) -> None:
 
 def _name_of(state: State, task: Task[..., Any] | str) -> str:
     return state.registry.get(name_of(task)).name
+
+
+def _enqueue_alone(state: State, name: str, payload: Mapping[str, object], attempt: int) -> int:
+    """Commit a run in a session of its own, and return its id."""
+    with state.app.app_context():
+        handler = state.registry.get(name)
+        most = handler.retry_policy(state.settings.max_attempts).max_attempts
+        if not 1 <= attempt <= most:
+            raise ValueError(f"attempt is {attempt}, but a run of {name!r} has {most} at most.")
+        # Of its own, so that no run of the same `unique` key stands for it.
+        key = None if handler.options.unique is None else f"testing-{secrets.token_hex(8)}"
+        options = EnqueueOptions(commit=True, idempotency_key=key)
+        return enqueue_one(state, handler, handler.payload_from(payload), options).id
+
+
+def _perform_alone(
+    state: State, run_id: int, values: Mapping[str, object], raise_errors: bool
+) -> None:
+    """Perform the run *run_id*, and no other: it has a queue of its own until it is claimed."""
+    own = f"testing-{secrets.token_hex(8)}"
+    with state.bookkeeping() as books:
+        queue = _loaded(state, run_id).queue
+        prepare_run(books, run_id, queue=own, **values)
+        with inline_worker(state, (own,), raise_errors) as worker:
+            claim = worker.claim()
+            prepare_run(books, run_id, queue=queue)
+            if claim is None:
+                raise StateConflict(
+                    f"Run {run_id} cannot be claimed: as many runs of its concurrency key as may "
+                    "are running already, or it is paused."
+                )
+            worker.perform(claim)
+
+
+def _loaded(state: State, run_id: int) -> JobRun:
+    """Return a run as it is now, in ``db.session``."""
+    return state.db.session().get_one(JobRun, run_id, populate_existing=True)
+
+
+def _find_definition(state: State, name: str) -> DefinitionRow:
+    """Return a definition; if only the code has it, insert those of the code, as a tick does."""
+    with state.bookkeeping() as books:
+        found = definitions.find(books, name)
+        if found is None and name in state.registry.declarations:
+            sync_definitions(state, books, ())
+            found = definitions.find(books, name)
+    if found is None:
+        hint = did_you_mean(name, state.registry.declarations)
+        raise NotFound(f"There is no definition {name!r}.{hint}")
+    return found
+
+
+def _slot_of(found: DefinitionRow, at: datetime | None) -> datetime:
+    """Return *at*, or the next slot of a definition.
+
+    :raises ValueError: its schedule does not name it.
+    """
+    schedule = Schedule(found.spec.schedule, found.spec.timezone)
+    moment = schedule.next_after(found.now) if at is None else _aware(at)
+    if moment is None or not schedule.is_slot(moment):
+        following = schedule.next_after(moment or found.now)
+        raise ValueError(
+            f"The schedule {found.spec.schedule!r} ({found.spec.timezone}) of {found.spec.name!r} "
+            f"does not name {moment}. Next after that: {following}."
+        )
+    return moment
+
+
+def _record_slot(state: State, found: DefinitionRow, moment: datetime) -> RecordedSlot:
+    """Insert the row of a definition's slot, and leave its watermark.
+
+    :raises StateConflict: there is one already, or the definition is paused.
+    """
+    name, watermark = found.spec.name, found.next_run_at
+    if watermark is None or found.paused:
+        raise StateConflict(f"The definition {name!r} is paused, or has no slot to come.")
+    # The watermark stays: the slots until then are owed as before.
+    plan = SlotPlan(watermark, watermark, (Slot(moment),))
+    with state.bookkeeping() as books:
+        slots = record_slots(books, {found.id: plan})
+    if not slots:
+        raise StateConflict(f"The slot of {name!r} at {moment} has a run already.")
+    announce_slot(state, slots[0])
+    return slots[0]
+
+
+def _refuse_taken(state: State, found: DefinitionRow, moment: object) -> None:
+    """Refuse a run of a definition for a time for which it has one.
+
+    :raises StateConflict: it has.
+    """
+    taken = state.db.session().scalar(
+        select(JobRun.id).filter_by(definition_id=found.id, scheduled_for=moment)
+    )
+    if taken is not None:
+        raise StateConflict(
+            f"The slot of {found.spec.name!r} at {moment} has a run already: {taken}. Leave "
+            "scheduled_for out, or give another time."
+        )
+
+
+def _aware(moment: datetime) -> datetime:
+    """Return *moment*, a time.
+
+    :raises ValueError: it is naive, or no time.
+    """
+    MOMENT.check("The time", moment, ValueError)
+    return moment

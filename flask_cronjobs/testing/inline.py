@@ -1,20 +1,18 @@
-"""A worker without a keeper, in the thread of a test; and one run alone, which it performs."""
+"""A worker without a keeper, in the thread of a test."""
 
 from __future__ import annotations
 
-import secrets
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import datetime
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, cast
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from ..db.shared_connection import SharedBookkeeping
 from ..engine.worker.claims import WorkerClaims
@@ -24,25 +22,15 @@ from ..engine.worker.interrupts import HandlerInterrupter
 from ..engine.worker.options import WorkOptions
 from ..engine.worker.runner import Runner
 from ..engine.worker.watchdog import Watchdog
-from ..errors import NotFound, RetryLater, SetupError, StateConflict
+from ..errors import RetryLater, SetupError
 from ..jobs.batches.ending import end_batches
-from ..jobs.definitions import rows as definitions
-from ..jobs.definitions.rows import DefinitionRow
-from ..jobs.definitions.scheduler import announce_slot, sync_definitions
-from ..jobs.definitions.slots import record_slots
-from ..jobs.runs.changes import prepare_run
 from ..jobs.runs.current import CurrentRun
-from ..jobs.runs.enqueue import enqueue_one
 from ..jobs.runs.leases import progress as write_progress
 from ..jobs.state import State
 from ..log import worker_name
-from ..models import JobRun
-from ..registry.options import MOMENT, UNLIMITED, EnqueueOptions
-from ..schedule import Schedule
-from ..schedule.catchup import Slot, SlotPlan
+from ..registry.options import UNLIMITED
 from ..signals import announce
-from ..text import did_you_mean
-from ..types import Claim, Outcome, RecordedSlot
+from ..types import Claim, Outcome
 
 #: How many attempts one test may perform in a call: more look like a handler that enqueues itself.
 MOST = 10_000
@@ -173,114 +161,3 @@ def _timer_kept() -> Generator[None]:
         if left:
             left = max(left - (time.monotonic() - started), 0.001)
             signal.setitimer(signal.ITIMER_REAL, left, interval)
-
-
-def enqueue_alone(state: State, name: str, payload: Mapping[str, object], attempt: int) -> int:
-    """Commit a run in a session of its own, and return its id."""
-    with state.app.app_context():
-        handler = state.registry.get(name)
-        most = handler.retry_policy(state.settings.max_attempts).max_attempts
-        if not 1 <= attempt <= most:
-            raise ValueError(f"attempt is {attempt}, but a run of {name!r} has {most} at most.")
-        # Of its own, so that no run of the same `unique` key stands for it.
-        key = None if handler.options.unique is None else f"testing-{secrets.token_hex(8)}"
-        options = EnqueueOptions(commit=True, idempotency_key=key)
-        return enqueue_one(state, handler, handler.payload_from(payload), options).id
-
-
-def perform_alone(
-    state: State, run_id: int, values: Mapping[str, object], raise_errors: bool
-) -> None:
-    """Perform the run *run_id*, and no other: it has a queue of its own until it is claimed."""
-    own = f"testing-{secrets.token_hex(8)}"
-    with state.bookkeeping() as books:
-        queue = loaded(state, run_id).queue
-        prepare_run(books, run_id, queue=own, **values)
-        with inline_worker(state, (own,), raise_errors) as worker:
-            claim = worker.claim()
-            prepare_run(books, run_id, queue=queue)
-            if claim is None:
-                raise StateConflict(
-                    f"Run {run_id} cannot be claimed: as many runs of its concurrency key as may "
-                    "are running already, or it is paused."
-                )
-            worker.perform(claim)
-
-
-def loaded(state: State, run_id: int) -> JobRun:
-    """Return a run as it is now, in ``db.session``."""
-    found = state.db.session().get(JobRun, run_id, populate_existing=True)
-    if found is None:
-        raise NotFound(f"Run {run_id} was deleted.")
-    return found
-
-
-def find_definition(state: State, name: str) -> DefinitionRow:
-    """Return a definition; if only the code has it, insert those of the code, as a tick does."""
-    with state.bookkeeping() as books:
-        found = definitions.find(books, name)
-        if found is None and name in state.registry.declarations:
-            sync_definitions(state, books, ())
-            found = definitions.find(books, name)
-    if found is None:
-        hint = did_you_mean(name, state.registry.declarations)
-        raise NotFound(f"There is no definition {name!r}.{hint}")
-    return found
-
-
-def slot_of(found: DefinitionRow, at: datetime | None) -> datetime:
-    """Return *at*, or the next slot of a definition.
-
-    :raises ValueError: its schedule does not name it.
-    """
-    schedule = Schedule(found.spec.schedule, found.spec.timezone)
-    moment = schedule.next_after(found.now) if at is None else aware(at)
-    if moment is None or not schedule.is_slot(moment):
-        following = schedule.next_after(moment or found.now)
-        raise ValueError(
-            f"The schedule {found.spec.schedule!r} ({found.spec.timezone}) of {found.spec.name!r} "
-            f"does not name {moment}. Next after that: {following}."
-        )
-    return moment
-
-
-def record_slot(state: State, found: DefinitionRow, moment: datetime) -> RecordedSlot:
-    """Insert the row of a definition's slot, and leave its watermark.
-
-    :raises StateConflict: there is one already, or the definition is paused.
-    """
-    name, watermark = found.spec.name, found.next_run_at
-    if watermark is None or found.paused:
-        raise StateConflict(f"The definition {name!r} is paused, or has no slot to come.")
-    # The watermark stays: the slots until then are owed as before.
-    plan = SlotPlan(watermark, watermark, (Slot(moment),))
-    with state.bookkeeping() as books:
-        slots = record_slots(books, {found.id: plan})
-    if not slots:
-        raise StateConflict(f"The slot of {name!r} at {moment} has a run already.")
-    announce_slot(state, slots[0])
-    return slots[0]
-
-
-def refuse_taken(state: State, found: DefinitionRow, moment: object) -> None:
-    """Refuse a run of a definition for a time for which it has one.
-
-    :raises StateConflict: it has.
-    """
-    taken = state.db.session().scalar(
-        select(JobRun.id).filter_by(definition_id=found.id, scheduled_for=moment)
-    )
-    if taken is not None:
-        raise StateConflict(
-            f"The slot of {found.spec.name!r} at {moment} has a run already: {taken}. Leave "
-            "scheduled_for out, or give another time."
-        )
-
-
-def aware(moment: datetime) -> datetime:
-    """Return *moment*, a time.
-
-    :raises ValueError: it is naive, or no time.
-    """
-    MOMENT.check("The time", moment, ValueError)
-    return moment

@@ -36,7 +36,7 @@ def old(engine: Engine) -> Engine:
     """A database whose tables an earlier version has made."""
     create_tables(engine)
     assert options(engine) == WANTED
-    assert set_storage(engine) == []
+    assert not set_storage(engine)
     execute(engine, FORGET)
     return engine
 
@@ -45,9 +45,9 @@ def old(engine: Engine) -> Engine:
 def test_old_table_gets_them_once_while_reads_and_writes_go_on(old: Engine) -> None:
     with old.begin() as app:
         app.execute(text("INSERT INTO job_runs (job_type) VALUES ('task')"))
-        assert set_storage(old) == ["job_runs"]
+        assert set_storage(old)
     assert options(old) == WANTED
-    assert set_storage(old) == []
+    assert not set_storage(old)
 
 
 @on_postgresql
@@ -66,14 +66,14 @@ def test_table_of_another_owner_is_left_alone(old: Engine) -> None:
         connection.execute(text("SET LOCAL ROLE cronjobs_stranger"))
         assert missing_storage(connection) == {}
         connection.execute(text("RESET ROLE"))
-        assert list(missing_storage(connection)) == ["job_runs"]
+        assert missing_storage(connection) == VACUUM_OFTEN
         connection.rollback()
 
 
 @on_sqlite
 def test_sqlite_has_none(engine: Engine) -> None:
     create_tables(engine)
-    assert set_storage(engine) == []
+    assert not set_storage(engine)
 
 
 @on_postgresql
