@@ -5,18 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    text,
-)
+from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, MetaData, Table, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column
 from sqlalchemy.types import JSON as JSONColumn
@@ -59,6 +48,8 @@ class Base(DeclarativeBase):
             **dict.fromkeys(("ck", "fk", "ix", "uq"), "%(constraint_name)s"),
         }
     )
+    # SQLAlchemy 2.0 takes `Float` for a float anyway, 2.1 another.
+    type_annotation_map: ClassVar[dict[Any, Any]] = {datetime: UTCDateTime, float: Float}
     id: Mapped[int] = mapped_column(BigId, primary_key=True, sort_order=-1)
 
     @classmethod
@@ -85,15 +76,15 @@ class JobFailure(Base):
     )
 
     run_id: Mapped[int] = of_run("fk_job_failures_run")
-    attempt: Mapped[int] = mapped_column(Integer)
-    worker: Mapped[str] = mapped_column(String)
-    started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    failed_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    fingerprint: Mapped[str | None] = mapped_column(String)
+    attempt: Mapped[int]
+    worker: Mapped[str]
+    started_at: Mapped[datetime | None]
+    failed_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    fingerprint: Mapped[str | None]
     """The group of its error; null if an older version recorded it."""
-    error_type: Mapped[str] = mapped_column(String)
-    error: Mapped[str] = mapped_column(String)
-    stack: Mapped[str | None] = mapped_column(String)
+    error_type: Mapped[str]
+    error: Mapped[str]
+    stack: Mapped[str | None]
 
 
 class JobOutput(Base):
@@ -103,11 +94,11 @@ class JobOutput(Base):
     __table_args__: Any = (unique("uq_job_outputs_attempt", "run_id", "attempt"),)
 
     run_id: Mapped[int] = of_run("fk_job_outputs_run")
-    attempt: Mapped[int] = mapped_column(Integer)
-    worker: Mapped[str] = mapped_column(String)
+    attempt: Mapped[int]
+    worker: Mapped[str]
     """The token of the claim."""
-    output: Mapped[str] = mapped_column(String)
-    written_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    output: Mapped[str]
+    written_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
 class JobStep(Base):
@@ -123,22 +114,22 @@ class JobStep(Base):
     )
 
     run_id: Mapped[int] = of_run("fk_job_steps_run")
-    name: Mapped[str] = mapped_column(String)
-    kind: Mapped[str] = mapped_column(String)
+    name: Mapped[str]
+    kind: Mapped[str]
     """``step``, ``each``, ``sleep`` or ``wait``, by what made it. A signal makes a ``wait``."""
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """What a step returned; the last id of the last chunk; or the payload of the signal, null if
     none came in time."""
-    chunks: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    chunks: Mapped[int] = mapped_column(server_default=text("0"))
     """How many chunks are done."""
-    attempt: Mapped[int | None] = mapped_column(Integer)
+    attempt: Mapped[int | None]
     """The attempt that wrote it last; null while only a signal has."""
-    worker: Mapped[str | None] = mapped_column(String)
+    worker: Mapped[str | None]
     """The token of that attempt's claim."""
-    started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    due_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    started_at: Mapped[datetime | None]
+    due_at: Mapped[datetime | None]
     """Until when it sleeps, or waits for a signal."""
-    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    finished_at: Mapped[datetime | None]
 
 
 class JobHour(Base):
@@ -151,20 +142,20 @@ class JobHour(Base):
         check("ck_job_hours_ended", "ended >= dead AND dead >= 0"),
     )
 
-    hour: Mapped[datetime] = mapped_column(UTCDateTime)
+    hour: Mapped[datetime]
     """When the hour began, in UTC."""
-    job_type: Mapped[str] = mapped_column(String)
+    job_type: Mapped[str]
     """The task's name; empty for all tasks together, a row that each hour has."""
-    ended: Mapped[int] = mapped_column(Integer)
+    ended: Mapped[int]
     """How many runs succeeded or ended dead."""
-    dead: Mapped[int] = mapped_column(Integer)
+    dead: Mapped[int]
     """How many of them ended dead."""
-    took_seconds: Mapped[float] = mapped_column(Float)
+    took_seconds: Mapped[float]
     """How long their last attempts took, together."""
     took: Mapped[JSON] = mapped_column(JSONType, server_default=text("'{}'"))
     """How many of them took how long: numbers by bucket; a doubling has four, from a
     millisecond on."""
-    waited_seconds: Mapped[float] = mapped_column(Float)
+    waited_seconds: Mapped[float]
     """How long they were due before their last attempts began, together."""
     waited: Mapped[JSON] = mapped_column(JSONType, server_default=text("'{}'"))
 
@@ -178,10 +169,10 @@ class JobMark(Base):
         check("ck_job_marks_name", "name <> ''"),
     )
 
-    name: Mapped[str] = mapped_column(String)
+    name: Mapped[str]
     """What it was, such as ``v812``."""
-    marked_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    marked_by: Mapped[str | None] = mapped_column(String)
+    marked_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    marked_by: Mapped[str | None]
     """Who made the mark, as the log says."""
 
 
@@ -195,21 +186,21 @@ class JobOperation(Base):
         check("ck_job_operations_done", "done >= 0 AND done <= asked"),
     )
 
-    what: Mapped[str] = mapped_column(String)
+    what: Mapped[str]
     """The verb, as in the log: ``retried``, ``paused``, …"""
-    target: Mapped[str] = mapped_column(String)
+    target: Mapped[str]
     """What it was done to: a run, a queue, runs of a filter, …"""
-    actor: Mapped[str] = mapped_column(String)
+    actor: Mapped[str]
     run_id: Mapped[int | None] = mapped_column(BigId)
     """The run, if it was one; the new one, if the operation made it."""
-    asked: Mapped[int | None] = mapped_column(Integer)
+    asked: Mapped[int | None]
     """How many runs were to be changed; null if it was not about runs."""
-    done: Mapped[int | None] = mapped_column(Integer)
+    done: Mapped[int | None]
     """How many have been changed so far."""
-    started_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    started_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
     """When `done` was last written."""
-    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    finished_at: Mapped[datetime | None]
     """When it had ended; null while it is at work, and if it was stopped."""
 
 
@@ -222,12 +213,12 @@ class JobErrorGroup(Base):
         Index("ix_job_error_groups_changed_at", "changed_at"),
     )
 
-    fingerprint: Mapped[str] = mapped_column(String)
-    resolved_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    fingerprint: Mapped[str]
+    resolved_at: Mapped[datetime | None]
     """It counts as resolved until it is seen again after that."""
-    muted_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    changed_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    changed_by: Mapped[str | None] = mapped_column(String)
+    muted_until: Mapped[datetime | None]
+    changed_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    changed_by: Mapped[str | None]
 
 
 class JobAlert(Base):
@@ -236,16 +227,16 @@ class JobAlert(Base):
     __tablename__ = "job_alerts"
     __table_args__: Any = (unique("uq_job_alerts_open", "name", where="ended_at IS NULL"),)
 
-    name: Mapped[str] = mapped_column(String)
+    name: Mapped[str]
     """The name of the check, and what it is about."""
-    what: Mapped[str] = mapped_column(String)
+    what: Mapped[str]
     """What was found, as a sentence."""
-    todo: Mapped[str] = mapped_column(String)
-    begun_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    todo: Mapped[str]
+    begun_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
     """When a tick saw it last."""
-    ended_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    told_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    ended_at: Mapped[datetime | None]
+    told_at: Mapped[datetime | None]
     """When its begin was told, or, if it has ended, its end; null: not yet."""
 
 
@@ -258,11 +249,11 @@ class JobPause(Base):
         check("ck_job_pauses_kind", "kind IN ('task', 'queue')"),
     )
 
-    kind: Mapped[str] = mapped_column(String)
+    kind: Mapped[str]
     """``task`` or ``queue``."""
-    name: Mapped[str] = mapped_column(String)
-    paused_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    paused_by: Mapped[str | None] = mapped_column(String)
+    name: Mapped[str]
+    paused_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    paused_by: Mapped[str | None]
     """Who paused it, as the log says."""
 
 
@@ -277,13 +268,13 @@ class JobRate(Base):
         check("ck_job_rates_burst", "burst >= 1"),
     )
 
-    key: Mapped[str] = mapped_column(String)
-    tat: Mapped[datetime] = mapped_column(UTCDateTime)
+    key: Mapped[str]
+    tat: Mapped[datetime]
     """The theoretical arrival time of the next attempt: that of the last one and a period more, or
     later if attempts began before their time."""
-    period: Mapped[float] = mapped_column(Float)
+    period: Mapped[float]
     """How many seconds there are from one slot to the next, as the last attempt's code said."""
-    burst: Mapped[int] = mapped_column(Integer)
+    burst: Mapped[int]
     """How many attempts may begin at once, by the same code."""
 
 
@@ -293,32 +284,32 @@ class JobTick(Base):
     __tablename__ = "job_ticks"
     __table_args__: Any = (Index("ix_job_ticks_started_at", "started_at"),)
 
-    worker: Mapped[str] = mapped_column(String)
-    host: Mapped[str] = mapped_column(String)
-    pid: Mapped[int] = mapped_column(Integer)
-    started_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    clock_offset: Mapped[float | None] = mapped_column(Float)
+    worker: Mapped[str]
+    host: Mapped[str]
+    pid: Mapped[int]
+    started_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    finished_at: Mapped[datetime | None]
+    clock_offset: Mapped[float | None]
     """How many seconds the host's clock was ahead of the database's."""
     # Quoted, so that a migration generated on one database runs on the other.
-    listening: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
+    listening: Mapped[bool] = mapped_column(server_default=text("'0'"))
     """Whether it is a resident worker that a NOTIFY wakes."""
-    resident: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
+    resident: Mapped[bool] = mapped_column(server_default=text("'0'"))
     """Whether it is a minute of ``flask jobs work``."""
     queues: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """The names of the queues that it serves; null: all."""
-    version: Mapped[str | None] = mapped_column(String)
+    version: Mapped[str | None]
     """The version of Flask-CronJobs."""
-    recorded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    recorded: Mapped[int] = mapped_column(server_default=text("0"))
     """Runs inserted for due slots."""
-    skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    reclaimed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    succeeded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    failed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    dead: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    cancelled: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    released: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    snoozed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    pruned: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    skipped: Mapped[int] = mapped_column(server_default=text("0"))
+    reclaimed: Mapped[int] = mapped_column(server_default=text("0"))
+    succeeded: Mapped[int] = mapped_column(server_default=text("0"))
+    failed: Mapped[int] = mapped_column(server_default=text("0"))
+    dead: Mapped[int] = mapped_column(server_default=text("0"))
+    cancelled: Mapped[int] = mapped_column(server_default=text("0"))
+    released: Mapped[int] = mapped_column(server_default=text("0"))
+    snoozed: Mapped[int] = mapped_column(server_default=text("0"))
+    lost: Mapped[int] = mapped_column(server_default=text("0"))
+    pruned: Mapped[int] = mapped_column(server_default=text("0"))

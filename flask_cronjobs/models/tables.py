@@ -11,12 +11,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Float, Integer, String, text
+from sqlalchemy import text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
-from .columns import UTCDateTime, check, partial, set_when_created, storage_options, unique
+from .columns import check, partial, set_when_created, storage_options, unique
 from .records import NOW, Base, BigId, JSONType
 
 __all__ = ["JobBatch", "JobDefinition", "JobEffect", "JobRun"]
@@ -38,42 +38,42 @@ class JobDefinition(Base):
         check("ck_job_definitions_on_dead", "on_dead IN ('skip', 'stop')"),
     )
 
-    name: Mapped[str] = mapped_column(String)
-    job_type: Mapped[str] = mapped_column(String)
+    name: Mapped[str]
+    job_type: Mapped[str]
     """The task's name."""
     payload: Mapped[dict[str, JSON]] = mapped_column(JSONType, server_default=text("'{}'"))
-    schedule: Mapped[str] = mapped_column(String)
+    schedule: Mapped[str]
     """Cron text, as `flask_cronjobs.Schedule` reads it."""
-    timezone: Mapped[str] = mapped_column(String, server_default=text("'UTC'"))
-    queue: Mapped[str] = mapped_column(String, server_default=text("'default'"))
-    priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    max_attempts: Mapped[int] = mapped_column(Integer, server_default=text("10"))
-    catchup: Mapped[str] = mapped_column(String, server_default=text("'latest'"))
-    overlap: Mapped[str] = mapped_column(String, server_default=text("'skip'"))
-    concurrency_key: Mapped[str | None] = mapped_column(String)
-    concurrency_limit: Mapped[int | None] = mapped_column(Integer)
-    origin: Mapped[str] = mapped_column(String, server_default=text("'code'"))
+    timezone: Mapped[str] = mapped_column(server_default=text("'UTC'"))
+    queue: Mapped[str] = mapped_column(server_default=text("'default'"))
+    priority: Mapped[int] = mapped_column(server_default=text("0"))
+    max_attempts: Mapped[int] = mapped_column(server_default=text("10"))
+    catchup: Mapped[str] = mapped_column(server_default=text("'latest'"))
+    overlap: Mapped[str] = mapped_column(server_default=text("'skip'"))
+    concurrency_key: Mapped[str | None]
+    concurrency_limit: Mapped[int | None]
+    origin: Mapped[str] = mapped_column(server_default=text("'code'"))
     """``code``: declared by a task, updated by the tick; ``database``: by add_definition."""
-    paused_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    next_run_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    paused_at: Mapped[datetime | None]
+    next_run_at: Mapped[datetime | None]
     """The watermark: the first slot not recorded yet, as computed when it was written."""
-    considered_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    considered_until: Mapped[datetime | None]
     """Every slot up to here has been recorded, or was never owed. An update of the time zones may
     move a slot to before `next_run_at`, but none to before this."""
-    undeclared_since: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    undeclared_since: Mapped[datetime | None]
     """From when on the code that ticked did not declare it; null while some code does."""
-    app: Mapped[str | None] = mapped_column(String)
+    app: Mapped[str | None]
     """The name of the app whose code declared it."""
-    ping_url: Mapped[str | None] = mapped_column(String)
+    ping_url: Mapped[str | None]
     """What tells a monitor of its runs; see `~flask_cronjobs.CronJobs.task`. It is a secret."""
-    late_slot: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    late_slot: Mapped[datetime | None]
     """The last slot of which the signal ``definition_late`` told."""
-    created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    on_dead: Mapped[str | None] = mapped_column(String)
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    on_dead: Mapped[str | None]
     """As of its runs; null without a strict order."""
-    rate_key: Mapped[str | None] = mapped_column(String)
-    label: Mapped[str | None] = mapped_column(String)
+    rate_key: Mapped[str | None]
+    label: Mapped[str | None]
     """The label of its runs, made when it was declared."""
 
 
@@ -150,72 +150,72 @@ class JobRun(Base):
 
     definition_id: Mapped[int | None] = mapped_column(BigId)
     """The definition whose slot this run is; null for an enqueued run."""
-    job_type: Mapped[str] = mapped_column(String)
+    job_type: Mapped[str]
     """The task's name."""
-    queue: Mapped[str] = mapped_column(String, server_default=text("'default'"))
+    queue: Mapped[str] = mapped_column(server_default=text("'default'"))
     payload: Mapped[dict[str, JSON]] = mapped_column(JSONType, server_default=text("'{}'"))
-    priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    priority: Mapped[int] = mapped_column(server_default=text("0"))
     """Higher is claimed first."""
-    scheduled_for: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    scheduled_for: Mapped[datetime] = mapped_column(server_default=NOW)
     """The slot, or the time that enqueue asked for; never changes."""
-    run_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    run_at: Mapped[datetime] = mapped_column(server_default=NOW)
     """When the run may be claimed; a retry sets it to a later time."""
-    status: Mapped[str] = mapped_column(String, server_default=text("'queued'"))
-    attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    status: Mapped[str] = mapped_column(server_default=text("'queued'"))
+    attempts: Mapped[int] = mapped_column(server_default=text("0"))
     """Attempts begun, counted at the claim."""
-    max_attempts: Mapped[int] = mapped_column(Integer, server_default=text("10"))
-    snoozes: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    max_attempts: Mapped[int] = mapped_column(server_default=text("10"))
+    snoozes: Mapped[int] = mapped_column(server_default=text("0"))
     """How often its handler raised `~flask_cronjobs.Snooze`; those attempts are not counted."""
-    locked_by: Mapped[str | None] = mapped_column(String)
+    locked_by: Mapped[str | None]
     """The token of the claim that holds this run: ``host:pid:random``, fresh for each claim."""
-    locked_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    locked_until: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
     """When the latest attempt was claimed."""
-    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    finished_at: Mapped[datetime | None]
     """When the run ended; set if and only if the status is terminal."""
-    failed_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    failed_at: Mapped[datetime | None]
     """When the latest failed attempt ended."""
-    last_error: Mapped[str | None] = mapped_column(String)
+    last_error: Mapped[str | None]
     """Why the latest attempt failed, or the run was snoozed, cancelled or skipped; of a run that
     succeeded, a warning that its handler left work uncommitted."""
-    error_type: Mapped[str | None] = mapped_column(String)
+    error_type: Mapped[str | None]
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """What the handler returned, if JSON and small; of a skipped run, which slots it stands for."""
-    progress: Mapped[float | None] = mapped_column(Float)
+    progress: Mapped[float | None]
     """From 0 to 1, as the handler last reported."""
-    progress_message: Mapped[str | None] = mapped_column(String)
-    idempotency_key: Mapped[str | None] = mapped_column(String)
-    unique_while: Mapped[str | None] = mapped_column(String)
+    progress_message: Mapped[str | None]
+    idempotency_key: Mapped[str | None]
+    unique_while: Mapped[str | None]
     """For how long no other run may have the key: while this one is ``pending`` (has not ended), or
     ``waiting`` (has not begun); null: as long as this row is kept."""
-    concurrency_key: Mapped[str | None] = mapped_column(String)
-    concurrency_limit: Mapped[int | None] = mapped_column(Integer)
+    concurrency_key: Mapped[str | None]
+    concurrency_limit: Mapped[int | None]
     """How many runs of the key may run at once."""
-    concurrency_share: Mapped[int | None] = mapped_column(Integer)
+    concurrency_share: Mapped[int | None]
     """Which share of the key this run holds while it runs, from 1."""
-    cancel_requested_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    cancel_requested_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
     batch_id: Mapped[int | None] = mapped_column(BigId)
     """The batch that the run belongs to."""
-    on_dead: Mapped[str | None] = mapped_column(String)
+    on_dead: Mapped[str | None]
     """What those behind it in the strict order of its concurrency key do if it ends dead: ``skip``
     it and go on, or ``stop``; null without a strict order."""
-    order_mark: Mapped[str | None] = mapped_column(String)
+    order_mark: Mapped[str | None]
     """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
     it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""
-    rate_key: Mapped[str | None] = mapped_column(String)
+    rate_key: Mapped[str | None]
     """The key at whose rate its attempts begin."""
-    rate_mark: Mapped[str | None] = mapped_column(String)
+    rate_mark: Mapped[str | None]
     """``waits``: for the next start of its rate key, so that it is not to be claimed yet."""
-    fingerprint: Mapped[str | None] = mapped_column(String)
+    fingerprint: Mapped[str | None]
     """The group of its error, if its latest attempt failed."""
     operation_id: Mapped[int | None] = mapped_column(BigId)
     """The latest operation that changed it."""
-    forgiven: Mapped[int] = mapped_column(Integer, server_default=text("'0'"))
+    forgiven: Mapped[int] = mapped_column(server_default=text("'0'"))
     """Attempts up to this one do not count: after the failure before, it finished a step.
     ``max_attempts`` was raised by as many."""
-    label: Mapped[str | None] = mapped_column(String)
+    label: Mapped[str | None]
     """What or whom the run is for, as the task's ``label`` says; what is hidden on the pages is
     hidden in it."""
 
@@ -270,17 +270,17 @@ class JobEffect(Base):
         check("ck_job_effects_done", "(state = 'done') = (done_at IS NOT NULL)"),
     )
 
-    key: Mapped[str] = mapped_column(String)
+    key: Mapped[str]
     run_id: Mapped[int | None] = mapped_column(BigId)
-    state: Mapped[str] = mapped_column(String, server_default=text("'begun'"))
+    state: Mapped[str] = mapped_column(server_default=text("'begun'"))
     """``begun`` (being done, or in doubt once its owner is gone), ``done``, or ``in_doubt``."""
-    locked_by: Mapped[str | None] = mapped_column(String)
+    locked_by: Mapped[str | None]
     """Its owner: the token of the run's claim, or outside a run a token of its own."""
-    locked_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    locked_until: Mapped[datetime | None]
     """Outside a run: until when the owner is taken to be alive."""
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    done_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    done_at: Mapped[datetime | None]
 
 
 class JobBatch(Base):
@@ -298,30 +298,30 @@ class JobBatch(Base):
         check("ck_job_batches_total", "(finished_at IS NULL) = (total IS NULL)"),
     )
 
-    key: Mapped[str] = mapped_column(String)
+    key: Mapped[str]
     parent_id: Mapped[int | None] = mapped_column(BigId)
     """The batch that this one is a member of."""
-    on_dead: Mapped[str] = mapped_column(String, server_default=text("'continue'"))
+    on_dead: Mapped[str] = mapped_column(server_default=text("'continue'"))
     """What a dead run does: ``continue``, or ``stop``, which cancels what waits. A retry by an
     operator sets it to ``continue``."""
-    then_task: Mapped[str | None] = mapped_column(String)
+    then_task: Mapped[str | None]
     """The task to run when the last member has ended."""
     then_payload: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     then_columns: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """The other columns of that run."""
     then_run_id: Mapped[int | None] = mapped_column(BigId)
     """That run, once it is enqueued."""
-    opened_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    closed_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    opened_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    closed_at: Mapped[datetime | None]
     """When it was complete: no run joins it any more."""
-    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    finished_at: Mapped[datetime | None]
     """When the last member had ended, as a worker saw it; null while it is open again."""
-    total: Mapped[int | None] = mapped_column(Integer)
+    total: Mapped[int | None]
     """How many members it had when it had finished; until then, their rows are counted."""
-    succeeded: Mapped[int | None] = mapped_column(Integer)
-    dead: Mapped[int | None] = mapped_column(Integer)
-    cancelled: Mapped[int | None] = mapped_column(Integer)
-    skipped: Mapped[int | None] = mapped_column(Integer)
+    succeeded: Mapped[int | None]
+    dead: Mapped[int | None]
+    cancelled: Mapped[int | None]
+    skipped: Mapped[int | None]
     pruned: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """How many of its runs were deleted after their retention, by status."""
 
