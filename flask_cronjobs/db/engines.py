@@ -164,15 +164,11 @@ def _copy_of_pool(pool: Pool) -> Pool:
     if not pool.echo:
         return pool.recreate()
     logger = logging.getLogger(f"{type(pool).__module__}.{type(pool).__name__}")
-    logger.addFilter(_nothing)  # It would say so on standard output.
+    before, logger.disabled = logger.disabled, True  # It would say so on standard output.
     try:
         return pool.recreate()
     finally:
-        logger.removeFilter(_nothing)
-
-
-def _nothing(record: logging.LogRecord) -> bool:
-    return False
+        logger.disabled = before
 
 
 def by_psycopg(engine: Engine) -> Engine:
