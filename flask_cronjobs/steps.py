@@ -25,7 +25,7 @@ from .jobs import steps
 from .jobs.runs.current import CurrentRun, running
 from .jobs.runs.enqueue import explaining_missing_tables, wake
 from .jobs.runs.insert import writing_connection
-from .jobs.runs.uncommitted import uncommitted
+from .jobs.runs.uncommitted import note_enqueued, uncommitted
 from .jobs.state import State
 from .jobs.steps import StepRow
 from .registry.options import check_function, check_key, check_options, is_key
@@ -144,6 +144,7 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
             raise NotFound(f"signal({name!r}): there is no run {which}.")
         is_first = steps.signal(connection, found, name, kept)
         if is_first:
+            note_enqueued(session, f"the signal {name!r} to run {found}")
             wake(state, session)
     return is_first
 

@@ -255,6 +255,22 @@ def test_a_signal_to_no_run_is_refused(context: None, jobs: CronJobs, run: Any) 
     assert "no such key" not in str(error.value)
 
 
+def test_a_signal_that_nobody_commits_is_told(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run_id,) = enqueue(waits(jobs))
+    lost = f"Enqueued and never committed, so lost: the signal 'approved' to run {run_id}."
+    with app.app_context():
+        jobs.signal(run_id, "approved")
+    assert lost in caplog.text
+    caplog.clear()
+    with app.app_context():
+        jobs.signal(run_id, "approved")
+        assert not jobs.signal(run_id, "approved")
+        db.session.commit()
+    assert caplog.text == ""
+
+
 def test_none_is_no_payload(context: None, jobs: CronJobs, enqueue: Enqueue) -> None:
     (run_id,) = enqueue(waits(jobs))
     for payload in (None, {1}):
