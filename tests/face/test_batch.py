@@ -190,18 +190,6 @@ def test_batch_closed_in_an_old_snapshot_ends_after_its_members(
     assert told == [(BatchCounts("b", total=2, succeeded=2, finished=True), {})]
 
 
-@on_postgresql
-def test_empty_batch_closed_in_a_snapshot_is_ended_by_the_next_tick(
-    jobs: CronJobs, db: SQLAlchemy, then: Any, told: list[Any]
-) -> None:
-    db.session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-    with jobs.batch("b", then=then):
-        pass
-    db.session.commit()
-    jobs.tick()
-    assert told == [(BatchCounts("b", finished=True), {})]
-
-
 @on_both
 def test_batch_that_is_closed_meanwhile_takes_no_more_runs(
     jobs: CronJobs, db: SQLAlchemy, work: Any
