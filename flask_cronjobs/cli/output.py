@@ -91,11 +91,6 @@ def print_finding(found: Finding, what: str) -> None:
         paragraph(" " * 8 + "-> ", " " * 11, as_called(found.todo))
 
 
-def print_json(value: object) -> None:
-    """Print *value* as JSON."""
-    click.echo(json.dumps(plain_data(value), indent=2))
-
-
 _GAP = "  "
 #: A column is not cut to less than this, in cells of the terminal.
 _LEAST = 6
@@ -384,7 +379,7 @@ def _print(found: Answer | Listing | None, as_json: object = False) -> None:
     if found is None:
         return
     if as_json:
-        print_json(found.json(as_json))
+        click.echo(json.dumps(plain_data(found.json(as_json)), indent=2))
     else:
         found.show()
     if found.status:

@@ -154,15 +154,11 @@ _OF_FIELD: dict[str, dict[str, Any]] = {
 }
 
 
-#: The parameters of URLs that are options, too.
-_SHORT = ("q",)
-
-
 def _option(each: Filter, multiple: bool) -> Callable[[F], F]:
     own = _OF_KIND.get(each.kind, {"metavar": each.kind.upper()})
     own = own | _OF_FIELD.get(each.field, {})
     names = [f"--{each.field.replace('_', '-')}"]
-    if each.parameter in _SHORT:
+    if len(each.parameter) == 1:
         names.insert(0, f"-{each.parameter}")
     return click.option(*names, help=each.help, multiple=multiple, **own)
 

@@ -18,7 +18,6 @@ from .terminal import (
     FLUSH_WITHIN,
     Lines,
     StatusLine,
-    buffer_lines,
     describe,
     file_number,
     leave,
@@ -45,7 +44,6 @@ class Printer:
     """
 
     def __init__(self, as_json: bool, stamped: bool = False) -> None:
-        buffer_lines()
         self.as_json = as_json
         self.on_terminal: bool = sys.stdout.isatty() and not as_json
         self.lines: Lines = Lines(sys.stdout)

@@ -15,7 +15,7 @@ import sys
 import threading
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TextIO
@@ -141,25 +141,22 @@ def leave(stream: TextIO) -> None:
 
 
 def ready_streams() -> None:
-    """Open a stream anew that the caller closed, as by ``>&-``; let each take any character."""
+    """Open a stream anew that the caller closed, as by ``>&-``; let each take any character.
+
+    And print line by line, so that what handlers print is in order with our own lines.
+    """
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        elif stream.errors == "strict" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+        elif hasattr(stream, "reconfigure"):
+            errors = "backslashreplace" if stream.errors == "strict" else stream.errors
+            stream.reconfigure(errors=errors, line_buffering=True)
 
 
 def unwritable(error: OSError) -> bool:
     """Return whether *error* says that a stream takes no more: a full disk, a closed terminal."""
     return error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO) and error.filename is None
-
-
-def buffer_lines() -> None:
-    """Let handlers print line by line, in order with our own lines, and leave no rest."""
-    reconfigure: Callable[..., None] | None = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(line_buffering=True)
 
 
 class Warnings(TextHandler):

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +20,7 @@ from flask_cronjobs.cli import maintenance as crontab
 from flask_cronjobs.cli.maintenance import wake_texts
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.models import JobRun
+from tests.python import python
 from tests.rows import Rows, ago
 
 from .conftest import Admin
@@ -203,13 +203,9 @@ def test_the_crontab_line_works_in_the_environment_of_cron(tmp_path: Path, name:
     folder = tmp_path / "a folder of 100%"
     folder.mkdir()
     (folder / name).write_text(APP)
-    flask = [sys.executable, "-m", "flask", "--app", name]
 
     def admin(*args: str) -> str:
-        command = [*flask, "jobs", "admin", *args]
-        return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=True
-        ).stdout
+        return python("-m", "flask", "--app", name, "jobs", "admin", *args, cwd=folder).stdout
 
     admin("init")
     admin("run", "hello")

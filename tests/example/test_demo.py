@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests import brokers
+from tests.python import python
 
 pytestmark = pytest.mark.slow
 
@@ -19,13 +18,7 @@ STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
 
 def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, *STRICT, "-m", "example_app.demo", "--folder", tmp_path],
-            cwd=Path(__file__).parents[2],
-            text=True,
-            capture_output=True,
-            timeout=120,
-        )
+        done = python(*STRICT, "-m", "example_app.demo", "--folder", str(tmp_path))
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         assert "9 mails, 0 of them twice." in done.stdout
         assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", done.stdout)
@@ -47,13 +40,7 @@ def test_demo_on_celery_comes_to_the_same(tmp_path: Path) -> None:
     pytest.importorskip("celery")
     if brokers.find_program("redis-server", "redis-server") is None:
         pytest.skip("redis-server is not installed, and cannot be")
-    done = subprocess.run(
-        [sys.executable, "-m", "example_app.demo_celery", "--folder", tmp_path],
-        cwd=Path(__file__).parents[2],
-        text=True,
-        capture_output=True,
-        timeout=280,
-    )
+    done = python("-m", "example_app.demo_celery", "--folder", str(tmp_path))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "9 mails, 0 of them twice." in done.stdout
     assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", done.stdout)
