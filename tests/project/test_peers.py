@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,18 +16,11 @@ from benchmarks.peers.figures import Table
 from benchmarks.peers.plots import plot
 from benchmarks.peers.report import HEADLINES, Results
 from benchmarks.peers.work import Plan
+from tests.python import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "benchmarks/peers/programs"
-GROUPS = [
-    contestants.DRAIN,
-    contestants.MANY,
-    contestants.TWO,
-    contestants.SQLITE,
-    contestants.ENQUEUE,
-    contestants.BULK,
-    contestants.IDLE,
-    contestants.LATENCY,
+GROUPS: list[dict[str, list[contestants.Contestant]]] = [
+    group for name, group in vars(contestants).items() if name.isupper() and isinstance(group, dict)
 ]
 
 NOTE = """
@@ -59,8 +51,7 @@ def test_calls_of_all_processes_are_counted(
     tmp_path: Path, jobs: int, last: int, fault: str | None
 ) -> None:
     """One process notes the jobs 0 and *last*, and its child the job 1."""
-    command = [sys.executable, "-c", NOTE, str(tmp_path), str(jobs), str(last)]
-    subprocess.run(command, cwd=ROOT, check=True)
+    assert python("-c", NOTE, str(tmp_path), str(jobs), str(last)).returncode == 0
     found = tally(tmp_path, jobs)
     assert found.fault() == fault
     times = [time for time in found.times if time]
