@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 #: The zone of the times that a command prints. Sentences for pages have UTC until they are shown.
 printed_zone: ContextVar[tzinfo] = ContextVar("printed_zone", default=timezone.utc)
 
-_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def duration(seconds: float) -> str:
@@ -21,22 +21,16 @@ def duration(seconds: float) -> str:
         return f"{round(seconds * 1000)} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    if seconds < 59.5:
-        return f"{round(seconds)} s"
-    return _in_units(seconds)
-
-
-def _in_units(seconds: float) -> str:
-    rest = round(seconds) if seconds < 3600 else round(seconds / 60) * 60
-    if rest >= 86400:
-        rest = round(seconds / 3600) * 3600
-    for at, (size, unit) in enumerate(_UNITS):
-        if rest >= size:
-            whole, left = divmod(rest, int(size))
-            smaller_size, smaller = (*_UNITS, (1.0, "s"))[at + 1]
-            part = int(left // smaller_size)
-            return f"{whole} {unit}" + (f" {part} {smaller}" if part else "")
-    return f"{rest} s"
+    left, parts = round(seconds), list[str]()
+    # From an hour on to the minute, from a day on to the hour: so no more than two units are left.
+    for from_, step in ((3600, 60), (86400, 3600)):
+        if left >= from_:
+            left = round(seconds / step) * step
+    for size, unit in _UNITS:
+        number, left = divmod(left, size)
+        if number:
+            parts.append(f"{number} {unit}")
+    return " ".join(parts)
 
 
 def capitalized(what: str) -> str:
