@@ -12,5 +12,5 @@ _armed = os.environ.get(VARIABLE)
 
 def reach(point: str) -> None:
     """Kill this process with SIGKILL, if *point* is the failpoint that the variable names."""
-    if point == _armed:
+    if _armed is not None and point == _armed:
         os.kill(os.getpid(), signal.SIGKILL)
