@@ -85,8 +85,9 @@ class Printer:
         if self.as_json:
             self.runs.append(_run(outcome))
             return
-        error = f"{outcome.error_type}: {_first_line(outcome.error or '')}"
-        why = f"  {one_line(error)}" if outcome.error else ""
+        first, _, _ = (outcome.error or "").partition("\n")
+        error = one_line(f"{outcome.error_type}: {first[:200]}")
+        why = f"  {error}" if outcome.error else ""
         self._gather(
             f"{self._word(outcome.kind)}  {one_line(outcome.job_type)}  run {outcome.id}  "
             f"attempt {outcome.attempt}  "
@@ -167,8 +168,3 @@ def _run(outcome: Outcome) -> dict[str, object]:
         "error_type": outcome.error_type,
         "error": outcome.error,
     }
-
-
-def _first_line(text: str) -> str:
-    lines = text.splitlines()
-    return lines[0][:200] if lines else ""

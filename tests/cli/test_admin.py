@@ -120,6 +120,10 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("batches b --again", "Give --again with --retry."),
         ("batches b --retry --cancel", "Give one of --retry, --cancel and --close."),
         ("--no-such-option", "No such option"),
+        *(
+            (f"retry {which} --payload {{}}", "are each for one run. Give one ID.")
+            for which in ("", "1 2", "--task send", "1 --task send")
+        ),
     ):
         assert says in admin.refused(*args.split(), code=2)
 

@@ -66,12 +66,6 @@ def test_columns_align_behind_wide_characters(capsys: pytest.CaptureFixture[str]
     assert {text_width(line.partition("|")[0]) for line in lines} == {12}
 
 
-def test_no_cell_is_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    table(("A", "B", "C"), [("x" * 200, "漢" * 100, "last")])
-    _, line = capsys.readouterr().out.splitlines()
-    assert line == f"{'x' * 200}  {'漢' * 100}  last"
-
-
 def test_a_row_fits_on_a_line_of_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
