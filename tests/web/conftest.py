@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from flask import Flask
@@ -18,6 +18,8 @@ from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from tests.tables import make_tables
 
+#: The rows of tables, by their names.
+Contents: TypeAlias = "dict[str, list[dict[str, Any]]]"
 NOW = datetime.now(timezone.utc)
 OWN = {"Sec-Fetch-Site": "same-origin"}
 
@@ -120,6 +122,14 @@ class Pages:
         assert 'role="status"' in page
         assert 'role="status"' not in self.get(answer.location).text
         return page[page.index('role="status">') :].partition("</p>")[0].partition(">")[2]
+
+    def contents(self) -> Contents:
+        """What all tables have."""
+        with self.app.app_context():
+            return {
+                table.name: [dict(row._mapping) for row in self.db.session.execute(select(table))]
+                for table in JobRun.metadata.sorted_tables
+            }
 
     def status(self, run_id: int) -> str:
         """The status of a run."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 from flask import Flask
 from flask_wtf import CSRFProtect  # type: ignore[import-untyped]
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.error_groups import decide
@@ -20,7 +20,7 @@ from flask_cronjobs.models import JobEffect, JobFailure, JobPause, JobRun, JobSt
 from flask_cronjobs.web.guard import RIGHTS
 from tests.marks import on_both
 
-from .conftest import NOW, OWN, Pages
+from .conftest import NOW, OWN, Contents, Pages
 from .crawl import Crawl, Form
 
 #: What says of a request that no page of this site has sent it.
@@ -44,7 +44,6 @@ ELSEWHERE: list[dict[str, str]] = [
 ]
 #: An endpoint and what it does, if it does several things.
 Action: TypeAlias = "tuple[str, str | None]"
-Rows: TypeAlias = "dict[str, list[dict[str, Any]]]"
 _OF_FILTERS = {each.name for each in FILTERS}
 
 
@@ -55,16 +54,7 @@ def jobs(jobs: CronJobs, app: Flask) -> CronJobs:
     return jobs
 
 
-def _rows(pages: Pages) -> Rows:
-    """What all tables have."""
-    with pages.app.app_context():
-        return {
-            table.name: [dict(row._mapping) for row in pages.db.session.execute(select(table))]
-            for table in JobRun.metadata.sorted_tables
-        }
-
-
-def _put_back(pages: Pages, rows: Rows) -> None:
+def _put_back(pages: Pages, rows: Contents) -> None:
     with pages.app.app_context():
         tables = JobRun.metadata.sorted_tables
         for table in reversed(tables):
@@ -165,7 +155,7 @@ def test_each_form_is_refused_from_elsewhere_and_without_its_token(
 ) -> None:
     """It changes nothing then; nor if the user may not act."""
     stranger = _token(filled.app.test_client().get("/jobs/queues").text)
-    before = _rows(filled)
+    before = filled.contents()
     for form in forms.kinds:
         token = form.sent()["csrf_token"][0]
         for wrong in (None, "", token[::-1], stranger):
@@ -175,7 +165,7 @@ def test_each_form_is_refused_from_elsewhere_and_without_its_token(
         filled.rights.discard("act")
         _refused(filled, form, 403, OWN)
         filled.rights.add("act")
-        assert _rows(filled) == before, form
+        assert filled.contents() == before, form
 
 
 def _token(page: str) -> str:
@@ -186,10 +176,10 @@ def _token(page: str) -> str:
 
 @on_both
 def test_each_form_does_what_it_is_for(filled: Pages, forms: Forms) -> None:
-    before = _rows(filled)
+    before = filled.contents()
     for form in forms.kinds:
         answer = filled.client.post(form.action, data=form.sent(), headers=OWN)
         assert answer.status_code == 303, (form, answer.text)
         assert "Nothing was changed" not in filled.get(answer.location).text, form
-        assert _rows(filled) != before, form
+        assert filled.contents() != before, form
         _put_back(filled, before)

@@ -12,12 +12,11 @@ import pytest
 from flask import Flask, abort, redirect, request
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import Rule
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.models import JobBatch, JobRun
+from flask_cronjobs.models import JobBatch
 from flask_cronjobs.web.guard import RIGHTS, ROUTES
 from tests.tables import make_tables
 
@@ -38,14 +37,6 @@ def _rules(app: Flask) -> Iterator[tuple[Rule, str]]:
             acts = re.search(r"<any\((.*)\):act>", rule.rule)
             for act in acts[1].split(", ") if acts else [None]:
                 yield rule, adapter.build(rule.endpoint, wanted | needed | {"act": act})
-
-
-def _contents(app: Flask, db: SQLAlchemy) -> dict[str, list[tuple[Any, ...]]]:
-    with app.app_context():
-        return {
-            table.name: [tuple(row) for row in db.session.execute(select(table))]
-            for table in JobRun.metadata.sorted_tables
-        }
 
 
 def _make(app: Flask, db: SQLAlchemy, **options: Any) -> FlaskClient:
@@ -111,12 +102,12 @@ def test_a_reader_reads_and_cannot_act(pages: Pages) -> None:
     pages.add("dead")
     pages.define("remind")
     pages.insert(JobBatch(key="weekly"))
-    before = _contents(pages.app, pages.db)
+    before = pages.contents()
     expected = {"read": {200}, "form": {403}, "act": {403, 405}, "token": {404}}
     for endpoint, statuses in _answers(pages.app, pages.client, "GET", "POST").items():
         leads_on = endpoint == "cronjobs.find"
         assert statuses == ({303} if leads_on else expected[RIGHTS[endpoint]]), endpoint
-    assert _contents(pages.app, pages.db) == before
+    assert pages.contents() == before
     for path in ("", "runs/1", "definition?name=remind", "runs/bulk?do=discard&status=dead"):
         pages.shows(path, hides=["<button"])
     pages.shows("runs?status=dead", hides=["Discard"])
@@ -133,11 +124,11 @@ def test_a_get_changes_nothing(pages: Pages) -> None:
     pages.add("queued")
     pages.define()
     pages.ticked()
-    before = _contents(pages.app, pages.db)
+    before = pages.contents()
     for _, path in _rules(pages.app):
         for method in ("GET", "HEAD", "OPTIONS"):
             pages.client.open(path, method=method).close()
-    assert _contents(pages.app, pages.db) == before
+    assert pages.contents() == before
 
 
 @pytest.mark.parametrize(
