@@ -99,7 +99,7 @@ def test_page_says_which_keys_wait_and_why(pages: Pages, ordered: Callable[..., 
     ordered("account:2")
     pages.shows(
         "order",
-        *("account:<wbr>1", "stopped by a dead run, ", "3 waiting", "its next attempt: in"),
+        *("account:<wbr>1", "stopped by a dead run, ", "3 waiting", "the first waits for its time: in"),
         *(f"/jobs/runs/{failed}", f'action="/jobs/runs/{dead}/discard"'),
     )
     pages.shows("order?stopped=1", "account:<wbr>1", hides=["account:<wbr>2"])
@@ -127,4 +127,4 @@ def test_page_of_a_run_says_which_one_it_waits_for(
 def test_key_of_a_paused_task_says_so(pages: Pages, ordered: Callable[..., int]) -> None:
     ordered("a", order_mark=None, run_at=ago(600))
     pages.post("/jobs/pause", what="queue:default")
-    pages.shows("order", "the queue default is paused", hides=[" late"])
+    pages.shows("order", "until the queue default is resumed", hides=[" late"])

@@ -66,6 +66,13 @@ def test_a_cookie_that_is_no_zone_is_ignored(pages: Pages) -> None:
         assert _zone(pages.text()) == "UTC"
 
 
+def test_a_zone_that_does_not_exist_is_400(pages: Pages) -> None:
+    answer = pages.get("/jobs/?zone=Mars/Olympus")
+    assert answer.status_code == 400
+    assert "zone must be" in answer.text
+    assert "Set-Cookie" not in answer.headers
+
+
 def test_the_links_keep_the_query(pages: Pages) -> None:
     page = pages.text("runs?task=a%26b&_external=1&_anchor=x&zone=Asia/Tokyo")
     assert '<a href="?task=a%26b&amp;_external=1&amp;_anchor=x&amp;zone=UTC">Show UTC' in page
