@@ -95,11 +95,11 @@ def test_page_says_which_keys_wait_and_why(pages: Pages, ordered: Callable[..., 
     dead = ordered("account:1", "dead", None, finished_at=ago(3600))
     for _ in range(3):
         ordered("account:1")
-    failed = ordered("account:2", "failed", None, run_at=ago(-300), attempts=1)
+    failed = ordered("account:2", "failed", None, run_at=ago(-300), attempts=1, job_type="remind")
     ordered("account:2")
     pages.shows(
         "order",
-        *("account:<wbr>1", "stopped by a dead run, ", "3 waiting", "the first waits for its time: in"),
+        *("account:<wbr>1", "stopped by a dead run, ", "3 waiting", "waits for its time: in"),
         *(f"/jobs/runs/{failed}", f'action="/jobs/runs/{dead}/discard"'),
     )
     pages.shows("order?stopped=1", "account:<wbr>1", hides=["account:<wbr>2"])
