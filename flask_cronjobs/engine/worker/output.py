@@ -21,7 +21,7 @@ from typing import Any
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
 from ...jobs.runs.current import MAX_OUTPUT, CurrentRun, Output, running
-from ...jobs.runs.outcomes import write_output
+from ...jobs.runs.outcomes import earlier_output, write_output
 from ...jobs.state import State, Throttle
 from ...registry.options import TaskOptions
 from ...text import clean
@@ -97,7 +97,11 @@ class OutputWriter:
     def _write(self, run: CurrentRun) -> bool:
         assert run.output is not None
         text = run.output.ready
-        if text is None or not write_output(self._books, run.claim, text):
+        if text is None:
+            return False
+        if run.output.earlier is None:
+            run.output.earlier = earlier_output(self._books, run.claim)
+        if not write_output(self._books, run.claim, tail(run.output.earlier + text, MAX_OUTPUT)):
             return False
         run.output.written = text
         return True
@@ -126,11 +130,19 @@ def safe_tail(text: str, limit: int) -> str:
     """Return the last *limit* bytes of *text*, from the start of a line, cleaned as errors are."""
     longer = text[-2 * limit :]  # So that a credential at the cut is recognized.
     safe = strip_credentials(clean(without_values(longer)) or "")
-    data = safe.encode()
-    if len(data) <= limit and len(longer) == len(text):
-        return safe
-    tail = data[-limit:].decode(errors="ignore")
-    return f"{LEFT_OUT}\n{tail.partition(chr(10))[2] or tail}"
+    return tail(safe, limit, is_whole=len(longer) == len(text))
+
+
+def tail(text: str, limit: int, is_whole: bool = True) -> str:
+    """Return the last *limit* bytes of *text*, from the start of a line.
+
+    :param is_whole: False if its beginning is missing already.
+    """
+    data = text.encode()
+    if is_whole and len(data) <= limit:
+        return text
+    end = data[-limit:].decode(errors="ignore")
+    return f"{LEFT_OUT}\n{end.partition(chr(10))[2] or end}"
 
 
 _lock = Lock()

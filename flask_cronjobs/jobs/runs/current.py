@@ -44,12 +44,14 @@ class Output:
     :ivar changed: whether something was added and not taken yet.
     :ivar ready: what is to be written, cleaned by one thread at a time, which has the lock.
     :ivar written: what the keeper's thread has written.
+    :ivar earlier: what the attempt had said before it was given back; None until that is read.
     """
 
     def __init__(self) -> None:
         self.changed: bool = False
         self.ready: str | None = None
         self.written: str | None = None
+        self.earlier: str | None = None
         self.lock: threading.Lock = threading.Lock()
         self._pieces: list[str] = []
         self._size = 0

@@ -283,6 +283,17 @@ def delete_failures(d: Dialect) -> TextClause:
 _FORGET_OUTPUTS = text("DELETE FROM job_outputs WHERE run_id = :id AND attempt <= :attempt")
 
 
+_EARLIER_OUTPUT = text("""
+    SELECT output FROM job_outputs WHERE run_id = :id AND attempt = :attempt AND worker <> :token
+""")
+
+
+def earlier_output(books: Bookkeeping, claim: Claim) -> str:
+    """Return what the attempt of *claim* had said under other claims, which gave it back."""
+    values = {"id": claim.id, "attempt": claim.attempt, "token": claim.token}
+    return "".join(row.output for row in books.rows(_EARLIER_OUTPUT, values))
+
+
 def write_output(books: Bookkeeping, claim: Claim, output: str) -> bool:
     """Write what the attempt of *claim* has printed and logged so far.
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from flask.logging import default_handler
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs import CronJobs, Snooze, current_run
 from flask_cronjobs.engine.worker import output as module
 from flask_cronjobs.jobs.runs.current import MAX_OUTPUT, Output
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobOutput, JobRun
+from flask_cronjobs.testing import travel
 
 from .conftest import AGAIN, Enqueue, both_kinds
 
@@ -116,6 +118,21 @@ def test_each_failed_attempt_keeps_its_own(
     view = find_run(state, run_id)
     assert view is not None
     assert [each.output for each in view.attempts] == ["attempt 2\n", "attempt 1\n"]
+
+
+def test_an_attempt_that_was_given_back_keeps_what_it_said_before(
+    jobs: CronJobs, db: SQLAlchemy, perform: Perform
+) -> None:
+    def poll() -> None:
+        print("look", current_run.snoozes + 1)
+        if current_run.snoozes < 2:
+            raise Snooze(60)
+
+    run = perform(poll, keep_output=True)
+    for minutes in (1, 2):
+        with travel(timedelta(minutes=minutes)):
+            jobs.tick()
+    assert outputs(db, run) == {1: "look 1\nlook 2\nlook 3\n"}
 
 
 @both_kinds
