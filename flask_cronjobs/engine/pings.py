@@ -1,12 +1,9 @@
-"""Tell monitors by their URLs: of ticks, of the runs of definitions, and of what needs a person.
+"""Tell monitors by their URLs: of ticks, and of the runs of definitions.
 
 Ticks fetch ``CRONJOBS_PING_URL``, since a dead cron cannot report itself. For a definition there is
 ``ping=``; the paths are those of Healthchecks: the URL and ``/start`` when an attempt begins, the
 URL itself when the run has succeeded, and ``/fail`` when it ended otherwise. What a run is for, its
 label, is the body of a POST; a monitor that takes no POST gets a GET.
-
-``CRONJOBS_ALERT_URL``, a webhook, is told what begins to need a person, and what ends. A tick
-looks, since nobody else is always there. That ticks have stopped it cannot tell.
 
 A monitor that hangs may hold up a thread of ours, but not a keeper, which renews leases.
 """
@@ -14,19 +11,17 @@ A monitor that hangs may hold up a thread of ours, but not a keeper, which renew
 from __future__ import annotations
 
 import base64
-import json
 import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from ..db.connection import Bookkeeping, Rows
+from ..db.connection import Bookkeeping
 from ..errors import CronJobsError
 from ..jobs.definitions.rows import ping_urls
 from ..jobs.state import State
 from ..log import logger
-from ..text import one_line
 from ..text.redaction import host_of
 from ..types import Claim, Outcome
 from .threads import BackgroundThread
@@ -210,57 +205,3 @@ def ping_ended(state: State, outcomes: Sequence[Outcome]) -> None:
 def _with_path(url: str, path: str) -> str:
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path)) if path else url
-
-
-#: How many characters a message may have: Discord refuses more.
-_LONGEST = 2_000
-
-
-def alert(state: State) -> None:
-    """Tell the webhook what began and ended since the last look, if there is one. Never raises."""
-    url = state.settings.alert_url
-    if url is None:
-        return
-    # Here, since it maps the tables, which a tick without a webhook does not use.
-    from ..jobs import alerts
-    from ..jobs.health import findings_of, read_verdict_and_figures
-
-    try:
-        found = findings_of(*read_verdict_and_figures(state))
-        with Bookkeeping(state.engine) as books:
-            left = alerts.take(books, found)
-            while left:
-                text, told = message(state.app.name, left)
-                if not ping(url, json.dumps({"text": text}).encode()):
-                    alerts.give_back(books, left)
-                    break
-                alerts.forget(books, left[:told])
-                left = left[told:]
-    except CronJobsError as error:
-        logger.warning("CRONJOBS_ALERT_URL was not told what needs a person: %s", error)
-
-
-def message(app: str, changes: Rows) -> tuple[str, int]:
-    """Return a text with a line for each of *changes*, and how many of them fit into it.
-
-    :param changes: what `alerts.take` has returned.
-    """
-    lines = [
-        f"{app}: over: {change.what}"
-        if change.ended_at
-        else f"{app}: {change.what}{f'. {change.todo}' if change.todo else ''}"
-        for change in changes
-    ]
-    text, told = _plain(lines[0])[:_LONGEST], 1
-    for line in map(_plain, lines[1:]):
-        if len(text) + 1 + len(line) > _LONGEST:
-            break
-        text, told = f"{text}\n{line}", told + 1
-    return text, told
-
-
-def _plain(line: str) -> str:
-    """Return *line* so that no name in it is a link, a mention or a second line there."""
-    escaped = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # Mattermost and Discord take a bare @channel for a mention, and [text](address) for a link.
-    return one_line(escaped).replace("@", "@\u200b").replace("](", "]\u200b(")

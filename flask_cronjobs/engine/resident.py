@@ -21,7 +21,7 @@ from ..jobs import ticks
 from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
-from .pings import TIMEOUT, alert, ping, ping_ended
+from .pings import TIMEOUT, ping, ping_ended
 from .processes import run_workers
 from .threads import BackgroundThread
 from .tick import (
@@ -34,6 +34,7 @@ from .tick import (
     worker_options,
     write_hours_and_prune,
 )
+from .webhook import alert
 from .worker.keeper import Keeper
 from .worker.options import Limits
 

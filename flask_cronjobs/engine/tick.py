@@ -26,7 +26,8 @@ from ..jobs.state import State
 from ..log import __version__, logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
-from .pings import alert, ping, ping_ended
+from .pings import ping, ping_ended
+from .webhook import alert
 from .worker.process_signals import keyboard_held
 
 if TYPE_CHECKING:

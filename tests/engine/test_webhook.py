@@ -11,7 +11,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine.pings import message
+from flask_cronjobs.engine.webhook import message
 from flask_cronjobs.jobs.definitions.actions import Target, pause
 from flask_cronjobs.jobs.health import findings_of, read_verdict_and_figures
 from flask_cronjobs.jobs.state import State
