@@ -51,11 +51,22 @@ def nothing_left(test: str, folder: Path | None = None) -> Generator[None]:
     threads, files, started = set(threading.enumerate()), set(_open_files()), _started
     hooks = _hooks()
     yield
+    _free_logging()
     assert _hooks() == hooks
     refuse(lambda: [repr(each) for each in _threads() if each not in threads])
     refuse(lambda: [f"the open file {each}" for each in _open_files() if each not in files])
     if _started > started:
         refuse(lambda: list(_processes(test)))
+
+
+def _free_logging() -> None:
+    """Free the lock of `logging`: an interruption just after its taking leaves it to this thread.
+
+    Python 3.13 takes it in a with statement. Before, all other threads would wait for it for ever.
+    """
+    lock: Any = vars(logging)["_lock"]
+    if lock._is_owned():
+        lock._release_save()
 
 
 def refuse(look: Callable[[], Iterable[str]], patience: float = PATIENCE) -> None:
