@@ -150,8 +150,11 @@ def ready_streams() -> None:
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(stream, "reconfigure"):
-            errors = "backslashreplace" if stream.errors == "strict" else stream.errors
-            stream.reconfigure(errors=errors, line_buffering=True)
+            if (
+                stream.errors == "strict"
+            ):  # Else not: it asks for the place in a file, if it was one.
+                stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(line_buffering=True)
 
 
 def unwritable(error: OSError) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import tty
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 import pytest
 
 from flask_cronjobs.cli import terminal as lines_module
-from flask_cronjobs.cli.terminal import Lines, leave
+from flask_cronjobs.cli.terminal import Lines, leave, ready_streams
 
 
 @pytest.fixture
@@ -97,3 +99,17 @@ def test_a_terminal_that_takes_a_part_gets_the_rest_later() -> None:
             got += os.read(main, 65536)
     os.close(main)
     assert got.decode().split() == [f"{number:09}" * 10 for number in range(2000)]
+
+
+def test_a_file_that_was_made_a_pipe_takes_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    with (tmp_path / "log").open("w", errors="backslashreplace") as stream:
+        os.dup2(writer, stream.fileno())
+        os.close(writer)
+        monkeypatch.setattr(sys, "stdout", stream)
+        ready_streams()
+        print("line")
+        assert os.read(reader, 10) == b"line\n"
+    os.close(reader)
