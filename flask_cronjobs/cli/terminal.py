@@ -150,9 +150,8 @@ def ready_streams() -> None:
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(stream, "reconfigure"):
-            if (
-                stream.errors == "strict"
-            ):  # Else not: it asks for the place in a file, if it was one.
+            # Only where it must: it asks for the place in the file, which may have become a pipe.
+            if stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")
             stream.reconfigure(line_buffering=True)
 
