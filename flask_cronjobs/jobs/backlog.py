@@ -235,7 +235,7 @@ def _compare(sign: str, name: str, more: str, group: Sequence[str] = _GROUP) -> 
 
     :param more: what to add to the priority, the last of them.
     """
-    # Of a column beside a column, SQLite searches the index for the first alone.
+    # Not bare columns on both sides: SQLite would search its index by the first of them alone.
     others = (f"{name}.{each} || ''" for each in group[:-1])
     values = ", ".join((*others, f"{name}.priority + CAST({more} AS bigint)"))
     return f"({', '.join(group)}) {sign} ({values})"

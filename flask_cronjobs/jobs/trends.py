@@ -131,18 +131,21 @@ def read_trends(source: Source) -> tuple[Trend, ...]:
         tasks: Query = select(HOURS.c.job_type).where(*recent).group_by(HOURS.c.job_type)
         most = tasks.order_by(func.sum(HOURS.c.ended).desc(), HOURS.c.job_type).limit(BUSIEST)
         by_task: dict[str, list[Row[Any]]] = defaultdict(list)
-        for row in _hours(reader, *recent, HOURS.c.job_type.in_(select(most.subquery()))):
+        for row in reader.rows(
+            _hours(reader, *recent, HOURS.c.job_type.in_(select(most.subquery())))
+        ):
             by_task[row.job_type].append(row)
         slower = slow_tasks(reader)
         found = [_trend(task, rows, reader.now, slower.get(task)) for task, rows in by_task.items()]
     return tuple(sorted(found, key=lambda each: (-(each.factor or 0.0), each.task)))
 
 
-def _hours(reader: Reader, *which: ColumnElement[bool]) -> Sequence[Row[Any]]:
+def _hours(reader: Reader, *which: ColumnElement[bool]) -> Any:
+    """Return a SELECT of hours."""
     numbers = "ended", "dead", "took_seconds", "waited_seconds"
     columns = (HOURS.c[name] for name in ("hour", "job_type", *numbers))
     buckets = (readable(reader, HOURS.c[name]) for name in ("took", "waited"))
-    return reader.rows(select(*columns, *buckets).where(*which))
+    return select(*columns, *buckets).where(*which)
 
 
 def _days(
@@ -152,7 +155,7 @@ def _days(
     local = parse_zone(zone or reader.state.settings.timezone)
     today = reader.now.astimezone(local).date()
     starts = [datetime.combine(today - n * DAY, time(), local) for n in reversed(range(DAYS))]
-    rows = _hours(reader, HOURS.c.job_type == task, HOURS.c.hour >= starts[0])
+    rows = reader.rows(_hours(reader, HOURS.c.job_type == task, HOURS.c.hour >= starts[0]))
     by_day: dict[date, list[Row[Any]]] = defaultdict(list)
     for row in rows:
         by_day[row.hour.astimezone(local).date()].append(row)
@@ -244,5 +247,6 @@ def read_last_hour(source: Source) -> Sequence[Row[Any]]:
     """Return the last hour that is written, by task: of the 500 of which most runs ended."""
     with reading(source) as reader:
         last = select(func.max(HOURS.c.hour)).scalar_subquery()
-        rows = _hours(reader, HOURS.c.hour == last, HOURS.c.job_type != "")
-    return sorted(rows, key=lambda row: (-row.ended, row.job_type))[:_BUSIEST_HOUR]
+        hours = _hours(reader, HOURS.c.hour == last, HOURS.c.job_type != "")
+        busiest = hours.order_by(HOURS.c.ended.desc(), HOURS.c.job_type)
+        return reader.rows(busiest.limit(_BUSIEST_HOUR))

@@ -152,25 +152,27 @@ def record_and_claim(
 def _send(
     books: Bookkeeping, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
 ) -> Answer:
+    if not outcomes and request is None:
+        return Answer()
     d, token = books.dialect, request.token if request else ""
     parameters = request.parameters(d) if request else {}
-    if not outcomes and (request is None or request.handed or not d.one_statement):
-        if request is None:
-            return Answer()
-        statement = begin(d) if request.handed else claim_statement(d)
-        return Answer(claims=_claims(books.rows(statement, parameters, repeat), token))
-    assert not (request and request.handed)
-    if d.one_statement:
+    answer = Answer()
+    if request and request.handed:
+        assert not outcomes
+        rows = books.rows(begin(d), parameters, repeat)
+    elif d.one_statement:
         plain = all(map(is_plain, outcomes))
         given = success_arrays(outcomes) if plain else outcome_parameters(d, outcomes)
         both = recording_statement(d, plain, claims=request is not None)
         rows = books.rows(both, {**parameters, **given}, repeat)
         answer = _recorded_by_status([row for row in rows if _STORED(row) is not None])
         rows = [row for row in rows if _STORED(row) is None]
-    else:
+    elif outcomes:
         steps = partial(_record_then_claim, d, outcomes, request)
         done, rows = books.transaction(steps, repeat)
         answer = _recorded(done)
+    else:
+        rows = books.rows(claim_statement(d), parameters, repeat)
     return answer._replace(claims=_claims(rows, token))
 
 
