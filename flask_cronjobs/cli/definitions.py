@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from ..jobs.agenda import Agenda, Piece, moment_of, next_runs, read_agenda, span_of
+from ..jobs.agenda import Agenda, moment_of, next_runs, read_agenda, span_of
 from ..jobs.backlog import Due, due, next_due
 from ..jobs.definitions import actions
 from ..jobs.definitions.actions import Target, only
 from ..jobs.definitions.needs import NEEDS
 from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
 from ..jobs.humanize import duration, late, minute, plural, seconds_since
-from ..jobs.pauses import list_pauses
 from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.state import State, state_of
-from ..text import did_you_mean, one_line, printable, similar_names
+from ..text import one_line, printable
 from .group import command
 from .output import Listing, admin_command, list_command, moment, since
 from .params import F, actor, complete_definitions, complete_tasks
@@ -151,8 +150,7 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
     target = _only(name, queue, task)
     what = _named(target)
     if target.kind == "queue" and target.name not in state_of().queues:
-        hint = _meant(target)
-        click.echo(f"No task of this app's code has {what} by itself.{hint}", err=True)
+        click.echo(f"No task of this app's code has {what} by itself.", err=True)
     is_new = actions.pause(state_of(), target, actor())
     done = f"Paused {what}" if is_new else f"{one_line(target.name)} is paused already"
     option = () if target.kind == "definition" else (f"--{target.kind}",)
@@ -173,18 +171,7 @@ def resume(name: str | None, queue: str | None, task: str | None) -> None:
     if actions.resume(state_of(), target, actor()):
         click.echo(f"Resumed {_named(target)}.")
     else:
-        click.echo(f"Not paused: {_named(target)}.{_meant(target)}")
-
-
-def _meant(target: Target) -> str:
-    """Return a question for a name that is like one of what is paused, or in the code."""
-    state = state_of()
-    known = set(state.registry.tasks if target.kind == "task" else state.queues)
-    if target.kind == "definition" or target.name in known:
-        return ""
-    with reading(state) as reader:
-        known |= {each.name for each in list_pauses(reader) if each.kind == target.kind}
-    return did_you_mean(target.name, known) if similar_names(target.name, sorted(known)) else ""
+        click.echo(f"Not paused: {_named(target)}.")
 
 
 def _only(name: str | None, queue: str | None, task: str | None) -> Target:
@@ -212,54 +199,49 @@ def _moment(value: object) -> str:
     "agenda",
     "flask jobs admin agenda",
     "flask jobs admin agenda --until 08:00",
-    "flask jobs admin agenda --from 22:00 --until 08:00",
-)
-@click.option(
-    *("--from", "start"), type=_moment, metavar="TIME", help="22:00, 2h (ago) or 2026-11-20T22:00."
 )
 @click.option(
     *("--until", "end"), type=_moment, metavar="TIME", help="08:00, 24h or 2026-11-20T08:00. [12h]"
 )
-def agenda(start: str | None, end: str | None) -> Listing:
+def agenda(end: str | None) -> Listing:
     """List what definitions will run, soonest first, and what may collide.
 
-    The next twelve hours, or until TIME, at most a week; --from lists what ran since then, too.
-    Times without a zone are in CRONJOBS_TIMEZONE.
+    The next twelve hours, or until TIME, at most a week. A time without a zone is in
+    CRONJOBS_TIMEZONE.
     """
     with reading(state_of()) as reader:
         try:
-            span = span_of(reader.now, reader.state.settings.timezone, start, end)
+            span = span_of(reader.now, reader.state.settings.timezone, end=end)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         found = read_agenda(reader, span)
-    shown = [
-        (lane, piece)
-        for lane in found.lanes
-        for piece in lane.pieces
-        if start is not None or piece.kind in ("planned", "band")
-    ]
+    shown = [(lane, piece) for lane in found.lanes for piece in lane.of("planned", "band")]
     shown.sort(key=lambda each: (each[1].start, each[0].name))
     others = ("start", "end", "now", "number", "delayed", "collisions", "clock_changes", "workers")
     return Listing(
         "lanes",
         Page(found.lanes, None, found.now, found.number),
         ("AT", "DEFINITION", "WHAT", "TAKES"),
-        ((moment(piece.start), lane.name, *_about(piece, lane.expected)) for lane, piece in shown),
+        (
+            (
+                *(moment(piece.start), lane.name),
+                "planned" if piece.number == 1 else f"{piece.number:,} times",
+                "" if lane.expected is None else duration(lane.expected),
+            )
+            for lane, piece in shown
+        ),
         none=f"No definition runs until {moment(found.end)}.",
         flexible=1,
         noun="definition",
-        above=[paint("warn", one_line(line)) for line in (*_clock_changes(found), *_late(found))],
+        above=[paint("warn", one_line(line)) for line in _warnings(found)],
         below=[one_line(line) for line in _collisions(found)],
         others={name: getattr(found, name) for name in others},
     )
 
 
-def _clock_changes(found: Agenda) -> Iterator[str]:
+def _warnings(found: Agenda) -> Iterator[str]:
     for change in found.clock_changes:
         yield f"{change}: {moment(change.at)}."
-
-
-def _late(found: Agenda) -> Iterator[str]:
     for lane in found.lanes:
         if lane.late is not None:
             yield f"{lane.name} has been due since {moment(lane.late)}: no tick records it."
@@ -274,17 +256,6 @@ def _collisions(found: Agenda) -> Iterator[str]:
     for delayed in found.delayed:
         count = delayed.count.of("delayed run")
         yield f"{count} of {delayed.task}, from {moment(delayed.first)}"
-
-
-def _about(piece: Piece, expected: float | None) -> tuple[str, str]:
-    """Return what a piece is, and how long it took or will take."""
-    if piece.kind == "older":
-        return f"older runs are not shown, until {moment(piece.end)}", ""
-    if piece.kind in ("planned", "band"):
-        took, what = expected, "planned" if piece.number == 1 else f"{piece.number:,} times"
-    else:
-        took, what = seconds_since(piece.start, piece.end), piece.kind
-    return what, "" if took is None else duration(took)
 
 
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:

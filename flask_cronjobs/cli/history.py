@@ -9,15 +9,7 @@ from typing import cast
 import click
 
 from ..errors import NotFound
-from ..jobs.error_groups import (
-    MUTED_FOR,
-    STATES,
-    Decision,
-    ErrorGroup,
-    GroupState,
-    decide,
-    list_errors,
-)
+from ..jobs.error_groups import STATES, Decision, ErrorGroup, GroupState, decide, list_errors
 from ..jobs.history import add_mark, list_marks, remove_mark
 from ..jobs.humanize import duration, printed_zone
 from ..jobs.operations import list_operations
@@ -36,7 +28,7 @@ from .output import (
     since,
     table,
 )
-from .params import JSON_FLAG, Id, actor, age, complete_tasks, time_in_zone
+from .params import JSON_FLAG, Id, actor, complete_tasks, time_in_zone
 from .terminal import paint
 
 #: One letter a day, from none to many.
@@ -47,7 +39,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
     "errors",
     "flask jobs admin errors",
     "flask jobs admin errors --resolve 9f86d081884c7d65",
-    "flask jobs admin errors --mute 9f86d081884c7d65 --for 2d",
+    "flask jobs admin errors --mute 9f86d081884c7d65",
     "flask jobs admin retry --fingerprint 9f86d081884c7d65 --spread 10m",
     limit=20,
     most=200,
@@ -55,12 +47,9 @@ _BARS = " ▁▂▃▄▅▆▇█"
 )
 @click.option("--resolve", "resolved", metavar="GROUP", help="It is mended, until seen again.")
 @click.option("--mute", "muted", metavar="GROUP", help="Take it out of the open ones for a week.")
-@click.option("--for", "seconds", type=age, metavar="AGE", help="Mute it for AGE instead.")
 @click.option("--reopen", "reopened", metavar="GROUP", help="It is open, whatever was decided.")
 @click.option("--state", type=click.Choice(STATES), default="open", help="Only groups of STATE.")
-def errors(
-    seconds: float | None, state: GroupState, limit: int, **decisions: str | None
-) -> Listing | None:
+def errors(state: GroupState, limit: int, **decisions: str | None) -> Listing | None:
     """List errors by task, type and message, the latest first; resolve or mute a group.
 
     Numbers, hex and what is quoted in messages do not count. LAST 14 DAYS has a bar a day.
@@ -68,20 +57,18 @@ def errors(
     given = [(what, group) for what, group in decisions.items() if group is not None]
     if len(given) > 1:
         raise click.UsageError("Give one of --resolve, --mute and --reopen.")
-    if seconds is not None and decisions["muted"] is None:
-        raise click.UsageError("--for goes with --mute.")
     if not given:
         return _list_errors(state, limit)
     refuse_to_list()
     ((what, fingerprint),) = given
-    decide(state_of(), cast("Decision", what), fingerprint, actor(), long := seconds or MUTED_FOR)
-    click.echo(f"{fingerprint}: {_BECAME[what].format(duration(long))}.")
+    decide(state_of(), cast("Decision", what), fingerprint, actor())
+    click.echo(f"{fingerprint}: {_BECAME[what]}.")
     return None
 
 
 _BECAME = {
     "resolved": "resolved, until it is seen again",
-    "muted": "muted for {}",
+    "muted": "muted for a week",
     "reopened": "open",
 }
 
@@ -168,10 +155,12 @@ def _print_trend(found: Trend) -> None:
     said = one_line(str(found))
     click.echo(paint("warn", said) if found.slower else said)
     headers = ("DAY", "RUNS", "DEAD", "MEDIAN", "95 %", "95 % WAITED", "MARKED")
-    cells = [
-        (f"{day.start:%a %Y-%m-%d}", *_period_cells(day), _seconds(day.waited), _marked(found, day))
-        for day in reversed(found.days)
-    ]
+    cells: list[tuple[object, ...]] = []
+    for day in reversed(found.days):
+        end = day.start + DAY
+        marks = ", ".join(each.name for each in reversed(found.marks) if day.start <= each.at < end)
+        waited = _seconds(day.waited)
+        cells.append((f"{day.start:%a %Y-%m-%d}", *_period_cells(day), waited, marks))
     table(headers, cells)
 
 
@@ -182,11 +171,6 @@ def _period_cells(period: Period) -> tuple[str, ...]:
 
 def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else duration(seconds)
-
-
-def _marked(found: Trend, day: Period) -> str:
-    end = day.start + DAY
-    return ", ".join(mark.name for mark in reversed(found.marks) if day.start <= mark.at < end)
 
 
 @admin_command("mark", "flask jobs admin mark v812")

@@ -35,10 +35,8 @@ from .runs.outcomes import pattern_of
 from .runs.rows import ERROR_SHOWN, first_line
 from .state import State
 
-#: For how many seconds a group is muted by default: a week.
+#: For how many seconds a group is muted: a week.
 MUTED_FOR = 7 * 86400.0
-#: The longest time, so that no date is past what a database holds.
-_LONGEST = 3650 * 86400.0
 #: How many days the bars of a group stand for.
 DAYS = 14
 #: Of more groups than these, others than those of the latest failures may be left out.
@@ -248,22 +246,16 @@ def _dead(reader: Reader) -> dict[str, Count]:
 Decision: TypeAlias = Literal["resolved", "muted", "reopened"]
 
 
-def decide(
-    state: State,
-    what: Decision,
-    fingerprint: str,
-    actor: str = DEFAULT_ACTOR,
-    seconds: float = MUTED_FOR,
-) -> None:
+def decide(state: State, what: Decision, fingerprint: str, actor: str = DEFAULT_ACTOR) -> None:
     """Write down what becomes of a group of errors, in place of what was decided before.
 
-    :param what: ``resolved``: until it is seen again; ``muted``: for *seconds*, though it is seen
+    :param what: ``resolved``: until it is seen again; ``muted``: for a week, though it is seen
         again; ``reopened``: it is open, whatever was decided.
     :raises NotFound: no failed attempt that is kept has this fingerprint.
     """
     given: dict[str, Any] = {"fingerprint": fingerprint, "actor": actor}
     if what == "muted":
-        given["seconds"] = min(seconds, _LONGEST)
+        given["seconds"] = MUTED_FOR
     with state.bookkeeping() as books:
         d = books.dialect
         resolved = d.now if what == "resolved" else "NULL"
