@@ -72,12 +72,20 @@ def _overview() -> Answer:
 
 
 def _print(seen: Overview) -> None:
+    now = seen.verdict.now
     _print_verdict(seen)
     _print_figures(seen)
-    _print_pauses(seen)
+    paused = [(e.kind, e.name, since(e.paused_at, now), e.paused_by) for e in seen.verdict.pauses]
+    _print_table("Paused", ("KIND", "NAME", "SINCE", "BY"), paused, flexible=1)
     _print_definitions(seen)
-    _print_dead(seen)
-    _print_orphans(seen)
+    dead = [(e.task, e.error_type, e.count, since(e.newest, now), e.sample_id) for e in seen.dead]
+    shown = _cut(len(dead), seen.dead_groups, "group")
+    headers = ("TASK", "ERROR", "COUNT", "NEWEST", "SAMPLE")
+    _print_table(f"Dead, by task and error{shown}", headers, dead)
+    orphans = [(e.task, e.count, since(e.oldest, now)) for e in seen.orphans]
+    shown = _cut(len(orphans), seen.orphan_tasks, "task")
+    title = f"Waiting runs of tasks that this app's code does not declare{shown}"
+    _print_table(title, ("TASK", "COUNT", "OLDEST"), orphans)
 
 
 def _print_verdict(seen: Overview) -> None:
@@ -112,14 +120,6 @@ def _print_figures(seen: Overview) -> None:
         f"last 24 h: {plural(ticked, 'tick')}, {ran:,} succeeded, "
         f"{plural(failed, 'failed attempt')}"
     )
-
-
-def _print_pauses(seen: Overview) -> None:
-    rows = [
-        (each.kind, each.name, since(each.paused_at, seen.verdict.now), each.paused_by)
-        for each in seen.verdict.pauses
-    ]
-    _print_table("Paused", ("KIND", "NAME", "SINCE", "BY"), rows, flexible=1)
 
 
 def _print_table(
@@ -173,25 +173,6 @@ def _next(row: DefinitionView, seen: Overview) -> str:
     if not row.next_slots:
         return "never"
     return late(seconds_since(row.next_slots[0], seen.verdict.now))
-
-
-def _print_dead(seen: Overview) -> None:
-    now = seen.verdict.now
-    rows = [
-        (group.task, group.error_type, group.count, since(group.newest, now), group.sample_id)
-        for group in seen.dead
-    ]
-    headers = ("TASK", "ERROR", "COUNT", "NEWEST", "SAMPLE")
-    shown = _cut(len(rows), seen.dead_groups, "group")
-    _print_table(f"Dead, by task and error{shown}", headers, rows)
-
-
-def _print_orphans(seen: Overview) -> None:
-    now = seen.verdict.now
-    rows = [(orphan.task, orphan.count, since(orphan.oldest, now)) for orphan in seen.orphans]
-    shown = _cut(len(rows), seen.orphan_tasks, "task")
-    title = f"Waiting runs of tasks that this app's code does not declare{shown}"
-    _print_table(title, ("TASK", "COUNT", "OLDEST"), rows)
 
 
 def _cut(shown: int, total: Count, noun: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -15,6 +16,8 @@ from flask.cli import AppGroup, FlaskGroup
 from ..errors import CronJobsError
 from ..text import clean, one_line, similar_names
 
+#: The errors of a stream that takes no more: of a full disk, or a closed terminal.
+_TAKES_NO_MORE = (errno.ENOSPC, errno.EFBIG, errno.EIO)
 #: For a group and all commands in it.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -32,7 +35,7 @@ class JobsGroup(AppGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn our errors into click's."""
-        from .terminal import leave, ready_streams, unwritable
+        from .terminal import leave, ready_streams
 
         if os.environ.get("NO_COLOR"):
             ctx.color = False
@@ -40,7 +43,7 @@ class JobsGroup(AppGroup):
         try:
             return super().invoke(ctx)
         except OSError as error:
-            if not unwritable(error):
+            if error.errno not in _TAKES_NO_MORE or error.filename is not None:
                 raise
             leave(sys.stdout)
             raise click.ClickException(f"The output was not written: {error.strerror}.") from error

@@ -120,7 +120,8 @@ def table(
     """
     if not rows:
         return
-    cells = [[_plain(cell) for cell in row] for row in rows]
+    # One line each, without control characters.
+    cells = [[one_line("" if cell is None else str(cell)) for cell in row] for row in rows]
     widths = [
         max(text_width(line[at]) for line in [list(headers), *cells]) for at in range(len(headers))
     ]
@@ -148,11 +149,6 @@ def _spared(
     return shown
 
 
-def _plain(cell: object) -> str:
-    """Return a cell as one line without control characters."""
-    return one_line("" if cell is None else str(cell))
-
-
 def _fitted(widths: list[int], flexible: int) -> list[int]:
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - width()
     order = [flexible, *sorted(range(len(widths)), key=lambda at: -widths[at])]
@@ -166,13 +162,9 @@ def _fitted(widths: list[int], flexible: int) -> list[int]:
 
 
 def _cells(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (_padded(cell, size) for cell, size in zip(cells, widths, strict=True))
+    cut = [(cell, cut_to_width(cell, size), size) for cell, size in zip(cells, widths, strict=True)]
+    padded = (paint(cell, shown) + " " * (size - text_width(shown)) for cell, shown, size in cut)
     return _GAP.join(padded).rstrip()
-
-
-def _padded(cell: str, size: int) -> str:
-    shown = cut_to_width(cell, size)
-    return paint(cell, shown) + " " * (size - text_width(shown))
 
 
 @dataclass(frozen=True)

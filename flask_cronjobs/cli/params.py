@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,13 +20,11 @@ from ..errors import ScheduleError
 from ..jobs.humanize import parse_age, parse_time, printed_zone
 from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
 from ..jobs.state import State, state_of
+from ..registry.options import is_moment
 from ..schedule.cron_text import parse_zone
 from ..types import MAX_ID, STATUSES
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_HOW_TO_WRITE_A_TIME = "Write 2026-11-20T06:00Z, or 2026-11-20T07:00+01:00."
-_HOW_TO_WRITE_A_PAYLOAD = "Give an object of arguments, such as '{\"user_id\": 1}'."
 
 
 def age(value: object) -> float:
@@ -43,14 +41,11 @@ def age(value: object) -> float:
 def time_in_zone(value: object) -> datetime:
     """Return a time with its zone, such as ``2026-11-20T06:00Z``."""
     moment = parse_time(str(value))
-    if moment is None:
-        raise click.BadParameter(f"{value!r} is not a time. {_HOW_TO_WRITE_A_TIME}")
-    if moment.tzinfo is None:
-        raise click.BadParameter(f"{value!r} has no time zone. {_HOW_TO_WRITE_A_TIME}")
-    try:
-        moment.astimezone(timezone.utc)
-    except OverflowError:
-        raise click.BadParameter(f"{value!r} is beyond the years 1 to 9999 in UTC.") from None
+    if not is_moment(moment):
+        raise click.BadParameter(
+            f"{value!r} is not a time with its zone. Write 2026-11-20T06:00Z, or "
+            "2026-11-20T07:00+01:00."
+        )
     return moment
 
 
@@ -59,7 +54,10 @@ def json_object(value: str) -> dict[str, Any]:
     try:
         return types.json_object(types.stored_json(value))
     except ValueError as error:
-        raise click.BadParameter(f"it cannot be read: {error}. {_HOW_TO_WRITE_A_PAYLOAD}") from None
+        raise click.BadParameter(
+            f"it cannot be read: {error}. Give an object of arguments, such as "
+            "'{\"user_id\": 1}'."
+        ) from None
 
 
 class Id(click.IntRange):
@@ -86,7 +84,7 @@ MOST = 200
 
 def complete_definitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of definitions that begin with *incomplete*."""
-    return _names(ctx, incomplete, lambda state: {*state.registry.declarations, *_recorded(state)})
+    return _names(ctx, incomplete, _definitions)
 
 
 def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -96,8 +94,7 @@ def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of definitions and of tasks that begin with *incomplete*."""
-    found = {*complete_definitions(ctx, param, incomplete), *complete_tasks(ctx, param, incomplete)}
-    return sorted(found)[:MOST]
+    return _names(ctx, incomplete, lambda state: {*_definitions(state), *state.registry.tasks})
 
 
 def _names(ctx: click.Context, incomplete: str, find: Callable[[State], set[str]]) -> list[str]:
@@ -113,9 +110,9 @@ def _names(ctx: click.Context, incomplete: str, find: Callable[[State], set[str]
     return sorted(name for name in found if name.startswith(incomplete))[:MOST]
 
 
-def _recorded(state: State) -> set[str]:
-    """Return the names in the database, if it answers soon."""
-    found: set[str] = set()
+def _definitions(state: State) -> set[str]:
+    """Return the names in the code, and those in the database if it answers soon."""
+    found = set(state.registry.declarations)
 
     def read() -> None:
         from ..jobs.definitions.views import definition_names

@@ -73,19 +73,17 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
     none = "There are no runs yet."
     if not found.rows and which != RunFilter():
         none = f"No runs match.{advice_on(which, 'list')}"
-    note = "" if which.search is None else _scope(state, which.search, found)
+    note = ""
+    if which.search is not None:
+        back = "" if found.next is None else f" back to run {found.next}"
+        looked = scope(which.search, state.settings.show_payload)
+        note = f"Searched ids and keys of all runs; {looked}{back}."
     labels = any(row.label is not None for row in found.rows)
     headers = ["ID", "STATUS", "TASK", *(["LABEL"] if labels else []), "ATTEMPT", "WHEN", "ERROR"]
     if is_wide():
         headers += _WIDE
     cells = (_cells(found, row, labels) for row in found.rows)
     return Listing("runs", found, headers, cells, none, note=note, spare=("ATTEMPT",))
-
-
-def _scope(state: State, search: str, found: RunPage) -> str:
-    """Return where the search has looked, and how far back."""
-    back = "" if found.next is None else f" back to run {found.next}"
-    return f"Searched ids and keys of all runs; {scope(search, state.settings.show_payload)}{back}."
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:

@@ -6,7 +6,6 @@ lowest line of a terminal shows the runs at work.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import select
@@ -154,11 +153,6 @@ def ready_streams() -> None:
             if stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")
             stream.reconfigure(line_buffering=True)
-
-
-def unwritable(error: OSError) -> bool:
-    """Return whether *error* says that a stream takes no more: a full disk, a closed terminal."""
-    return error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO) and error.filename is None
 
 
 class Warnings(TextHandler):

@@ -77,7 +77,7 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done]], View]:
                 raise
             except (CronJobsError, TypeError) as error:
                 if "payload" in request.form:
-                    return _form_again(error, **route)
+                    return edit(error=error, **route) if route else prepare(error)
                 message = Message("bad", f"Nothing was changed. {error}", place)
                 return back(page, message, **values, **route)
             if isinstance(made, str):
@@ -327,11 +327,6 @@ def edit(run_id: int, error: Exception | None = None) -> Response:
         state, row.task, found.payload, error,
         name=row.definition or row.task, run=row, can_retry=row.status in RETRY.allowed,
     )  # fmt: skip
-
-
-def _form_again(error: Exception, run_id: int | None = None) -> Response:
-    """Render the form that was sent, as it was typed, with what is wrong."""
-    return prepare(error) if run_id is None else edit(run_id, error)
 
 
 def _form(

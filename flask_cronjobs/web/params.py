@@ -149,29 +149,23 @@ def choice(args: Mapping[str, str], name: str, choices: Sequence[Choice]) -> Cho
     :raises BadQuery: it is none of them.
     """
     value = text(args, name)
-    if value is None:
-        return None
-    if value in choices:
-        return cast("Choice", value)
-    raise BadQuery(f"{name} must be one of {', '.join(choices)}.")
+    if value is not None and value not in choices:
+        raise BadQuery(f"{name} must be one of {', '.join(choices)}.")
+    return cast("Choice | None", value)
 
 
 def _age(args: Mapping[str, str], name: str) -> float | None:
     value = text(args, name)
-    if value is None:
-        return None
-    age = parse_age(value)
-    if age is None:
+    age = None if value is None else parse_age(value)
+    if value is not None and age is None:
         raise BadQuery(f"{name} must be an age such as 30m, 2h or 7d.")
     return age
 
 
 def _time(args: Mapping[str, str], name: str) -> datetime | None:
     value = text(args, name)
-    if value is None:
-        return None
-    moment = parse_time(value)
-    if not is_moment(moment):
+    moment = None if value is None else parse_time(value)
+    if value is not None and not is_moment(moment):
         raise BadQuery(f"{name} must be a time with its zone, such as 2026-11-20T06:00Z.")
     return moment
 
