@@ -19,7 +19,7 @@ from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.list import RunPage, list_runs
 from ..jobs.runs.rows import RunRow
-from ..jobs.runs.search import SEARCH_ALL_FOR, scope
+from ..jobs.runs.search import SEARCH_ALL, scope
 from ..jobs.runs.wait_reasons import Wait
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView
@@ -89,11 +89,11 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
     """Return a full page, in as many searches as it takes; the next one begins after an id.
 
-    What takes longer than `SEARCH_ALL_FOR` is left to the next one.
+    What takes longer than `SEARCH_ALL` is left to the next one.
     """
     rows: list[RunRow] = []
     waits: dict[int, tuple[Wait, ...]] = {}
-    until = time.monotonic() + SEARCH_ALL_FOR
+    until = time.monotonic() + SEARCH_ALL.seconds
     while True:
         page = list_runs(state, which, before, limit - len(rows))
         rows += page.rows

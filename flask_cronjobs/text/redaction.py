@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -86,6 +87,8 @@ HIDDEN = "***"
 #: How many levels of a value are shown; deeper ones are "…".
 DEPTH = 32
 _WORD = pattern(rf"(?i:(?<![a-z])(?:{SECRET_WORDS})(?![a-z]))|(?<=[a-z])(?:Pass|Auth)(?![a-z])")
+#: Of names up to so many characters it is remembered whether they are of secrets.
+_REMEMBERED = 100
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
@@ -154,10 +157,15 @@ def redacted(value: JSON, names: Sequence[str]) -> JSON:
 
     :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
     """
-    return _redacted(value, [_plain_name(name) for name in names], DEPTH)
+    return _redacted(value, _plain_names(tuple(names)), DEPTH)
 
 
-def _redacted(value: JSON, names: Sequence[str], depth: int) -> JSON:
+@lru_cache
+def _plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(_plain_name, names))
+
+
+def _redacted(value: JSON, names: tuple[str, ...], depth: int) -> JSON:
     if isinstance(value, str):
         return strip_credentials(value)
     if not isinstance(value, (dict, list)):
@@ -169,16 +177,22 @@ def _redacted(value: JSON, names: Sequence[str], depth: int) -> JSON:
             return [value[0], HIDDEN]
         return [_redacted(member, names, depth - 1) for member in value]
     labels = [member for key, member in value.items() if _plain_name(str(key)) in ("name", "key")]
-    hidden = [*names, "value"] if any(_is_secret_name(label, names) for label in labels) else names
+    hidden = (*names, "value") if any(_is_secret_name(label, names) for label in labels) else names
     return {
         key: HIDDEN if _is_secret_name(key, hidden) else _redacted(member, names, depth - 1)
         for key, member in value.items()
     }
 
 
-def _is_secret_name(name: JSON, names: Sequence[str]) -> bool:
+def _is_secret_name(name: JSON, names: tuple[str, ...]) -> bool:
     if not isinstance(name, str):
         return False
+    # Most payloads have the same few names.
+    return (_has_secret if len(name) <= _REMEMBERED else _has_secret.__wrapped__)(name, names)
+
+
+@lru_cache(maxsize=1000)
+def _has_secret(name: str, names: tuple[str, ...]) -> bool:
     plain = _plain_name(name)
     return any(part in plain for part in names) or bool(_WORD().search(name))
 

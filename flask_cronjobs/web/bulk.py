@@ -16,7 +16,7 @@ from ..errors import StateConflict
 from ..jobs.reader import CAP, Count
 from ..jobs.runs.actions import Action, of_status, preview
 from ..jobs.runs.filters import RunFilter
-from ..jobs.runs.search import SEARCH_FOR
+from ..jobs.runs.search import SEARCH_PAGE
 from ..jobs.state import state_of
 from .actions import MOST, actor
 from .params import BadQuery, filter_args, needed, row_id, run_filter
@@ -60,7 +60,7 @@ def _ask(action: Action, which: RunFilter, picked: list[int] | None) -> Response
         ids = of_status(state_of(), picked, action.allowed)
         count = Count(len(ids))
     else:
-        found = action.some_ids(state_of(), which, MOST + 1, SEARCH_FOR)
+        found = action.some_ids(state_of(), which, MOST + 1, SEARCH_PAGE)
         is_cut = len(found.ids) > MOST or found.stopped_at is not None
         count, ids = Count(min(len(found.ids), MOST), is_cut), found.ids[:CAP]
         searched_to = found.stopped_at

@@ -16,6 +16,7 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli.run_list import added
 from flask_cronjobs.jobs.runs import list as run_list
+from flask_cronjobs.jobs.runs.search import Depth
 from flask_cronjobs.models import JobOutput, JobRun
 from tests.rows import Rows, ago, now
 
@@ -433,5 +434,5 @@ def test_a_search_of_several_steps_says_of_each_run_why_it_waits(
     holder = rows.run("running", job_type="it", label="shop 3", **key, concurrency_share=1)
     for _ in range(2):
         rows.run(job_type="it", label="shop 3", **key)
-    monkeypatch.setattr(run_list, "SEARCH_FOR", 0.0)
+    monkeypatch.setattr(run_list, "SEARCH_PAGE", Depth(5000, 0.0))
     assert admin.ok("list", "-q", "shop 3").count(f"key busy: run {holder}") == 2

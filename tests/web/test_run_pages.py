@@ -423,7 +423,7 @@ def test_the_question_before_an_action_says_how_far_back_it_searched(
     pages: Pages, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     latest = [rows.run("dead", label="to Ada") for _ in range(3)][-1]
-    monkeypatch.setattr("flask_cronjobs.web.bulk.SEARCH_FOR", 0.0)
+    monkeypatch.setattr("flask_cronjobs.web.bulk.SEARCH_PAGE", search.Depth(5000, 0.0))
     page = pages.get("/jobs/runs/bulk?do=retry&q=Ada").text
     assert f"searched back to run {latest}" in page
     assert "Retry 1+ runs?" in page

@@ -27,7 +27,7 @@ from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_
 from .filters import RunFilter, words
 from .list import MOST_MATCHING, Matching, matching
 from .rows import RunRow, rows_of
-from .search import SEARCH_ALL_FOR, wanted
+from .search import SEARCH_ALL, Depth, wanted
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -153,20 +153,20 @@ class Action:
 
         :raises StateConflict: the filter's status does not allow it; or a search takes too long.
         """
-        found = self.some_ids(state, which, limit, SEARCH_ALL_FOR)
+        found = self.some_ids(state, which, limit, SEARCH_ALL)
         if found.stopped_at is not None:
             raise StateConflict(
-                f"The search has looked back to run {found.stopped_at} in {SEARCH_ALL_FOR:g} s, "
-                "and stopped. Narrow it by a task, a status or an age."
+                f"The search has looked back to run {found.stopped_at} in "
+                f"{SEARCH_ALL.seconds:g} s, and stopped. Narrow it by a task, a status or an age."
             )
         return found.ids
 
-    def some_ids(self, state: State, which: RunFilter, limit: int, seconds: float) -> Matching:
-        """Return likewise those that a search finds in *seconds*."""
+    def some_ids(self, state: State, which: RunFilter, limit: int, depth: Depth) -> Matching:
+        """Return likewise those that a search finds to this *depth*."""
         allowed = self.statuses(which)
         if not allowed:
             raise StateConflict(f"Each of these runs {self.refusals[self._meant(which)[0]]}")
-        return matching(state, replace(which, statuses=allowed), limit, seconds)
+        return matching(state, replace(which, statuses=allowed), limit, depth)
 
     def statuses(self, which: RunFilter) -> list[Status]:
         """Return the statuses of those runs of *which* that can be changed; none if none can."""

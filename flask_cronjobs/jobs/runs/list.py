@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,7 +27,7 @@ from ..backlog import first_due, overdue
 from ..reader import RUNS, Page, Query, Reader, Source, reading
 from .filters import RunFilter
 from .rows import RunRow, rows_of
-from .search import SEARCH_ALL_FOR, SEARCH_FOR, Found, Hit, named, showing
+from .search import SEARCH_ALL, SEARCH_PAGE, Depth, Found, Hit, named, showing
 from .wait_reasons import Wait, waits_of
 
 #: The columns by which runs are listed.
@@ -107,13 +107,13 @@ class RunPage(Page[RunRow]):
         return None if self.next is None else self.next.id
 
 
-#: How many rows a page reads where no index narrows the list, or where it searches a text.
+#: How many rows a page reads where no index narrows the list.
 WINDOW = 50_000
 
 
 _LONGEST_PAGE = 500
 #: How many runs a bulk action finds.
-MOST_MATCHING = 1_000_000
+MOST_MATCHING = SEARCH_ALL.rows
 #: Of the waiting runs in their order, most match these.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 
@@ -180,15 +180,12 @@ def matching(
     source: Source,
     which: RunFilter,
     limit: int = MOST_MATCHING,
-    seconds: float = SEARCH_ALL_FOR,
+    depth: Depth = SEARCH_ALL,
 ) -> Matching:
-    """Return all runs that match *which*, for bulk actions.
-
-    :param seconds: how long a search may take.
-    """
+    """Return all runs that match *which*, up to *limit*, for bulk actions."""
     with reading(source) as reader:
-        by_name, whole = _named(reader, which), (MOST_MATCHING, seconds)
-        rows, floor, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, whole)
+        by_name = _named(reader, which)
+        rows, floor, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, depth)
         stopped_at = floor.id if floor is not None and len(rows) < limit else None
         return Matching([*by_name, *(row.id for row in rows)], stopped_at)
 
@@ -235,18 +232,18 @@ def page_ids(
     limit: int,
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
-    search_in: tuple[int, float] | None = None,
+    depth: Depth | None = None,
 ) -> Found:
     """Return up to *limit* plus one ids and times.
 
     Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
 
-    :param search_in: in how many rows to look for a text, for how many seconds; None: as of a page.
+    :param depth: how far a search goes in all rows; None: as far as that of a page.
     """
     found = _statements(reader, which)
-    window, seconds = search_in or (WINDOW, SEARCH_FOR)
+    window, seconds = depth or SEARCH_PAGE
     wide = _is_wide(which)
-    has_floor = wide and which != RunFilter() and search_in is None
+    has_floor = wide and which != RunFilter() and depth is None
     floor = _floor(reader, cursor, order) if has_floor else None
     # The index of the dead has their order: so they need no fence.
     fenced = not wide and (order != LATEST_DEATH or which.batch is not None)
@@ -256,9 +253,9 @@ def page_ids(
         found = [part.where(order.beyond(RUNS.c, cursor)) for part in found]
     if floor is not None:
         found = [part.where(not_(order.beyond(RUNS.c, floor))) for part in found]
-    if order == DUE_FIRST and which in _NEARLY_ALL_WAITING:
-        found = list(first_due(reader, found, limit + 1))
     most = limit + 1 if which.search is None else window
+    if order == DUE_FIRST and replace(which, search=None) in _NEARLY_ALL_WAITING:
+        found = list(first_due(reader, found, most))
     rows = reader.rows(_first(found, most, order, fenced))
     if which.search is None:
         return Found(rows, floor)

@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Row, Text, and_, case, func, or_, select, text, union_all
@@ -21,10 +22,22 @@ from ...types import JSON, MAX_ID
 from ..reader import RUNS, Reader, is_one_of, readable
 from ..state import State
 
-#: How long a page's search of payloads may take, and one for an action on all, in seconds.
-SEARCH_FOR, SEARCH_ALL_FOR = 1.0, 10.0
+
+class Depth(NamedTuple):
+    """How far a search goes.
+
+    :ivar rows: at how many runs it looks at most.
+    :ivar seconds: for how long, in CPU time, so that it goes as far on a busy machine.
+    """
+
+    rows: int
+    seconds: float
+
+
+#: Of a page, and of an action on all runs that are found.
+SEARCH_PAGE, SEARCH_ALL = Depth(5_000, 0.06), Depth(1_000_000, 10.0)
 #: How many payloads are read together at first, and twice as many where that took less seconds.
-_CHUNK, _QUICK = 50, 0.05
+_CHUNK, _QUICK = 50, 0.01
 #: How many of the runs that wait, have a turn or run with a concurrency key are found at once.
 _MOST_OF_KEY = 10
 #: What a run has beside its payload: ``label:TEXT`` and ``key:TEXT`` look there alone.
@@ -32,6 +45,7 @@ _OWN = ("label", "key")
 #: How many letters before a hit in a payload are shown, and how many from there on.
 _BEFORE, _FROM = 20, 60
 
+_AS_JSON = json.JSONEncoder(ensure_ascii=False).encode
 _OF_FIELD = re.compile(r"\s*([^\W\d][\w-]*):\s*(\S.*?)\s*", re.DOTALL)
 
 #: How many letters of a payload stand for a label, and of how long a payload at most.
@@ -170,6 +184,7 @@ class Found(NamedTuple):
     hits: Mapping[int, Hit] = {}
 
 
+@lru_cache
 def wanted(search: str) -> Wanted:
     """Return what *search* asks for: ``FIELD:VALUE``, ``label:TEXT``, ``key:TEXT``, or any text."""
     found = _OF_FIELD.fullmatch(search)
@@ -214,23 +229,23 @@ def showing(
     what the pages hide. All keys and payloads are read, and *search* is looked for in what is shown
     of them.
 
-    :param seconds: how long it may take.
+    :param seconds: how long it may take, in CPU time.
     """
-    until = time.monotonic() + seconds
+    until = time.thread_time() + seconds
     found, hits = list[Row[Any]](), dict[int, Hit]()
     start, size = 0, _CHUNK
     while start < len(rows):
-        some, began = rows[start : start + size], time.monotonic()
+        some, began = rows[start : start + size], time.thread_time()
         stored = _stored(reader, [row.id for row in some])
         for number, row in enumerate(some, start):
-            if len(found) >= most or (number and time.monotonic() >= until):
+            if len(found) >= most or (number and time.thread_time() >= until):
                 return Found(found, rows[number - 1] if number else None, hits)
             hit = _hit(reader, stored[row.id], search) if row.id in stored else None
             if hit is not None:
                 found.append(row)
                 hits[row.id] = hit
         start += size
-        if time.monotonic() - began < _QUICK:
+        if time.thread_time() - began < _QUICK:
             size *= 2
     return Found(found, hits=hits)
 
@@ -250,13 +265,27 @@ def _hit(reader: Reader, row: Row[Any], search: str) -> Hit | None:
     payload: JSON = None
     if settings.show_payload and asked.field not in _OWN:
         payload = redacted(row.payload, settings.redact)
-    for field, value, part in _places(row, shown_keys(reader.state, row), payload, search):
+    keys = shown_keys(reader.state, row)
+    shown = "" if payload is None else _AS_JSON(payload)
+    whole = "\n".join(filter(None, (row.job_type, row.label, *keys, shown))).lower()
+    if not any(part in whole for part in _written(asked.value)):
+        return None  # As in most rows.
+    for field, value, part in _places(row, keys, payload, search):
         if part.lower() not in value.lower():
             continue
         if value.lower() == part.lower():
             return Hit(True, field and f"{field}: {value}")
         found = found or Hit(False, field and _around(f"{field}: {value}", part))
-    return found or _hit_in_text(payload, search)
+    for part in _written(search):
+        if found is None and part in shown.lower():
+            return Hit(False, _around(shown, part))
+    return found
+
+
+@lru_cache
+def _written(part: str) -> tuple[str, str]:
+    """Return *part* as a text has it, and as JSON has that, in lower case."""
+    return part.lower(), _AS_JSON(part)[1:-1].lower()
 
 
 def _places(
@@ -276,14 +305,6 @@ def _places(
     for field, value in _values(payload) if payload is not None else ():
         if asked.field in (None, field):
             yield field, value, asked.value
-
-
-def _hit_in_text(payload: JSON, search: str) -> Hit | None:
-    shown = "" if payload is None else json.dumps(payload, ensure_ascii=False)
-    for part in (search, json.dumps(search, ensure_ascii=False)[1:-1]):
-        if part.lower() in shown.lower():
-            return Hit(False, _around(shown, part))
-    return None
 
 
 def _around(shown: str, part: str) -> str:

@@ -31,7 +31,7 @@ from flask_cronjobs.jobs.runs.list import (
     sorting_of,
 )
 from flask_cronjobs.jobs.runs.rows import RunRow
-from flask_cronjobs.jobs.runs.search import Found, showing, shown_key
+from flask_cronjobs.jobs.runs.search import Depth, Found, showing, shown_key
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text.redaction import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
@@ -140,7 +140,7 @@ def test_a_run_without_label_has_the_head_of_its_payload_where_payloads_are_show
 @pytest.fixture
 def _shown(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     object.__setattr__(state.settings, "show_payload", True)
-    monkeypatch.setattr(run_list, "SEARCH_FOR", 60.0)  # A busy machine may need more than a second.
+    monkeypatch.setattr(run_list, "SEARCH_PAGE", Depth(5000, 60.0))  # However slow the machine.
 
 
 def test_finds_by_id_and_by_key_and_the_whole_key_comes_first(state: State, rows: Rows) -> None:
@@ -337,7 +337,7 @@ def test_a_search_that_takes_long_stops_and_goes_on(
 ) -> None:
     made = [rows.run(status or "running", age=9 - n, payload={"to": "ada"}) for n in range(3)]
     others = [rows.run(status or "running", age=20 + n, payload={"to": "bob"}) for n in range(3)]
-    monkeypatch.setattr(run_list, "SEARCH_FOR", 0.0)
+    monkeypatch.setattr(run_list, "SEARCH_PAGE", Depth(5000, 0.0))
     which, order = RunFilter(status=status, search="ada"), sorting_of(status, False)
     *pages, last = walk(state, which, 50, order)
     assert all(page.partial for page in pages)
@@ -350,7 +350,7 @@ def test_an_action_on_a_search_that_takes_long_is_refused(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     latest = [rows.run(payload={"to": "ada"}) for _ in range(3)][-1]
-    looking = partial(matching, state, RunFilter(search="ada"), seconds=0.0)
+    looking = partial(matching, state, RunFilter(search="ada"), depth=Depth(5000, 0.0))
     assert looking() == ([latest], latest)
     assert looking(limit=1) == ([latest], None)
 
