@@ -188,7 +188,7 @@ def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
 def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None:
     assert "Closed b." in admin.ok("batches", batch, "--close")
     assert "closed already" in admin.ok("batches", batch, "--close")
-    assert ", at the pace so far" in admin.ok("batches", batch)
+    assert "which waits for its time: in " in admin.ok("batches", batch)  # It is delayed.
     assert f"2 runs of {batch} are cancelled.\n" in admin.ok("batches", batch, "--cancel")
     assert "No batch is unfinished" in admin.ok("batches")
     assert "finished" in admin.ok("batches", "--all")

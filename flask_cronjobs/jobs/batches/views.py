@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Row, select, text
 
-from ...models.conditions import OPEN_BATCH
+from ...models.conditions import IN_BATCH, OPEN_BATCH
 from ...types import TERMINAL, BatchCounts
-from ..humanize import Fact, Link, duration, known, plural
+from ..humanize import Fact, Link, duration, known, plural, seconds_since
 from ..reader import BATCHES, Page, Query, Reader, Source, page_of, readable, reading, record
+from ..runs.rows import rows_of
+from ..runs.wait_reasons import FOR_OTHERS, TIMED, waits_of
 from .rows import Inside, all_members, counts_of, inside_of
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 #: How many batches inside in which a member died are named.
 _DEAD_NAMED = 3
+
+
+class Held(NamedTuple):
+    """A member for which a batch waits.
+
+    :ivar what: for what it waits, as the end of "It waits".
+    :ivar until: until when; None if nobody knows.
+    """
+
+    run_id: int
+    what: str
+    until: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,7 @@ class BatchView:
     :ivar dead_runs: how many of its dead members are runs.
     :ivar whole: its members and those of the batches inside it, at any depth, by status; a batch
         that has not ended is ``open``.
+    :ivar held: of its runs that are due first and last, those that do not wait for other runs.
     """
 
     id: int
@@ -52,6 +67,7 @@ class BatchView:
     dead_runs: int
     dead_inside: tuple[str, ...]
     whole: Counter[str] = field(default_factory=Counter[str])
+    held: Sequence[Held] = ()
 
     @property
     def state(self) -> BatchState:
@@ -90,11 +106,21 @@ class BatchView:
         return f"{self.ended:,} of {self.whole.total():,}"
 
     def left(self, now: datetime) -> str | None:
-        """Return how long it takes at the pace so far; None if it can be filled, or none ended."""
-        if self.state != "running" or not self.ended:
+        """Return how long it takes at the pace so far, if it is closed and that may be true."""
+        known = self.state == "running" and self.ended and self.waits_for(now) is None
+        return f"about {duration(self._left(now))}" if known else None
+
+    def waits_for(self, now: datetime) -> Held | None:
+        """Return a member that keeps it for longer than it takes at the pace so far."""
+        if self.state != "running":
             return None
-        since = max(0.0, (now - self.opened_at).total_seconds())
-        return f"about {duration(since * (1 - self.fraction) / self.fraction)}"
+        pace = now + timedelta(seconds=self._left(now))
+        longer = (each for each in self.held if each.until is None or each.until > pace)
+        return next(longer, None)
+
+    def _left(self, now: datetime) -> float:
+        since = max(0.0, seconds_since(self.opened_at, now))
+        return since * (1 - self.fraction) / self.fraction if self.ended else 0.0
 
     @property
     def stop(self) -> str | None:
@@ -112,7 +138,8 @@ def batch_facts(batch: BatchView, now: datetime) -> list[Fact]:
     """Return what the page of *batch* and the command ``batches KEY`` say of it, in this order."""
     then = f"{batch.then_task}, run {batch.then_run_id}" if batch.then_run_id else batch.then_task
     run = ("run", {"run_id": batch.then_run_id}) if batch.then_run_id else None
-    left, own = batch.left(now), batch.counts
+    left, own, held = batch.left(now), batch.counts, batch.waits_for(now)
+    holder: Link | None = ("run", {"run_id": held.run_id}) if held else None
     has_inside = batch.whole.total() > own.total
     others = {"continue": "the others go on", "stop": "what waits is cancelled"}
     return known(
@@ -120,6 +147,7 @@ def batch_facts(batch: BatchView, now: datetime) -> list[Fact]:
         Fact("batches inside", batch.inside or None),
         Fact("without those inside", f"{own.ended:,} of {own.total:,}" if has_inside else None),
         Fact("left", left and f"{left}, at the pace so far"),
+        Fact("waits for", held and f"run {held.run_id}, which waits {held.what}", link=holder),
         Fact("inside of", batch.parent, link=("batch", {"key": batch.parent})),
         Fact("then", then, link=run),
         Fact("when one dies", others.get(batch.on_dead, batch.on_dead)),
@@ -176,10 +204,35 @@ def _views(reader: Reader, rows: Sequence[Row[Any]]) -> list[BatchView]:
     execute, d = reader.connection.execute, reader.dialect
     members = all_members(execute, d, rows)
     inside = inside_of(execute, d, [row.id for row in rows])
-    return [_view(row, members[row.id], inside[row.id]) for row in rows]
+    held = _held_in(reader, [row.id for row in rows if row.closed_at and not row.finished_at])
+    return [_view(row, members[row.id], inside[row.id], held.get(row.id, ())) for row in rows]
 
 
-def _view(row: Row[Any], members: Counter[str], inside: Inside) -> BatchView:
+def _held_in(reader: Reader, ids: Sequence[int]) -> Mapping[int, Sequence[Held]]:
+    """Return the `BatchView.held` of the batches *ids*."""
+    ends = (
+        f"(SELECT id FROM job_runs WHERE batch_id = b.id AND status = '{status}' AND {IN_BATCH}"
+        f" ORDER BY run_at {way}, id {way} LIMIT 1)"
+        for status in ("queued", "failed")
+        for way in ("ASC", "DESC")
+    )
+    d, which = reader.dialect, f"FROM job_batches b WHERE {reader.dialect.among('b.id')}"
+    statement = text(f"SELECT b.id, {', '.join(ends)} {which}")
+    found: Sequence[Any] = reader.connection.execute(statement, {"ids": d.many(ids)}).all()
+    runs = rows_of(reader, [run for row in found for run in row[1:] if run is not None])
+    waits, due = waits_of(reader, runs), {run.id: run.run_at for run in runs}
+    return {
+        row[0]: [
+            Held(run, wait.what, due[run] if wait.kind in TIMED else None)
+            for run in row[1:]
+            for wait in waits.get(run, ())
+            if wait.kind not in FOR_OTHERS
+        ]
+        for row in found
+    }
+
+
+def _view(row: Row[Any], members: Counter[str], inside: Inside, held: Sequence[Held]) -> BatchView:
     return record(
         BatchView,
         row,
@@ -190,4 +243,5 @@ def _view(row: Row[Any], members: Counter[str], inside: Inside) -> BatchView:
         waiting=members["queued"] + members["failed"],
         running=members["running"],
         inside=members["open"],
+        held=held,
     )

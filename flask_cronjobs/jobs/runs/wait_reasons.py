@@ -34,6 +34,11 @@ Kind: TypeAlias = Literal[
     "worker",
 ]
 
+#: Those that end as other runs do.
+FOR_OTHERS: frozenset[Kind] = frozenset({"turn", "rate", "share", "executor", "worker"})
+#: Those that end at the time when the run is due.
+TIMED: frozenset[Kind] = frozenset({"later", "signal", "sleep"})
+
 
 class Wait(NamedTuple):
     """One reason why a run has not begun.

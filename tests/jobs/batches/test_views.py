@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.batches.views import BatchView, batch_facts, find_batch, list_batches
+from flask_cronjobs.jobs.definitions.actions import Target, pause
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch
 from tests.rows import Rows, ago
@@ -66,6 +68,34 @@ def test_time_left_goes_by_the_pace_so_far(state: State, nested: int) -> None:
     outer = found(state, nested)
     said = [fact.value for fact in batch_facts(outer, outer.opened_at + timedelta(seconds=50))]
     assert "about 10 s, at the pace so far" in said
+
+
+def facts_at(batch: BatchView, now: datetime) -> dict[str, Any]:
+    return {fact.label: fact.value for fact in batch_facts(batch, now)}
+
+
+def test_no_time_is_claimed_that_a_member_s_wait_makes_untrue(
+    jobs: CronJobs, state: State, rows: Rows, db: Any
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    with state.app.app_context():
+        made = [JobBatch(key=key, opened_at=ago(60), closed_at=ago(50)) for key in ("one", "two")]
+        db.session.add_all(made)
+        db.session.commit()
+        ids = [each.id for each in made]
+    for batch in ids:
+        for status in ("succeeded", "running", "queued"):
+            rows.run(status, batch_id=batch)
+    rows.run("failed", batch_id=ids[0], run_at=ago(-30))
+    assert "about 3 min" in facts_at(found(state, "one"), ago(0))["left"]
+    late = rows.run("failed", batch_id=ids[0], run_at=ago(-7200))
+    said = facts_at(found(state, "one"), ago(0))["waits for"]
+    assert said.startswith(f"run {late}, which waits for its time: in ")
+    pause(state, Target("queue", "default"))
+    for each in list_batches(state).rows:
+        facts = facts_at(each, ago(0))
+        assert "which waits until the queue default is resumed" in facts["waits for"]
+        assert "left" not in facts
 
 
 def test_outer_batch_that_has_finished_counts_what_is_inside(state: State, nested: int) -> None:
