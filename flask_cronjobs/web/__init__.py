@@ -103,13 +103,18 @@ def _exempt_tick(setup: BlueprintSetupState) -> None:
     """Exempt the tick by URL from Flask-WTF's CSRF check: it needs a token, and uses no cookie."""
     app = setup.app
     assert isinstance(app, Flask)
+    endpoint = f"{NAME}.tick"
 
     def exempt() -> None:
         csrf = app.extensions.get("csrf")
         if csrf is not None and hasattr(csrf, "exempt"):
-            csrf.exempt(app.view_functions[f"{NAME}.tick"])
+            csrf.exempt(app.view_functions[endpoint])
+
+    def exempt_later() -> None:
+        if request.endpoint == endpoint:
+            exempt()
 
     if state_of(app).settings.tick_token is not None:
         exempt()
         # CSRFProtect may be initialized later. Then its check runs after this one.
-        app.before_request(exempt)
+        app.before_request(exempt_later)

@@ -112,8 +112,14 @@ def test_a_stranger_is_led_to_the_login_and_others_are_refused(client: FlaskClie
     assert "csrf_token" not in client.get("/jobs/runs/1").text
 
 
-def test_the_tick_by_url_alone_needs_no_csrf_token(client: FlaskClient) -> None:
+def test_the_tick_by_url_alone_needs_no_csrf_token(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exempted: list[object] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(CSRFProtect, "exempt", lambda _, view: exempted.append(view))
+        assert client.post("/theirs").status_code == 400
+    assert exempted == []
     answer = client.post("/jobs/tick", headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.status_code == 200
     assert client.post("/jobs/tick").status_code == 404  # Not 400: the guard has answered.
-    assert client.post("/theirs").status_code == 400
