@@ -110,15 +110,23 @@ def _beside(companion: Companion | None, keeper: Keeper) -> Generator[None]:
 
 @contextmanager
 def _watching(runner: Runner, options: WorkOptions, keeper: Keeper) -> Generator[None]:
-    """Tell which runs are at work, some times a second and at the end, if anybody asks for it."""
+    """Tell which runs are at work, some times a second and at the end, if anybody asks for it.
+
+    That there is none is told once.
+    """
     if options.watch_every is None:
         yield
         return
 
+    told: AtWork | None = None
+
     def tell() -> None:
-        now = time.monotonic()
+        nonlocal told
+        now, before = time.monotonic(), told
         runs = tuple(_seen(working, now) for working in runner.at_work)
-        notify(options.news, "at_work", AtWork(os.getpid(), runs, keeper.stopping))
+        told = AtWork(os.getpid(), runs, keeper.stopping)
+        if runs or told != before:
+            notify(options.news, "at_work", told)
 
     with repeating("cronjobs-watcher", options.watch_every, tell):
         yield

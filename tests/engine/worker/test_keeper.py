@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,12 +25,14 @@ from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.engine.worker.options import WorkOptions
+from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.jobs.batches.ending import EndedBatches, end_batches
 from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.jobs.runs.leases import progress as write_progress
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobBatch, JobDefinition, JobEffect, JobRun, JobTick
-from flask_cronjobs.types import Outcome
+from flask_cronjobs.types import AtWork, Outcome
 from tests.engine.conftest import lose_answer
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
@@ -335,3 +338,16 @@ def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(
     monkeypatch.setattr("flask_cronjobs.engine.tick.tell_late", lambda *given: time.sleep(0.05))
     enqueue(lambda: time.sleep(0.05), [{}] * 3)
     assert jobs.tick(budget=0.01).succeeded == 1
+
+
+def test_that_no_run_is_at_work_is_told_once(state: State, enqueue: Enqueue) -> None:
+    told: list[AtWork] = []
+
+    def hear(kind: str, value: Any) -> None:
+        if kind == "at_work":
+            told.append(value)
+
+    enqueue(lambda: time.sleep(0.05))
+    work(state, WorkOptions("host:1", watch_every=0.001, news=hear))
+    assert any(each.runs for each in told)
+    assert all(one.runs or one != other for one, other in pairwise(told))
