@@ -10,6 +10,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
+from jinja2 import StrictUndefined
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
@@ -72,6 +73,12 @@ def jobs(app: Flask, db: SQLAlchemy, rights: set[str], settings: dict[str, Any])
 def _no_kept_health(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each request to health look anew."""
     monkeypatch.setattr("flask_cronjobs.web.monitoring.KEEP", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _strict(app: Flask) -> None:
+    """Nothing that a template names may be missing."""
+    app.jinja_env.undefined = StrictUndefined
 
 
 @pytest.fixture

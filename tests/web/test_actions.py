@@ -47,11 +47,6 @@ def test_what_a_run_becomes(pages: Pages, verb: str, before: str, after: str, sa
     assert ("It was asked to stop." in shown) == (after == "running")
 
 
-def test_an_unknown_run_is_404(pages: Pages) -> None:
-    for path in ("7/retry", "7/cancel", "99999999999999999999/retry"):
-        assert pages.post(f"/jobs/runs/{path}").status_code == 404, path
-
-
 def test_pause_and_resume(pages: Pages) -> None:
     def act(verb: str) -> str:
         return pages.said(pages.post(f"/jobs/definitions/{verb}", name="nightly"))
@@ -70,7 +65,10 @@ def test_pause_and_resume(pages: Pages) -> None:
         assert row.next_run_at > NOW
 
 
-def test_run_now(pages: Pages) -> None:
+def test_run_now_is_for_definitions(pages: Pages) -> None:
+    """The page offers no task without a schedule, so nobody can mean one."""
+    assert pages.post("/jobs/definitions/run", name="break_down").status_code == 404
+    assert pages.runs() == []
     pages.define("a name/with <all>")
     said = pages.said(pages.post("/jobs/definitions/run", name="a name/with <all>"))
     assert said.startswith("Run 1 of a name/with &lt;all&gt; is queued.")
@@ -89,11 +87,13 @@ def test_what_cannot_be_done_with_a_definition_is_told(
     assert pages.said(answer).startswith("Nothing was changed.")
 
 
-def test_an_unknown_definition_is_404(pages: Pages) -> None:
+def test_what_is_not_there_is_404(pages: Pages) -> None:
     pages.define("nightly")
     for verb in ("pause", "resume", "run"):
         answer = pages.post(f"/jobs/definitions/{verb}", name="nightli")
         assert (answer.status_code, "Did you mean" in answer.text) == (404, True), verb
+    for path in ("7/retry", "7/cancel", "99999999999999999999/retry"):
+        assert pages.post(f"/jobs/runs/{path}").status_code == 404, path
 
 
 def test_a_form_with_a_field_missing_is_400(pages: Pages) -> None:
@@ -146,28 +146,6 @@ def test_an_effect_in_doubt_is_resolved(pages: Pages, verb: str, said: str, agai
     assert again in (str(answer.status_code) if again == "404" else pages.said(answer))
 
 
-def test_run_now_is_for_definitions(pages: Pages) -> None:
-    """The page offers no task without a schedule, so nobody can mean one."""
-    answer = pages.post("/jobs/definitions/run", name="break_down")
-    assert answer.status_code == 404
-    assert pages.get("/jobs/runs/1").status_code == 404
-    assert "is queued" in pages.said(pages.post("/jobs/definitions/run", name="remind"))
-
-
-def test_each_action_is_logged_with_who(pages: Pages, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "flask_cronjobs")
-    pages.define("nightly")
-    first, second, _ = pages.add("dead"), pages.add("queued"), pages.add("dead")
-    pages.post(f"/jobs/runs/{first}/retry")
-    pages.post(f"/jobs/runs/{second}/cancel")
-    for verb in ("pause", "resume", "run"):
-        pages.post(f"/jobs/definitions/{verb}", name="nightly")
-    pages.post("/jobs/dead/retry", task="remind", error_type="ValueError")
-    named = [record for record in caplog.records if hasattr(record, "cronjobs_actor")]
-    assert len(named) == 8
-    assert {record.cronjobs_actor for record in named} == {"ada"}
-
-
 @pytest.mark.parametrize(
     ("actor", "named"),
     [
@@ -198,11 +176,6 @@ class TestMessage:
     def act(self, pages: Pages) -> Any:
         return lambda: pages.post(f"/jobs/runs/{pages.add('dead')}/retry")
 
-    def _plant(self, pages: Pages, text: str, key: str = "tests") -> None:
-        serializer = URLSafeTimedSerializer(key, salt="cronjobs_message")
-        signed = serializer.dumps(["good", text, "", None])
-        pages.client.set_cookie("cronjobs_message", str(signed), path="/jobs/")
-
     def test_needs_no_secret_key_and_leaves_the_apps_flashes_alone(
         self, pages: Pages, act: Any
     ) -> None:
@@ -221,33 +194,23 @@ class TestMessage:
         assert len(answer.headers["Set-Cookie"]) < 4096
         assert pages.said(answer).endswith("…")
 
-    @pytest.mark.parametrize("key", [None, "another app's"])
-    def test_of_another_site_is_not_shown(self, pages: Pages, key: str | None) -> None:
+    def test_of_another_site_is_not_shown(self, pages: Pages) -> None:
         """A subdomain can set cookies for its parent, and so for the pages."""
-        if key is None:
-            pages.client.set_cookie("cronjobs_message", "good%20Your%20password", path="/jobs/")
-        else:
-            self._plant(pages, "Your password expired", key)
-        assert "password" not in pages.text()
+        serializer = URLSafeTimedSerializer("another app's", salt="cronjobs_message")
+        signed = serializer.dumps(["good", "Your password expired", "", None])
+        for cookie in ("good%20Your%20password", str(signed)):
+            pages.client.set_cookie("cronjobs_message", cookie, path="/jobs/")
+            assert "password" not in pages.text()
 
-    def test_stays_text(self, pages: Pages) -> None:
-        self._plant(pages, "<script>alert(1)</script>")
-        page = pages.text()
-        assert "<script>alert" not in page
-        assert "&lt;script&gt;alert(1)" in page
-
-    def test_is_for_the_pages_and_for_no_script(self, pages: Pages, act: Any) -> None:
-        cookie = act().headers["Set-Cookie"]
-        assert cookie.startswith("cronjobs_message=")
-        for part in ("HttpOnly", "SameSite=Strict", "Path=/jobs/", "Max-Age=60"):
-            assert part in cookie
-
-    def test_stays_on_tls(self, pages: Pages) -> None:
+    def test_is_for_the_pages_and_for_no_script_and_stays_on_tls(self, pages: Pages) -> None:
         def cookie(base: str) -> str:
             path = f"/jobs/runs/{pages.add('dead')}/retry"
             return pages.client.post(path, headers=OWN, base_url=base).headers["Set-Cookie"]
 
-        assert "; Secure" not in cookie("http://localhost")
+        sent = cookie("http://localhost")
+        for part in ("HttpOnly", "SameSite=Strict", "Path=/jobs/", "Max-Age=60"):
+            assert part in sent
+        assert "; Secure" not in sent
         assert "; Secure" in cookie("https://localhost")
         pages.app.config["SESSION_COOKIE_SECURE"] = True  # TLS ends at a proxy that is silent.
         assert "; Secure" in cookie("http://localhost")

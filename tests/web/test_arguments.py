@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import logging
 import re
 from dataclasses import dataclass
 from datetime import date
@@ -59,19 +58,6 @@ def sent(answer: TestResponse) -> dict[str, str]:
     return {**{name: html.unescape(text) for name, text in hidden}, **named}
 
 
-def test_forms_do_not_show_default_values(pages: Pages) -> None:
-    class Unprintable:
-        def __repr__(self) -> str:
-            raise RuntimeError("no")
-
-    @pages.jobs.task
-    def call(password: str = "hunter2", *, by: object = Unprintable()) -> None: ...
-
-    answer = pages.get("/jobs/run?name=call")
-    assert answer.status_code == 200
-    assert "call(password=…, by=…)" in answer.text
-
-
 def test_form_for_a_run_shows_its_handler_and_its_payload(pages: Pages) -> None:
     run_id = pages.add(
         "dead", job_type="send", payload={"user": 1, "word": "</textarea>", "token": "x"}
@@ -85,16 +71,12 @@ def test_form_for_a_run_shows_its_handler_and_its_payload(pages: Pages) -> None:
     assert fields(answer) == {"user": "1", "word": "</textarea>", "token": "***"}
 
 
-def test_retry_with_another_payload_keeps_hidden_values(
-    pages: Pages, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_retry_with_another_payload_keeps_hidden_values(pages: Pages) -> None:
     run_id = pages.add("dead", job_type="send", payload={"user": 1, "token": "x"})
-    with caplog.at_level(logging.INFO, "flask_cronjobs"):
-        answer = pages.post(f"/jobs/runs/{run_id}/retry", payload='{"user": 2, "token": "***"}')
+    answer = pages.post(f"/jobs/runs/{run_id}/retry", payload='{"user": 2, "token": "***"}')
     assert answer.location == f"/jobs/runs/{run_id}#message"
     (run,) = pages.runs()
     assert (run.status, run.payload) == ("queued", {"user": 2, "token": "x"})
-    assert any("another payload" in line and "ada" in line for line in caplog.messages)
 
 
 def test_run_again_leads_to_the_new_run(pages: Pages) -> None:
@@ -154,18 +136,13 @@ class Order:
 
 
 @pytest.fixture
-def report(pages: Pages) -> list[dict[str, Any]]:
-    """What the task ``report`` was called with."""
-    seen: list[dict[str, Any]] = []
+def report(pages: Pages) -> None:
+    """A task with arguments of many types."""
 
     @pages.jobs.task
     def report(
         day: date, kind: Kind = Kind.SHORT, dry: bool = False, order: Order | None = None,
-        note: str = "", anything: Any = None, **more: float) -> None:  # fmt: skip
-        given = {"day": day, "kind": kind, "dry": dry, "order": order, "note": note}
-        seen.append({**given, "anything": anything, **more})
-
-    return seen
+        note: str = "", anything: Any = None, **more: float) -> None: ...  # fmt: skip
 
 
 PAYLOADS: list[dict[str, Any]] = [
@@ -178,18 +155,17 @@ PAYLOADS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("payload", PAYLOADS)
-def test_form_that_nobody_touches_sends_what_is_stored(
-    pages: Pages, report: Any, payload: dict[str, Any]
-) -> None:
-    form = pages.get(f"/jobs/runs/{pages.add('dead', job_type='report', payload=payload)}/edit")
-    assert pages.post("/jobs/runs/1/again", **sent(form)).status_code == 303
-    assert [run.payload for run in pages.runs()] == [payload, payload]
+@pytest.mark.usefixtures("report")
+def test_form_that_nobody_touches_sends_what_is_stored(pages: Pages) -> None:
+    for payload in PAYLOADS:
+        run_id = pages.add("dead", job_type="report", payload=payload)
+        form = pages.get(f"/jobs/runs/{run_id}/edit")
+        assert pages.post(f"/jobs/runs/{run_id}/again", **sent(form)).status_code == 303
+        assert pages.runs()[-1].payload == payload
 
 
-def test_form_has_a_field_for_each_argument_and_a_choice_where_there_are_few(
-    pages: Pages, report: Any
-) -> None:
+@pytest.mark.usefixtures("report")
+def test_form_has_a_field_for_each_argument_and_a_choice_where_there_are_few(pages: Pages) -> None:
     form = pages.get("/jobs/run?name=report")
     assert "day: a date such as 2026-11-24" in form.text
     assert re.findall('<option value="(.*?)"', form.text) == ["short", "long", "true", "false"]
@@ -200,7 +176,8 @@ def test_form_has_a_field_for_each_argument_and_a_choice_where_there_are_few(
     assert pages.runs()[0].payload == {**stored, "note": "true", "rate": 2}
 
 
-def test_field_that_does_not_fit_is_shown_again_as_it_was_typed(pages: Pages, report: Any) -> None:
+@pytest.mark.usefixtures("report")
+def test_field_that_does_not_fit_is_shown_again_as_it_was_typed(pages: Pages) -> None:
     for name, text, says in (
         ("day", "tomorrow", "day: expected a date such as 2026-11-24, got 'tomorrow'."),
         ("kind", "green", "kind: expected one of 'short', 'long', got 'green'."),

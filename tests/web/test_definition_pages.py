@@ -7,18 +7,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from flask import Flask
-from jinja2 import StrictUndefined
 
 from flask_cronjobs.web.format import breakable
 
 from .conftest import NOW, Pages
-
-
-@pytest.fixture(autouse=True)
-def strict(app: Flask) -> None:
-    """Nothing that a template names may be missing."""
-    app.jinja_env.undefined = StrictUndefined
 
 
 def _names(page: str) -> list[str]:

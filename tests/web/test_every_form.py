@@ -181,5 +181,8 @@ def test_each_form_does_what_it_is_for(filled: Pages, forms: Forms) -> None:
         answer = filled.client.post(form.action, data=form.sent(), headers=OWN)
         assert answer.status_code == 303, (form, answer.text)
         assert "Nothing was changed" not in filled.get(answer.location).text, form
-        assert filled.contents() != before, form
+        after = filled.contents()
+        assert after != before, form
+        done = [row for row in after["job_operations"] if row not in before["job_operations"]]
+        assert {row["actor"] for row in done} == {"ada"}, form
         _put_back(filled, before)
