@@ -60,16 +60,8 @@ def test_overview_shows_verdict_definitions_dead_orphans_and_doubts(
     rows.effect("e", state="in_doubt")
     output = admin.ok()
     assert output.startswith("WARN  2 things need you\nLast")
-    for part in (
-        ".-",
-        "0 7 * * *",
-        "OSError",
-        "gone",
-        "4 succeeded",
-        "effect is in doubt (",
-        "dead in 24 h 1",
-    ):
-        assert part in output
+    parts = ".-", "0 7 * * *", "OSError", "gone", "4 succeeded", "in doubt (", "dead in 24 h 1"
+    assert [part for part in parts if part not in output] == []
     seen = admin.data()
     assert seen["verdict"]["word"] == "ok"
     assert seen["figures"]["dead"] == {"value": 1, "capped": False}
@@ -113,8 +105,13 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("show abc", "'abc' is not an id"),
         ("effects --done a --redo a", "Give --done or --redo, not both."),
         *(
-            (f"effects --{what} a --json", "Leave them out of a change.")
-            for what in ("done", "redo")
+            (f"{change} --json", "Leave them out of a change.")
+            for change in (
+                "effects --done a",
+                "effects --redo a",
+                "errors --mute a",
+                *(f"batches b --{what}" for what in ("retry", "cancel", "close")),
+            )
         ),
         ("batches --retry", "Give the KEY of the batch, too."),
         ("batches b --again", "Give --again with --retry."),
@@ -163,11 +160,6 @@ def test_prune_counts_then_deletes(admin: Admin, rows: Rows) -> None:
 def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
     CronJobs(app)
     runner = app.test_cli_runner()
-    missing = runner.invoke(args=["jobs", "admin"])
-    assert missing.exit_code == 1
-    assert missing.output.startswith(
-        "Error: The job tables do not exist. Run: flask jobs admin init (in the database "
-    )
     created = json.loads(runner.invoke(args=["jobs", "admin", "init", "--json"]).output)["created"]
     assert sorted(created) == sorted(JobRun.metadata.tables)
     assert runner.invoke(args=["jobs", "admin", "init"]).output == "All tables exist.\n"
@@ -230,6 +222,9 @@ def test_crontab_takes_a_log_and_prints_json(admin: Admin, tmp_path: Path) -> No
     assert f">> {shlex.quote(str(log))} 2>&1" in result.output
     assert "mkdir -p" in result.output
     assert set(admin.data("crontab")) == {"crontab", "service", "timer"}
+    units = admin.ok("crontab", "--systemd")
+    for part in ("[Service]", "[Timer]", "systemctl enable --now cronjobs.timer"):
+        assert part in units
 
 
 @pytest.fixture
@@ -267,28 +262,20 @@ def test_crontab_does_not_choose_an_instance_folder_that_cannot_be_written(
 
 @pytest.mark.parametrize("args", [(), ("--systemd",)])
 def test_crontab_warns_of_a_database_url_from_a_variable_of_this_shell(
-    admin: Admin, app: Flask, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+    admin: Admin, app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
+    """Not if the variable is in a file that Flask reads under cron as well."""
     assert "seems to come" not in admin.ok("crontab", *args)
     _, _, address = app.config["SQLALCHEMY_DATABASE_URI"].partition("://")
     monkeypatch.setenv("SHOP_DATABASE", f"postgres://{address}")
-    result = admin("crontab", *args)
-    assert "SHOP_DATABASE" in result.output
-    assert "SHOP_DATABASE" not in result.stdout
-
-
-def test_crontab_does_not_warn_of_a_variable_that_flask_finds_under_cron_as_well(
-    admin: Admin, app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = app.config["SQLALCHEMY_DATABASE_URI"]
-    (tmp_path / ".env").write_text(f"SHOP_DATABASE={url}\n")
+    (tmp_path / ".env").write_text(f"SHOP_DATABASE=sqlite://{address}\n")
     (tmp_path / "deeper").mkdir()
     monkeypatch.chdir(tmp_path / "deeper")
-    monkeypatch.setenv("SHOP_DATABASE", url)
     monkeypatch.setattr(crontab, "find_spec", lambda name: None)
-    assert "SHOP_DATABASE" in admin.ok("crontab")
+    result = admin("crontab", *args)
+    assert ("SHOP_DATABASE" in result.stderr, "SHOP_DATABASE" in result.stdout) == (True, False)
     monkeypatch.setattr(crontab, "find_spec", lambda name: name)
-    assert "SHOP_DATABASE" not in admin.ok("crontab")
+    assert "SHOP_DATABASE" not in admin.ok("crontab", *args)
 
 
 def test_systemd_units_escape_what_systemd_would_read() -> None:
@@ -307,13 +294,6 @@ def test_systemd_units_escape_what_systemd_would_read() -> None:
     assert texts["crontab"].count("\\%") == 1
 
 
-def test_systemd_is_printed_with_what_to_do(admin: Admin) -> None:
-    output = admin.ok("crontab", "--systemd")
-    for part in ("[Service]", "[Timer]", "systemctl enable --now cronjobs.timer"):
-        assert part in output
-    assert os.sep in output
-
-
 def test_ctrl_c_says_how_many_runs_are_done(
     admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,21 +310,5 @@ def test_ctrl_c_says_how_many_runs_are_done(
     monkeypatch.setattr(Operator, "retry", interrupted)
     monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
     result = admin("retry", "--status", "dead", "--yes")
-    assert result.exit_code == 1
-    assert "Stopped: at least 2 of 3 runs are done." in result.output
-
-
-def test_ctrl_c_says_how_many_runs_are_pruned(
-    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(3):
-        rows.run("succeeded", age=100 * 86400)
-
-    def prune(*_: Any) -> Iterator[int]:
-        yield 2
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("flask_cronjobs.jobs.pruning.prune", prune)
-    result = admin("prune")
     assert result.exit_code == 1
     assert "Stopped: at least 2 of 3 runs are done." in result.output

@@ -89,8 +89,7 @@ def test_a_list_of_one_page_says_how_many_there_are(
     assert admin.ok("agenda").endswith("These are 2 of 3 definitions.\n")
     data = admin.data("agenda")
     assert (len(data["lanes"]), data["number"]["value"]) == (2, 3)
-    said = "These are 2 of 3 groups. More: flask jobs admin errors --limit 200\n"
-    assert admin.ok("errors", "--limit", "2").endswith(said)
+    assert admin.ok("errors", "--limit", "2").endswith("These are 2 of 3 groups.\n")
     assert "These are" not in admin.ok("errors", "--limit", "3")
     lanes = json.loads(admin.ok("agenda", "--json", "name"))["lanes"]
     assert [set(lane) for lane in lanes] == [{"name"}, {"name"}]
@@ -197,34 +196,20 @@ def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None
     assert "about" in admin.ok("batches").splitlines()[1]  # How long it takes.
 
 
-def test_what_is_for_a_list_is_refused_for_a_change(admin: Admin, batch: str) -> None:
-    for option in ("--json", "--watch"):
-        for change in ("--retry", "--cancel", "--close"):
-            before = admin.ok("batches", batch, "--json")
-            output = admin.refused("batches", batch, change, option, code=2)
-            assert "Leave them out of a change." in output or "for a terminal" in output
-            assert admin.ok("batches", batch, "--json") == before
-
-
 # ticks
 
 
 def test_each_tick_is_a_line_newest_first(admin: Admin, rows: Rows) -> None:
-    counts: list[dict[str, int]] = [{"succeeded": 3}, {"failed": 1, "dead": 2}, {"snoozed": 2}]
-    for number, did in enumerate(counts):
+    for number, did in enumerate(({"succeeded": 3}, {"failed": 1, "dead": 2}, {})):
         age = 240 - number * 60
         times: dict[str, Any] = {"started_at": ago(age), "seen_at": ago(age - 2)}
         rows.tick(host=f"web-{number}", finished_at=ago(age - 2), **times, **did)
     rows.tick(host="web-3", started_at=ago(4), seen_at=ago(2), finished_at=None)
     header, *lines = admin.ok("ticks").splitlines()
     assert header.split() == ["ID", "STARTED", "HOST", "TOOK", "DID"]
-    fourth, third, second, first = lines
-    assert "web-3  seen " in fourth
-    assert fourth.endswith("nothing yet")
-    assert third.endswith("2 snoozed")
-    assert second.endswith("1 failed, 2 dead")
-    assert "web-0  2.0 s" in first
-    assert first.endswith("3 succeeded")
+    ends = "nothing yet", "nothing was due", "1 failed, 2 dead", "3 succeeded"
+    assert all(line.endswith(end) for line, end in zip(lines, ends, strict=True))
+    assert ("web-3  seen " in lines[0], "web-0  2.0 s" in lines[3]) == (True, True)
     assert set(admin.data("ticks")["ticks"][0]) >= {"host", "started_at", "dead", "clock_offset"}
 
 
@@ -389,11 +374,7 @@ def test_queues_and_workers_say_who_serves_what(admin: Admin, jobs: CronJobs, ro
     assert mail == ["mail", "0", "0", "-", "0.1", "0.1", "3.0", "s", "web-1"]
     assert slow == ["slow", "1", "1", "1", "min", "ago", "0.1", "0", "-", "nobody"]
     (found,) = admin.data("queues")["queues"][1:]
-    assert (found["name"], found["due"], found["hosts"]) == (
-        "slow",
-        {"value": 1, "capped": False},
-        [],
-    )
+    assert (found["name"], found["due"]["value"], found["hosts"]) == ("slow", 1, [])
     _, host = admin.ok("workers").splitlines()
     name, place, _, *parts = host.split()  # The third is how many seconds ago.
     assert (name, place) == ("web-1", "here")

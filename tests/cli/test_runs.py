@@ -113,13 +113,8 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
 
 
 def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows) -> None:
-    for status, code in (
-        ("succeeded", 0),
-        ("dead", 1),
-        ("cancelled", 3),
-        ("skipped", 4),
-        ("queued", 124),
-    ):
+    codes = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4, "queued": 124}
+    for status, code in codes.items():
         run_id = rows.run(status, job_type="send", label="to Ada", last_error="why")
         result = admin("wait", run_id, "--timeout", "0")
         assert result.exit_code == code
@@ -259,22 +254,23 @@ def test_retry_cancel_and_discard_by_id(admin: Admin, rows: Rows) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "asks", "said", "after"),
-    [
-        ("retry", "Retry 2 runs?", "2 runs are queued again.", "queued"),
-        ("discard", "Discard 2 runs?", "2 runs are discarded.", "cancelled"),
-    ],
+    ("verb", "said", "after"),
+    [("retry", "queued again", "queued"), ("discard", "discarded", "cancelled")],
 )
-def test_bulk_counts_and_asks_first(
-    admin: Admin, rows: Rows, verb: str, asks: str, said: str, after: str
+def test_bulk_shows_counts_and_asks_first(
+    admin: Admin, rows: Rows, verb: str, said: str, after: str
 ) -> None:
-    dead = [rows.run("dead", error_type="OSError") for _ in range(2)]
-    other = rows.run("dead")
-    assert asks in admin.refused(verb, "--error", "OSError", input="n\n")
+    kinds = ("KeyError", "ValueError", "ValueError")
+    dead = [rows.run("dead", error_type=each) for each in kinds]
+    other = rows.run("dead", job_type="other")
+    asked = admin.refused(verb, "--task", "send", input="n\n")
+    assert f"{dead[-1]}   dead    send  ValueError" in asked
+    assert "By task and error:\n  2 of send, ValueError\n  1 of send, KeyError\n" in asked
+    assert f"{verb.capitalize()} 3 runs? [y/N]" in asked
     assert rows.get(dead[0]).status == "dead"
-    assert said in admin.ok(verb, "--error", "OSError", input="y\n")
+    assert f"3 runs are {said}." in admin.ok(verb, "--task", "send", input="y\n")
     assert {rows.get(each).status for each in dead} == {after}
-    assert "?" not in admin.ok(verb, "--task", "send", "--status", "dead", "--yes")
+    assert "?" not in admin.ok(verb, "--task", "other", "--status", "dead", "--yes")
     assert rows.get(other).status == after
 
 
@@ -414,16 +410,6 @@ def test_wrong_options_are_refused(
 ) -> None:
     assert said in admin.refused("run", "export", *args, code=code)
     assert stored() == []
-
-
-def test_question_shows_what_is_about_to_be_changed(admin: Admin, rows: Rows) -> None:
-    kinds = ("KeyError", "ValueError", "ValueError")
-    last = [rows.run("dead", error_type=each) for each in kinds][-1]
-    said = admin("retry", "--task", "send", input="n\n").output
-    assert f"{last}   dead    send  ValueError" in said
-    assert "By task and error:\n  2 of send, ValueError\n  1 of send, KeyError\n" in said
-    assert "Retry 3 runs? [y/N]" in said
-    assert rows.get(last).status == "dead"
 
 
 def test_a_search_of_several_steps_says_of_each_run_why_it_waits(

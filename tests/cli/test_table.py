@@ -17,18 +17,10 @@ WIDE = ["ascii", "漢字の名前", "e\u0301te\u0301", "한국어", "📦 parcel
 @pytest.mark.parametrize(
     ("text", "cells"),
     [
-        ("", 0),
-        ("abc", 3),
-        ("漢字", 4),
-        ("e\u0301", 1),
-        ("한", 2),
-        (unicodedata.normalize("NFD", "한"), 2),
-        ("📦", 2),
-        ("❤", 1),
-        ("❤\ufe0f", 2),
-        ("\uff46", 2),
+        ("", 0), ("abc", 3), ("漢字", 4), ("e\u0301", 1), ("한", 2), ("❤", 1), ("❤\ufe0f", 2),
+        (unicodedata.normalize("NFD", "한"), 2), ("📦", 2), ("\uff46", 2),
     ],
-)
+)  # fmt: skip
 def test_width_of_a_text_is_that_on_a_terminal(text: str, cells: int) -> None:
     assert text_width(text) == cells
 

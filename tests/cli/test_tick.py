@@ -286,22 +286,6 @@ class TestRetention:
             assert [*pruned, *(tick.jobs.tick().pruned for _ in range(3))] == [2, 2, 1, 0]
             assert tick.db.session.scalars(select(JobEffect.id)).all() == []
 
-    def test_tick_after_the_latest_that_pruned_prunes_no_more(
-        self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(pruning, "CHUNK", 1)
-        rows.run("succeeded", finished_at=ago(days=15))
-        pruned: list[int] = []
-        with tick.app.app_context():
-            monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
-            pruned.append(tick.jobs.tick().pruned)
-            monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1000)
-            for _ in range(6):
-                pruned.append(tick.jobs.tick().pruned)
-            rows.run("succeeded", finished_at=ago(days=15))
-            pruned.append(tick.jobs.tick().pruned)
-        assert pruned == [1, *[0] * 7]
-
     def test_tick_that_is_told_to_stop_prunes_no_further(
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -53,16 +53,10 @@ def test_pause_and_resume(pages: Pages) -> None:
 
     pages.define("nightly")
     assert "nightly is paused" in act("pause")
-    page = pages.text()
-    assert ">Resume" in page
-    assert ">Pause<span" not in page
+    pages.shows("", ">Resume", hides=[">Pause<span"])
     assert "nightly is resumed" in act("resume")
-    assert ">Pause<span" in pages.text()
+    pages.shows("", ">Pause<span", hides=[">Resume"])
     assert "was not paused" in act("resume")
-    with pages.app.app_context():
-        row = pages.db.session.query(JobDefinition).one()
-        assert row.next_run_at is not None
-        assert row.next_run_at > NOW
 
 
 def test_run_now_is_for_definitions(pages: Pages) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, text
+from sqlalchemy import event
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobEffect, JobFailure
@@ -26,22 +26,12 @@ from .conftest import NOW, Pages
         (600, {}, "Ticks have stopped", "bad", "from web-1"),
         (5, {}, "All is well", "good", "from web-1"),
         (5, {"run_at": NOW - timedelta(hours=1)}, "Work is waiting too long", "bad", "overdue=1"),
-        (
-            5,
-            {"status": "dead"},
-            "Ticks are running, but 1 run ended dead in the last 24 h",
-            "warn",
-            "Retry",
-        ),
-        (
-            5,
-            {"status": "running", "locked_until": NOW - timedelta(minutes=5)},
-            "Ticks are running, but a worker was lost",
-            "warn",
-            "1 stale",
-        ),
+        (5, {"status": "dead"}, "Ticks are running, but 1 run ended dead in the last 24 h", "warn",
+         "Retry"),
+        (5, {"status": "running", "locked_until": NOW - timedelta(minutes=5)},
+         "Ticks are running, but a worker was lost", "warn", "1 stale"),
     ],
-)
+)  # fmt: skip
 def test_the_verdict_is_first_in_title_and_icon(
     pages: Pages, ticked: int | None, run: dict[str, Any], title: str, icon: str, part: str
 ) -> None:
@@ -151,22 +141,6 @@ def test_an_unknown_run_is_404_in_our_layout(pages: Pages) -> None:
         assert "There is no run" in answer.text
         assert "Back to the overview" in answer.text
         assert "error" in pages.get(f"/jobs/runs/{number}?format=json").get_json()
-
-
-def test_the_values_of_a_statement_that_failed_are_not_shown(pages: Pages) -> None:
-    @pages.jobs.task(retry=1)
-    def register(word: str) -> None:
-        pages.db.session.execute(text("CREATE TABLE people (word text, age integer NOT NULL)"))
-        insert = text("INSERT INTO people (word) VALUES (:word)")
-        pages.db.session.execute(insert, {"word": word})
-
-    pages.hide_payloads()
-    with pages.app.app_context():
-        pages.jobs.enqueue("register", {"word": "p4yload"}, commit=True)
-        pages.jobs.tick()
-        failure = pages.db.session.query(JobFailure).one()
-        assert "p4yload" not in f"{failure.error} {failure.stack}"
-    pages.shows("runs/1", "INSERT INTO people", hides=["p4yload"])
 
 
 @pytest.mark.parametrize(
@@ -324,7 +298,8 @@ def test_pages_of_lists_link_on_and_are_data_by_the_same_cursor(
     for at in range(5):
         pages.add("succeeded")
         pages.add("dead", finished_at=NOW - timedelta(minutes=at))
-        pages.add("queued", concurrency_key=f"k{at}", **strict)
+        # Long since: how late it is does not change meanwhile.
+        pages.add("queued", concurrency_key=f"k{at}", run_at=NOW.replace(year=2020), **strict)
         pages.insert(JobEffect(key=f"key{at}", state="done", done_at=NOW))
     whole = pages.data(path)[rows]
     seen: list[Any] = []
@@ -353,10 +328,10 @@ def test_operations_lead_to_their_runs(pages: Pages) -> None:
 
 
 def test_errors_are_decided_about_by_group(pages: Pages) -> None:
-    runs = [pages.add("dead", fingerprint="f1") for _ in range(3)]
-    for number, run_id in enumerate(runs):
-        failed = {"error_type": "ValueError", "error": f"no invoice {number}", "worker": "w"}
-        pages.insert(JobFailure(run_id=run_id, attempt=1, fingerprint="f1", **failed))
+    failed = {"error_type": "ValueError", "worker": "w", "attempt": 1, "fingerprint": "f1"}
+    for number in range(3):
+        run_id = pages.add("dead", fingerprint="f1")
+        pages.insert(JobFailure(run_id=run_id, error=f"no invoice {number}", **failed))
     page = pages.shows("errors", "ValueError: no invoice …", "3 times", "3 dead", "1 group")
     before, _, more = page.partition("<details><summary>More")
     assert before.count("/jobs/errors/") == 1
