@@ -56,15 +56,14 @@ def effects(
     """List effects begun or in doubt, or resolve one in doubt."""
     if done is not None and redo is not None:
         raise click.UsageError("Give --done or --redo, not both.")
-    if done is None and redo is None:
+    key, settle, became = done, effect_done, "done. It will not be done again."
+    if key is None:
+        key, settle, became = redo, effect_redo, "not done. The next call does it."
+    if key is None:
         return _list_effects(everything, limit, before)
     refuse_to_list()
-    if done is not None:
-        effect_done(state_of(), done, actor())
-        click.echo(f"{one_line(done)}: marked as done. It will not be done again.")
-    elif redo is not None:
-        effect_redo(state_of(), redo, actor())
-        click.echo(f"{one_line(redo)}: marked as not done. The next call does it.")
+    settle(state_of(), key, actor())
+    click.echo(f"{one_line(key)}: marked as {became}")
     return None
 
 

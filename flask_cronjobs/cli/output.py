@@ -239,7 +239,7 @@ class Listing:
             word = "Older" if _behind() == "before" else "More"
             click.echo(f"{word}: {this_command(**{_behind(): self.page.next})}", err=True)
         elif cut := self.page.cut(self.noun):
-            click.echo(f"These are {cut}.{_more()}", err=True)
+            click.echo(f"These are {cut}.", err=True)
         if self.note:
             click.echo(self.note, err=True)
 
@@ -247,16 +247,6 @@ class Listing:
 def _behind() -> str:
     """Return the option of this command that takes where a page ended."""
     return "after" if "after" in click.get_current_context().params else "before"
-
-
-def _more() -> str:
-    """Return how to list more, where a list has one page."""
-    ctx = click.get_current_context()
-    for each in ctx.command.params:
-        if each.name == "limit" and isinstance(each.type, click.IntRange):
-            most = each.type.max
-            return "" if ctx.params["limit"] == most else f" More: {this_command(limit=most)}"
-    return ""
 
 
 def _chosen(rows: Sequence[object], fields: object) -> Sequence[object]:

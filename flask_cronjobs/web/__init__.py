@@ -27,7 +27,6 @@ CSP = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-_STATIC_AGE = 3600
 #: The title of an error's page by its code. Our handler is registered for each: otherwise an app's
 #: handler for a code comes before ours.
 TITLES = {
@@ -95,7 +94,7 @@ def _add_headers(response: Response) -> Response:
     headers["X-Frame-Options"] = "DENY"
     # Not public: the app may set its session cookie with any answer.
     cacheable = request.endpoint == f"{NAME}.static" and response.status_code in (200, 304)
-    headers["Cache-Control"] = f"private, max-age={_STATIC_AGE}" if cacheable else "no-store"
+    headers["Cache-Control"] = "private, max-age=3600" if cacheable else "no-store"
     return response
 
 

@@ -38,7 +38,6 @@ from .render import Message, back, place_of, reader_page, sent_from
 MOST = 10_000
 #: Over how many seconds runs are spread.
 SPREAD = 600.0
-_LONGEST_ACTOR = 100
 #: What the name of an argument's field begins with.
 FIELD = "argument:"
 View: TypeAlias = Callable[..., ResponseReturnValue]
@@ -266,7 +265,7 @@ def actor() -> str:
         except Exception:
             logger.exception("actor() raised, so the log names the address instead")
     # A line break would forge a line of the log.
-    return one_line(named or f"the pages, from {request.remote_addr}")[:_LONGEST_ACTOR]
+    return one_line(named or f"the pages, from {request.remote_addr}")[:100]
 
 
 def run_or_404(run_id: int) -> RunView:

@@ -6,7 +6,7 @@ The guard has checked the right to act and the origin of the request before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from flask import Response, request
 from flask.typing import ResponseReturnValue
@@ -22,10 +22,6 @@ from .actions import MOST, actor
 from .params import BadQuery, filter_args, needed, row_id, run_filter
 from .render import ACTIONS, Message, back, reader_page
 
-#: What one click does: with the action, the filter of the list, and the ids that were picked in
-#: it; None: all of the list.
-Act: TypeAlias = "Callable[[Action, RunFilter, list[int] | None], Response | Message]"
-
 
 def bulk() -> ResponseReturnValue:
     """Ask whether to change the picked runs, or all of the URL's filter; say which those are."""
@@ -37,8 +33,14 @@ def bulk_act() -> ResponseReturnValue:
     return _to_many(request.form, _change)
 
 
-def _to_many(args: MultiDict[str, str], act: Act) -> ResponseReturnValue:
-    """Call *act* with what the parameters say, and go back to the list with its message."""
+def _to_many(
+    args: MultiDict[str, str],
+    act: Callable[[Action, RunFilter, list[int] | None], Response | Message],
+) -> ResponseReturnValue:
+    """Call *act* with what the parameters say, and go back to the list with its message.
+
+    They are an action, the filter of the list, and the ids that were picked in it; None: all of it.
+    """
     name = needed(args, "do")
     if name not in ACTIONS:
         raise BadQuery(f"do must be one of {', '.join(ACTIONS)}.")

@@ -48,8 +48,6 @@ from .params import (
 )
 from .render import ACTIONS, REFRESH, reader_page, wants_json
 
-_TICKS = 50
-
 
 def overview() -> ResponseReturnValue:
     """Render the overview: verdict, figures, definitions, dead runs, the last day."""
@@ -94,7 +92,7 @@ def ticks() -> ResponseReturnValue:
     """Render the latest ticks, and when none came."""
     before = row_id(request.args, "before")
     with reading(state_of()) as reader:
-        found = list_ticks(reader, _TICKS, before)
+        found = list_ticks(reader, 50, before)
         gaps = list_gaps(reader) if before is None else Page((), None, reader.now)
     data = {"ticks": found.rows, "gaps": gaps.rows, "before": found.next}
     return _list_page("ticks", found, data=data, gaps=gaps)

@@ -193,7 +193,6 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
 #: The choice to show times in the zone of the schedule that a page is about.
 SCHEDULE = "schedule"
 _COOKIE = "cronjobs_zone"
-_AGE = 365 * 86400
 
 
 def page_zone(own: Iterable[str | None], default: str) -> str:
@@ -224,8 +223,8 @@ def keep_zone(response: Response, path: str) -> None:
     """Let *response* keep the zone that the URL names, for the pages under *path*."""
     if "zone" in request.args:
         response.set_cookie(
-            _COOKIE, _chosen(), max_age=_AGE, path=path, secure=request.is_secure, httponly=True,
-            samesite="Lax",
+            _COOKIE, _chosen(), max_age=365 * 86400, path=path, secure=request.is_secure,
+            httponly=True, samesite="Lax",
         )  # fmt: skip
 
 
