@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import pickle
@@ -250,10 +251,12 @@ class _ProcessPool:
         """Fork one worker, unless all are to stop. Signals wait until it can receive them.
 
         No thread of ours may be at work meanwhile: the new process would have none of the threads,
-        but the locks that they held, for ever.
+        but the locks that they held, for ever. So it would wait for the timer of faulthandler, too,
+        which the app may have started, and which its watchdog is.
         """
         flush_output()
         deadlines.end_thread()
+        faulthandler.cancel_dump_traceback_later()
         with _signals_blocked():
             if not self._stopping:
                 self._fork_one(number)

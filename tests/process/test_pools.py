@@ -60,6 +60,16 @@ def test_two_workers_execute_each_run_once(site: Site) -> None:
     assert (idle.returncode, idle.stdout, idle.stderr) == (0, "", "")
 
 
+def test_workers_do_without_the_timer_of_faulthandler_that_their_app_has_started(
+    site: Site,
+) -> None:
+    """It is a thread with a lock, as their watchdogs are."""
+    site.enqueue_many("entry", [{}] * 4)
+    armed = "import faulthandler\nfaulthandler.dump_traceback_later(300)"
+    done = run_patched(site, armed, "jobs", "tick", "--workers", "2")
+    assert (done.returncode, site.statuses()) == (0, {"succeeded": 4})
+
+
 @on_postgresql
 def test_workers_share_no_connection_with_the_process_that_forked_them(site: Site) -> None:
     """Two processes on one socket read each other's answers, or wait for them for ever.
