@@ -45,8 +45,6 @@ _LOOPS = ("asyncio", "selectors", "concurrent.futures", "uvloop")
 #: them in the context of whatever is at work then, and tear that down.
 _dropped: set[asyncio.Task[Any]] = set()
 
-Key = tuple[int, str]
-
 
 class AsyncRunner:
     """Performs async runs, for the runner and in its thread.
@@ -64,7 +62,7 @@ class AsyncRunner:
     ) -> None:
         self._context = context
         self._most = context.state.settings.async_at_once
-        self._runs: dict[Key, AsyncRun] = {}
+        self._runs: dict[tuple[int, str], AsyncRun] = {}
         self._requested = context.interrupter.requested
         self._tasks = side_by_side
         self._prepared = prepared
@@ -122,7 +120,7 @@ class AsyncRunner:
         self._begin(claim)
         self._look()
         self._call_soon(self._admit)
-        with self._context.interrupter.receiving_signals(self):
+        with self._context.interrupter.receiving_signals(self._on_signal):
             while self._runs:
                 try:
                     loop.run_forever()
@@ -156,7 +154,7 @@ class AsyncRunner:
 
     # For signals, in the loop's thread, at any point.
 
-    def on_signal(self, frame: FrameType | None) -> None:
+    def _on_signal(self, frame: FrameType | None) -> None:
         """Raise what is due inside the handler at work in *frame*, if it blocks the loop."""
         now = time.monotonic()
         if not self._watch.is_late(now):
@@ -169,12 +167,6 @@ class AsyncRunner:
         if error is not None:
             run.note(error)
             raise error
-
-    def raise_later_again(self, error: BaseException) -> None:
-        """Raise *error* again at a later signal: a finalizer has swallowed it."""
-        run = self._owner()
-        if run is not None:
-            self._requested[run.claim.identity] = error
 
     def _due(self, run: AsyncRun, now: float) -> BaseException | None:
         requested = self._requested.pop(run.claim.identity, None)

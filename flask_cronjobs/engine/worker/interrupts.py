@@ -19,18 +19,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...db.statements import cancel_query
 from ...errors import Interruption, LeaseLost, TimedOut
+from ...jobs.runs.current import running
 from ...types import Claim
 from .held_runs import Leases
-
-if TYPE_CHECKING:
-    from .async_runner import AsyncRunner
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25
@@ -42,6 +40,10 @@ SHORT = 0.001
 #: For how long such a timer is relied on, in seconds: a handler may have changed it.
 RELIED_ON = 1.0
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
+
+
+#: Raises what is due in the handlers that it knows, in a frame that a signal hits.
+Receiver = Callable[[FrameType | None], None]
 
 
 def timed_out(timeout: float) -> TimedOut:
@@ -106,7 +108,7 @@ class HandlerInterrupter:
         self.enabled: bool = in_main and hasattr(signal, "setitimer")
         self._leases = leases
         self._armed: Claim | None = None
-        self._receiver: AsyncRunner | None = None
+        self._receiver: Receiver | None = None
         self._held = 0
         self._pending = False
         self._timer = AlarmTimer()
@@ -149,7 +151,7 @@ class HandlerInterrupter:
                 self._raise_requested(claim)
 
     @contextmanager
-    def receiving_signals(self, receiver: AsyncRunner) -> Generator[None]:
+    def receiving_signals(self, receiver: Receiver) -> Generator[None]:
         """Pass the timer's signals to *receiver* in this block."""
         if not self.enabled:
             yield
@@ -243,7 +245,7 @@ class HandlerInterrupter:
             if self._receiver is not None:
                 # If not now, the timer sends the signal again.
                 if not self._held and not _is_cleaning_up(frame):
-                    self._receiver.on_signal(frame)
+                    self._receiver(frame)
             elif self._armed is None or _is_disarming(frame):
                 self._timer.stop()
             elif self._may_raise(frame):
@@ -264,15 +266,14 @@ class HandlerInterrupter:
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
-        armed, error = self._armed, unraisable.exc_value
-        interrupts = isinstance(error, (Interruption, KeyboardInterrupt))
-        if self._receiver is not None and interrupts:
-            self._receiver.raise_later_again(error)
-        elif armed is not None and interrupts:
-            self.requested[armed.identity] = error
-            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
-        else:
+        claim, error = self._armed, unraisable.exc_value
+        if self._receiver is not None and (run := running()) is not None:
+            claim = run.claim
+        if claim is None or not isinstance(error, (Interruption, KeyboardInterrupt)):
             self._previous_hook(unraisable)
+            return
+        self.requested[claim.identity] = error
+        self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
 
     def _raise_due(self, claim: Claim) -> None:
         self._raise_requested(claim)
