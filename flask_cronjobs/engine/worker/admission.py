@@ -28,7 +28,7 @@ from .held_runs import HeldRuns
 #: How much work a worker claims ahead, in seconds.
 AHEAD = 0.05
 #: How many runs one claim takes at most.
-MOST = 1000
+CLAIMED_AT_ONCE = 1000
 #: When the run at work takes longer than this, in seconds, what waits behind it is given back.
 LONG = 4 * AHEAD
 #: Of how many of the last runs the mean is, about.
@@ -64,7 +64,7 @@ class Prefetch:
         """
         if self.mean is None or self.mean > LONG:
             return 1 if idle else 0
-        target = max(1, min(MOST, int(AHEAD / max(self.mean, 1e-6))))
+        target = max(1, min(CLAIMED_AT_ONCE, int(AHEAD / max(self.mean, 1e-6))))
         return target - waiting if recording or waiting <= target // 2 else 0
 
 
@@ -150,7 +150,8 @@ class Admission:
             return NOTHING if busy else self._one_by_one(held_runs, idle)
         over = time.monotonic() >= self._period_ends
         if idle and (self._is_async is None or over):
-            return self._anything()
+            # Any task: what is first decides about the kind.
+            return Wanted(1) if self._others else Wanted(min(self._limits.values()), None, True)
         if not self._is_async:
             wait = busy or over  # Until the worker is idle, and may claim anything.
             return NOTHING if wait else self._one_by_one(held_runs, idle, self._others)
@@ -191,12 +192,6 @@ class Admission:
         for prefetch, is_async in ((self._prefetch, False), (self._async_prefetch, True)):
             prefetch.note([e.seconds for e in ended if (e.job_type in self._limits) is is_async])
 
-    def _anything(self) -> Wanted:
-        """Return the claim of an idle worker, which decides about the kind."""
-        if not self._others:
-            return Wanted(min(self._limits.values()), None, True)
-        return Wanted(1)
-
     def _one_by_one(
         self, held_runs: HeldRuns, idle: bool, tasks: tuple[str, ...] | None = None
     ) -> Wanted:
@@ -224,7 +219,7 @@ class Admission:
         mean = self._async_prefetch.mean
         if mean is None or mean > LONG:
             return 0
-        return min(MOST, int(AHEAD * self._most / max(mean, 1e-6)))
+        return min(CLAIMED_AT_ONCE, int(AHEAD * self._most / max(mean, 1e-6)))
 
     def _end_drain_if_over(self, idle: bool) -> None:
         """Go on claiming if a drain is over: the worker is idle, or it took too long.
@@ -375,14 +370,14 @@ class Pace:
         self._woken_at = time.monotonic()
         self.look_again()
 
-    def note_claim(self, number: int, wanted: int) -> None:
-        """Note that a claim got *number* runs of those *wanted*."""
-        got_all = 0 < number < wanted
-        self._settled_at = time.monotonic() + SETTLE if got_all else 0.0
+    def note_answer(self, number: int, wanted: int, exhausted: bool) -> None:
+        """Note that an answer brought *number* runs, and whether nothing more can be claimed.
 
-    def note_answer(self, number: int, exhausted: bool) -> None:
-        """Note that an answer brought *number* runs, and whether nothing more can be claimed."""
+        :param wanted: how many were asked for; 0 for none.
+        """
         now = time.monotonic()
         if number:
             self._got_runs_at = now
+        if wanted > 0:
+            self._settled_at = now + SETTLE if 0 < number < wanted else 0.0
         self._nothing_since = now if exhausted else None

@@ -233,8 +233,8 @@ class Keeper(threading.Thread):
         if wanted.limit > 0:
             self._has_asked = True
             self._admission.received(wanted, answer.claims)
-            self._pace.note_claim(len(answer.claims), wanted.limit)
         self._receive(outcomes, answer, sent)
+        self._pace.note_answer(len(answer.claims), wanted.limit, self._claims.exhausted)
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.look_again()
@@ -271,7 +271,6 @@ class Keeper(threading.Thread):
         if answer.claims:
             self._runner.wake()
         self._claimed += len(answer.claims)
-        self._pace.note_answer(len(answer.claims), self._claims.exhausted)
 
     def _end_batches(self) -> None:
         """End the batches of the runs held, if they can be: when all is done, or each second."""
@@ -323,7 +322,8 @@ class Keeper(threading.Thread):
         self._stop_with_parent()
         try:
             if self._held_runs.waiting and (self.stopping or self._runner_is_long()):
-                self._release_waiting()
+                # Attempts not counted.
+                self._claimed -= self._held_runs.release_waiting()
             answered = self._renew()
             self._claims.lost.give_back()
             if self._claims.turns.pend:
@@ -349,10 +349,6 @@ class Keeper(threading.Thread):
         if before and not self._others_claimed:
             self._pace.look_again()  # It may have come back between our claim and this look.
         return not (before or self._others_claimed)
-
-    def _release_waiting(self) -> None:
-        """Release what waits behind the run at work, attempts not counted."""
-        self._claimed -= self._held_runs.release_waiting()
 
     def _renew(self) -> bool:
         """Renew leases; learn which were lost, and which runs are to be cancelled.
@@ -386,7 +382,7 @@ class Keeper(threading.Thread):
 
     def _end_process(self, stuck: Outcome) -> None:
         """Record what can be recorded, release the rest, and end this process with its handler."""
-        self._release_waiting()
+        self._held_runs.release_waiting()
         self._monitor.end_others(stuck)
         self._held_runs.collect(0.0)
         if stuck.id not in {outcome.id for outcome in self._held_runs.outcomes}:

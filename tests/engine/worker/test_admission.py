@@ -12,9 +12,9 @@ import pytest
 from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker.admission import (
     AHEAD,
+    CLAIMED_AT_ONCE,
     KIND_PERIOD,
     LONG,
-    MOST,
     NOTHING,
     Admission,
     Prefetch,
@@ -203,8 +203,8 @@ def test_one_run_is_claimed_and_nothing_behind_it(noted: list[list[float]]) -> N
 @pytest.mark.parametrize(
     ("noted", "wanted"),
     [
-        ([[0.0]], MOST),
-        ([[1e-9]], MOST),
+        ([[0.0]], CLAIMED_AT_ONCE),
+        ([[1e-9]], CLAIMED_AT_ONCE),
         ([[0.0001]], 500),
         ([[0.001]], 50),
         ([[0.01]], 5),
