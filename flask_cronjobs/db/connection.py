@@ -22,7 +22,7 @@ B = TypeVar("B", bound="Bookkeeping")
 Rows: TypeAlias = "Sequence[Row[Any]]"
 
 #: For how many seconds a call is repeated, by default. A worker sets its own.
-PATIENCE = 15.0
+RETRY_FOR = 15.0
 #: How long one statement or transaction may take on PostgreSQL, in seconds.
 STATEMENT_LIMIT = 30.0
 #: For how many seconds one SQLite statement waits for another writer. Short, so that a keeper sends
@@ -50,7 +50,7 @@ class Bookkeeping:
     def __init__(
         self,
         engine: Engine,
-        patience: float = PATIENCE,
+        patience: float = RETRY_FOR,
         limit: float = STATEMENT_LIMIT,
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,

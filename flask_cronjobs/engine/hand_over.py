@@ -38,7 +38,7 @@ FEW = 10
 #: How often that is counted, in seconds.
 COUNT_EVERY = 1.0
 #: How many runs are sent at a time at most.
-CHUNK = 100
+SENT_AT_ONCE = 100
 #: How often a resident worker looks for runs to hand on, in seconds.
 LOOK_EVERY = 0.25
 #: The same where a look may soon find more.
@@ -53,7 +53,7 @@ ANSWER_WITHIN = 10.0
 #: How often it is said that nothing is handed on, in seconds. A tick says it at its end.
 SAY_EVERY = 60.0
 #: For how many seconds a statement is retried.
-PATIENCE = 5.0
+RETRY_FOR = 5.0
 
 #: How a look at a queue ended: no run is due; soon one can be handed on, since the broker holds
 #: enough or a turn is being given; the executor is away; some were handed on, and there may be
@@ -107,7 +107,7 @@ class HandOver(threading.Thread):
     def run(self) -> None:
         """Hand runs on until the end."""
         try:
-            with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
+            with Bookkeeping(self._state.engine, patience=RETRY_FOR) as books:
                 self._hand_on_all(books)
         except CronJobsError as error:
             logger.error("Runs cannot be handed on. %s", error)
@@ -147,7 +147,7 @@ class HandOver(threading.Thread):
             return "away"
         self._asked_at = time.monotonic()
         try:
-            found = queue.hand_on(int(min(self._left, CHUNK)))
+            found = queue.hand_on(int(min(self._left, SENT_AT_ONCE)))
             self._trouble.over("The database")
         except DatabaseTrouble as trouble:
             if not trouble.transient:

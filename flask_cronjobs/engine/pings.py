@@ -120,13 +120,13 @@ def _request(url: str, body: bytes | None, kind: str) -> Request:
 #: How many pings are under way at once. Those of one definition go one after the other.
 LANES = 8
 #: How many wait for each. Beyond that the monitor does not keep up, and they are dropped.
-MOST = 200
+WAITING_IN_LANE = 200
 #: For how long the URLs that were read are used, in seconds; and where there were none.
 FRESH, FRESH_IF_NONE = 2.0, 60.0
 #: How long what waits may take when the worker ends, in seconds.
 CLOSE_WITHIN = 20.0
 #: For how many seconds to try to read the URLs.
-PATIENCE = 2.0
+READ_FOR = 2.0
 
 _START = "/start"
 _PATHS = {"succeeded": "", "dead": "/fail", "cancelled": "/fail"}
@@ -141,7 +141,9 @@ class Pings:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._lanes = [BackgroundThread("cronjobs-pings", self._send, MOST) for _ in range(LANES)]
+        self._lanes = [
+            BackgroundThread("cronjobs-pings", self._send, WAITING_IN_LANE) for _ in range(LANES)
+        ]
         self._reading = threading.Lock()
         self._urls: dict[int, str] = {}
         self._fresh_until = 0.0
@@ -167,7 +169,7 @@ class Pings:
         try:
             if not self._lanes[definition_id % LANES].put((definition_id, path, label)):
                 logger.warning(
-                    "A ping of a definition was dropped: %d wait for their monitor", MOST
+                    "A ping of a definition was dropped: %d wait for their monitor", WAITING_IN_LANE
                 )
         except RuntimeError as error:  # No more threads can be started.
             logger.warning("A ping of a definition was not sent: %s", error)
@@ -187,7 +189,7 @@ class Pings:
     def _url(self, definition_id: int) -> str | None:
         with self._reading:
             if time.monotonic() >= self._fresh_until:
-                with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
+                with Bookkeeping(self._state.engine, patience=READ_FOR) as books:
                     self._urls = ping_urls(books)
                 self._fresh_until = time.monotonic() + (FRESH if self._urls else FRESH_IF_NONE)
             return self._urls.get(definition_id)

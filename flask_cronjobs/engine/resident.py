@@ -90,7 +90,7 @@ RETRY = 2.0
 #: How often the thread looks whether the worker listens for a NOTIFY, in seconds.
 LOOK_EVERY = 0.5
 #: For how many seconds a statement of minute work is retried before the work begins again.
-PATIENCE = 2.0
+RETRY_FOR = 2.0
 #: How long a worker that stops waits for its minute work, in seconds.
 END_WITHIN = 3.0
 
@@ -125,7 +125,7 @@ def _record_rest(state: State, tally: Tally) -> None:
     if tally.tick_id is None or not rest.total():
         return
     try:
-        with Bookkeeping(state.engine, patience=PATIENCE) as books:
+        with Bookkeeping(state.engine, patience=RETRY_FOR) as books:
             ticks.add(books, tally.tick_id, rest)
     except DatabaseTrouble as trouble:
         logger.warning("The counts of the last minute are incomplete. %s", trouble)
@@ -148,7 +148,7 @@ class ResidentMinutes(threading.Thread):
         self._tally = tally
         self._queues = queues
         self._keeper = keeper
-        self._books = Bookkeeping(state.engine, patience=PATIENCE)
+        self._books = Bookkeeping(state.engine, patience=RETRY_FOR)
         self._sender = _sender(state)
         self._stopped = threading.Event()
         self._well = False

@@ -84,7 +84,7 @@ def repeating(name: str, every: float, do: Callable[[], object]) -> Generator[No
 
 
 #: How long to give way at most, in seconds. The keeper may be waiting for something else.
-PATIENCE = 0.02
+GIVE_WAY_FOR = 0.02
 
 
 class Precedence:
@@ -128,7 +128,7 @@ class Precedence:
         """Wait while the keeper is at work. For the other threads, between two runs."""
         if not self._taken:
             return
-        if self._lock.acquire(timeout=PATIENCE):
+        if self._lock.acquire(timeout=GIVE_WAY_FOR):
             self._lock.release()
         else:
             self._taken = False  # Until the keeper has waited once more.

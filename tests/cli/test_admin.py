@@ -308,7 +308,7 @@ def test_ctrl_c_says_how_many_runs_are_done(
         return retry(self, ids, *rest, **more)
 
     monkeypatch.setattr(Operator, "retry", interrupted)
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHANGED_AT_ONCE", 2)
     result = admin("retry", "--status", "dead", "--yes")
     assert result.exit_code == 1
     assert "Stopped: at least 2 of 3 runs are done." in result.output

@@ -179,7 +179,7 @@ def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
     app: Flask, jobs: CronJobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No claim takes it, so without this it would wait for ever."""
-    monkeypatch.setattr(reclaim, "CHUNK", 2)
+    monkeypatch.setattr(reclaim, "TAKEN_AT_ONCE", 2)
     called: list[int] = []
     jobs.task(name="it")(lambda: called.append(1))
     values = {"job_type": "it", "attempts": 2, "last_error": "it broke", "error_type": "Oops"}

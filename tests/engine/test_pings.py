@@ -205,7 +205,7 @@ class TestTrouble:
     ) -> None:
         jobs.task(name="it")(lambda: None)
         jobs.add_definition("it", "it", schedule="@yearly", ping=monitor.url)
-        monkeypatch.setattr(ping_module, "MOST", 2)
+        monkeypatch.setattr(ping_module, "WAITING_IN_LANE", 2)
         monitor.delay = 0.2
         pings = Pings(state)
         for _ in range(6):

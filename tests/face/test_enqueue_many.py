@@ -101,7 +101,7 @@ class TestOptions:
     ) -> None:
         greet.enqueue(7, "before")
         for chunk in (1, 1000):
-            monkeypatch.setattr(enqueue_module, "CHUNK", chunk)
+            monkeypatch.setattr(enqueue_module, "INSERTED_AT_ONCE", chunk)
             with pytest.raises(error, match=rf"^payloads\[2\]: {message}"):
                 greet.enqueue_many([{"user_id": 1}, {"user_id": 2}, wrong, {"user_id": 3}])
         db.session.commit()
@@ -127,8 +127,8 @@ class TestKeys:
     def test_it_does_what_single_enqueues_would(
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch, seed: int
     ) -> None:
-        monkeypatch.setattr("flask_cronjobs.jobs.runs.insert_many.CHUNK", 4)
-        monkeypatch.setattr(enqueue_module, "CHUNK", 3)
+        monkeypatch.setattr("flask_cronjobs.jobs.runs.insert_many.INSERTED_AT_ONCE", 4)
+        monkeypatch.setattr(enqueue_module, "INSERTED_AT_ONCE", 3)
         chosen = random.Random(seed)
         model: dict[str, int] = {}
         for _ in range(4):
@@ -217,7 +217,7 @@ class TestGenerators:
     def test_are_read_in_parts(
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(enqueue_module, "CHUNK", 10)
+        monkeypatch.setattr(enqueue_module, "INSERTED_AT_ONCE", 10)
         sent, seen = statements(db.engine, "INSERT INTO job_runs"), list[int]()
         ids = greet.enqueue_many(self.counted(35, sent, seen))
         assert len(ids) == len(sent) * 10 - 5 == 35
@@ -226,7 +226,7 @@ class TestGenerators:
     def test_that_raise_leave_nothing(
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(enqueue_module, "CHUNK", 2)
+        monkeypatch.setattr(enqueue_module, "INSERTED_AT_ONCE", 2)
 
         def broken() -> Iterator[Mapping[str, object]]:
             yield from ({"user_id": n} for n in range(5))
@@ -245,7 +245,7 @@ class TestGenerators:
         from sqlalchemy import text
         from sqlalchemy.exc import DBAPIError
 
-        monkeypatch.setattr(enqueue_module, "CHUNK", 2)
+        monkeypatch.setattr(enqueue_module, "INSERTED_AT_ONCE", 2)
 
         def broken() -> Iterator[NewRun]:
             yield from (keyed(n, str(n)) for n in range(3))

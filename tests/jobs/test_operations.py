@@ -142,7 +142,7 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "flask_cronjobs")
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHANGED_AT_ONCE", 2)
     ids = [rows.run("dead") for _ in range(5)]
     seen: list[str] = []
 

@@ -17,7 +17,7 @@ from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...text import one_line
 from ...text.redaction import HIDDEN, redacted
-from ...types import JSON, STATUSES, TERMINAL, Outcome, Status, is_id
+from ...types import JSON, MAX_ID, STATUSES, TERMINAL, Outcome, Status
 from ..batches.ending import end_batches, telling
 from ..humanize import plural
 from ..operations import Act, Operation
@@ -32,7 +32,7 @@ from .search import SEARCH_ALL, Depth, wanted
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
 #: How many runs one statement changes.
-CHUNK = 500
+CHANGED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Action:
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
-        if not is_id(run_id):
+        if not 0 < run_id <= MAX_ID:  # SQLite would refuse it by an OverflowError.
             raise no_run(run_id)
         with state.bookkeeping() as books:
             noted = Operation(Act(self.done, f"run {run_id}", actor, run_id))
@@ -135,8 +135,8 @@ class Action:
             with state.bookkeeping() as books:
                 noted = Operation.begin(books, Act(self.done, target, actor), len(some))
                 operator = Operator(books, noted)
-                for start in range(0, len(some), CHUNK):
-                    chunk = some[start : start + CHUNK]
+                for start in range(0, len(some), CHANGED_AT_ONCE):
+                    chunk = some[start : start + CHANGED_AT_ONCE]
                     changes = self._change(state, operator, chunk, actor)
                     changed += len(changes)
                     asked += sum(change.status == "running" for change in changes)
@@ -280,10 +280,10 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def no_run(run_id: object) -> NotFound:
+def no_run(run_id: int) -> NotFound:
     """Return the error that there is no run *run_id*."""
     return NotFound(
-        f"There is no run {run_id!r}; it may have been pruned. To list runs: flask jobs admin list"
+        f"There is no run {run_id}; it may have been pruned. To list runs: flask jobs admin list"
     )
 
 

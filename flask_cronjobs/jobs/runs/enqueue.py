@@ -23,7 +23,7 @@ from ...types import RunIds
 from ..humanize import duration, plural
 from ..state import State
 from .insert import insert_run, writing_connection
-from .insert_many import CHUNK, Holder, Inserted, NewRow, delete_runs, insert_runs
+from .insert_many import INSERTED_AT_ONCE, Holder, Inserted, NewRow, delete_runs, insert_runs
 from .uncommitted import note_enqueued
 
 #: How often it asks whether there are any, in seconds.
@@ -189,7 +189,7 @@ def _chunks(rows: Iterator[NewRow]) -> Iterator[list[NewRow]]:
 
     Runs with keys are inserted in the order of the keys, so all that follow are in one list.
     """
-    while chunk := list(islice(rows, CHUNK)):
+    while chunk := list(islice(rows, INSERTED_AT_ONCE)):
         keyed = any(row.idempotency_key is not None for row in chunk)
         yield [*chunk, *rows] if keyed else chunk
 

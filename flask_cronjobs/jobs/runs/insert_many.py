@@ -26,7 +26,7 @@ from .columns import NEW_RUN, due_sql, insert_into_runs, parameter
 from .insert import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
 
 #: How many rows one statement carries.
-CHUNK = 1000
+INSERTED_AT_ONCE = 1000
 #: What a task makes of a payload.
 _MADE = ("idempotency_key", "concurrency_key", "rate_key", "label")
 _SHARED = tuple(name for name in GIVEN if name not in ("payload", *_MADE))
@@ -83,7 +83,7 @@ class Inserted(NamedTuple):
 def insert_runs(
     session: Session, shared: Mapping[str, Any], rows: Sequence[NewRow]
 ) -> list[Inserted]:
-    """Insert runs in *session*'s transaction, `CHUNK` to a statement.
+    """Insert runs in *session*'s transaction, `INSERTED_AT_ONCE` to a statement.
 
     Without idempotency keys, that is all. With some:
 
@@ -93,7 +93,7 @@ def insert_runs(
     keys that exist.
 
     :param shared: the other columns of `GIVEN`, with ``run_at`` and ``delay``.
-    :param rows: at most `CHUNK`, if none has a key.
+    :param rows: at most `INSERTED_AT_ONCE`, if none has a key.
     :returns: what became of each row, in the order of *rows*.
     """
     connection = writing_connection(session)
@@ -110,8 +110,8 @@ def insert_runs(
         ids = dict(zip(places, _reserve(connection, len(places)), strict=False))
         places.sort(key=lambda place: rows[place].idempotency_key or "")
     found: dict[str | int, Inserted] = {}
-    for start in range(0, len(places), CHUNK):
-        chunk = places[start : start + CHUNK]
+    for start in range(0, len(places), INSERTED_AT_ONCE):
+        chunk = places[start : start + INSERTED_AT_ONCE]
         found |= _insert_or_find(connection, shared, {place: rows[place] for place in chunk}, ids)
     return [
         found[name] if firsts[name] == place else _repeated(found[name], shared, rows[firsts[name]])

@@ -13,18 +13,18 @@ from flask_cronjobs.engine.worker.held_runs import HeldRuns, Leases
 
 
 def test_nobody_waits_while_the_keeper_is_not_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "PATIENCE", 60.0)
+    monkeypatch.setattr(threads, "GIVE_WAY_FOR", 60.0)
     going_first = Precedence()
     began = time.monotonic()
     going_first.give_way()
     with going_first.taken(), going_first.lent():
         going_first.give_way()
-    assert time.monotonic() - began < threads.PATIENCE
+    assert time.monotonic() - began < threads.GIVE_WAY_FOR
 
 
 def test_others_wait_until_the_keeper_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     going_first, order = Precedence(), list[str]()
-    monkeypatch.setattr(threads, "PATIENCE", 120.0)
+    monkeypatch.setattr(threads, "GIVE_WAY_FOR", 120.0)
 
     def work() -> None:
         going_first.give_way()
@@ -41,21 +41,21 @@ def test_others_wait_until_the_keeper_waits(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_keeper_that_is_held_up_holds_up_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "PATIENCE", 0.3)
+    monkeypatch.setattr(threads, "GIVE_WAY_FOR", 0.3)
     going_first = Precedence()
     with going_first.taken():
         began = time.monotonic()
         going_first.give_way()
-        assert time.monotonic() - began >= threads.PATIENCE
+        assert time.monotonic() - began >= threads.GIVE_WAY_FOR
         began = time.monotonic()
         for _ in range(100):
             going_first.give_way()
-        assert time.monotonic() - began < 50 * threads.PATIENCE
+        assert time.monotonic() - began < 50 * threads.GIVE_WAY_FOR
         with going_first.lent():
             pass
         began = time.monotonic()
         going_first.give_way()
-        assert time.monotonic() - began >= threads.PATIENCE
+        assert time.monotonic() - began >= threads.GIVE_WAY_FOR
 
 
 # The two queues between a worker's threads, without a database

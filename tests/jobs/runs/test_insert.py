@@ -101,7 +101,7 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
     kit: Kit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(insert_many, "CHUNK", 5)
+    monkeypatch.setattr(insert_many, "INSERTED_AT_ONCE", 5)
     start = threading.Barrier(4)
     found: dict[str, set[int]] = {f"{n:02}": set() for n in range(40)}
     new: list[str] = []

@@ -85,7 +85,7 @@ def test_key_has_one_pending_run_at_a_time(kit: Kit) -> None:
 def test_many_keys_at_once_have_one_pending_run_each(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(insert_many, "CHUNK", 3)
+    monkeypatch.setattr(insert_many, "INSERTED_AT_ONCE", 3)
     keys = [f"key-{number}" for number in range(7)]
     shared = SHARED | {"unique_while": "pending"}
 
