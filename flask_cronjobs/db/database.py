@@ -115,18 +115,17 @@ class FlaskSQLAlchemy(_Scoped):
     @property
     def engine(self) -> Engine:
         """The default engine."""
-        engine: Engine = self._db.engine.engine  # Of the connection that a test has put there.
-        return engine
+        return cast(
+            "Engine", self._db.engine.engine
+        )  # Of the connection that a test has put there.
 
     @property
     def engines(self) -> Collection[Engine]:
         """Those of all binds."""
-        engines: Collection[Engine] = self._db.engines.values()
-        return engines
+        return cast("Collection[Engine]", self._db.engines.values())
 
     def _scoped(self) -> scoped_session[Session]:
-        session: scoped_session[Session] = self._db.session
-        return session
+        return cast("scoped_session[Session]", self._db.session)
 
 
 class FlaskSQLAlchemyLite(Database):
@@ -147,25 +146,21 @@ class FlaskSQLAlchemyLite(Database):
     @property
     def engine(self) -> Engine:
         """The engine ``"default"``."""
-        engine: Engine = self._db.engine
-        return engine
+        return cast("Engine", self._db.engine)
 
     @property
     def engines(self) -> Collection[Engine]:
         """Those of all names."""
-        engines: Collection[Engine] = self._db.engines.values()
-        return engines
+        return cast("Collection[Engine]", self._db.engines.values())
 
     @property
     def sessionmaker(self) -> sessionmaker[Session]:
         """Of the sessions of all names."""
-        made: sessionmaker[Session] = self._db.sessionmaker
-        return made
+        return cast("sessionmaker[Session]", self._db.sessionmaker)
 
     def session(self) -> Session:
         """Return ``db.session``."""
-        session: Session = self._db.session
-        return session
+        return cast("Session", self._db.session)
 
     def open_session(self) -> Session | None:
         """Return ``db.session``, if it has been used."""

@@ -261,7 +261,8 @@ class TransactionWatch:
             try:
                 self._execute(f"{verb} SAVEPOINT {_NAME}")
             except Exception as error:
-                self._ended = self._ended or _is_missing(error)
+                is_missing = sqlstate_of(error) in _MISSING or "no such savepoint" in str(error)
+                self._ended = self._ended or is_missing
                 logger.debug("the savepoint of a guarded block has not ended", exc_info=True)
 
     def _execute(self, statement: str) -> None:
@@ -280,11 +281,6 @@ class TransactionWatch:
     def _total_changes(self) -> int:
         """Return how many rows SQLite's connection has changed, also past the session."""
         return getattr(self._driver, "total_changes", 0)
-
-
-def _is_missing(error: Exception) -> bool:
-    """Return whether *error* says that there is no such savepoint."""
-    return sqlstate_of(error) in _MISSING or "no such savepoint" in str(error)
 
 
 @contextmanager

@@ -186,7 +186,7 @@ class _ProcessPool:
     def __init__(self, state: State, options: WorkOptions, number: int) -> None:
         self._state = state
         self._counts: Counter[str] = Counter()
-        self._news = counted(options.news, self._count)
+        self._news = counted(options.news, lambda kind: self._counts.update((kind,)))
         self._parent = options.parent
         self._options = options._replace(parent=os.getpid())
         self._number = number
@@ -196,9 +196,6 @@ class _ProcessPool:
         self._errors: list[str] = []
         self._ended_well: Counter[bool] = Counter()
         self._selector = selectors.DefaultSelector()
-
-    def _count(self, kind: str) -> None:
-        self._counts[kind] += 1
 
     def run(self) -> Counter[str]:
         """Fork the workers, and wait until all have ended.
@@ -282,7 +279,7 @@ class _ProcessPool:
         """Work as a forked worker, and end the process."""
         try:
             for each in STOPPING:  # The parent's handlers would stop the whole pool.
-                signal.signal(each, _do_nothing)
+                signal.signal(each, lambda number, frame: None)
             # Close the pipes of the others, so that they end with their parent.
             for key in self._selector.get_map().values():
                 os.close(key.data.pipe)
@@ -397,6 +394,3 @@ def _signals_blocked() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None: ...

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 
 from ...db.dialect import Dialect
 from ...registry import DefinitionSpec
-from ...registry.options import STORED
 from ...types import Claim
 
-#: The columns that a new run is given, and their types in PostgreSQL.
+#: The columns that a new run is given, and their types in PostgreSQL. A task option that a claim
+#: obeys is one more, here and in `DefinitionSpec`.
 NEW_RUN = {
-    **STORED,
     "job_type": "text",
+    "queue": "text",
+    "priority": "integer",
     "max_attempts": "integer",
+    "on_dead": "text",
     "payload": "jsonb",
     "concurrency_key": "text",
     "concurrency_limit": "integer",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row, and_, case, func, or_, select, text
 
@@ -19,36 +19,22 @@ from ..queues import ends, is_unserved, served_with
 from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
 from .rows import RunRow
 
-Kind: TypeAlias = Literal[
-    "turn",
-    "stopped",
-    "paused",
-    "undeclared",
-    "unserved",
-    "rate",
-    "share",
-    "executor",
-    "later",
-    "signal",
-    "sleep",
-    "worker",
-]
-
-#: Those that end as other runs do.
-FOR_OTHERS: frozenset[Kind] = frozenset({"turn", "rate", "share", "executor", "worker"})
+#: The kinds of reasons that end as other runs do.
+FOR_OTHERS = frozenset({"turn", "rate", "share", "executor", "worker"})
 #: Those that end at the time when the run is due.
-TIMED: frozenset[Kind] = frozenset({"later", "signal", "sleep"})
+TIMED = frozenset({"later", "signal", "sleep"})
 
 
 class Wait(NamedTuple):
     """One reason why a run has not begun.
 
+    :ivar kind: its name, such as ``turn``.
     :ivar short: the reason for people, in a few words.
     :ivar what: the same as the end of "It waits".
     :ivar run_id: the run for which it waits.
     """
 
-    kind: Kind
+    kind: str
     short: str
     what: str
     run_id: int | None = None
