@@ -138,7 +138,7 @@ def test_an_hour_that_is_not_over_is_forgotten(jobs: CronJobs, db: SQLAlchemy) -
     assert now() - 2 * HOUR - GRACE < latest < now() - HOUR - GRACE / 2
 
 
-def test_a_rate_goes_on_when_the_clock_is_right_again(jobs: CronJobs, db: SQLAlchemy) -> None:
+def test_a_rate_goes_on_when_the_clock_is_right_again(jobs: CronJobs) -> None:
     send = jobs.task(name="send", rate="1/day", burst=2)(lambda: None).using(commit=True)
     with travel(MONTH):
         send.enqueue()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -17,11 +16,7 @@ from flask_cronjobs import CronJobs, Retry, TickReport, TimedOut, current_run
 from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker import monitor as monitor_module
 from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.monitor import RunMonitor
-from flask_cronjobs.jobs.runs.leases import Renewal
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.types import Claim
-from tests.clock import Clock
 from tests.kit import statements
 
 Tick = Callable[[], TickReport]
@@ -57,27 +52,6 @@ def test_lease_by_default_outlasts_three_missed_heartbeats_and_a_minute() -> Non
     lease = Settings().lease
     assert lease - lease / monitor_module.BEATS * 3 >= lease / 4
     assert lease >= 60
-
-
-def test_heart_beats_four_times_in_a_lease_while_something_is_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock, renewed = Clock(), list[float]()
-
-    def renew(books: object, held: object, lease: float) -> Renewal:
-        renewed.append(clock.now)
-        return Renewal(frozenset({1}), frozenset(), is_heartbeat=True)
-
-    monkeypatch.setattr(monitor_module, "time", clock)
-    monkeypatch.setattr(monitor_module, "renew", renew)
-    state = cast(Any, SimpleNamespace(settings=Settings(lease=60.0)))
-    context = SimpleNamespace(state=state, interrupter=None, watchdog=None)
-    runner = cast(Any, SimpleNamespace(at_work=(), context=context))
-    monitor = RunMonitor(runner, may_kill=False)
-    for _ in range(240):
-        clock.now += 0.25
-        monitor.renew_or_watch(cast(Any, None), {1: cast(Claim, object())})
-    assert renewed == [1015.0, 1030.0, 1045.0, 1060.0]
 
 
 def test_progress_is_written_rarely_however_often_it_is_told(

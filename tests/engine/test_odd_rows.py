@@ -188,6 +188,7 @@ def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
     with app.app_context(), heard(run_dead) as told:
         jobs.tick()
     assert ([outcome.id for outcome in told], called) == (spent, [])
+    assert {outcome.exception for outcome in told} == {None}
     row: JobRun = rows.get(spent[0])
     assert (row.status, row.attempts, row.error_type) == ("dead", 2, "Oops")
     assert row.last_error == "no attempt is left: max_attempts is 2. The last error: it broke"

@@ -71,23 +71,8 @@ def test_runs_of_a_paused_task_wait(
     assert seen[-1] == name
 
 
-@pytest.mark.parametrize("name", ["mail", "default"])
-@pytest.mark.parametrize("queues", [(), ("mail", "default")], ids=["any", "given"])
-def test_runs_of_a_paused_queue_wait(
-    jobs: CronJobs, tasks: dict[str, Any], seen: list[str], name: str, queues: tuple[str, ...]
-) -> None:
-    jobs.pause(queue=name)
-    enqueue_all(tasks)
-    jobs.tick(queues=queues)
-    assert ("send" in seen) == (name != "mail")
-    assert ("plain" in seen) == ("keyed" in seen) == ("waiting" in seen) == (name != "default")
-    assert jobs.resume(queue=name)
-    jobs.tick(queues=queues)
-    assert sorted(seen) == sorted(tasks)
-
-
 def test_backlog_of_a_paused_task_is_passed_over(
-    jobs: CronJobs, db: SQLAlchemy, tasks: dict[str, Any], seen: list[str]
+    jobs: CronJobs, tasks: dict[str, Any], seen: list[str]
 ) -> None:
     for name in ("send", "keyed"):
         tasks[name].using(priority=9, commit=True).enqueue_many([{}] * 400)

@@ -101,9 +101,7 @@ def test_label_is_the_body_without_what_is_hidden(
     assert monitor.bodies == 2 * [b"invoice 5, ***"]
 
 
-def test_enqueued_run_and_other_definitions_ping_nothing(
-    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
-) -> None:
+def test_enqueued_run_and_other_definitions_ping_nothing(jobs: CronJobs, monitor: Monitor) -> None:
     @jobs.task(schedule="@yearly", ping=f"{monitor.url}uuid")
     def nightly() -> None: ...
 
@@ -115,27 +113,8 @@ def test_enqueued_run_and_other_definitions_ping_nothing(
     assert paths(monitor) == []
 
 
-def test_without_pings_a_tick_starts_no_thread_for_them(
-    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[str] = []
-    start = threading.Thread.start
-
-    def note(thread: threading.Thread) -> None:
-        started.append(thread.name)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", note)
-    jobs.task(name="it", schedule="@yearly")(lambda: None)
-    jobs.tick()
-    jobs.run_now("it")
-    assert jobs.tick().succeeded == 1
-    assert "cronjobs-keeper" in started
-    assert "cronjobs-pings" not in started
-
-
 def test_ping_of_a_definition_in_the_database_can_be_changed(
-    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
+    jobs: CronJobs, monitor: Monitor
 ) -> None:
     jobs.task(name="it")(lambda: None)
     for url in (f"{monitor.url}first", f"{monitor.url}second", None):
@@ -215,7 +194,7 @@ class TestTrouble:
         assert "was dropped: 2 wait for their monitor" in caplog.text
 
     def test_reading_the_urls_holds_up_no_run(
-        self, state: State, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+        self, state: State, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         gate = threading.Event()
         monkeypatch.setattr(ping_module, "ping_urls", lambda books: gate.wait(120) and {})
@@ -346,8 +325,7 @@ class TestPingOfTicks:
         assert len(monitor.requests) == 1
 
     def test_a_resident_worker_pings_each_minute(
-        self, jobs: CronJobs, monitor: Monitor, resident: Start,
-        monkeypatch: pytest.MonkeyPatch,
+        self, monitor: Monitor, resident: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:  # fmt: skip
         monkeypatch.setattr(resident_module, "MINUTE", 0.05)
         resident()

@@ -88,7 +88,7 @@ def test_key_is_held_back_by_retry_later(jobs: CronJobs, db: Any) -> None:
 
 
 def test_retry_later_of_a_rate_needs_a_rate(
-    jobs: CronJobs, db: Any, caplog: pytest.LogCaptureFixture
+    jobs: CronJobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     @jobs.task(retry=AGAIN)
     def send() -> None:
@@ -111,7 +111,7 @@ def test_drain_waits_for_no_start_but_for_a_key_that_is_held_back(jobs: CronJobs
     assert statuses(db) == {"succeeded": 4, "failed": 1, "queued": 1}
 
 
-def test_runs_from_before_their_task_had_a_rate_have_none(jobs: CronJobs, db: Any) -> None:
+def test_runs_from_before_their_task_had_a_rate_have_none(jobs: CronJobs) -> None:
     jobs.task(name="send")(lambda: None)
     for _ in range(3):
         jobs.enqueue("send", commit=True)

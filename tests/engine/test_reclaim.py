@@ -71,11 +71,7 @@ def test_run_taken_back_is_told_though_the_connection_broke(
 
 @on_sqlite
 def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
-    app: Flask,
-    jobs: CronJobs,
-    db: SQLAlchemy,
-    state: State,
-    monkeypatch: pytest.MonkeyPatch,
+    app: Flask, db: SQLAlchemy, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An import holds SQLite's lock for longer than the lease; a tick waits for it as well."""
     rows = Rows(app, db)

@@ -18,7 +18,7 @@ from flask_cronjobs.engine.worker.admission import Admission, Prefetch
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobBatch, JobDefinition, JobRun
+from flask_cronjobs.models import JobDefinition, JobRun
 from tests.rows import now, statuses
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -88,23 +88,6 @@ def test_dead_run_stops_its_key_and_no_other(
     jobs.retry(dead())
     books.tick()
     assert books.of("a") == [0, 1, 2, 3]
-
-
-def test_runs_enqueued_by_a_handler_of_the_key_come_after_those_that_wait(
-    jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    done: list[int] = []
-
-    @jobs.task(concurrency_key="one", order="strict")
-    def step(number: int) -> None:
-        done.append(number)
-        if number < 3:
-            step.enqueue(number=number + 10)
-            db.session.commit()
-
-    step.using(commit=True).enqueue_many([{"number": each} for each in range(3)])
-    jobs.tick()
-    assert done == [0, 1, 2, 10, 11, 12]
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -261,19 +244,3 @@ def test_then_of_a_batch_takes_its_place_in_the_order(
     assert books.of("a") == [1, 2, 3]
     turns = select(JobRun.on_dead, JobRun.order_mark).where(JobRun.job_type == "book")
     assert {tuple(row) for row in db.session.execute(turns)} <= {("skip", "over"), ("skip", None)}
-
-
-def test_a_stopped_batch_lets_the_order_of_a_key_go_on(
-    jobs: CronJobs, db: SQLAlchemy, ledger: MakeLedger
-) -> None:
-    books = ledger(retry=False)
-    books.fail = {1: 1}
-    with jobs.batch("b", on_dead="stop"):
-        books.enqueue([1, 2, 3])
-    books.enqueue([4])
-    db.session.commit()
-    jobs.tick(max_runs=1)
-    books.tick()
-    assert books.of("a") == [4]
-    batch = db.session.scalars(select(JobBatch)).one()
-    assert (batch.total, batch.dead, batch.cancelled) == (3, 1, 2)

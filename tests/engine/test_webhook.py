@@ -50,7 +50,7 @@ def _set(db: SQLAlchemy, run_id: int, status: str) -> None:
 
 
 def test_what_begins_is_told_once_and_what_ends_when_it_stays_away(
-    jobs: CronJobs, db: SQLAlchemy, rows: Rows, told: Any
+    db: SQLAlchemy, rows: Rows, told: Any
 ) -> None:
     assert told() == []
     run_id = rows.run("dead", finished_at=ago(60))

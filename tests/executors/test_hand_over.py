@@ -162,7 +162,7 @@ def test_a_run_that_is_paused_in_the_broker_goes_back(
 
 
 def test_a_concurrency_key_is_held_in_the_broker(
-    executor: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
+    executor: Threads, context: None, jobs: CronJobs
 ) -> None:
     @jobs.task(queue="far", concurrency=1, concurrency_key="all")
     def one() -> None: ...

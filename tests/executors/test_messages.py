@@ -71,12 +71,7 @@ def fingerprint_of(app: Flask) -> str:
 
 
 def test_a_message_of_another_database_is_refused_and_told(
-    far: Any,
-    executor: Threads,
-    jobs: CronJobs,
-    db: SQLAlchemy,
-    other: Flask,
-    caplog: pytest.LogCaptureFixture,
+    far: Any, executor: Threads, jobs: CronJobs, other: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = far.enqueue()
     jobs.tick()

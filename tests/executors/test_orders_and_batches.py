@@ -80,7 +80,7 @@ def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
 
 
 def test_a_turn_that_another_worker_is_giving_is_waited_for(
-    executor: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the other's transaction is open, the run is due and cannot be claimed."""
 

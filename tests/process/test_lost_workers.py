@@ -165,29 +165,6 @@ def test_frozen_worker_begins_nothing_that_it_had_claimed_and_lost(site: Site) -
     assert sorted(line["run"] for line in site.trace("note")) == ids
 
 
-@on_sqlite
-def test_process_that_wakes_while_another_does_its_run_is_told_and_changes_nothing(
-    site: Site,
-) -> None:
-    site.config["CRONJOBS_LEASE"] = 300
-    run, zombie = site.begin("sleep")
-    zombie.send(signal.SIGSTOP)
-    site.expire()
-    other = site.start_tick()
-    site.wait_for("begun", 2)
-    before = site.run(run)
-    assert (before.status, before.attempts) == ("running", 2)
-    assert f":{other.pid}:" in before.locked_by
-    zombie.send(signal.SIGCONT)
-    assert zombie.wait().returncode == 0
-    assert "lease lost: task sleep" in zombie.errors
-    (interrupted,) = site.trace("interrupted")
-    assert (interrupted["pid"], interrupted["by"]) == (zombie.pid, "LeaseLost")
-    assert site.run(run) == before
-    other.stop()
-    assert (site.ends(run), site.failures(run)) == ({("failed", 1)}, ["WorkerLost"])
-
-
 @pytest.mark.parametrize(
     ("task", "payload"), [("effect_after_wait", {}), ("tells", {"often": False})]
 )

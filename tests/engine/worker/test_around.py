@@ -90,7 +90,7 @@ def test_hooks_enclose_the_handler_the_first_outermost_and_know_its_run(
     assert inner.get() == "not set"
 
 
-def test_plain_call_and_other_tasks_have_no_hook_of_a_task(jobs: CronJobs, db: SQLAlchemy) -> None:
+def test_plain_call_and_other_tasks_have_no_hook_of_a_task(jobs: CronJobs) -> None:
     said: list[str] = []
 
     def hook(run: CurrentRun) -> Iterator[None]:

@@ -142,21 +142,6 @@ def test_so_many_are_at_work_at_once(
     assert crowd.most["works"] == at_once
 
 
-@pytest.mark.parametrize(("most", "atomic", "loops"), [(1, False, 3), (9, True, 3), (9, False, 1)])
-def test_those_that_run_like_plain_ones_share_no_loop(
-    app: Flask, jobs: CronJobs, enqueue: Enqueue, most: int, atomic: bool, loops: int
-) -> None:
-    limit(app, most)
-    seen: set[asyncio.AbstractEventLoop] = set()
-
-    async def works() -> None:
-        seen.add(asyncio.get_running_loop())
-
-    enqueue(works, [{}] * 3, atomic=atomic)
-    assert jobs.tick().succeeded == 3
-    assert len(seen) == loops
-
-
 def test_timeout_cancels_one_and_no_other(jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue) -> None:
     seen: list[str] = []
 
@@ -261,7 +246,7 @@ def test_handler_that_blocks_is_named_and_ended_at_its_timeout(
 
 @pytest.mark.parametrize("how", ["task", "thread"])
 def test_run_has_not_ended_before_its_tasks_and_threads(
-    jobs: CronJobs, db: SQLAlchemy, how: str, enqueue: Enqueue
+    jobs: CronJobs, how: str, enqueue: Enqueue
 ) -> None:
     at_work: list[int] = []
     seen: list[list[int]] = []

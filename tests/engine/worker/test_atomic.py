@@ -44,7 +44,7 @@ def count(db: SQLAlchemy) -> int:
 
 
 def test_work_and_success_are_committed_together(
-    app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue
+    db: SQLAlchemy, tick: Tick, enqueue: Enqueue
 ) -> None:
     seen: list[int | None] = []
 
@@ -104,9 +104,7 @@ def test_it_is_rolled_back_also_if_the_session_was_used_before(
     assert labels(db) == ["attempt 2", *nested]
 
 
-def test_lost_lease_rolls_the_work_back(
-    app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue
-) -> None:
+def test_lost_lease_rolls_the_work_back(db: SQLAlchemy, tick: Tick, enqueue: Enqueue) -> None:
     def book() -> None:
         with db.engine.begin() as other:
             other.execute(text("UPDATE job_runs SET locked_by = 'other:1:token'"))
@@ -120,7 +118,7 @@ def test_lost_lease_rolls_the_work_back(
 
 
 def test_so_is_the_work_of_a_step(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     def work(holder: str = "locked_by") -> None:
         count(db)
@@ -168,8 +166,7 @@ def take_another_session(db: SQLAlchemy) -> None:
     ],
 )
 def test_commit_inside_is_refused_and_nothing_stays(
-    app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue,
-    engine_options: dict[str, str], do: Do, said: str,
+    db: SQLAlchemy, tick: Tick, enqueue: Enqueue, engine_options: dict[str, str], do: Do, said: str
 ) -> None:  # fmt: skip
     def book() -> None:
         do(db)
@@ -184,7 +181,7 @@ def test_commit_inside_is_refused_and_nothing_stays(
 
 
 def test_success_stands_if_a_hook_raises_after_the_commit(
-    app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
+    db: SQLAlchemy, tick: Tick, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     def tell_the_search_engine(session: object) -> None:
         raise ConnectionError("the search engine is away")
@@ -203,7 +200,7 @@ def test_success_stands_if_a_hook_raises_after_the_commit(
 
 
 def test_enqueued_inside_exists_exactly_if_the_run_succeeded(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     @jobs.task
     def follow_up(attempt: int) -> None: ...

@@ -109,14 +109,6 @@ def test_enqueued_run_has_none_and_the_zone_of_the_app_and_asks_no_database(
     assert the_run(db).result == [known, True]
 
 
-def test_handler_that_does_not_ask_reads_nothing(jobs: CronJobs, db: SQLAlchemy) -> None:
-    @jobs.task(schedule="0 7 * * *")
-    def idle() -> bool:
-        return current_run.books._connection is None
-
-    assert tick_slot(jobs, db).result is True
-
-
 @pytest.mark.parametrize("in_thread", [False, True], ids=["in its task", "in a thread"])
 def test_async_handler_learns_it_too(jobs: CronJobs, db: SQLAlchemy, in_thread: bool) -> None:
     @jobs.task(schedule="0 7 * * *", timezone="Asia/Tokyo")

@@ -206,7 +206,7 @@ def test_handler_that_nothing_ends_is_warned_of_once_where_its_process_is_not_ou
 
 @on_sqlite
 def test_keyboard_interrupt_of_the_handler_s_own_fails_like_any_other(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+    app: Flask, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
     """``flask jobs tick`` handles SIGINT: what is raised then is no key that was pressed."""
 

@@ -21,7 +21,7 @@ from flask_cronjobs.engine.worker import interrupts as interrupts_module
 from flask_cronjobs.engine.worker import watchdog as watchdog_module
 from flask_cronjobs.engine.worker.held_runs import Leases
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
-from flask_cronjobs.engine.worker.monitor import MARGIN, RunMonitor
+from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.engine.worker.watchdog import WATCHDOG_LEASES as LEASES
 from flask_cronjobs.engine.worker.watchdog import Watchdog
 from flask_cronjobs.types import Claim
@@ -349,18 +349,6 @@ def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[
     runner.context = context_of(Settings(lease=LEASE, shutdown_grace=0.0))
     RunMonitor(cast(Any, runner), may_kill=True).arm_watchdog()
     assert lit == [LEASE * LEASES]
-
-
-def test_fuse_of_a_run_burns_until_some_time_after_its_timeout_and_grace(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, lit: list[float]
-) -> None:
-    monkeypatch.setattr("flask_cronjobs.engine.worker.monitor.time", clock)
-    runner = SimpleNamespace(
-        context=context_of(Settings(lease=LEASE, shutdown_grace=4.0)),
-        at_work=[SimpleNamespace(since=clock.now - 3, timeout=10.0)],
-    )
-    RunMonitor(cast(Any, runner), may_kill=True).arm_watchdog()
-    assert lit == [7.0 + 4.0 + MARGIN]
 
 
 def test_fuse_of_a_process_that_is_not_ours_is_never_lit(clock: Clock, lit: list[float]) -> None:

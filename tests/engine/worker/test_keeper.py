@@ -217,18 +217,8 @@ def full_disk(kind: str, value: object) -> None:
 
 
 @on_sqlite
-def test_output_that_fails_harms_no_run(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
-) -> None:
-    enqueue(lambda: None, [{}] * 20)
-    assert tick(state_of(), TickOptions(news=full_disk)).succeeded == 20
-    assert set(found(db, JobRun.status, JobRun.attempts)) == {("succeeded", 1)}
-    assert "could not be printed" in caplog.text
-
-
-@on_sqlite
-def test_output_that_fails_of_what_is_taken_back_or_skipped_harms_no_run(
-    jobs: CronJobs, db: SQLAlchemy, rows: Rows, enqueue: Enqueue
+def test_output_that_fails_harms_no_run_that_is_taken_back_or_skipped_or_performed(
+    jobs: CronJobs, db: SQLAlchemy, rows: Rows, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs.task(name="minutely", schedule="* * * * *", catchup="none")(lambda: None)
     jobs.tick()
@@ -239,6 +229,7 @@ def test_output_that_fails_of_what_is_taken_back_or_skipped_harms_no_run(
     report = tick(state_of(), TickOptions(news=full_disk))
     assert (report.reclaimed, report.skipped > 0) == (1, True)
     assert ("it", "succeeded") in found(db, JobRun.job_type, JobRun.status)
+    assert "could not be printed" in caplog.text
 
 
 def test_tick_is_seen_as_often_as_its_health_asks_however_long_the_lease(
@@ -264,9 +255,7 @@ def test_tick_is_seen_as_often_as_its_health_asks_however_long_the_lease(
 
 
 @on_sqlite
-def test_max_runs_is_not_spent_on_what_is_handed_back(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
+def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, enqueue: Enqueue) -> None:
     def slow() -> None:
         time.sleep(0.4)
 
@@ -277,7 +266,7 @@ def test_max_runs_is_not_spent_on_what_is_handed_back(
 
 
 def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
-    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
+    jobs: CronJobs, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
 ) -> None:
     """Nothing is looked for in between, which would hold up the handler."""
 

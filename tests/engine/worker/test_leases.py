@@ -131,7 +131,7 @@ class Big:
 
 @pytest.mark.parametrize("how", ["timeout", "failure", "cancel"])
 def test_frames_of_an_ended_handler_are_free_before_the_next_run(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, how: str, enqueue: Enqueue
+    app: Flask, jobs: CronJobs, how: str, enqueue: Enqueue
 ) -> None:
     held: list[weakref.ref[Big]] = []
     alive: list[bool] = []
@@ -165,7 +165,7 @@ def test_frames_of_an_ended_handler_are_free_before_the_next_run(
 
 @on_postgresql
 def test_interrupted_query_is_cancelled_in_the_server(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
     def slow() -> None:
         db.session.execute(text("SELECT pg_sleep(30) AS endless"))
@@ -184,7 +184,7 @@ def test_interrupted_query_is_cancelled_in_the_server(
 
 
 @on_postgresql
-def test_statement_that_hangs_is_ended(db: SQLAlchemy, jobs: CronJobs) -> None:
+def test_statement_that_hangs_is_ended(db: SQLAlchemy) -> None:
     with Bookkeeping(db.engine, patience=0.0, limit=0.3) as books:
         (pid,) = books.rows(text("SELECT pg_backend_pid()"))[0]
         os.kill(pid, signal.SIGSTOP)

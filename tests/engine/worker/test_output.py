@@ -105,9 +105,7 @@ def test_setting_holds_where_the_task_does_not_say(
     assert outputs(db, perform(lambda: None, name="silent", keep_output=here)) == {}
 
 
-def test_each_failed_attempt_keeps_its_own(
-    jobs: CronJobs, db: SQLAlchemy, state: State, enqueue: Enqueue
-) -> None:
+def test_each_failed_attempt_keeps_its_own(jobs: CronJobs, state: State, enqueue: Enqueue) -> None:
     def fail() -> None:
         print("attempt", current_run.attempt)
         raise ValueError("no")
@@ -231,7 +229,7 @@ def test_a_record_that_cannot_be_formatted_is_kept_as_it_is(
 
 
 def test_output_shows_while_the_handler_works(
-    jobs: CronJobs, app: Flask, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
 ) -> None:
     monkeypatch.setattr(module, "WRITE_EVERY", 0.05)
     seen: list[str] = []

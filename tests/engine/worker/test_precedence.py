@@ -72,11 +72,3 @@ def test_collecting_without_a_pause_never_waits() -> None:
     thread.start()
     thread.join(30)
     assert not thread.is_alive()
-
-
-def test_collecting_without_a_pause_takes_what_is_there() -> None:
-    runs = HeldRuns(Leases(60.0))
-    runs.wake()
-    assert runs.collect(0.0) == []
-    assert runs.woken
-    assert runs.mailbox.empty()

@@ -259,17 +259,6 @@ class TestSession:
         types = db.session.scalars(select(JobRun.job_type).order_by(JobRun.id)).all()
         assert types == ["dirty", "it"]
 
-    def test_broken_session_breaks_nothing_after_it(
-        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-    ) -> None:
-        def breaking() -> None:
-            db.session.execute(text("SELECT * FROM no_such_table"))
-
-        enqueue(breaking, retry=False)
-        enqueue(lambda: db.session.execute(text("SELECT 1")).close())
-        report = jobs.tick()
-        assert (report.dead, report.succeeded) == (1, 1)
-
     def test_each_run_has_an_app_context_of_its_own(self, jobs: CronJobs, enqueue: Enqueue) -> None:
         seen: list[Any] = []
 
@@ -308,7 +297,7 @@ class TestTeardown:
         assert (run.status, run.last_error) == ("dead", "teardown")
 
     def test_that_raises_after_an_atomic_commit_is_logged_and_changes_nothing(
-        self, app: Flask, perform: Any, break_down: Any, caplog: pytest.LogCaptureFixture
+        self, perform: Any, break_down: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         with heard(signals.run_succeeded) as told:
             run = perform(break_down(asyncio.CancelledError("teardown")), atomic=True)

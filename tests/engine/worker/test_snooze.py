@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -85,23 +85,6 @@ def test_delay_that_cannot_be_is_refused(delay: Any) -> None:
         Snooze(delay)
 
 
-class OddZone(tzinfo):
-    """A time zone that does not know its offset, or cannot be asked."""
-
-    def __init__(self, broken: bool) -> None:
-        self.broken = broken
-
-    def utcoffset(self, moment: datetime | None) -> timedelta | None:
-        if self.broken:
-            raise RuntimeError("no such zone")
-        return None
-
-    dst = utcoffset
-
-    def tzname(self, moment: datetime | None) -> str | None:
-        return None
-
-
 @pytest.mark.parametrize("hours", [-12, 0, 14])
 def test_time_that_is_too_far_is_as_far_as_can_be_read(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, hours: int
@@ -122,16 +105,6 @@ def test_time_that_is_too_far_is_as_far_as_can_be_read(
     assert not keyed.enqueue().is_new
     shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)])
     assert shown.exit_code == 0, shown.output
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_time_in_a_zone_that_cannot_be_asked_is_the_handler_s_failure(
-    perform: Any, broken: bool
-) -> None:
-    def handler() -> None:
-        raise Snooze(datetime(2090, 1, 1, tzinfo=OddZone(broken)))
-
-    assert perform(handler).status == "dead"
 
 
 @on_sqlite

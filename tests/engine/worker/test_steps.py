@@ -124,23 +124,6 @@ def test_the_work_of_a_step_that_fails_is_rolled_back(
     assert steps(db, JobStep.name) == [("second",)]
 
 
-def test_what_a_worker_did_that_has_lost_the_run_is_rolled_back(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
-) -> None:
-    def lose() -> None:
-        write(db, "lost")
-        statement = update(JobRun).values(locked_by="another:1:worker")
-        db.session.execute(statement)
-
-    def close() -> None:
-        jobs.step("totals", lose)
-
-    enqueue(close, retry=False)
-    tick()
-    assert (labels(db), steps(db, JobStep.name)) == ([], [])
-    assert the_run(db).error_type == "LeaseLost"
-
-
 def commit(db: SQLAlchemy) -> None:
     db.session.commit()
 
@@ -491,7 +474,7 @@ def test_an_attempt_that_has_finished_a_step_does_not_count(
 
 
 def test_the_steps_of_a_lost_worker_are_progress(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
+    db: SQLAlchemy, tick: Tick, enqueue: Enqueue
 ) -> None:
     enqueue(lambda: None, retry=Retry(max_attempts=2, base=600, jitter=False))
     values = {"attempts": 5, "max_attempts": 7, "forgiven": 5, "status": "running"}

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 from flask import Flask, g
-from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import update
 
 from flask_cronjobs import (
     CronJobs,
@@ -28,7 +26,6 @@ from flask_cronjobs import (
 from flask_cronjobs.engine.threads import Precedence
 from flask_cronjobs.engine.worker import announcer
 from flask_cronjobs.engine.worker.announcer import Announcer
-from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.types import Outcome
 from tests.kit import heard
@@ -128,16 +125,6 @@ def test_each_run_of_a_lost_worker_has_a_worker_lost_of_its_own(
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [first, second]
 
 
-def test_run_that_ends_without_an_attempt_has_none(
-    jobs: CronJobs, db: SQLAlchemy, rows: Rows, told: list[Outcome]
-) -> None:
-    rows.run("failed", attempts=1, max_attempts=2)
-    db.session.execute(update(JobRun).values(max_attempts=1))
-    db.session.commit()
-    jobs.tick()
-    assert [(outcome.kind, outcome.exception) for outcome in told] == [("dead", None)]
-
-
 @both_kinds
 def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
     jobs: CronJobs, caplog: pytest.LogCaptureFixture, enqueue: Enqueue, is_async: bool
@@ -214,7 +201,7 @@ def test_frames_of_a_group_are_freed_too(
 
 
 def test_announcer_that_waits_for_more_keeps_no_exception(
-    app: Flask, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+    app: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "flask_cronjobs")
     error = Broken()
@@ -267,7 +254,7 @@ class TestLog:
 
 
 def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
-    app: Flask, jobs: CronJobs, told: list[Outcome], monkeypatch: pytest.MonkeyPatch
+    app: Flask, told: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcer, "MOST_EXCEPTIONS", 2)
     telling = Announcer(app, unheard, Precedence())

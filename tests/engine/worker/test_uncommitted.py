@@ -206,19 +206,6 @@ def test_runs_enqueued_and_not_committed_are_named(
 
 
 @pytest.mark.usefixtures("context")
-@pytest.mark.pages
-def test_the_command_and_the_page_show_it(
-    app: Flask, jobs: CronJobs, perform: Callable[..., JobRun], db: SQLAlchemy
-) -> None:
-    run = perform(lambda: add(db))
-    shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)]).output
-    assert "lost: 1 new object" in shown
-    app.debug = True
-    page = app.test_client().get(f"/jobs/runs/{run.id}", base_url="http://localhost").text
-    assert "lost: 1 new object" in page
-
-
-@pytest.mark.usefixtures("context")
 def test_tick_says_which_runs_it_cannot_see(
     jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:

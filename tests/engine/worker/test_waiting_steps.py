@@ -204,18 +204,6 @@ def test_a_run_that_sleeps_leaves_its_concurrency_key_to_others_but_not_its_turn
         assert tick().succeeded == 2 - others
 
 
-def test_a_batch_ends_when_its_last_run_has_slept(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick, context: None
-) -> None:
-    then = jobs.task(name="then")(lambda: None)
-    with jobs.batch("naps", then=then):
-        jobs.task(name="nap")(lambda: jobs.sleep("an hour", HOUR)).enqueue()
-    db.session.commit()
-    assert (tick().released, tick().succeeded) == (1, 0)
-    with travel(HOUR):
-        assert tick().succeeded == 2
-
-
 def test_each_attempt_of_a_run_that_sleeps_takes_a_start_of_its_rate(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:

@@ -58,10 +58,6 @@ KEY = {"concurrency_key": "shop", "concurrency_limit": 1}
 LATER = {"run_at": ago(hours=-1)}
 
 
-def test_no_run_no_claim(kit: Kit) -> None:
-    assert not kit.looks.look_at_queue().may_find
-
-
 @pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
 def test_due_run_behind_those_of_higher_priority_that_are_not_is_found(
     kit: Kit, values: dict[str, Any]

@@ -162,9 +162,7 @@ def test_runs_in_front_are_those_that_a_claim_takes_first(
     assert seen.position == "3 runs before it, about 30 min"
 
 
-def test_runs_in_front_are_those_of_queues_that_its_workers_serve(
-    rows: Rows, state: State, jobs: CronJobs
-) -> None:
+def test_runs_in_front_are_those_of_queues_that_its_workers_serve(rows: Rows, state: State) -> None:
     due: dict[str, Any] = {"age": 60, "job_type": "send"}
     for queue in ("images", "mail", "default"):
         rows.run(**due, queue=queue)
