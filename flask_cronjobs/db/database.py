@@ -115,9 +115,7 @@ class FlaskSQLAlchemy(_Scoped):
     @property
     def engine(self) -> Engine:
         """The default engine."""
-        return cast(
-            "Engine", self._db.engine.engine
-        )  # Of the connection that a test has put there.
+        return cast("Engine", self._db.engine.engine)  # A test may have put a connection there.
 
     @property
     def engines(self) -> Collection[Engine]:
