@@ -153,26 +153,3 @@ def test_what_an_ended_frame_held_is_free(look: Callable[[], object]) -> None:
     assert burden() is not None
     free_frames(error)
     assert burden() is None
-
-
-def test_what_the_frame_of_a_cause_held_is_free() -> None:
-    cause, burden = broken(lambda: None)
-    error = ValueError()
-    error.__cause__ = cause
-    free_frames(error)
-    assert burden() is None
-
-
-def test_frame_that_is_at_work_keeps_no_other_from_being_cleared() -> None:
-    seen = []
-
-    def work() -> None:
-        burden = Burden()
-        seen.append(weakref.ref(burden))
-        raise KeyboardInterrupt
-
-    try:
-        work()
-    except KeyboardInterrupt as error:
-        free_frames(error)  # This frame is the first that the error passed through.
-        assert seen[0]() is None

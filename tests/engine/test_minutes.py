@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
-from flask_cronjobs.engine.resident import Tally
+from flask_cronjobs.engine.resident import ResidentMinutes, Tally
 from flask_cronjobs.engine.worker import announcer as announcer_module
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun, JobTick
@@ -269,18 +270,16 @@ def test_each_minute_is_told_with_its_report(
     assert threads == {"cronjobs-report-sender"}
 
 
-class TestTally:
-    def test_reclaimed_runs_are_not_counted_as_attempts_of_this_pool(self) -> None:
-        tally = Tally()
-        news = counted(unheard, tally.count)
-        failed = Outcome(1, "a:1:x", "failed", 1, "it")
-        news("outcome", failed._replace(reclaimed=True))
-        news("outcome", failed)
-        news("lost", Outcome(2, "a:1:y", "succeeded", 1, "it"))
-        assert +tally.unrecorded() == {"failed": 1, "lost": 1}
+def test_reclaimed_runs_are_not_counted_as_attempts_of_this_pool() -> None:
+    tally = Tally()
+    news = counted(unheard, tally.count)
+    failed = Outcome(1, "a:1:x", "failed", 1, "it")
+    news("outcome", failed._replace(reclaimed=True))
+    news("outcome", failed)
+    news("lost", Outcome(2, "a:1:y", "succeeded", 1, "it"))
+    assert +tally.unrecorded() == {"failed": 1, "lost": 1}
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("second", "ahead", "took", "left"),
     [
@@ -293,43 +292,10 @@ class TestTally:
     ],
 )
 def test_the_work_begins_just_after_the_full_minute_of_the_database(
-    jobs: CronJobs, resident: Start, monkeypatch: pytest.MonkeyPatch,
-    second: float, ahead: float, took: float, left: float,
-) -> None:  # fmt: skip
-    rests: list[float] = []
-    rested, stop = threading.Event(), threading.Event()
-
-    class Clock:
-        """A clock that stands still while the work is done, and then goes on by *took*."""
-
-        monotonic = staticmethod(time.monotonic)
-        now = 1_800_000_000.0 + second
-
-        def time(self) -> float:
-            return self.now
-
-    clock = Clock()
-    begin, prune = tick_module.begin, tick_module.write_hours_and_prune
-
-    def begin_ahead(*args: Any) -> Any:
-        return begin(*args)._replace(clock_offset=ahead)
-
-    def prune_for_long(*args: Any) -> int:
-        clock.now += took
-        return prune(*args)
-
-    def note(self: object, seconds: float) -> None:
-        rests.append(round(seconds, 3))
-        rested.set()
-        stop.wait(120)
-
-    monkeypatch.setattr(resident_module, "time", clock)
-    monkeypatch.setattr(resident_module, "begin", begin_ahead)
-    monkeypatch.setattr(resident_module, "write_hours_and_prune", prune_for_long)
-    monkeypatch.setattr(resident_module.ResidentMinutes, "_rest", note)
-    worker = resident()
-    assert rested.wait(60)
-    monkeypatch.undo()
-    stop.set()
-    worker.stop()
-    assert rests[0] == left
+    monkeypatch: pytest.MonkeyPatch, second: float, ahead: float, took: float, left: float
+) -> None:
+    """It began at that second of the host's clock, and took so long."""
+    began = 1_800_000_000.0 + second
+    monkeypatch.setattr(resident_module, "time", SimpleNamespace(time=lambda: began + took))
+    minutes: Any = SimpleNamespace(_opened=SimpleNamespace(clock_offset=ahead))
+    assert ResidentMinutes._left(minutes, began) == pytest.approx(left)

@@ -281,13 +281,6 @@ def one_at_a_time(key: str, seconds: float = 0.02, harm: bool = False) -> None:
         nap(seconds)
 
 
-@jobs.task(retry=AGAIN, concurrency=2, concurrency_key="two:{key}")
-def two_at_a_time(key: str, seconds: float) -> None:
-    """Sleep; two of a key at a time."""
-    with told(key=key):
-        time.sleep(seconds)
-
-
 @jobs.task(retry=AGAIN)
 def on_schedule(name: str) -> None:
     """What the scheduled definitions run: says ``slot``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pytest
 
@@ -58,18 +58,6 @@ def tick_until_all_ended(site: Site, number: int) -> None:
         if len(site.trace("ended")) == number:
             return
     raise AssertionError(f"Not all ended: {site.statuses()}")
-
-
-def test_never_more_than_two_of_a_key_are_at_work_over_three_ticks(site: Site) -> None:
-    payloads = [{"key": key, "seconds": 0.03} for key in ("a", "b") for _ in range(15)]
-    site.enqueue_many("two_at_a_time", payloads)
-    tick_until_all_ended(site, 30)
-    now, most = defaultdict[str, int](int), defaultdict[str, int](int)
-    for line in sorted(site.trace("begun", "ended"), key=lambda line: line["at"]):
-        now[line["key"]] += 1 if line["what"] == "begun" else -1
-        most[line["key"]] = max(most[line["key"]], now[line["key"]])
-    assert most.keys() == {"a", "b"}
-    assert max(most.values()) <= 2
 
 
 def test_runs_of_one_key_keep_their_order_while_ticks_race(site: Site) -> None:

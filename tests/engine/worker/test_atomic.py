@@ -13,7 +13,6 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, TickReport, current_run, run_started
-from flask_cronjobs.models import JobRun
 from tests.rows import the_run
 
 from .conftest import AGAIN, Enqueue, labels, write
@@ -197,20 +196,3 @@ def test_success_stands_if_a_hook_raises_after_the_commit(
     assert (the_run(db).status, the_run(db).result) == ("succeeded", "ok")
     assert labels(db) == ["booked"]
     assert "its work is committed, and then a hook" in caplog.text
-
-
-def test_enqueued_inside_exists_exactly_if_the_run_succeeded(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
-) -> None:
-    @jobs.task
-    def follow_up(attempt: int) -> None: ...
-
-    def book() -> None:
-        follow_up.enqueue(attempt=current_run.attempt)
-        if current_run.attempt == 1:
-            raise RuntimeError("after the enqueue")
-
-    enqueue(book, atomic=True, retry=AGAIN)
-    assert tick().succeeded == 2
-    payloads = db.session.scalars(db.select(JobRun.payload).where(JobRun.job_type == "follow_up"))
-    assert list(payloads) == [{"attempt": 2}]

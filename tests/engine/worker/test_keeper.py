@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from datetime import timedelta
@@ -17,9 +16,8 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db import connection
-from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import admission, keeper, options
+from flask_cronjobs.engine.worker import admission, options
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
@@ -27,11 +25,8 @@ from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
-from flask_cronjobs.jobs.batches.ending import EndedBatches, end_batches
-from flask_cronjobs.jobs.runs.current import CurrentRun
-from flask_cronjobs.jobs.runs.leases import progress as write_progress
 from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.models import JobBatch, JobDefinition, JobEffect, JobRun, JobTick
+from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 from flask_cronjobs.types import AtWork, Outcome
 from tests.engine.conftest import lose_answer
 from tests.marks import on_postgresql, on_sqlite
@@ -86,35 +81,6 @@ class TestProgress:
         enqueue(lambda: current_run.progress(0.5, f"cup{character}.txt"), retry=False)
         assert jobs.tick().succeeded == 1
         assert found(db, JobRun.progress_message) == [("cup\ufffd.txt",)]
-
-    @on_sqlite
-    def test_it_is_written_in_the_order_in_which_it_was_told(
-        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
-    ) -> None:
-        monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
-        monkeypatch.setattr(sys.modules[CurrentRun.__module__], "PROGRESS_INTERVAL", 0.0)
-        write, written = write_progress, list[float]()
-        all_told, all_written = threading.Event(), threading.Event()
-
-        def slow(books: Bookkeeping, claim: Any, fraction: float, message: str | None) -> bool:
-            assert all_told.wait(60)
-            written.append(fraction)
-            if fraction == 0.4:
-                all_written.set()
-            return write(books, claim, fraction, message)
-
-        monkeypatch.setattr("flask_cronjobs.engine.worker.keeper.write_progress", slow)
-
-        def tells() -> None:
-            for fraction in (0.1, 0.2, 0.3, 0.4):
-                current_run.progress(fraction)
-            all_told.set()
-            assert all_written.wait(60)
-
-        enqueue(tells, retry=False)
-        assert jobs.tick().succeeded == 1
-        assert written == sorted(written)
-        assert found(db, JobRun.progress) == [(0.4,)]
 
     def test_last_word_is_written_though_the_outcome_came_with_it(
         self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
@@ -292,32 +258,6 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
     enqueue(work)
     jobs.tick()
     assert brought == [1]
-
-
-def test_batches_are_looked_at_now_and_then_and_when_all_is_done(
-    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And nothing is where no run is in one."""
-    looked: list[set[int]] = []
-
-    def noted(books: Bookkeeping, tell: Any, ids: set[int], *rest: Any) -> EndedBatches:
-        looked.append(set(ids))
-        return end_batches(books, tell, ids, *rest)
-
-    monkeypatch.setattr(keeper, "BATCHES_EVERY", 3600.0)
-    monkeypatch.setattr(keeper, "end_batches", noted)
-    work = jobs.task(name="work")(lambda: time.sleep(0.005))
-    work.using(commit=True).enqueue_many([{}] * 20)
-    jobs.tick()
-    assert looked == []
-    with jobs.batch("of many"):
-        work.enqueue_many([{}] * 20)
-    db.session.commit()
-    jobs.tick()
-    batch = db.session.scalars(select(JobBatch)).one()
-    assert batch.finished_at is not None
-    assert looked[-1] == {batch.id}
-    assert len(looked) <= 3
 
 
 def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(

@@ -158,22 +158,6 @@ def test_failed_attempt_has_its_own_error(perform: Callable[..., JobRun], db: SQ
     assert (run.status, run.last_error) == ("dead", "broken")
 
 
-def test_handler_without_a_session_gets_none(
-    perform: Callable[..., JobRun], db: SQLAlchemy
-) -> None:
-    made: list[Any] = []
-    sessions = db.session.registry
-    make = sessions.createfunc
-
-    def noted() -> Any:
-        made.append(make())
-        return made[-1]
-
-    sessions.createfunc = noted
-    perform(lambda: None)
-    assert len(made) == 1  # The one that enqueued it.
-
-
 def test_work_that_a_teardown_commits_is_not_lost(
     app: Flask, perform: Callable[..., JobRun], db: SQLAlchemy
 ) -> None:

@@ -185,9 +185,8 @@ def test_only_as_many_attempts_as_failures_keep_an_output(kit: Kit) -> None:
     assert kept(kit) == [(2, "second"), (FAILURES_KEPT + 1, "latest")]
 
 
+@on_postgresql
 def test_a_locked_run_does_not_hold_up_the_worker(kit: Kit) -> None:
-    if kit.engine.dialect.name == "sqlite":
-        return
     kit.run()
     claim = kit.claim_one()
     with kit.engine.begin() as operator:
