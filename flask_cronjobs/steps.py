@@ -30,7 +30,7 @@ from .jobs.state import State
 from .jobs.steps import StepRow
 from .registry.options import check_function, check_key, check_options, is_key
 from .registry.payload import check_payload, close_unrun
-from .types import JSON, MAX_ID
+from .types import JSON, is_id
 
 _WORDS = Words("A step", "the step's row", "do it between two steps")
 _PACKAGE = __name__.partition(".")[0] + "."
@@ -153,7 +153,7 @@ def _may_name(wanted: object) -> TypeGuard[int | str]:
     """Return whether it may be an id or a key of a run: a database refuses some other values."""
     if isinstance(wanted, str):
         return is_key(wanted, 500)
-    return type(wanted) is int and 0 < wanted <= MAX_ID
+    return is_id(wanted)
 
 
 class _Step:

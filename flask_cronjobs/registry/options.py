@@ -29,6 +29,8 @@ _RATE = re.compile(rf"([1-9]\d{{0,5}})/([1-9]\d{{0,3}})?({'|'.join(_RATE_UNITS)}
 _INSTANT = timedelta(microseconds=1)
 #: The longest `Rate.rest`: no date may be beyond what Python knows.
 MOST_REST = timedelta(days=3653)
+#: The columns of a run that an option fills by itself, and their types in PostgreSQL.
+STORED = {"queue": "text", "priority": "integer", "on_dead": "text"}
 #: What a text has in braces that was to be an f-string.
 _UNFILLED = re.compile(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
 
@@ -57,10 +59,10 @@ class TaskOptions(NamedTuple):
 
     @property
     def columns(self) -> dict[str, object]:
-        """The columns of its runs that an option fills by itself."""
+        """The values of `STORED`."""
         # What those behind a dead run do, in a strict order.
         on_dead = None if self.order is None else self.on_dead or "skip"
-        return {"queue": self.queue, "priority": self.priority, "on_dead": on_dead}
+        return {name: getattr(self, name) for name in STORED} | {"on_dead": on_dead}
 
 
 #: The options of a schedule that a task may be declared with, and what they are by default.

@@ -123,6 +123,19 @@ def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows) -> None:
     assert "There is no run 4711" in admin.refused("wait", "4711", code=2)
 
 
+def test_what_an_attempt_said_that_was_given_back_is_shown_while_its_run_waits(
+    admin: Admin, app: Flask, db: SQLAlchemy, rows: Rows
+) -> None:
+    run_id = rows.run("failed", job_type="send", attempts=1)
+    with app.app_context():
+        db.session.add(JobOutput(run_id=run_id, attempt=2, worker="w:1:x", output="so far\n"))
+        db.session.commit()
+    shown = admin.ok("show", run_id)
+    assert "Attempt 2: released" in shown
+    assert "worker w:1\n" in shown
+    assert admin.ok("show", run_id, "--output") == "so far\n"
+
+
 def test_follow_prints_what_is_added_until_the_run_has_ended(
     admin: Admin, app: Flask, db: SQLAlchemy, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 import flask_cronjobs
 from flask_cronjobs.jobs.runs import list as run_list
+from flask_cronjobs.jobs.runs import search
 from flask_cronjobs.jobs.runs.detail import without_own_frames
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobFailure, JobOutput
@@ -266,6 +267,16 @@ def test_a_run_shows_its_attempts_with_stacks_and_outputs(pages: Pages, failed: 
     data = pages.data(f"runs/{failed}")
     hidden = [(attempt["output"], attempt["stack"]) for attempt in data["attempts"]]
     assert (hidden, data["payload"], data["result"]) == ([(None, None)] * 2, None, None)
+
+
+def test_what_an_attempt_said_that_was_given_back_is_shown_while_its_run_waits(
+    pages: Pages,
+) -> None:
+    run_id = pages.add("queued", started_at=NOW)
+    pages.insert(JobOutput(run_id=run_id, attempt=1, worker="web-1:7:ab", output="so far"))
+    pages.shows(f"runs/{run_id}", "Attempt 1 released", "on web-1:7", "so far", hides=["No att"])
+    pages.hide_payloads()
+    pages.shows(f"runs/{run_id}", "Attempt 1 released", hides=["so far"])
 
 
 def test_stacks_leave_our_own_frames_out() -> None:

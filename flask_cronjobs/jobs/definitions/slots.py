@@ -31,9 +31,10 @@ _PLAN_COLUMNS = {
     **dict.fromkeys(("expected", "following", "considered"), "text"),
 }
 _ONE_SKIPPED = """'{"skipped": 1}'"""
-# A failed run that waits for its retry does not count as an overlap. The condition still contains
-# LIVE: SQLite uses a partial index only if the query repeats the index's condition literally.
-_OVERLAPS = f"{LIVE} AND live.status <> 'failed'"
+# A run that waits for its retry does not count as an overlap: no attempt has begun since it failed,
+# as one has of a run that sleeps. The condition still contains LIVE: SQLite uses a partial index
+# only if the query repeats the index's condition literally.
+_OVERLAPS = f"{LIVE} AND (live.status <> 'failed' OR live.failed_at < live.started_at)"
 # No two runs of a definition with overlap='skip' are at work at once: each takes the first share of
 # the definition's key, and if it has none, of one made of its name.
 _KEY = "COALESCE(d.concurrency_key, CASE WHEN d.overlap = 'skip' THEN 'definition:' || d.name END)"

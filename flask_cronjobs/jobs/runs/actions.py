@@ -17,7 +17,7 @@ from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...text import one_line
 from ...text.redaction import HIDDEN, redacted
-from ...types import JSON, MAX_ID, STATUSES, TERMINAL, Outcome, Status
+from ...types import JSON, STATUSES, TERMINAL, Outcome, Status, is_id
 from ..batches.ending import end_batches, telling
 from ..humanize import plural
 from ..operations import Act, Operation
@@ -101,7 +101,7 @@ class Action:
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
-        if not 0 < run_id <= MAX_ID:  # SQLite would refuse it by an OverflowError.
+        if not is_id(run_id):
             raise no_run(run_id)
         with state.bookkeeping() as books:
             noted = Operation(Act(self.done, f"run {run_id}", actor, run_id))
@@ -280,10 +280,10 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def no_run(run_id: int) -> NotFound:
+def no_run(run_id: object) -> NotFound:
     """Return the error that there is no run *run_id*."""
     return NotFound(
-        f"There is no run {run_id}; it may have been pruned. To list runs: flask jobs admin list"
+        f"There is no run {run_id!r}; it may have been pruned. To list runs: flask jobs admin list"
     )
 
 

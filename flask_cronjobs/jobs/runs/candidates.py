@@ -141,7 +141,7 @@ def _from_key_to_key(d: Dialect) -> str:
     return f"""
     key_walk(key, found) AS (
         SELECT {_key_after(":after")}, 0
-        WHERE (SELECT count(*) FROM next_keyed) = {_MOST_KEYED} AND ({enough}) < :limit
+        WHERE (SELECT count(*) FROM next_keyed) >= {_MOST_KEYED} AND ({enough}) < :limit
         UNION ALL
         SELECT {_key_after("key_walk.key")},
             key_walk.found + CASE WHEN {is_free} THEN 1 ELSE 0 END

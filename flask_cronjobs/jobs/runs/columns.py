@@ -6,16 +6,14 @@ from collections.abc import Mapping
 
 from ...db.dialect import Dialect
 from ...registry import DefinitionSpec
+from ...registry.options import STORED
 from ...types import Claim
 
-#: The columns that a new run is given, and their types in PostgreSQL. A task option that a claim
-#: obeys is one more, here and in `DefinitionSpec`.
+#: The columns that a new run is given, and their types in PostgreSQL.
 NEW_RUN = {
+    **STORED,
     "job_type": "text",
-    "queue": "text",
-    "priority": "integer",
     "max_attempts": "integer",
-    "on_dead": "text",
     "payload": "jsonb",
     "concurrency_key": "text",
     "concurrency_limit": "integer",

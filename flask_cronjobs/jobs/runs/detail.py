@@ -73,7 +73,8 @@ class Attempt:
     """One try at a run.
 
     :ivar number: which attempt it is, from 1.
-    :ivar outcome: ``failed``; or, of the latest attempt, the run's status.
+    :ivar outcome: ``failed``; of the latest attempt, the run's status; or ``released``, if it does
+        not count and has left an output, with which the next one goes on.
     :ivar worker: the worker, without the secret part of its token; None once it succeeded.
     :ivar output: what it printed and logged, if that is kept, of the latest `OUTPUTS_SHOWN`.
     """
@@ -236,11 +237,11 @@ def _reason(run: RunView) -> str | None:
     return None if run.row.error_type == "Snooze" and run.snoozes else run.last_error
 
 
-def _outputs(reader: Reader, run_id: int) -> dict[int, str]:
+def _outputs(reader: Reader, run_id: int) -> dict[int, Row[Any]]:
     """Return the latest outputs of a run, by attempt."""
     c = OUTPUTS.c
-    newest = select(c.attempt, c.output).where(c.run_id == run_id).order_by(c.attempt.desc())
-    return {row.attempt: row.output for row in reader.rows(newest.limit(OUTPUTS_SHOWN))}
+    newest = select(OUTPUTS).where(c.run_id == run_id).order_by(c.attempt.desc())
+    return {row.attempt: row for row in reader.rows(newest.limit(OUTPUTS_SHOWN))}
 
 
 def _view(reader: Reader, row: Row[Any]) -> RunView:
@@ -272,8 +273,9 @@ def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
     """Return the attempts of a run, the latest first: only failed ones have a row of their own."""
     of_run = select(FAILURES).where(FAILURES.c.run_id == row.id)
     failures = reader.rows(of_run.order_by(FAILURES.c.attempt.desc()).limit(FAILURES_KEPT))
-    outputs = _outputs(reader, row.id)
-    failed = [
+    written = _outputs(reader, row.id)
+    outputs = {number: each.output for number, each in written.items()}
+    attempts = [
         record(
             Attempt,
             failure,
@@ -285,20 +287,25 @@ def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
         )
         for failure in failures
     ]
-    is_known = row.attempts == 0 or any(each.number == row.attempts for each in failed)
-    if is_known or row.status not in ("running", "succeeded", "cancelled"):
-        return tuple(failed)
-    latest = Attempt(
-        row.attempts,
-        row.status,
-        without_secret(row.locked_by),
-        row.started_at,
-        row.finished_at,
-        error_type=row.error_type if row.status == "succeeded" else None,
-        error=row.last_error if row.status != "running" else None,
-        output=outputs.get(row.attempts),
-    )
-    return (latest, *failed)
+    is_known = row.attempts == 0 or any(each.number == row.attempts for each in attempts)
+    if not is_known and row.status in ("running", "succeeded", "cancelled"):
+        latest = Attempt(
+            row.attempts,
+            row.status,
+            without_secret(row.locked_by),
+            row.started_at,
+            row.finished_at,
+            error_type=row.error_type if row.status == "succeeded" else None,
+            error=row.last_error if row.status != "running" else None,
+            output=outputs.get(row.attempts),
+        )
+        attempts.insert(0, latest)
+    if (left := written.get(row.attempts + 1)) is not None:
+        worker = without_secret(left.worker)
+        ended = left.written_at
+        released = Attempt(left.attempt, "released", worker, None, ended, output=left.output)
+        attempts.insert(0, released)
+    return tuple(attempts)
 
 
 def family_of(reader: Reader, run: Row[Any]) -> Family:

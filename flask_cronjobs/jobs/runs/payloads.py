@@ -19,7 +19,7 @@ from ...log import DEFAULT_ACTOR, log_run
 from ...registry.handler import Handler, payload_columns, policy_columns
 from ...text import did_you_mean
 from ...text.redaction import HIDDEN, redacted
-from ...types import JSON, json_object, stored_json
+from ...types import JSON, is_id, json_object, stored_json
 from ..operations import Act
 from ..state import State
 from .actions import RETRY, no_run
@@ -164,7 +164,7 @@ def _keep_order(run: Row[Any], key: str | None) -> None:
 
 
 def _stored(books: Bookkeeping, run_id: int) -> Row[Any]:
-    run = stored_run(books, run_id)
+    run = stored_run(books, run_id) if is_id(run_id) else None
     if run is None:
         raise no_run(run_id)
     return run

@@ -119,7 +119,7 @@ def test_each_failed_attempt_keeps_its_own(jobs: CronJobs, state: State, enqueue
 
 
 def test_an_attempt_that_was_given_back_keeps_what_it_said_before(
-    jobs: CronJobs, db: SQLAlchemy, perform: Perform
+    jobs: CronJobs, db: SQLAlchemy, state: State, perform: Perform
 ) -> None:
     def poll() -> None:
         print("look", current_run.snoozes + 1)
@@ -127,6 +127,9 @@ def test_an_attempt_that_was_given_back_keeps_what_it_said_before(
             raise Snooze(60)
 
     run = perform(poll, keep_output=True)
+    waiting = find_run(state, run.id)
+    assert waiting is not None
+    assert [(each.outcome, each.output) for each in waiting.attempts] == [("released", "look 1\n")]
     for minutes in (1, 2):
         with travel(timedelta(minutes=minutes)):
             jobs.tick()

@@ -10,6 +10,7 @@ from sqlalchemy import update
 
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule.catchup import Slot
+from flask_cronjobs.types import OutcomeKind
 from tests.kit import Kit, in_threads, plan
 from tests.rows import TERMINAL, ago, now
 
@@ -88,6 +89,20 @@ def test_slot_is_skipped_and_recorded_while_an_earlier_run_of_its_definition_is_
             assert (row.error_type, row.attempts) == ("Overlap", 0)
             assert row.finished_at is not None
             assert recorded.reason == "overlap: an earlier run was not finished"
+
+
+@pytest.mark.parametrize("kind", ["released", "snoozed"])
+def test_a_run_that_waits_on_purpose_is_live_though_an_attempt_has_failed(
+    kit: Kit, at: datetime, kind: OutcomeKind
+) -> None:
+    """It sleeps at a step, say, or was given back by a deploy."""
+    definition = kit.define(due=at)
+    run = kit.run(definition_id=definition, scheduled_for=ago(3600))
+    assert kit.finish(kit.claim_one(), "failed", delay=0)
+    assert kit.finish(kit.claim_one(), kind, delay=3600)
+    assert kit.row(run).status == "failed"
+    (recorded,) = kit.slots.record_slots({definition: plan(at)})
+    assert recorded.reason == "overlap: an earlier run was not finished"
 
 
 def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit, at: datetime) -> None:

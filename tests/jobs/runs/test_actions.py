@@ -137,8 +137,9 @@ def test_an_action_allows_or_refuses_each_status(state: State, action: Action) -
     assert {*action.default} <= {*action.allowed}
     with pytest.raises(NotFound, match="There is no run 4711"):
         action.one(state, 4711)
-    with pytest.raises(NotFound, match="There is no run"):
-        action.one(state, 2**63)
+    for no_id in (0, 2**63, True, 1.0, "1"):
+        with pytest.raises(NotFound, match=f"There is no run {no_id!r}"):
+            action.one(state, no_id)  # type: ignore[arg-type]
 
 
 # Many at once

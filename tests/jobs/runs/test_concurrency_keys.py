@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
-from flask_cronjobs.jobs.runs.candidates import WINDOW
+from flask_cronjobs.jobs.runs.candidates import SPARE, WINDOW
+from flask_cronjobs.models import JobRun
 from tests.kit import Kit
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -19,6 +20,12 @@ def keyed(kit: Kit, key: str = "key", limit: int = 1, **values: Any) -> int:
     return kit.run(concurrency_key=key, concurrency_limit=limit, **values)
 
 
+def add_many(kit: Kit, number: int, **values: Any) -> None:
+    row = {"job_type": "task", "run_at": ago(seconds=60), "concurrency_limit": 1, **values}
+    with kit.engine.begin() as connection:
+        connection.execute(insert(JobRun), [row] * number)
+
+
 class TestBehindABusyKey:
     """More of its runs than a claim looks through stand in front."""
 
@@ -26,8 +33,7 @@ class TestBehindABusyKey:
     def busy(self, kit: Kit) -> None:
         keyed(kit, "m")
         kit.claim_one()
-        for _ in range(WINDOW + 10):
-            keyed(kit, "m", run_at=ago(seconds=600))
+        add_many(kit, WINDOW + SPARE + 10, concurrency_key="m", run_at=ago(seconds=600))
 
     def test_each_has_its_turn(self, kit: Kit) -> None:
         """However many runs the first have: a claim goes on where the last one ended."""
@@ -43,6 +49,11 @@ class TestBehindABusyKey:
         assert keys == list("abxyz")
         assert kit.claim(limit=1, after=after) == ()
         assert [claim.concurrency_key for claim in kit.claim(limit=9)] == list("abxyz")
+
+    def test_another_is_found_behind_runs_of_another_task_too(self, kit: Kit) -> None:
+        add_many(kit, 2 * WINDOW + 1, concurrency_key="t", job_type="theirs", priority=9)
+        run = keyed(kit, "a")
+        assert kit.claim_ids(1) == [run]
 
     def test_those_without_a_share_or_not_due_are_passed_by(self, kit: Kit) -> None:
         keyed(kit, "a")

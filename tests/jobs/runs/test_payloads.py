@@ -109,8 +109,9 @@ def test_the_key_of_a_definition_without_overlap_stays(
 
 
 def test_unknown_runs_and_tasks_are_named(state: State, rows: Rows) -> None:
-    with pytest.raises(NotFound, match="no run 99"):
-        run_again(state, 99)
+    for run_id in (99, 2**63, True):
+        with pytest.raises(NotFound, match=f"no run {run_id}"):
+            run_again(state, run_id)
     run_id = rows.run("dead", job_type="sennd", payload={"user": 1})
     with pytest.raises(UnknownTask, match="Did you mean 'send'"):
         run_again(state, run_id)
