@@ -17,7 +17,13 @@ from typing import Literal, TypeAlias
 from ..db import failpoints
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
-from ..jobs.runs.leases import database_fingerprint, ended_since, in_brokers, refused
+from ..jobs.runs.leases import (
+    HANDED_LEASES,
+    database_fingerprint,
+    ended_since,
+    in_brokers,
+    refused,
+)
 from ..jobs.runs.look import look_at_queue
 from ..jobs.state import State, Throttle
 from ..log import Outage, logger, worker_name
@@ -29,8 +35,6 @@ from .worker.keeper import Keeper
 from .worker.options import WorkOptions
 from .worker.outcomes import released
 
-#: For how many leases a run may wait in a broker before it is handed on again.
-LEASES = 5
 #: In a broker may wait as many runs as ended within so many leases, and a few: each of them is to
 #: begin before its own lease ends, or its message is stale when its turn comes.
 PACE_LEASES = 2
@@ -191,7 +195,7 @@ class _Queue:
             worker=f"{HANDED}{executor.name}:{database_fingerprint(books)}:{worker_name()}",
             queues=(name,),
             elsewhere=frozenset(),
-            lease=LEASES * state.settings.lease,
+            lease=HANDED_LEASES * state.settings.lease,
         )
         self._claims = WorkerClaims(books, state, own)
         self._tasks = frozenset(state.registry.tasks)

@@ -169,6 +169,7 @@ def begin(
         version=__version__,
         declared=tuple(state.registry.declarations),
         app=state.app.name,
+        lease=state.settings.lease,
     )
     if row.was_ahead:
         logger.warning(

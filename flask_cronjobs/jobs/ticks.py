@@ -27,6 +27,7 @@ from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
 from ..types import TickReport, stored_time, time_or_none
 from .definitions.rows import undeclared
 from .history import GRACE, HOUR
+from .runs.leases import HANDED_LEASES
 
 if TYPE_CHECKING:
     from .reader import Page, Source
@@ -83,6 +84,7 @@ def begin(
     version: str | None = None,
     declared: Sequence[str] = (),
     app: str | None = None,
+    lease: float = 120.0,
 ) -> TickRow:
     """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
 
@@ -94,6 +96,7 @@ def begin(
     :param queues: those that it serves; empty means all.
     :param declared: the names of the definitions that its code declares.
     :param app: the name of the app.
+    :param lease: for how many seconds a claim holds without a heartbeat.
     """
     d = books.dialect
     values = {
@@ -114,7 +117,7 @@ def begin(
         age = TICK_RETENTION.total_seconds()
         books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
     if row.was_ahead:
-        books.transaction(partial(put_right, d=d))
+        books.transaction(partial(put_right, d=d, lease=lease))
     marks = (bool(getattr(row, name)) for name in _marks(d))
     now, last_hour = stored_time(row.started_at), time_or_none(row.last_hour)
     return TickRow(row.id, now, bool(row.was_ahead), last_hour, row.pruned or 0, *marks)
@@ -254,8 +257,11 @@ def is_ahead(d: Dialect) -> str:
     """
 
 
-def put_right(connection: Connection, d: Dialect) -> None:
+def put_right(connection: Connection, d: Dialect, lease: float) -> None:
     """Let ticks from the future have begun now, and definitions and rate keys go on.
+
+    Leases end within *lease* seconds, unless their workers are there to renew them. Errors were
+    seen and resolved now, so that one that is seen again is open again.
 
     Definitions go on from the last tick before, so that no slot since then is lost. None is
     recorded a second time, since `uq_job_runs_slot` refuses its row. Hours that are not over are
@@ -268,6 +274,9 @@ def put_right(connection: Connection, d: Dialect) -> None:
         WHERE started_at <= {d.now} AND finished_at IS NOT NULL
     """
     free = f"SELECT id FROM job_definitions WHERE considered_until > {future} {d.skip_locked}"
+    longest = d.later(str(HANDED_LEASES * lease + AHEAD))
+    held = f"SELECT id FROM job_runs WHERE {RUNNING} AND locked_until > {longest} {d.skip_locked}"
+    latest = "SELECT id FROM job_failures ORDER BY id DESC LIMIT 10000"
     for statement in (
         f"""
         UPDATE job_definitions SET next_run_at = COALESCE(({last}), {d.now}),
@@ -283,6 +292,15 @@ def put_right(connection: Connection, d: Dialect) -> None:
         f"""
         UPDATE job_rates SET tat = {d.later("period * burst")}
         WHERE tat > {d.later(f"period * burst + {AHEAD}")}
+        """,
+        f"UPDATE job_runs SET locked_until = {d.later(str(lease))} WHERE {d.any_of('id', held)}",
+        f"""
+        UPDATE job_failures SET failed_at = {d.now}
+        WHERE {d.any_of("id", latest)} AND failed_at > {future}
+        """,
+        f"""
+        UPDATE job_error_groups SET resolved_at = {d.now}, changed_at = {d.now}
+        WHERE changed_at > {future} AND resolved_at > {future}
         """,
     ):
         connection.execute(text(statement))

@@ -11,14 +11,17 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.error_groups import decide, list_errors
 from flask_cronjobs.jobs.history import GRACE
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobHour, JobRun, JobTick
 from flask_cronjobs.testing import travel
-from tests.rows import now
+from tests.rows import Rows, now
 
 pytestmark = pytest.mark.usefixtures("context")
 
-MINUTE, HOUR, MONTH = timedelta(minutes=1), timedelta(hours=1), timedelta(days=30)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+HOUR, MONTH = timedelta(hours=1), timedelta(days=30)
 
 
 @pytest.fixture
@@ -147,6 +150,43 @@ def test_a_rate_goes_on_when_the_clock_is_right_again(jobs: CronJobs) -> None:
     assert jobs.tick().succeeded == 0
     with travel(timedelta(days=1, seconds=1)):
         assert jobs.tick().succeeded == 1
+
+
+def test_a_run_whose_worker_is_lost_comes_back_within_a_lease(
+    jobs: CronJobs, db: SQLAlchemy, rows: Rows
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    with travel(MONTH):
+        jobs.tick()
+    lost = rows.run("running", locked_until=now() + MONTH)
+    handed = rows.run("running", locked_until=now() + 5 * 120 * SECOND)
+    jobs.tick()
+    for run, leases in ((lost, 1), (handed, 5)):
+        until = rows.get(run).locked_until
+        assert until is not None
+        assert until - now() == pytest.approx(leases * 120 * SECOND, abs=30 * SECOND)
+
+
+def test_an_error_that_was_resolved_is_open_when_it_is_seen_again(
+    jobs: CronJobs, state: State, db: SQLAlchemy
+) -> None:
+    @jobs.task(retry=False)
+    def fails() -> None:
+        raise ValueError
+
+    task = fails.using(commit=True)
+    with travel(MONTH):
+        task.enqueue()
+        jobs.tick()
+        (group,) = list_errors(state).rows
+        decide(state, "resolved", group.fingerprint)
+    jobs.tick()
+    (group,) = list_errors(state, "resolved").rows
+    assert group.last <= now()
+    task.enqueue()
+    jobs.tick()
+    (group,) = list_errors(state).rows
+    assert group.came_back
 
 
 def last_tick(db: SQLAlchemy) -> datetime:
