@@ -27,7 +27,7 @@ from ..models.conditions import (
     UNKEYED_GROUPS,
 )
 from .definitions.rows import enqueued_here
-from .pauses import is_declared, list_pauses, not_paused, ours, stopping
+from .pauses import is_declared, not_paused, ours, stopping
 from .reader import CAP, DEFINITIONS, RUNS, Count, Query, Reader, Source, read_once, reading, steps
 
 #: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
@@ -257,9 +257,8 @@ def _by_reading_all() -> str:
 @read_once
 def unpaused_groups(reader: Reader) -> Sequence[Waiting]:
     """Return what waits and is not paused."""
-    paused = list_pauses(reader)
     groups = waiting_groups(reader)
-    return [each for each in groups if not stopping(paused, each.task, each.queue)]
+    return [each for each in groups if not stopping(reader, each.task, each.queue)]
 
 
 def oldest_due(reader: Reader) -> datetime | None:

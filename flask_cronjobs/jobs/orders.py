@@ -241,7 +241,7 @@ def list_key_orders(
     :param after: the `KeyOrder.place` of the last key of the page before.
     """
     # Here, since it maps the tables, which a tick does not use.
-    from .pauses import list_pauses, stopping
+    from .pauses import stopping
     from .reader import CAP, Page, count_of, reading
     from .runs.rows import rows_of
     from .runs.search import keys_of
@@ -255,12 +255,12 @@ def list_key_orders(
         found = reader.connection.execute(text(which), limits)
         later = [head for head in found if (1 - head.members, head.first) > last][: limit + 1]
         firsts = {row.id: row for row in rows_of(reader, [head.first for head in later])}
-        shown, paused = keys_of(reader, firsts), list_pauses(reader)
+        shown = keys_of(reader, firsts)
         waits = waits_of(reader, [*firsts.values()])
         keys = [
             KeyOrder(
                 *(shown[head.first].concurrency or "", first, count_of(head.members - 1)),
-                pauses=stopping(paused, first.task, first.queue),
+                pauses=stopping(reader, first.task, first.queue),
                 waits=waits.get(first.id, ()),
                 place=f"{head.members - 1}:{head.first}",
             )

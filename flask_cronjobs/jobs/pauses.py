@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -35,10 +34,15 @@ def list_pauses(reader: Reader) -> tuple[PauseView, ...]:
     return tuple(PauseView(*tuple(row)) for row in rows)
 
 
-def stopping(paused: Sequence[PauseView], task: str, queue: str) -> tuple[PauseView, ...]:
+def stopping(reader: Reader, task: str, queue: str) -> tuple[PauseView, ...]:
     """Return those for which runs of *task* in *queue* wait until they are resumed."""
-    names = {"task": task, "queue": queue}
-    return tuple(each for each in paused if each.name == names[each.kind])
+    paused = _by_name(reader)
+    return tuple(filter(None, (paused.get(("queue", queue)), paused.get(("task", task)))))
+
+
+@read_once
+def _by_name(reader: Reader) -> dict[tuple[PauseKind, str], PauseView]:
+    return {(each.kind, each.name): each for each in list_pauses(reader)}
 
 
 def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:

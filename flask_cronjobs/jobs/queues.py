@@ -290,7 +290,8 @@ def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
 
 def is_unserved(reader: Reader, queue: str) -> bool:
     """Return whether there are hosts, and none of them serves *queue*."""
-    return bool(_here(reader)) and not hosts_of(reader, queue)
+    served = _served(reader)
+    return bool(_here(reader)) and served is not None and queue not in served
 
 
 def unserved_since(reader: Reader, before: datetime) -> str | None:
@@ -319,6 +320,14 @@ def served_with(reader: Reader, queue: str) -> frozenset[str] | None:
     return frozenset(chain(*named)) if named and len(named) == len(serving) else None
 
 
+@read_once
+def _served(reader: Reader) -> frozenset[str] | None:
+    """Return the queues that hosts serve; None if one serves all."""
+    named = [each.queues for each in _here(reader)]
+    return None if None in named else frozenset(chain(*filter(None, named)))
+
+
+@read_once
 def _here(reader: Reader) -> list[HostView]:
     return [each for each in _hosts(reader) if each.state == "here"]
 

@@ -16,7 +16,7 @@ from ...types import JSON, Status, without_secret
 from ..definitions.needs import latest_dead
 from ..humanize import Fact, Link, duration, known, plural, seconds_between, seconds_since, since
 from ..operations import OperationView, operations_on
-from ..pauses import PauseView, list_pauses, stopping
+from ..pauses import PauseView, stopping
 from ..reader import (
     BATCHES,
     FAILURES,
@@ -263,7 +263,7 @@ def _view(reader: Reader, row: Row[Any]) -> RunView:
         "waits": found,
         "position": position(reader, shown_row) if for_worker else None,
         "operations": operations_on(reader, row.id),
-        "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
+        "pauses": stopping(reader, row.job_type, row.queue) if waits else (),
         "family": family_of(reader, row),
     }
     return record(RunView, row, **shown)

@@ -14,7 +14,7 @@ from sqlalchemy import Row, and_, case, func, or_, select, text
 from ...models.conditions import KEYED, ORDERED, UNKEYED
 from ...registry.options import Rate
 from ..humanize import duration, late, seconds_since, since
-from ..pauses import is_declared, list_pauses, ours, stopping
+from ..pauses import is_declared, ours, stopping
 from ..queues import ends, is_unserved, served_with
 from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
 from .rows import RunRow
@@ -133,7 +133,7 @@ def _in_order(waiting: _Waiting) -> Iterable[Wait]:
 
 def _paused(waiting: _Waiting) -> Iterable[Wait]:
     row = waiting.row
-    for pause in stopping(list_pauses(waiting.reader), row.task, row.queue):
+    for pause in stopping(waiting.reader, row.task, row.queue):
         by, when = pause.paused_by or "somebody", since(pause.paused_at, waiting.now)
         what = f"until the {pause.kind} {pause.name} is resumed: {by} paused it {when}"
         yield Wait("paused", "paused", what)
