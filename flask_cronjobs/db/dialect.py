@@ -125,9 +125,8 @@ class Dialect(NamedTuple):
     def elapsed(self, start: str, end: str) -> str:
         """Return SQL for the seconds between two times; NULL if SQLite cannot read one."""
         if self.name == "postgresql":
-            # Not by extract(), whose numbers are slow, nor of the difference, for which infinity is
-            # an error before PostgreSQL 17.
-            return f"date_part('epoch', {end}) - date_part('epoch', {start})"
+            # Not of the difference, for which infinity is an error before PostgreSQL 17.
+            return f"{self.sortable(end)} - {self.sortable(start)}"
         return f"(julianday({end}) - julianday({start})) * 86400.0"
 
     def between(self, least: str, value: str, most: str) -> str:
@@ -199,7 +198,7 @@ class Dialect(NamedTuple):
     def sortable(self, time: str) -> str:
         """Return SQL for *time* (SQL) as a value that Python can sort, whatever is in it."""
         if self.name == "postgresql":
-            return f"CAST(EXTRACT(EPOCH FROM {time}) AS double precision)"
+            return f"date_part('epoch', {time})"  # Not extract(), whose numbers are slow.
         return f"CAST({time} AS text)"
 
     def table(self, parameter: str, **columns: str) -> str:
