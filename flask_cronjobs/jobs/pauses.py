@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, select
 
 from ..types import PauseKind
-from .reader import PAUSES, RUNS, Reader, read_once
+from .reader import PAUSES, RUNS, Reader, is_none_of, read_once
 
 
 class PauseView(NamedTuple):
@@ -50,11 +50,12 @@ def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
 
     :param c: the columns of the runs.
     """
-    columns = {"task": c.job_type, "queue": c.queue}
-    names: dict[str, list[str]] = {}
-    for each in list_pauses(reader):
-        names.setdefault(each.kind, []).append(each.name)
-    return [columns[kind].not_in(some) for kind, some in names.items()]
+    found: list[ColumnElement[bool]] = []
+    for kind, column in (("task", c.job_type), ("queue", c.queue)):
+        names = [each.name for each in list_pauses(reader) if each.kind == kind]
+        if names:
+            found.append(is_none_of(reader, column, names))
+    return found
 
 
 def ours(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:

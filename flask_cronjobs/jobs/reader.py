@@ -23,6 +23,7 @@ from sqlalchemy import (
     Table,
     TableValuedAlias,
     TypeDecorator,
+    all_,
     any_,
     event,
     func,
@@ -146,6 +147,15 @@ def is_one_of(
     if reader.dialect.arrays:
         return column == any_(literal(list(ids), ARRAY(BigInteger)))
     return column.in_(select(_each(list(ids)).c.value))
+
+
+def is_none_of(
+    reader: Reader, column: ColumnElement[str], names: Iterable[str]
+) -> ColumnElement[bool]:
+    """Return the condition that *column* is none of many *names*, sent likewise."""
+    if reader.dialect.arrays:
+        return column != all_(literal(list(names), ARRAY(String)))
+    return column.not_in(select(_each(list(names)).c.value))
 
 
 def values_of(reader: Reader, values: Sequence[str]) -> TableValuedAlias:
