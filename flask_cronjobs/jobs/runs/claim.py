@@ -25,7 +25,7 @@ from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
 from ...models.conditions import HOLDS_KEY, RUNNABLE, RUNNING, sql_list
 from ...types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome
-from .candidates import candidates
+from .candidates import candidates, same_id
 from .columns import CLAIMED, NO_CLAIM, begun, most_attempts, returned
 from .leases import as_held, begin, given, passed_over
 from .outcomes import (
@@ -291,14 +291,12 @@ def claim_statement(d: Dialect) -> TextClause:
 
 
 def _take(d: Dialect) -> str:
-    # PostgreSQL looks up the few by their index: see `db.statements`.
-    by_index = f"{d.any_of('job_runs.id', 'SELECT id FROM chosen')} AND" if d.one_statement else ""
     return f"""
     UPDATE job_runs SET
         status = 'running', attempts = job_runs.attempts + 1,
         {begun(d)},
         concurrency_share = chosen.share, progress = NULL, progress_message = NULL
-    FROM chosen WHERE {by_index} job_runs.id = chosen.id
+    FROM chosen WHERE {same_id(d, "job_runs", "chosen")}
     RETURNING {returned(d)}
     """
 
