@@ -296,7 +296,8 @@ def _perform_alone(
             if claim is None:
                 raise StateConflict(
                     f"Run {run_id} cannot be claimed: as many runs of its concurrency key as may "
-                    "are running already, or it is paused."
+                    "are running already, an earlier one has its turn in strict order, or it is "
+                    "paused."
                 )
             worker.perform(claim)
 

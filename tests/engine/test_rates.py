@@ -111,6 +111,15 @@ def test_drain_waits_for_no_start_but_for_a_key_that_is_held_back(jobs: CronJobs
     assert statuses(db) == {"succeeded": 4, "failed": 1, "queued": 1}
 
 
+def test_drain_takes_no_start_of_a_moved_clock_from_later_ones(jobs: CronJobs, db: Any) -> None:
+    jobs.task(name="send", rate="1/day", burst=5)(lambda: None)
+    jobs.enqueue("send", delay=3600, commit=True)
+    testing.drain(with_delayed=True)
+    jobs.enqueue("send", commit=True)
+    testing.drain()
+    assert statuses(db) == {"succeeded": 2}
+
+
 def test_runs_from_before_their_task_had_a_rate_have_none(jobs: CronJobs) -> None:
     jobs.task(name="send")(lambda: None)
     for _ in range(3):
