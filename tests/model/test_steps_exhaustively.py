@@ -65,12 +65,17 @@ class World:
 
     def given_back(self, kind: str) -> World:
         """The world after an outcome."""
-        attempts = self.attempts - (kind == "released")
+        back = kind == "released"
+        attempts, most = self.attempts - back, self.max_attempts
+        forgiven = min(self.forgiven, attempts)
+        most -= self.forgiven - forgiven
         if kind == "failed":
             status = "dead" if self.attempts >= self.max_attempts else "failed"
         else:
             status = "failed" if self.attempts > 1 else "queued"
-        after = replace(self, status=status, attempts=attempts)
+        after = replace(
+            self, status=status, attempts=attempts, max_attempts=most, forgiven=forgiven
+        )
         for worker, belief in self.at_work.items():
             after = after.with_belief(worker, belief and replace(belief, holds=False))
         return after
