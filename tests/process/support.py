@@ -94,10 +94,22 @@ class Tick:
         assert done.returncode == 0, done.stderr
 
     def end(self) -> None:
-        """Kill it, and the workers that it forked."""
+        """Kill it, and the workers that it forked. RQ's are in groups of their own."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        for pid in _of_session(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
+
+
+def _of_session(session: int) -> Iterator[int]:
+    """The processes of a session, where the system says it as Linux does."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                yield int(stat.parent.name)
 
 
 @dataclass

@@ -7,7 +7,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +98,6 @@ def test_kill_of_the_worker_and_its_processes(site: ExecutorSite) -> None:
     worker = site.start_worker()
     run = at_work(site, "wait_once")
     worker.end()
-    for line in site.trace("begun"):  # RQ's processes are in groups of their own.
-        with suppress(ProcessLookupError):
-            os.kill(line["pid"], signal.SIGKILL)
     site.start_worker()
     site.tick_until_ended(run)
     assert (site.ends(run), site.failures(run)) == ({("succeeded", 2)}, ["WorkerLost"])
