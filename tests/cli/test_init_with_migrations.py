@@ -50,24 +50,15 @@ def make(
     return MAKE[request.param]
 
 
-def _todo(app: Flask) -> str:
-    return next(finding.todo for finding in examine(state_of(app)) if finding.id == "tables")
-
-
 @pytest.mark.pages
 def test_every_advice_is_to_migrate(app: Flask, jobs: CronJobs, run: Run, make: str) -> None:
     jobs.task(name="it")(lambda: None)
     app.testing = False
     with app.app_context(), pytest.raises(TablesMissing) as missing:
         jobs.enqueue("it")
-    said = [
-        str(missing.value),
-        run("tick").output,
-        run("admin").output,
-        _todo(app),
-        app.test_client().get("/jobs/").text,
-    ]
-    for each in said:
+    doctor = next(each.todo for each in examine(state_of(app)) if each.id == "tables")
+    said = [str(missing.value), run("tick").output, run("admin").output, doctor]
+    for each in [*said, app.test_client().get("/jobs/").text]:
         assert make in unescape(each)
         assert "jobs admin init" not in each
 

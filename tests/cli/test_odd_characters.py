@@ -94,22 +94,16 @@ def test_a_log_line_is_one_line_without_control_characters(
     assert caplog.records[0].cronjobs_task == ODD  # type: ignore[attr-defined]
 
 
-def test_commands_to_paste_are_quoted(
-    run: Run, rows: Rows, jobs: CronJobs, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows.definition(SHELL)
-    command = run("admin", "pause", SHELL).output.partition(": ")[2]
-    assert shlex.split(command) == ["flask", "jobs", "admin", "resume", SHELL]
+def test_commands_to_paste_are_quoted(run: Run, rows: Rows) -> None:
+    for number in range(13):
+        rows.definition(f"{SHELL}{number:02}")
+    command = run("admin", "pause", f"{SHELL}00").output.partition(": ")[2]
+    assert shlex.split(command) == ["flask", "jobs", "admin", "resume", f"{SHELL}00"]
+    assert "All 13: flask jobs admin definitions\n" in run("admin").output
+    line = run("admin", "definitions", "--limit", 9).output.partition("More: ")[2].splitlines()[0]
+    assert shlex.split(line)[-2:] == ["--after", f"{SHELL}08"]
     rows.run(job_type=SHELL, age=9)
     assert shlex.quote(SHELL) in run("admin", "doctor").output
-
-
-def test_the_next_page_of_definitions_is_a_quoted_command(run: Run, rows: Rows) -> None:
-    for number in range(51):
-        rows.definition(f"{SHELL}{number:02}")
-    assert "All 51: flask jobs admin definitions\n" in run("admin").output
-    line = run("admin", "definitions").output.partition("More: ")[2].splitlines()[0]
-    assert shlex.split(line)[-3:] == ["definitions", "--after", f"{SHELL}49"]
 
 
 def test_the_log_quotes_the_command_that_pauses_a_broken_definition(

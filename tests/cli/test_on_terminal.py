@@ -20,7 +20,6 @@ from flask_cronjobs.cli import output as watch_module
 from flask_cronjobs.cli.output import Answer
 from flask_cronjobs.cli.terminal import text_width
 from tests.cli.terminal import PATIENCE, ROOT, Terminal
-from tests.process.support import wait_until
 from tests.rows import Rows
 
 APP = """
@@ -178,18 +177,6 @@ def test_work_greets_on_a_terminal_and_says_for_what_it_waits_at_ctrl_c(place: P
     place.allow("end")
     assert terminal.end() == 0
     assert terminal.lines[-1].startswith("succeeded  export  run 2")
-
-
-def test_a_terminal_that_can_do_nothing_gets_plain_lines(place: Place) -> None:
-    place.enqueue("export")
-    place.allow("talk")
-    terminal = place.on_terminal("tick", TERM="dumb", NO_COLOR="1")
-    terminal.wait_for(lambda output: "by a program" in output)
-    with pytest.raises(AssertionError):
-        wait_until(lambda: terminal.read() and "at work" in terminal.output, timeout=2)
-    place.allow("end")
-    assert terminal.end() == 0
-    assert "\x1b" not in terminal.output
 
 
 def test_tick_has_the_time_of_each_line_in_a_log_and_work_in_a_pipe(place: Place) -> None:

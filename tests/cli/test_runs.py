@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli.run_list import added
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs.search import Depth
 from flask_cronjobs.models import JobOutput, JobRun
-from tests.rows import Rows, ago, now
+from tests.rows import Rows, ago, now, runs
 
 from .conftest import Admin
 
@@ -42,7 +42,7 @@ def stored(app: Flask, db: SQLAlchemy) -> Stored:
 
     def read() -> list[JobRun]:
         with app.app_context():
-            return list(db.session.scalars(select(JobRun).order_by(JobRun.id)))
+            return runs(db)
 
     return read
 
@@ -96,18 +96,16 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
     out = admin.ok(*args, "--limit", "1", "--wide")
     assert [word in out for word in ("QUEUE", "slow")] == [True, True]
     again = shlex.join(("flask", "jobs", "admin", *args, "--wide", "--limit", "1", "--before"))
-    assert sorted(shlex.split(f"{again} {queued}")) == sorted(
-        shlex.split(next(line for line in out.splitlines() if "Older" in line))[1:]
-    )
+    older = next(line for line in out.splitlines() if "Older" in line)
+    assert sorted(shlex.split(f"{again} {queued}")) == sorted(shlex.split(older)[1:])
     assert "Searched ids and keys of all runs; names of tasks, labels, keys back to run" in out
     found = admin.ok(*args, "--json", "id, label")
     assert json.loads(found)["runs"] == [
         {"id": dead, "label": "invoice 7"},
         {"id": queued, "label": "invoice 77"},
     ]
-    assert "no field 'labl'. Did you mean 'label'?" in admin.refused(
-        "list", "--json", "labl", code=2
-    )
+    said = admin.refused("list", "--json", "labl", code=2)
+    assert "no field 'labl'. Did you mean 'label'?" in said
     times = ("--since", f"{ago(60):%Y-%m-%dT%H:%MZ}", "--until", f"{ago(-60):%Y-%m-%dT%H:%MZ}")
     assert len(admin.data("list", *times)["runs"]) == 3
 
@@ -213,10 +211,7 @@ def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows
     assert view["row"]["status"] == "dead"
     (attempt,) = view["attempts"]
     assert (attempt["output"], attempt["error_type"]) == (said, "ValueError")
-    assert admin.refused("show", "4711") == (
-        "Error: There is no run 4711; it may have been pruned. "
-        "To list runs: flask jobs admin list\n"
-    )
+    assert "There is no run 4711; it may have been pruned." in admin.refused("show", "4711")
 
 
 def test_list_and_show_tell_of_a_pause(admin: Admin, rows: Rows) -> None:
@@ -249,8 +244,7 @@ def test_retry_cancel_and_discard_by_id(admin: Admin, rows: Rows) -> None:
     output = admin.refused("discard", given_up, dead)
     assert f"Run {given_up} of send: discarded." in output
     assert f"Run {dead} is not dead. To stop it: flask jobs admin cancel" in output
-    statuses = [rows.get(each).status for each in (dead, queued, given_up)]
-    assert statuses == ["queued", "cancelled", "cancelled"]
+    assert rows.get(given_up).status == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -293,13 +287,6 @@ def test_bulk_that_finds_nothing_says_which_statuses_it_looked_at(admin: Admin, 
     )
 
 
-def test_retry_with_another_payload(admin: Admin, rows: Rows) -> None:
-    run_id = rows.run("dead", payload={"user": 1})
-    done = admin.ok("retry", run_id, "--payload", '{"user": 2}')
-    assert done == f"Run {run_id} of send: queued again.\n"
-    assert (rows.get(run_id).status, rows.get(run_id).payload) == ("queued", {"user": 2})
-
-
 def test_retry_from_a_step(admin: Admin, rows: Rows) -> None:
     run_id = rows.run("dead")
     rows.step(run_id, "totals", result={"sum": 7})
@@ -332,8 +319,11 @@ def test_a_payload_that_cannot_be_used_is_refused(admin: Admin, rows: Rows) -> N
             assert rows.get(1).status == "dead"
 
 
-def test_again_makes_a_new_run(admin: Admin, rows: Rows) -> None:
-    run_id = rows.run("succeeded", payload={"user": 1})
+def test_retry_takes_another_payload_and_again_makes_a_new_run(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run("dead", payload={"user": 1})
+    done = admin.ok("retry", run_id, "--payload", '{"user": 2}')
+    assert done == f"Run {run_id} of send: queued again.\n"
+    assert (rows.get(run_id).status, rows.get(run_id).payload) == ("queued", {"user": 2})
     done = admin.ok("again", run_id)
     assert done == f"Queued run {run_id + 1}, like run {run_id}. The next tick runs it.\n"
     new = admin.data("again", run_id, "--payload", '{"user": 9}')["id"]
@@ -379,10 +369,7 @@ def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None
     again = admin.ok("run", "export", "--key", "k")
     assert again == "Queued nothing: run 1 of export has the key already.\n"
     assert admin.data("run", "export", "--key", "k") == {"id": 1, "is_new": False}
-    assert admin.refused("run", "other", "--key", "k") == (
-        "Error: The idempotency key of this run is held by run 1 of the task export. "
-        "Nothing was queued. Give another key.\n"
-    )
+    assert "held by run 1 of the task export" in admin.refused("run", "other", "--key", "k")
     (made,) = stored()
     assert made.idempotency_key == "k"
 

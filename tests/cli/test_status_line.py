@@ -29,10 +29,12 @@ class Tty(StringIO):
 def show(monkeypatch: pytest.MonkeyPatch) -> Show:
     """Shows texts, one after the other, on a terminal that has one of *sizes* for each."""
 
-    def show(*texts: str | None, sizes: list[tuple[int, int]], before: str = "") -> Screen:
+    def show(
+        *texts: str | None, sizes: list[tuple[int, int]], before: str = "", term: str = "xterm"
+    ) -> Screen:
         written: list[str] = []
         given = iter(sizes)
-        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("TERM", term)
         monkeypatch.setattr(Lines, "put", lambda lines, text, end: written.append(text))
         monkeypatch.setattr(
             os, "get_terminal_size", lambda number: os.terminal_size(reversed(next(given)))
@@ -67,6 +69,10 @@ def test_line_follows_the_size_of_the_terminal(show: Show) -> None:
 def test_line_vanishes(show: Show, last: str | None, size: tuple[int, int]) -> None:
     screen = show("shown", last, None, sizes=[(8, 60), size])
     assert (screen.margins, screen.lines) == ((0, 7), [""])
+
+
+def test_line_is_not_drawn_on_a_terminal_that_can_do_nothing(show: Show) -> None:
+    assert show("shown", sizes=[(8, 60)], term="dumb").lines == [""]
 
 
 def test_line_names_runs_with_age_attempt_and_progress() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 import pytest
 from flask import Flask
-from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 from jinja2 import StrictUndefined
 from sqlalchemy import select
@@ -16,7 +15,8 @@ from werkzeug.test import TestResponse
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models import JobDefinition, JobRun, JobTick
+from flask_cronjobs.models import JobRun
+from tests.rows import Rows
 from tests.tables import make_tables
 
 #: The rows of tables, by their names.
@@ -81,16 +81,13 @@ def _strict(app: Flask) -> None:
     app.jinja_env.undefined = StrictUndefined
 
 
-@pytest.fixture
-def client(app: Flask, jobs: CronJobs) -> FlaskClient:
-    """A client of the pages."""
-    return app.test_client()
-
-
-class Pages:
+class Pages(Rows):
     """The pages of an app, as a user with *rights* has them, and rows for them to show."""
 
+    get: Any
+
     def __init__(self, app: Flask, db: SQLAlchemy, jobs: CronJobs, rights: set[str]) -> None:
+        super().__init__(app, db)
         self.app, self.db, self.jobs, self.rights = app, db, jobs, rights
         self.client = app.test_client()
         self.get = self.client.get
@@ -149,29 +146,17 @@ class Pages:
             return list(self.db.session.scalars(select(JobRun).order_by(JobRun.id)))
 
     def add(self, status: str = "queued", **values: Any) -> int:
-        """Add a run; the rest of its columns follow from its status."""
-        ended = NOW - timedelta(minutes=1)
-        usual: dict[str, Any] = {"job_type": "remind", "scheduled_for": ended, "run_at": ended}
-        if status in ("succeeded", "dead", "cancelled", "skipped"):
-            usual |= {"finished_at": ended, "started_at": ended - timedelta(seconds=2)}
+        """Add a run of `remind` that was due, or ended, a minute ago."""
+        usual: dict[str, Any] = {"job_type": "remind"}
         if status in ("failed", "dead"):
-            usual |= {"attempts": 1, "error_type": "ValueError", "last_error": "no"}
-        if status == "running":
-            later = NOW + timedelta(hours=1)
-            usual |= {"locked_by": "web-1:7:ab", "locked_until": later, "started_at": ended}
-        return self.insert(JobRun(**(usual | {"status": status} | values)))
+            usual |= {"error_type": "ValueError", "last_error": "no"}
+        return self.run(status, 60, **(usual | values))
 
     def define(self, name: str = "remind", **values: Any) -> int:
-        """Add a definition."""
-        usual = {"job_type": "remind", "schedule": "0 7 * * *", "timezone": "Europe/Berlin"}
-        return self.insert(JobDefinition(**(usual | {"name": name} | values)))
-
-    def ticked(self, seconds: float = 5, **values: Any) -> None:
-        """Add a tick, so many seconds ago."""
-        then = datetime.now(timezone.utc) - timedelta(seconds=seconds)
-        usual: dict[str, Any] = {"worker": "web-1:7", "host": "web-1", "pid": 7}
-        usual |= {"started_at": then, "seen_at": then, "finished_at": then}
-        self.insert(JobTick(**(usual | values)))
+        """Add a definition of `remind`, for which no slot is due."""
+        usual: dict[str, Any] = {"job_type": "remind", "schedule": "0 7 * * *"}
+        usual |= {"timezone": "Europe/Berlin", "next_run_at": None}
+        return self.definition(name, **(usual | values))
 
     def insert(self, *rows: Any) -> int:
         """Commit rows; the id of the last."""

@@ -42,7 +42,7 @@ class _Open:
     buttons: list[dict[str, str]] = field(default_factory=list)
 
 
-class _Reader(HTMLParser):
+class Reader(HTMLParser):
     """Reads the links and the forms of one page."""
 
     def __init__(self, page: str, html: str) -> None:
@@ -53,7 +53,7 @@ class _Reader(HTMLParser):
         #: The boxes that stand outside their forms, by the form's id.
         self._outside: list[tuple[str, str, str]] = []
         self._open: _Open | None = None
-        self._choice = ""
+        self._needs_one = False
         self._area: list[str] | None = None
         self.feed(html)
 
@@ -90,11 +90,11 @@ class _Reader(HTMLParser):
         if tag == "button":
             form.buttons.append(given)
         elif tag == "select":
-            self._choice = given["name"]
-        elif tag == "option" and self._choice and given.get("value"):
-            # The first that is not empty.
-            form.fields.append((self._choice, given["value"]))
-            self._choice = ""
+            self._needs_one = "required" in given
+            form.fields.append((given["name"], ""))
+        elif tag == "option" and ("selected" in given or self._needs_one):
+            # Where one is needed, the last: the first is none.
+            form.fields[-1] = (form.fields[-1][0], given.get("value", ""))
         elif tag == "textarea":
             form.fields.append((given["name"], ""))
             self._area = []
@@ -108,10 +108,8 @@ class _Reader(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag == "textarea" and self._open is not None and self._area is not None:
             name, _ = self._open.fields.pop()
-            self._open.fields.append((name, "".join(self._area).strip()))
+            self._open.fields.append((name, "".join(self._area).removeprefix("\n")))
             self._area = None
-        elif tag == "select":
-            self._choice = ""
         elif tag == "form":
             self._open = None
 
@@ -148,7 +146,7 @@ class Crawl:
         assert answer.status_code == 200, (url, answer.text)
         if answer.mimetype != "text/html":
             return []
-        page = _Reader(url, answer.text)
+        page = Reader(url, answer.text)
         self.pages.append(url)
         leads = [link for link in page.links if not link.startswith("#")]
         for form in page.forms():

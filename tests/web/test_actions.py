@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from itsdangerous import URLSafeTimedSerializer
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.models import JobDefinition, JobEffect
+from flask_cronjobs.models import JobDefinition
 
 from .conftest import NOW, OWN, Pages
 
@@ -132,7 +132,7 @@ def test_the_group_without_a_type_of_error_is_not_all_of_the_task(
     [("done", "marked as done", "Nothing was changed"), ("redo", "marked as not done", "404")],
 )
 def test_an_effect_in_doubt_is_resolved(pages: Pages, verb: str, said: str, again: str) -> None:
-    pages.insert(JobEffect(key="charge:1", state="in_doubt"))
+    pages.effect("charge:1", state="in_doubt")
     assert "It was done" in pages.text("effects")
     assert said in pages.said(pages.post(f"/jobs/effects/{verb}", key="charge:1"))
     assert "charge:1" not in pages.text("effects")

@@ -16,6 +16,7 @@ from werkzeug.test import TestResponse
 from flask_cronjobs import CronJobs
 
 from .conftest import Pages
+from .crawl import Reader
 
 
 @pytest.fixture
@@ -30,32 +31,15 @@ def jobs(jobs: CronJobs) -> CronJobs:
     return jobs
 
 
-def typed(answer: TestResponse) -> str:
-    """What is in the form's field for further arguments, as a browser shows it."""
-    found = re.search(r'<textarea name="payload"[^>]*>\n(.*?)</textarea>', answer.text, re.DOTALL)
-    assert found, answer.text
-    return html.unescape(found[1])
+def sent(answer: TestResponse) -> dict[str, str]:
+    """What a browser sends for the form if nobody touches it."""
+    forms = Reader("", answer.text).forms()
+    return dict(next(form.fields for form in forms if form.method == "post"))
 
 
 def fields(answer: TestResponse) -> dict[str, str]:
-    """What is in the form's other fields, by the names of the arguments."""
-    page = answer.text
-    found = re.findall(r'<input name="argument:(.*?)" value="(.*?)"', page)
-    found += re.findall(r'<textarea name="argument:(.*?)"[^>]*>\n(.*?)</textarea>', page, re.DOTALL)
-    for name, options in re.findall(
-        r'<select name="argument:(.*?)">(.*?)</select>', page, re.DOTALL
-    ):
-        found += [(name, "".join(re.findall('value="([^"]*)" selected', options)))]
-    return {name: html.unescape(text) for name, text in found}
-
-
-def sent(answer: TestResponse) -> dict[str, str]:
-    """What a browser sends for the form if nobody touches it."""
-    hidden = re.findall(r'<input type="hidden" name="(.*?)" value="(.*?)"', answer.text)
-    named = {f"argument:{name}": text for name, text in fields(answer).items()}
-    if '<textarea name="payload"' in answer.text:
-        named["payload"] = typed(answer)
-    return {**{name: html.unescape(text) for name, text in hidden}, **named}
+    """What is in the form's fields, by the names of the arguments."""
+    return {name.partition(":")[2]: text for name, text in sent(answer).items() if ":" in name}
 
 
 def test_form_for_a_run_shows_its_handler_and_its_payload(pages: Pages) -> None:
@@ -116,7 +100,7 @@ def test_what_cannot_be_used_is_shown_again_as_it_was_typed(pages: Pages) -> Non
             assert answer.status_code == 400
             assert "Nothing was changed." in answer.text
             assert says in html.unescape(answer.text)
-            assert typed(answer) == payload
+            assert sent(answer)["payload"] == payload
             assert [(run.status, run.payload) for run in pages.runs()] == [("dead", {"user": 1})]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from flask_cronjobs.models import JobBatch
-from tests.rows import Rows, ago
+from tests.rows import ago
 
 from .conftest import Pages
 
@@ -70,24 +69,18 @@ def test_close(pages: Pages) -> None:
 # Keys in strict order
 
 
-@pytest.fixture
-def ordered(rows: Rows) -> Callable[..., int]:
-    def add(
+def test_page_says_which_keys_wait_and_why(pages: Pages) -> None:
+    def ordered(
         key: str, status: str = "queued", order_mark: str | None = "waits", **values: Any
     ) -> int:
         strict = {"concurrency_key": key, "concurrency_limit": 1, "on_dead": "stop"}
-        return rows.run(status, **{**strict, "order_mark": order_mark, **values})
+        return pages.run(status, **{**strict, "order_mark": order_mark, **values})
 
-    return add
-
-
-def test_page_says_which_keys_wait_and_why(pages: Pages, ordered: Callable[..., int]) -> None:
     pages.add(concurrency_key="plain", concurrency_limit=1)
     pages.shows("order", "No run of a task with a strict order waits or runs.")
     pages.shows("order?stopped=1", "No key is stopped")
     dead = ordered("account:1", "dead", None, finished_at=ago(3600))
-    for _ in range(3):
-        ordered("account:1")
+    behind = [ordered("account:1") for _ in range(3)][-1]
     failed = ordered("account:2", "failed", None, run_at=ago(-300), attempts=1, job_type="remind")
     ordered("account:2")
     pages.shows(
@@ -98,26 +91,5 @@ def test_page_says_which_keys_wait_and_why(pages: Pages, ordered: Callable[..., 
     pages.shows("order?stopped=1", "account:<wbr>1", hides=["account:<wbr>2"])
     pages.shows("order?after=0:999999", "There are no more keys")
     pages.shows("", "Strict order is stopped by 1 dead run", "/jobs/order?stopped=1")
-
-
-def test_page_of_a_run_says_which_one_it_waits_for(
-    pages: Pages, rows: Rows, ordered: Callable[..., int]
-) -> None:
-    first, second = ordered("a", order_mark=None), ordered("a")
-    pages.shows(f"runs/{second}", f"It waits for run {first},")
-    pages.shows(f"runs/{first}", hides=["It waits for run"])
-    dead, behind = ordered("b", "dead", None, finished_at=ago(60)), ordered("b")
-    pages.shows(
-        f"runs/{behind}",
-        f"It waits for run {dead}, which is dead and stops its key: retry or discard that run.",
-        f'<a href="/jobs/runs/{dead}">Show run {dead}</a>',
-        hides=["The next tick runs it"],
-    )
-    assert pages.post(f"/jobs/runs/{dead}/discard").status_code == 303
-    assert (rows.get(dead).status, rows.get(dead).order_mark) == ("cancelled", "over")
-
-
-def test_key_of_a_paused_task_says_so(pages: Pages, ordered: Callable[..., int]) -> None:
-    ordered("a", order_mark=None, run_at=ago(600))
-    pages.post("/jobs/pause", what="queue:default")
-    pages.shows("order", "until the queue default is resumed", hides=[" late"])
+    link = f'<a href="/jobs/runs/{dead}">Show run {dead}</a>'
+    pages.shows(f"runs/{behind}", link, hides=["The next tick runs it"])

@@ -142,7 +142,7 @@ def test_names_break_between_words() -> None:
 
 def test_pause_and_resume(pages: Pages) -> None:
     """Nothing is chosen before somebody chooses: a click too many pauses no queue."""
-    pages.ticked()
+    pages.tick(5)
     form = pages.text().partition('<select name="what" required>')[2]
     assert form.lstrip().startswith('<option value="">choose one</option>')
     assert '<option value="task:remind">remind</option>' in form

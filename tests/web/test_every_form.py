@@ -16,7 +16,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.error_groups import decide
 from flask_cronjobs.jobs.runs.filters import FILTERS
 from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models import JobEffect, JobFailure, JobPause, JobRun, JobStep
+from flask_cronjobs.models import JobPause, JobRun
 from flask_cronjobs.web.guard import RIGHTS
 from tests.marks import on_both
 
@@ -79,20 +79,18 @@ def filled(pages: Pages) -> Pages:
     pages.add("queued", run_at=NOW + timedelta(days=1))
     pages.add("running")
     dead = [pages.add("dead", fingerprint="f1", max_attempts=1) for _ in range(2)]
-    done = {"attempt": 1, "worker": "w", "started_at": NOW, "finished_at": NOW}
-    pages.insert(JobStep(run_id=dead[0], name="totals", kind="step", **done))
+    pages.step(dead[0], "totals")
     strict = {"concurrency_key": "account:1", "concurrency_limit": 1, "on_dead": "stop"}
     pages.add("dead", fingerprint="f2", **strict)
     pages.add("queued", order_mark="waits", **strict)
-    failed = {"error_type": "E", "error": "it broke", "worker": "w"}
     for run_id in dead:
-        pages.insert(JobFailure(run_id=run_id, attempt=1, fingerprint="f1", **failed))
+        pages.failure(run_id, 1, fingerprint="f1")
     ended = pages.add("succeeded")
     for attempt, group in enumerate(("open", "resolved", "muted")):
-        pages.insert(JobFailure(run_id=ended, attempt=attempt, fingerprint=group, **failed))
+        pages.failure(ended, attempt, fingerprint=group)
     for decision in ("resolved", "muted"):
         decide(state_of(pages.app), decision, decision, "ada")
-    pages.insert(JobEffect(key="charge:1", state="in_doubt"))
+    pages.effect("charge:1", state="in_doubt")
     pages.insert(JobPause(kind="queue", name="slow", paused_by="ada"))
     return pages
 

@@ -113,7 +113,7 @@ def test_a_get_changes_nothing(pages: Pages) -> None:
     pages.add("dead")
     pages.add("queued")
     pages.define()
-    pages.ticked()
+    pages.tick(5)
     before = pages.contents()
     for _, path in _rules(pages.app):
         for method in ("GET", "HEAD", "OPTIONS"):

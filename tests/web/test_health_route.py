@@ -48,7 +48,7 @@ def test_requests_at_once_share_one_look(
     pages: Pages, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "KEEP", 60.0)
-    pages.ticked()
+    pages.tick(5)
     answers: list[str] = []
     ask = [
         threading.Thread(
@@ -69,7 +69,7 @@ def test_requests_at_once_share_one_look(
 def test_an_answer_is_kept_for_seconds(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "KEEP", 60.0)
     assert pages.get("/jobs/health").text == "never\n"
-    pages.ticked()
+    pages.tick(5)
     assert pages.get("/jobs/health").text == "never\n"
     monkeypatch.setattr(monitoring, "KEEP", 0.0)
     assert pages.get("/jobs/health").text == "ok\n"
@@ -90,7 +90,7 @@ def test_a_look_that_hangs_is_down_and_the_next_request_does_not_wait_for_it(
 def test_looks_that_hang_are_few_and_health_recovers(
     pages: Pages, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pages.ticked()
+    pages.tick(5)
     monkeypatch.setattr(monitoring, "LIMIT", 0.0)
     monkeypatch.setattr(monitoring, "HANGS", 0.0)
     for _ in range(6):

@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs, current_run
-from flask_cronjobs.models import JobEffect, JobFailure, JobRun
+from flask_cronjobs.models import JobRun
 
 from .conftest import Pages
 from .crawl import Crawl
@@ -65,9 +65,8 @@ def filled(pages: Pages, told: list[str]) -> Pages:
     # The secret part of a claim's token, of a run that has failed before and is inside `once`.
     token = f"web-1:7:{SECRET}"
     run_id = pages.add("running", locked_by=token, attempts=2)
-    failed = {"error_type": "E", "error": "no", "worker": token}
-    pages.insert(JobFailure(run_id=run_id, attempt=1, fingerprint="f1", **failed))
-    pages.insert(JobEffect(key="effect", run_id=run_id, locked_by=token))
+    pages.failure(run_id, 1, worker=token, fingerprint="f1")
+    pages.effect("effect", run_id=run_id, locked_by=token)
     return pages
 
 

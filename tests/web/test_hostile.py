@@ -10,9 +10,9 @@ from urllib.parse import quote
 import pytest
 
 import flask_cronjobs.web
-from flask_cronjobs.models import JobBatch, JobEffect, JobFailure, JobOperation
+from flask_cronjobs.models import JobBatch, JobOperation
 
-from .conftest import NOW, Pages
+from .conftest import Pages
 
 #: Characters that change how what is beside them is shown.
 ODD = "\u202e\x1b\x07\u2066\x9b"
@@ -57,7 +57,7 @@ def _check(page: str) -> Elements:
 def hostile(pages: Pages) -> list[int]:
     """A run of each status, a definition, an effect and a tick, with evil in every text."""
     definition = pages.define(EVIL, job_type=EVIL, schedule=EVIL, timezone=EVIL, queue=EVIL)
-    pages.ticked(5, worker=EVIL, host=EVIL)
+    pages.tick(5, worker=EVIL, host=EVIL)
     ids = []
     for status in ("queued", "running", "succeeded", "failed", "dead", "cancelled", "skipped"):
         texts = ("job_type", "queue", "last_error", "error_type", "progress_message")
@@ -70,11 +70,10 @@ def hostile(pages: Pages) -> list[int]:
             values |= {"definition_id": definition}
         ids.append(pages.add(status, attempts=1, **values))
     for run_id in ids:
-        failure: dict[str, Any] = dict.fromkeys(("worker", "error_type", "error", "stack"), EVIL)
-        failure |= {"fingerprint": "f1", "attempt": 1, "started_at": NOW}
-        pages.insert(JobFailure(run_id=run_id, **failure))
-    pages.insert(JobEffect(key=EVIL, state="in_doubt"), JobBatch(key=EVIL))
-    pages.insert(JobOperation(what=EVIL, target=EVIL, actor=EVIL))
+        failure = dict.fromkeys(("worker", "error_type", "error", "stack"), EVIL)
+        pages.failure(run_id, 1, fingerprint="f1", **failure)
+    pages.effect(EVIL, state="in_doubt")
+    pages.insert(JobBatch(key=EVIL), JobOperation(what=EVIL, target=EVIL, actor=EVIL))
     return ids
 
 

@@ -30,28 +30,30 @@ def test_health_is_a_bare_word(pages: Pages) -> None:
         return answer.status_code, answer.text, answer.mimetype
 
     assert health() == (503, "never\n", "text/plain")
-    pages.ticked(600)
+    pages.tick(600)
     assert health() == (503, "late\n", "text/plain")
-    pages.ticked(5)
+    pages.tick(5)
     assert health() == (200, "ok\n", "text/plain")
     pages.add("queued", run_at=NOW.replace(year=2020))
     assert health() == (503, "overdue\n", "text/plain")
 
 
 @pytest.mark.parametrize(
-    ("path", "reads", "says"),
-    [("health", "monitoring.read_verdict", "down\n"),
-     ("", "pages.read_overview", "The database does not answer")],
+    ("path", "reads", "error", "status", "says"),
+    [("health", "monitoring.read_verdict", DatabaseTrouble, 503, "down\n"),
+     ("", "pages.read_overview", DatabaseTrouble, 503, "The database does not answer"),
+     ("", "pages.read_overview", RuntimeError, 500, "Something went wrong")],
 )  # fmt: skip
-def test_without_a_database_nothing_leaks(
-    pages: Pages, monkeypatch: pytest.MonkeyPatch, path: str, reads: str, says: str
-) -> None:
+def test_in_trouble_nothing_leaks(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch,
+    path: str, reads: str, error: type[Exception], status: int, says: str,
+) -> None:  # fmt: skip
     def fail(*args: object) -> None:
-        raise DatabaseTrouble("could not connect to db-1.internal as shop")
+        raise error("could not connect to db-1.internal as shop")
 
     monkeypatch.setattr(f"flask_cronjobs.web.{reads}", fail)
     answer = pages.get(f"/jobs/{path}")
-    assert answer.status_code == 503
+    assert answer.status_code == status
     assert says in answer.text
     assert "db-1" not in answer.text
 
@@ -67,7 +69,7 @@ def test_metrics(pages: Pages) -> None:
         return _samples(pages.text("metrics"))
 
     assert "cronjobs_last_tick_age_seconds" not in metrics()
-    pages.ticked(5, succeeded=3, dead=1)
+    pages.tick(5, succeeded=3, dead=1)
     pages.add("running"), pages.add("dead"), pages.add("queued", run_at=NOW.replace(year=2020))
     found = metrics()
     assert found["cronjobs_prune_behind_seconds"] == 0

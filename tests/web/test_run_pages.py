@@ -16,9 +16,8 @@ from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs import search
 from flask_cronjobs.jobs.runs.detail import without_own_frames
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobFailure, JobOutput
+from flask_cronjobs.models import JobOutput
 from flask_cronjobs.web.format import differences
-from tests.rows import Rows
 
 from .conftest import NOW, OWN, Pages
 
@@ -200,9 +199,8 @@ def failed(pages: Pages) -> int:
     payload = {"user": 1, "api_token": "s3cr3t"}
     run_id = pages.add("dead", attempts=2, max_attempts=2, payload=payload, result="r3sult")
     for attempt in (1, 2):
-        failure: dict[str, Any] = {"error_type": "ValueError", "error": f"no {attempt}"}
-        failure |= {"worker": f"web-{attempt}:7:ab", "attempt": attempt, "stack": STACK}
-        pages.insert(JobFailure(run_id=run_id, failed_at=NOW, started_at=NOW, **failure))
+        failure = {"worker": f"web-{attempt}:7:ab", "error": f"no {attempt}", "stack": STACK}
+        pages.failure(run_id, attempt, **failure)
     said = "hello <b>\x1b[31m"
     pages.insert(JobOutput(run_id=run_id, attempt=1, worker="w:1:x", output=said))
     return run_id
@@ -211,9 +209,7 @@ def failed(pages: Pages) -> int:
 def fail(pages: Pages, run_id: int) -> None:
     """Add the first attempt of a run, which began 30 s ago and took 15 s."""
     started = NOW - timedelta(seconds=30)
-    failed = {"error_type": "E", "error": "no", "started_at": started}
-    ended = started + timedelta(seconds=15)
-    pages.insert(JobFailure(run_id=run_id, attempt=1, worker="w", failed_at=ended, **failed))
+    pages.failure(run_id, 1, started_at=started, failed_at=started + timedelta(seconds=15))
 
 
 def test_the_life_of_a_run_that_goes_on_lasts_until_now(pages: Pages) -> None:
@@ -230,7 +226,8 @@ def test_a_dead_run_shows_its_life_and_what_differs_from_the_last_success(
 ) -> None:
     good = pages.add("succeeded", payload={"user": 2, "api_token": "0ther"})
     assert good > failed
-    dead = pages.add("dead", attempts=1, payload={"user": 1, "api_token": "s3cr3t"})
+    due = NOW - timedelta(minutes=1)
+    dead = pages.add("dead", scheduled_for=due, payload={"user": 1, "api_token": "s3cr3t"})
     fail(pages, dead)
     page = pages.shows(
         f"runs/{dead}", "waited 30 s, attempt 1 failed after 15 s", "1 other run",
@@ -370,8 +367,8 @@ def test_each_picked_run_counts_once_and_none_is_left_out_in_silence(pages: Page
     assert pick(*range(1000, 1200), last) == "1 run is queued again. 200 had changed meanwhile."
 
 
-def test_a_number_goes_to_its_run_which_says_how_to_search_for_it(pages: Pages, rows: Rows) -> None:
-    run_id = rows.run()
+def test_a_number_goes_to_its_run_which_says_how_to_search_for_it(pages: Pages) -> None:
+    run_id = pages.run()
     page = pages.get(f"/jobs/find?q={run_id}", follow_redirects=True).text
     assert f"Run {run_id}, queued" in page
     assert f'href="/jobs/runs?q={run_id}"' in page
@@ -379,9 +376,9 @@ def test_a_number_goes_to_its_run_which_says_how_to_search_for_it(pages: Pages, 
 
 
 def test_the_question_before_an_action_says_how_far_back_it_searched(
-    pages: Pages, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    latest = [rows.run("dead", label="to Ada") for _ in range(3)][-1]
+    latest = [pages.run("dead", label="to Ada") for _ in range(3)][-1]
     monkeypatch.setattr("flask_cronjobs.web.bulk.SEARCH_PAGE", search.Depth(5000, 0.0))
     page = pages.get("/jobs/runs/bulk?do=retry&q=Ada").text
     assert f"searched back to run {latest}" in page

@@ -55,7 +55,7 @@ def test_tonight_reads_from_and_until_in_the_page_s_zone(
 
 def test_days_of_a_task_and_marks_are_on_its_pages(pages: Pages) -> None:
     pages.define("report", job_type="break_down")
-    pages.ticked(5)
+    pages.tick(5)
     today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
     with pages.app.app_context():
         for age, bucket in ((2, "40"), (1, "48"), (0, "48")):
