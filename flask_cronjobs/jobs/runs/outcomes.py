@@ -56,11 +56,8 @@ def _values(d: Dialect) -> str:
     values = ended(status, d.clock, *error)
     values["failed_at"], later = d.clock, d.clock_after("given.delay")
     ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
-    # It may be forgiven once more when it has really failed, so it is not yet.
-    values["forgiven"], values["max_attempts"] = (
-        "job_runs.attempts - 1",
-        "job_runs.max_attempts - 1",
-    )
+    # Steps of an attempt that does not count forgive nothing: the next one has its number.
+    values |= {name: f"job_runs.{name} - 1" for name in ("forgiven", "max_attempts")}
     for condition, *names in (
         (ends, "finished_at", "order_mark"),
         (f"{_RETURNED} AND job_runs.forgiven = job_runs.attempts", "forgiven", "max_attempts"),
