@@ -4,6 +4,8 @@ Apart from the mapped classes, which take long to import and which most statemen
 
 Queries must use these texts: SQLite uses a partial index only if the query repeats the index's
 condition literally, with its constants.
+
+What is false of most runs comes first: each write of a run evaluates the conditions of all indexes.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ RUNNABLE = "status IN ('queued', 'failed')"
 # Not those whose turn has not come, in a strict order or at a rate: claims must not read through
 # them.
 UNKEYED = f"{RUNNABLE} AND concurrency_key IS NULL AND rate_mark IS NULL"
-KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL AND order_mark IS NULL AND rate_mark IS NULL"
+KEYED = f"concurrency_key IS NOT NULL AND order_mark IS NULL AND rate_mark IS NULL AND {RUNNABLE}"
 #: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
-SPENT = f"{RUNNABLE} AND attempts >= max_attempts"
+SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
 # The same rows as UNKEYED and KEYED, by the CHECK constraints, in words from which PostgreSQL does
 # not know that: without statistics it would choose the index of the one order to search by groups.
 UNKEYED_GROUPS = (
@@ -44,7 +46,7 @@ LIVE = "status IN ('queued', 'failed', 'running')"
 DEAD = "status = 'dead'"
 #: Of a definition: its slots, and what was queued by hand.
 DEFINED = "definition_id IS NOT NULL"
-LIVE_DEFINED = f"{LIVE} AND {DEFINED}"
+LIVE_DEFINED = f"{DEFINED} AND {LIVE}"
 HAS_SHARE = "concurrency_share IS NOT NULL"
 #: It holds its idempotency key, or has given it up.
 HAD_KEY = "idempotency_key IS NOT NULL"
@@ -67,7 +69,7 @@ HAS_TURN = (
 #: Came or ended since somebody last looked whose turn it is; see `jobs.orders`.
 UNPLACED = "order_mark IN ('new', 'over')"
 #: Begins at a rate. In a strict order, not before its turn.
-RATED = f"{RUNNABLE} AND rate_key IS NOT NULL AND order_mark IS NULL"
+RATED = f"rate_key IS NOT NULL AND order_mark IS NULL AND {RUNNABLE}"
 #: Waits for the next start of its rate key.
 RATE_WAITS = f"{RATED} AND rate_mark = 'waits'"
 #: Its start has come, and nobody has claimed it yet.
