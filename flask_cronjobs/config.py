@@ -117,10 +117,6 @@ def _are_names(value: Any) -> bool:
     return all(isinstance(name, str) and name.strip("-_ ") for name in names)
 
 
-def _lowered(names: Collection[str]) -> tuple[str, ...]:
-    return tuple(name.lower() for name in names)
-
-
 def _are_executors(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
@@ -165,7 +161,7 @@ _TOKEN = Kind(
 )
 # Whoever knows the URL can ping for the app.
 _URL = Kind(is_url, "a URL that starts with http:// or https://, without spaces", is_secret=True)
-_NAMES = Kind(_are_names, "a list of texts", read=_lowered)
+_NAMES = Kind(_are_names, "a list of texts", read=lambda names: tuple(map(str.lower, names)))
 _EXECUTORS = Kind(
     _are_executors,
     "queues and their executors, such as {'reports': 'celery'}: the names of queues, each with "

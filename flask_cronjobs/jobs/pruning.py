@@ -231,19 +231,14 @@ def _delete_runs(
 
 def _with_few_steps(connection: Connection, d: Dialect, found: Rows) -> Rows:
     """Return *found*, or as many of the first that they have few steps, but one at least."""
-    steps = text(few_steps(d))
+    few = f"SELECT 1 FROM job_steps WHERE {d.among('run_id')} LIMIT :most"
+    steps = text(f"SELECT count(*) FROM ({few}) AS few")
     while len(found) > 1:
         ids = d.many(row.id for row in found)
         if connection.scalar(steps, {"ids": ids, "most": STEPS + 1}) <= STEPS:
             break
         found = found[: max(1, len(found) // 8)]
     return found
-
-
-def few_steps(d: Dialect) -> str:
-    """Return the query that counts the steps of the runs in ``ids`` up to ``most``."""
-    few = f"SELECT 1 FROM job_steps WHERE {d.among('run_id')} LIMIT :most"
-    return f"SELECT count(*) FROM ({few}) AS few"
 
 
 def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:

@@ -166,7 +166,7 @@ def _take_marks(d: Dialect) -> TextClause:
         FROM (SELECT DISTINCT rate_key FROM given) AS keys
     ),
     due AS MATERIALIZED (
-        SELECT r.id, given.rate_key, given.free, CASE WHEN {_has_share("r")} THEN 1 END AS counts,
+        SELECT r.id, given.rate_key, given.free, CASE WHEN {_HAS_SHARE} THEN 1 END AS counts,
             r.priority, r.run_at
         FROM given {due}
     ),
@@ -195,14 +195,14 @@ def _number_ready(d: Dialect) -> str:
         SELECT count(*) FROM (
             SELECT {CLAIMABLE}, concurrency_key, concurrency_limit
             FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key LIMIT {_READY}
-        ) AS r WHERE {claimable(d)} AND {_has_share("r")}
+        ) AS r WHERE {claimable(d)} AND {_HAS_SHARE}
     """
 
 
-def _has_share(run: str) -> str:
-    """Return SQL for: the concurrency key of *run*, if it has one, has a free share."""
-    share = free_share(f"{run}.concurrency_key")
-    return f"({run}.concurrency_key IS NULL OR {share} <= {run}.concurrency_limit)"
+#: SQL for: the concurrency key of the run ``r``, if it has one, has a free share.
+_HAS_SHARE = (
+    f"(r.concurrency_key IS NULL OR {free_share('r.concurrency_key')} <= r.concurrency_limit)"
+)
 
 
 def spend(

@@ -139,11 +139,6 @@ class Registry:
         """The tasks with a rate, each with it."""
         return {name: task.rate for name, task in self.tasks.items() if task.rate is not None}
 
-    def around_of(self, task: Handler) -> list[Around]:
-        """Return what goes around *task*'s handler, the outermost first."""
-        own = task.options.around
-        return self.around if own is None else [*self.around, own]
-
     def get(self, name: str) -> Handler:
         """Return the task called *name*.
 

@@ -27,8 +27,6 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
 
-_OPTIONS = frozenset(EnqueueOptions._fields)
-
 
 class Handler:
     """A function with a task's name and options.
@@ -78,7 +76,7 @@ class Handler:
         except TypeError as error:
             said = cut(str(error), SHOWN * 3)
             strangers = self._strangers(kwargs, said)
-            advice = options_go_before(self.name, kwargs.keys() - self._named, _OPTIONS)
+            advice = options_go_before(self.name, kwargs.keys() - self._named)
             raise TypeError(f"{self.name}() {said}{strangers}{advice}") from None
         arguments = dict(bound.arguments)
         for parameter in self._signature.parameters.values():
@@ -139,17 +137,9 @@ class Handler:
         """
         limits = {"concurrency_key": self.concurrency_limit, "rate_key": self.rate}
         return {
-            key: None if limit is None else self._filled(key, payload) or self.name
+            key: None if limit is None else self.filled(key, payload) or self.name
             for key, limit in limits.items()
         }
-
-    def unique_key_for(self, payload: Mapping[str, object]) -> str | None:
-        """Return the idempotency key that the task gives a run with *payload*, if it gives one.
-
-        :param payload: as it is stored.
-        :raises TaskError: as of `keys_for`.
-        """
-        return self._filled("unique", payload)
 
     def label_for(self, payload: Mapping[str, object], hidden: Sequence[str]) -> str | None:
         """Return the label of a run with *payload*, safe to show; None if the task has none.
@@ -180,8 +170,12 @@ class Handler:
         held.check_key_options()
         return held
 
-    def _filled(self, option: str, payload: Mapping[str, object]) -> str | None:
-        """Return the key that an option of the task makes of *payload*."""
+    def filled(self, option: str, payload: Mapping[str, object]) -> str | None:
+        """Return the key that an option of the task, if given, makes of *payload*.
+
+        :param payload: as it is stored.
+        :raises TaskError: as of `keys_for`.
+        """
         key_format: str | None = getattr(self.options, option)
         if key_format is None:
             return None
@@ -244,7 +238,7 @@ def payload_columns(
         "payload": payload_text(plain, settings.max_payload_bytes),
         **handler.keys_for(plain),
         "label": handler.label_for(plain, settings.redact),
-        **({"idempotency_key": handler.unique_key_for(plain)} if with_key else {}),
+        **({"idempotency_key": handler.filled("unique", plain)} if with_key else {}),
     }
 
 

@@ -17,6 +17,7 @@ from .options import (
     SCHEDULE_OPTIONS,
     Around,
     AroundHook,
+    EnqueueOptions,
     TaskOptions,
     check_name,
     check_options,
@@ -286,9 +287,9 @@ def answering(known: Collection[str]) -> Callable[[M], M]:
     return decorate
 
 
-def options_go_before(task: str, strange: Iterable[str], options: frozenset[str]) -> str:
+def options_go_before(task: str, strange: Iterable[str]) -> str:
     """Return a sentence if one of *strange*, arguments that *task* does not take, is an option."""
-    found = next((name for name in strange if name in options), None)
+    found = next((name for name in strange if name in EnqueueOptions._fields), None)
     if found is None:
         return ""
     return f". Options of the run stand before it: {task}.using({found}=…).enqueue(…)"

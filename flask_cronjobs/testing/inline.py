@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, cast
@@ -77,22 +77,19 @@ class InlineWorker:
     def perform(self, claim: Claim) -> None:
         """Perform *claim*, and record its outcome."""
         self._context.leases.extend([claim], time.monotonic())
-        with self._around_handler():
+        books = self._context.books
+        with books.around_handler() if isinstance(books, SharedBookkeeping) else nullcontext():
             outcome = self._runner.perform(claim)
         self._context.leases.forget(claim)
         mailbox = cast("_Mailbox", self._context.mailbox)
-        mailbox.write_progress(partial(write_progress, self._context.books))
+        mailbox.write_progress(partial(write_progress, books))
         self._record(outcome)
         if claim.batch_id is not None:
-            end_batches(self._context.books, self._tell, [claim.batch_id])
+            end_batches(books, self._tell, [claim.batch_id])
         self._raise(outcome)
 
     def _tell(self, outcome: Outcome) -> None:
         announce(self._app, outcome, recorded=True)
-
-    def _around_handler(self) -> AbstractContextManager[None]:
-        books = self._context.books
-        return books.around_handler() if isinstance(books, SharedBookkeeping) else nullcontext()
 
     def _record(self, outcome: Outcome) -> None:
         answer = self._claims.record([outcome])

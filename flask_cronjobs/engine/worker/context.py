@@ -173,7 +173,8 @@ def prepare(state: State, side_by_side: Collection[str], name: str) -> Prepared:
     task = state.registry.get(name)
     is_async = name in side_by_side
     func = task.func if is_async else _synchronous(state.app, task.func)
-    call = _around(state.registry.around_of(task), _decoding(task, func), is_async)
+    hooks = [each for each in (*state.registry.around, task.options.around) if each is not None]
+    call = _around(hooks, _decoding(task, func), is_async)
     timeout = task.options.timeout or state.settings.timeout
     return Prepared(call, timeout, task.options.atomic, is_kept(state, task.options))
 

@@ -95,7 +95,10 @@ def queue_run(
             given = task.payload_from(payload or {})
             values = run_columns(task, state.settings, given, options)
         if values is None:
-            raise _no_name(state, name) if tasks else no_definition(state, name)
+            if not tasks:
+                raise no_definition(state, name)
+            hint = did_you_mean(name, {*definition_names(state), *state.registry.tasks})
+            raise NotFound(f"No definition and no task is called {name!r}.{hint}")
         run_id, holder = queue_new(books, values, Act("ran now", one_line(name), actor))
     if holder not in (None, values["job_type"]):
         raise KeyConflict(
@@ -167,11 +170,6 @@ def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
             "that code declares."
         )
     return NotFound(f"There is no definition {name!r}.{did_you_mean(name, names)}")
-
-
-def _no_name(state: State, name: str) -> NotFound:
-    names = {*definition_names(state), *state.registry.tasks}
-    return NotFound(f"No definition and no task is called {name!r}.{did_you_mean(name, names)}")
 
 
 def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTOR) -> bool:
