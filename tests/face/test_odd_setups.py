@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import MetaData, inspect, make_url, text
+from sqlalchemy import MetaData, inspect, make_url
 
 from flask_cronjobs import CronJobs, SetupError, TaskError
 from flask_cronjobs.jobs.doctor import examine
@@ -82,24 +82,6 @@ def test_an_encoding_without_all_characters_is_refused(
         db.engine.dispose()
     if whose == "server_encoding":
         postgres_server.drop_database(url.render_as_string(hide_password=False))
-
-
-@on_both
-def test_doctor_says_that_an_index_should_be_unique(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs
-) -> None:
-    with app.app_context():
-        db.session.execute(text("DROP INDEX uq_job_definitions_name"))
-        db.session.execute(text("CREATE INDEX uq_job_definitions_name ON job_definitions (name)"))
-        db.session.execute(text("DROP INDEX ix_job_ticks_started_at"))
-        unique = "CREATE UNIQUE INDEX ix_job_ticks_started_at ON job_ticks (started_at)"
-        db.session.execute(text(unique))
-        db.session.commit()
-    said = [finding.what for finding in examine(state_of(app)) if finding.id == "indexes"]
-    assert said == [
-        "uq_job_definitions_name is not unique, but must be: runs may be duplicated",
-        "ix_job_ticks_started_at is unique, but must not be: rows are refused",
-    ]
 
 
 def test_a_definition_that_no_code_declares_is_not_said_to_be_declared(

@@ -118,32 +118,24 @@ def test_all_behind_a_marker_is_hidden(marker: str) -> None:
 
 HIDDEN: list[tuple[str, str]] = [
     # Of a value of several parts, nothing stays.
-    ("{'password': ['s3cret', \"s3]cret\"], 'a': 1}", "{'password': ***"),
     ('{"tokens": [\n  "s3cret",\n  "s3cret"\n],\n"a": 1}', '{"tokens": ***\n],\n"a": 1}'),
     ("{'token': ('s3',\n           'cret'),\n 'a': 1}", "{'token': ***"),
-    ("User(password=SecretStr('s3cret'), a=1)", "User(password=***"),
     ("password=(s3cret and no more\nnext line", "password=***\nnext line"),
     ("secrets:\n  - s3cret\n\n  - s3cret\na: 1", "secrets:\n  ***\na: 1"),
     ("password:\ns3cret\nnext line", "password:\n***\nnext line"),
     # Quotes, and texts that were cut.
     (r"{\"password\": \"s3cret\", \"a\": 1}", '{\\"password\\": ***'),
-    ("Authorization: Token s3cret\nHost: a", "Authorization: ***\nHost: a"),
     # What names no secret beside what does.
     ("password=None, token=s3cret", "password=None, token=***"),
     ("token_count=17, tokens_used: 4, secret_id=s3", "token_count=17, tokens_used: 4, "
      "secret_id=***"),
     # Pairs.
-    ("[('user', 'ada'), ('password', 's3cret'), ('a', 1)]",
-     "[('user', 'ada'), ('password', ***"),
     ("got ('password', 'email', 'name')", "got ('password', ***"),
     ("[('author', 'Ada'), ('passenger', 'Bob')]", "[('author', 'Ada'), ('passenger', 'Bob')]"),
     ("{'name': 'password', 'value': 's3cret'}", "{***"),
     ("[{'value': 's3cret', 'key': 'X-Api-Key'}]", "[***"),
     ('<input value="s3cret" name="token">', "<***"),
     ('{\n "name": "password",\n "value": "s3cret"\n}', '{\n "name": "password"***\n}'),
-    # Headers, to the end of their line.
-    ("sent 'Authorization: Token s3cret' to /a", "sent 'Authorization: ***"),
-    ("Set-Cookie: session=s3cret; HttpOnly\nHost: a", "Set-Cookie: ***\nHost: a"),
     ("sent bearer abcdefgh12345 along", "sent bearer *** along"),
     # URLs.
     ("postgresql://me:123/s3cret@db/app failed", "postgresql://***@db/app failed"),

@@ -15,13 +15,11 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import update
 
-from flask_cronjobs import CronJobs, Discard, Retry, current_run, signals
+from flask_cronjobs import CronJobs, Discard, current_run, signals
 from flask_cronjobs.models import JobDefinition, JobRun
 from tests.rows import ago
 
 pytestmark = pytest.mark.usefixtures("context")
-
-ONE_TRY = Retry(max_attempts=1)
 
 
 class TestSignals:
@@ -130,7 +128,7 @@ class TestLog:
     ) -> None:
         caplog.set_level(logging.INFO, "flask_cronjobs")
 
-        @jobs.task(retry=ONE_TRY)
+        @jobs.task(retry=False)
         def secretive(password: str) -> None:
             raise ValueError("broken")
 

@@ -76,22 +76,6 @@ class TestPending:
         assert second.unique_while == "pending"
         assert [run.idempotency_key for run in runs(db)] == ["index:7", "index:7"]
 
-    @on_both
-    def test_many_at_once(self, db: SQLAlchemy, jobs: CronJobs) -> None:
-        @jobs.task
-        def many_task() -> None: ...
-
-        pending = many_task.using(unique_while="pending")
-        many = [NewRun({}, idempotency_key=key) for key in ("a", "b", "a")]
-        pending.using(idempotency_key="b").enqueue()
-        first = pending.enqueue_many(many)
-        assert first.is_new == [True, False, False]
-        assert first[0] == first[2]
-        set_all(db, status="succeeded", finished_at=ENDED)
-        second = pending.enqueue_many(many)
-        assert second.is_new == [True, True, False]
-        assert not set(first) & set(second)
-
     def test_key_of_another_task_is_refused_only_while_it_is_held(
         self, db: SQLAlchemy, jobs: CronJobs, index: Any
     ) -> None:

@@ -98,6 +98,13 @@ def test_tables_made_by_the_app_are_sound_as_well(
             *("indexes", "error", "not unique"),
         ),
         (
+            [
+                "DROP INDEX ix_job_ticks_started_at",
+                "CREATE UNIQUE INDEX ix_job_ticks_started_at ON job_ticks (started_at)",
+            ],
+            *("indexes", "error", "unique, but must not be"),
+        ),
+        (
             ["DROP INDEX ix_job_runs_rate", "CREATE INDEX ix_job_runs_rate ON job_runs (rate_key)"],
             *("indexes", "warning", "ix_job_runs_rate has the columns"),
         ),

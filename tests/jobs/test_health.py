@@ -110,16 +110,6 @@ def test_figures_count_what_waits_runs_and_died(state: State, rows: Rows) -> Non
     assert figures.dead == Count(1)
 
 
-def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.reader.CAP", 2)
-    for _ in range(4):
-        rows.run("dead")
-    _, figures = read_verdict_and_figures(state)
-    assert figures.dead == Count(2, capped=True)
-    assert str(Count(1000, capped=True)) == "1,000+"
-    assert (figures.oldest, bool(figures.overdue), str(figures.overdue)) == (None, False, "0")
-
-
 class TestScheduleWithoutTick:
     @pytest.mark.parametrize("column", ["paused_at", "next_run_at"])
     def test_paused_or_just_due_is_well(self, state: State, rows: Rows, column: str) -> None:
@@ -139,17 +129,6 @@ class TestScheduleWithoutTick:
         assert (verdict.word, "'mails'" in verdict.sentence) == ("overdue", True)
         rows.definition("mails")
         assert word(app) == "ok"
-
-    def test_run_of_a_task_of_other_code_does_not_blame_the_ticks(
-        self, app: Flask, jobs: CronJobs, state: State, rows: Rows
-    ) -> None:
-        jobs.task(name="new_name")(lambda: None)
-        rows.tick(age=5)
-        rows.run(job_type="old_name", age=HOUR)
-        assert word(app) == "ok"
-        assert findings(state)["orphaned-task"].level == "warning"
-        rows.run(job_type="new_name", age=HOUR)
-        assert word(app) == "overdue"
 
 
 @pytest.mark.pages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flask_cronjobs.jobs.humanize import ago, duration, late, parse_age, plural, print_age
+from flask_cronjobs.jobs.reader import Count
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,7 @@ def test_what_is_no_age_is_not_read(text: str) -> None:
         (late(0), "due now"),
         (plural(1, "run"), "1 run"),
         (plural(1200, "run"), "1,200 runs"),
+        (Count(1000, capped=True).of("run"), "1,000+ runs"),
     ],
 )
 def test_distances_are_for_people(words: str, text: str) -> None:

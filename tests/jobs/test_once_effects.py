@@ -12,11 +12,6 @@ def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> Effect
     return kit.effects.begin(key, owner, None, lease)
 
 
-def test_owner_outside_a_run_is_gone_when_its_lease_is(kit: Kit) -> None:
-    begin(kit, "one", lease=-1)
-    assert begin(kit, "two") == EffectMark("in_doubt", "one")
-
-
 def test_doubt_is_shown_to_the_operator_once(kit: Kit) -> None:
     begin(kit, "one")
     assert kit.effects.doubt("key", "one")

@@ -105,12 +105,6 @@ def test_a_slot_that_has_passed_is_late_and_not_to_come(
     assert line.endswith("3 min late")
 
 
-def test_a_slot_of_a_paused_definition_is_not_late(app: Flask, rows: Rows, jobs: CronJobs) -> None:
-    rows.definition("one", job_type="it", next_run_at=ago(180), paused_at=ago(600))
-    (found,) = list_definitions(state_of(app)).rows
-    assert found.next_slots == ()
-
-
 _KEY: dict[str, Any] = {"concurrency_key": "7", "concurrency_limit": 1, "on_dead": "stop"}
 
 

@@ -83,13 +83,6 @@ def test_a_host_that_is_gone_for_a_day_is_forgotten(rows: Rows, state: State) ->
     assert (list(hosts(state)), silent(state)) == (["web-1"], [])
 
 
-def test_a_new_name_at_each_tick_is_no_silence(rows: Rows, state: State) -> None:
-    for number in range(40):
-        rows.tick(age=number * 5 * MINUTE, host=f"lambda-{number}")
-    assert silent(state) == []
-    assert hosts(state)["lambda-30"].state == "gone"
-
-
 def test_a_host_says_how_it_ticks_and_what_it_does(rows: Rows, state: State) -> None:
     ticks(rows, "web-1", 200, 40, 10, version="0.9", queues=["old"])
     rows.tick(age=120, version="0.9", queues=["slow", "mail"])

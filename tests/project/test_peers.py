@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -13,7 +12,6 @@ from benchmarks.peers import contestants, environments
 from benchmarks.peers.calls import tally
 from benchmarks.peers.environments import NODE, OURS, PYTHON
 from benchmarks.peers.figures import Table
-from benchmarks.peers.plots import plot
 from benchmarks.peers.report import HEADLINES, Results
 from benchmarks.peers.work import Plan
 from tests.python import ROOT, python
@@ -80,15 +78,6 @@ def test_the_page_has_figures_ratios_and_plots(tmp_path: Path) -> None:
     assert "## Measure yourself" in page
     assert "![Drain: jobs/s](plots/results-drain-jobs-s.svg)" in page
     assert (tmp_path / "plots/results-drain-jobs-s.svg").exists()
-
-
-def test_a_plot_draws_no_bar_for_what_went_wrong() -> None:
-    drawn = ElementTree.fromstring(plot(table(), "jobs/s"))
-    bars = [one for one in drawn.iter() if one.get("class") in ("ours", "peer", "floor")]
-    assert [one.get("class") for one in bars] == ["ours", "peer"]
-    widths = [float(one.get("width", 0)) for one in bars]
-    assert widths[0] == pytest.approx(2 * widths[1], rel=0.01)
-    assert any("never ran" in (one.text or "") for one in drawn.iter())
 
 
 def test_the_first_table_compares_with_the_nearest_peer(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from flask import Flask
 
 from flask_cronjobs import CronJobs
@@ -62,19 +61,10 @@ def test_package_imports_and_ticks_without_what_windows_lacks(tmp_path: Path) ->
     assert "one worker runs instead of 3" in done.stdout + done.stderr
 
 
-@pytest.fixture
-def without_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(signal, "setitimer")
-
-
-def run(app: Flask, *args: str) -> Result:
-    return app.test_cli_runner().invoke(args=["jobs", "tick", *args])
-
-
 def test_idle_tick_is_silent_there_too(
-    app: Flask, jobs: CronJobs, without_alarms: None, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     monkeypatch.delattr(os, "fork")
-    done = run(app, "--workers", "3")
+    monkeypatch.delattr(signal, "setitimer")
+    done = app.test_cli_runner().invoke(args=["jobs", "tick", "--workers", "3"])
     assert (done.exit_code, done.output, caplog.text) == (0, "", "")

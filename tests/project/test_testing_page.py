@@ -16,17 +16,14 @@ def write_files(folder: Path, conftest: str) -> None:
 
     :param conftest: which of them has the fixture `app`.
     """
-    files = dict(re.findall(r"\A# (\S+)\n(.*)", block, re.DOTALL)[0] for block in python_blocks())
+    found = blocks(named("testing.md"), "python")
+    files = dict(re.findall(r"\A# (\S+)\n(.*)", block.text, re.DOTALL)[0] for block in found)
     if conftest != "conftest.py":
         fixtures = files["conftest.py"].partition("@pytest.fixture\ndef client")
         files["conftest.py"] = files[conftest] + "\n\n" + "".join(fixtures[1:])
     for name, text in files.items():
         if not name.startswith("conftest_"):
             (folder / name).write_text(text)
-
-
-def python_blocks() -> list[str]:
-    return [block.text for block in blocks(named("testing.md"), "python")]
 
 
 def run_tests(folder: Path, url: str) -> str:

@@ -157,7 +157,6 @@ Wrong = Callable[[CronJobs, Task[..., None]], Any]
             UnknownTask,
             "<Task handler> is not a task's name. Give a text, or call enqueue() on the",
         ),
-        (lambda jobs, task: jobs.around(lines), TaskError, "Let it be a function that takes one"),
     ],
 )
 def test_wrong_call_is_refused_at_once(call: Wrong, error: type[Exception], sentence: str) -> None:
@@ -195,15 +194,6 @@ def test_enqueue_without_the_tables_says_how_to_make_them(app: Flask, db: SQLAlc
             with pytest.raises(TablesMissing, match="Run: flask jobs admin init"):
                 enqueue()
             db.session.rollback()
-
-
-def test_run_shows_what_it_is(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> None:
-    task = jobs.task(handler)
-    with app.app_context():
-        run = task.enqueue(1)
-        assert repr(run) == "<JobRun 1 handler queued>"
-        db.session.commit()
-        assert repr(run) == "<JobRun ? ? ?>"
 
 
 def test_a_name_is_compared_to_so_many_names_and_so_much_of_each(

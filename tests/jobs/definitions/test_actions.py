@@ -93,17 +93,3 @@ def test_the_page_has_a_button_for_what_code_dropped_alone(
     assert names() == ["added", "declared"]
     gone = client.post("/jobs/definitions/remove", data={"name": NAME}, headers=OWN)
     assert gone.status_code == 404
-
-
-def test_definitions_added_changed_and_removed_by_code_are_logged(
-    app: Flask, jobs: CronJobs, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    with app.app_context():
-        jobs.add_definition("mine", "declared", schedule="@hourly")
-        jobs.add_definition("mine", "declared", schedule="@hourly")
-        jobs.add_definition("mine", "declared", schedule="@daily")
-        assert jobs.remove_definition("mine")
-        assert not jobs.remove_definition("mine")
-    said = [record.getMessage() for record in caplog.records if "mine" in record.getMessage()]
-    assert [message.split()[0] for message in said] == ["added", "changed", "removed"]

@@ -47,15 +47,6 @@ def test_tick_reads_what_its_code_declares_and_what_is_due_of_the_database_s_own
 
 
 class TestChange:
-    def test_watermark_moves_with_the_zone(self, kit: Kit) -> None:
-        first = now() + timedelta(days=1)
-        kit.define("mine", due=now() + timedelta(minutes=1))
-        row = kit.found("mine")
-        moved = row.spec._replace(timezone="Asia/Tokyo", payload={"a": 2})
-        assert kit.definitions.change(row, moved, first)
-        changed = kit.found("mine")
-        assert (changed.spec, changed.next_run_at) == (moved, first)
-
     def test_row_that_moved_on_since_it_was_read_is_left(self, kit: Kit) -> None:
         kit.define("mine", due=now() + timedelta(minutes=1))
         row = kit.found("mine")
@@ -77,14 +68,6 @@ class TestChange:
         ended = SlotPlan(due, now(), ())
         assert kit.definitions.skip_pause(kit.found("mine"), ended, resume=True) is None
         assert kit.definition(definition).next_run_at == due
-
-
-def test_removed_definition_leaves_its_runs(kit: Kit) -> None:
-    definition = kit.define("mine", origin="database")
-    run = kit.run(definition_id=definition)
-    assert kit.definitions.remove(kit.found("mine"))
-    assert kit.definitions.find("mine") is None
-    assert kit.row(run).definition_id == definition
 
 
 @pytest.mark.parametrize("table", ["job_runs", "job_definitions"])
