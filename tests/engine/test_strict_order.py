@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, NewRun, Retry, current_run
 from flask_cronjobs.engine.worker.admission import Admission, Prefetch
@@ -88,6 +88,23 @@ def test_dead_run_stops_its_key_and_no_other(
     jobs.retry(dead())
     books.tick()
     assert books.of("a") == [0, 1, 2, 3]
+
+
+def test_a_turn_that_is_not_its_own_is_taken_from_a_run(
+    jobs: CronJobs, db: SQLAlchemy, ledger: MakeLedger
+) -> None:
+    """Somebody has changed rows by hand. Else it would be claimed and given back for ever."""
+    books = ledger(on_dead="stop")
+    books.fail = {0: 3}
+    _, behind = books.enqueue(range(2))
+    books.tick(3)
+    db.session.execute(update(JobRun).where(JobRun.id == behind).values(order_mark=None))
+    books.enqueue([10], "b")
+    db.session.commit()
+    jobs.tick(budget=2)
+    assert (books.of("a"), books.of("b")) == ([], [10])
+    run = db.session.get_one(JobRun, behind)
+    assert (run.status, run.attempts, run.order_mark) == ("queued", 0, "waits")
 
 
 @pytest.mark.parametrize("atomic", [False, True])

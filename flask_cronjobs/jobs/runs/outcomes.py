@@ -59,7 +59,7 @@ def _values(d: Dialect) -> str:
     # Steps of an attempt that does not count forgive nothing: the next one has its number.
     values |= {name: f"job_runs.{name} - 1" for name in ("forgiven", "max_attempts")}
     for condition, *names in (
-        (ends, "finished_at", "order_mark"),
+        (ends, "finished_at"),
         (f"{_RETURNED} AND job_runs.forgiven = job_runs.attempts", "forgiven", "max_attempts"),
         ("given.kind <> 'released'", "last_error", "error_type", "fingerprint"),
         (f"given.{_FAILED}", "failed_at"),
@@ -67,6 +67,10 @@ def _values(d: Dialect) -> str:
         for name in names:
             values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
     values |= {
+        # One that is given back asks for its turn anew: it may not have been its own.
+        "order_mark": f"CASE WHEN {ends} THEN {values['order_mark']}"
+        " WHEN given.kind = 'released' AND job_runs.on_dead IS NOT NULL THEN 'new'"
+        " ELSE job_runs.order_mark END",
         "rate_mark": f"CASE WHEN NOT ({ends}) THEN {rate_mark('job_runs.rate_key')} END",
         "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",
         "snoozes": "job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END",
