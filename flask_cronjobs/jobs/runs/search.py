@@ -35,7 +35,7 @@ class Depth(NamedTuple):
 
 
 #: Of a page, and of an action on all runs that are found.
-SEARCH_PAGE, SEARCH_ALL = Depth(5_000, 0.06), Depth(1_000_000, 10.0)
+SEARCH_PAGE, SEARCH_ALL = Depth(10_000, 0.07), Depth(1_000_000, 10.0)
 #: How many payloads are read together at first, and twice as many where that took less seconds.
 _CHUNK, _QUICK = 50, 0.01
 #: How many of the runs that wait, have a turn or run with a concurrency key are found at once.
