@@ -62,7 +62,7 @@ class TaskOptions(NamedTuple):
         """The values of `STORED`."""
         # What those behind a dead run do, in a strict order.
         on_dead = None if self.order is None else self.on_dead or "skip"
-        return {name: getattr(self, name) for name in STORED} | {"on_dead": on_dead}
+        return {**{name: getattr(self, name) for name in STORED}, "on_dead": on_dead}
 
 
 #: The options of a schedule that a task may be declared with, and what they are by default.

@@ -240,14 +240,15 @@ def _templates() -> Environment:
     """Return the app's templates with autoescape, even if the app turns it off for its own."""
     kept: dict[str, Any] = current_app.extensions
     if _TEMPLATES not in kept:
-        # Cleans texts; what macros return is markup, and clean already. The input fields of forms
-        # use the filter `e`, which keeps their values as they are.
-        kept[_TEMPLATES] = current_app.jinja_env.overlay(
-            autoescape=True,
-            finalize=lambda value: printable(value) if type(value) is str else value,
-        )
+        # The input fields of forms use the filter `e`, which keeps their values as they are.
+        kept[_TEMPLATES] = current_app.jinja_env.overlay(autoescape=True, finalize=_printable)
     templates: Environment = kept[_TEMPLATES]
     return templates
+
+
+def _printable(value: object) -> object:
+    """Clean a text for a page; what macros return is markup, and clean already."""
+    return printable(value) if type(value) is str else value
 
 
 def _message() -> Message | None:
@@ -270,7 +271,7 @@ def _path() -> str:
 
 def _csrf() -> str | None:
     """Return the token of the app's CSRF protection, if there is one."""
-    make: object = current_app.jinja_env.globals.get("csrf_token")
+    make = cast("Mapping[str, object]", current_app.jinja_env.globals).get("csrf_token")
     return str(make()) if callable(make) else None
 
 
