@@ -28,9 +28,9 @@ from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import note_enqueued, uncommitted
 from .jobs.state import State
 from .jobs.steps import StepRow
-from .registry.options import check_function, check_key, check_options, is_key
+from .registry.options import check_function, check_key, check_options, is_id, is_key
 from .registry.payload import check_payload, close_unrun
-from .types import JSON, is_id
+from .types import JSON
 
 _WORDS = Words("A step", "the step's row", "do it between two steps")
 _PACKAGE = __name__.partition(".")[0] + "."

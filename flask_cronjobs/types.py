@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import MINYEAR, datetime, timezone
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 
@@ -48,13 +48,6 @@ class RunIds(list[int]):
 
 #: Ids are 64-bit; SQLite refuses what is larger.
 MAX_ID = 2**63 - 1
-
-
-def is_id(value: object) -> TypeGuard[int]:
-    """Return whether *value* may be an id. To SQLite, True is 1."""
-    return type(value) is int and 0 < value <= MAX_ID
-
-
 #: In seconds since 1970, about.
 _YEAR_9000 = 7000 * 365.25 * 86400
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 from ..config import FLAG, Kind, choice, in_seconds, is_number, is_url, whole
 from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
 from ..text import is_printable
-from ..types import Catchup, OnDead, Order, Overlap, Replace, UniqueWhile
+from ..types import MAX_ID, Catchup, OnDead, Order, Overlap, Replace, UniqueWhile
 from .retry import Retry, RetryCallable
 
 #: The longest timeout of a task, in seconds (30 days).
@@ -227,6 +227,11 @@ def is_moment(value: object) -> TypeGuard[datetime]:
     if not isinstance(value, datetime) or value.utcoffset() is None:
         return False
     return EARLIEST <= value <= FARTHEST
+
+
+def is_id(value: object) -> TypeGuard[int]:
+    """Return whether *value* may be the id of a run. To SQLite, True is 1."""
+    return type(value) is int and 0 < value <= MAX_ID
 
 
 def is_key(value: object, most: int) -> TypeGuard[str]:

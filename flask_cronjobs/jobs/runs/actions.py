@@ -15,9 +15,10 @@ from ...db.connection import Bookkeeping
 from ...db.errors import still_locked
 from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
+from ...registry.options import is_id
 from ...text import one_line
 from ...text.redaction import HIDDEN, redacted
-from ...types import JSON, STATUSES, TERMINAL, Outcome, Status, is_id
+from ...types import JSON, STATUSES, TERMINAL, Outcome, Status
 from ..batches.ending import end_batches, telling
 from ..humanize import plural
 from ..operations import Act, Operation

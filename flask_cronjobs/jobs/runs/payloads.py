@@ -17,9 +17,10 @@ from ...db.connection import Bookkeeping
 from ...errors import PayloadError, StateConflict, UnknownTask
 from ...log import DEFAULT_ACTOR, log_run
 from ...registry.handler import Handler, payload_columns, policy_columns
+from ...registry.options import is_id
 from ...text import did_you_mean
 from ...text.redaction import HIDDEN, redacted
-from ...types import JSON, is_id, json_object, stored_json
+from ...types import JSON, json_object, stored_json
 from ..operations import Act
 from ..state import State
 from .actions import RETRY, no_run
