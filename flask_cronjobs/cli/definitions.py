@@ -224,7 +224,8 @@ def agenda(end: str | None) -> Listing:
         ("AT", "DEFINITION", "WHAT", "TAKES"),
         (
             (
-                *(moment(piece.start), lane.name),
+                moment(piece.start),
+                lane.name,
                 "planned" if piece.number == 1 else f"{piece.number:,} times",
                 "" if lane.expected is None else duration(lane.expected),
             )

@@ -162,9 +162,13 @@ def _fitted(widths: list[int], flexible: int) -> list[int]:
 
 
 def _cells(cells: Sequence[str], widths: Sequence[int]) -> str:
-    cut = [(cell, cut_to_width(cell, size), size) for cell, size in zip(cells, widths, strict=True)]
-    padded = (paint(cell, shown) + " " * (size - text_width(shown)) for cell, shown, size in cut)
+    padded = (_padded(cell, size) for cell, size in zip(cells, widths, strict=True))
     return _GAP.join(padded).rstrip()
+
+
+def _padded(cell: str, size: int) -> str:
+    shown = cut_to_width(cell, size)
+    return paint(cell, shown) + " " * (size - text_width(shown))
 
 
 @dataclass(frozen=True)

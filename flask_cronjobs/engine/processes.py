@@ -248,8 +248,8 @@ class _ProcessPool:
         """Fork one worker, unless all are to stop. Signals wait until it can receive them.
 
         No thread of ours may be at work meanwhile: the new process would have none of the threads,
-        but the locks that they held, for ever. So it would wait for the timer of faulthandler, too,
-        which the app may have started, and which its watchdog is.
+        but the locks that they held, for ever. The timer of faulthandler, which the app may have
+        started, is such a thread, and the new process needs that timer for its watchdog.
         """
         flush_output()
         deadlines.end_thread()

@@ -188,7 +188,9 @@ def _is_secret_name(name: JSON, names: tuple[str, ...]) -> bool:
     if not isinstance(name, str):
         return False
     # Most payloads have the same few names.
-    return (_has_secret if len(name) <= _REMEMBERED else _has_secret.__wrapped__)(name, names)
+    if len(name) <= _REMEMBERED:
+        return _has_secret(name, names)
+    return _has_secret.__wrapped__(name, names)
 
 
 @lru_cache(maxsize=1000)

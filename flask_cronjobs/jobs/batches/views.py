@@ -107,8 +107,9 @@ class BatchView:
 
     def left(self, now: datetime) -> str | None:
         """Return how long it takes at the pace so far, if it is closed and that may be true."""
-        known = self.state == "running" and self.ended and self.waits_for(now) is None
-        return f"about {duration(self._left(now))}" if known else None
+        if self.state != "running" or not self.ended or self.waits_for(now) is not None:
+            return None
+        return f"about {duration(self._left(now))}"
 
     def waits_for(self, now: datetime) -> Held | None:
         """Return a member that keeps it for longer than it takes at the pace so far."""

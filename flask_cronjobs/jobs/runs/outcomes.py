@@ -67,7 +67,7 @@ def _values(d: Dialect) -> str:
         for name in names:
             values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
     values |= {
-        # One that is given back asks for its turn anew: it may not have been its own.
+        # A run that is given back asks for its turn anew: it may have had that of another.
         "order_mark": f"CASE WHEN {ends} THEN {values['order_mark']}"
         " WHEN given.kind = 'released' AND job_runs.on_dead IS NOT NULL THEN 'new'"
         " ELSE job_runs.order_mark END",
