@@ -193,6 +193,14 @@ def find_batch(source: Source, which: int | str) -> BatchView | None:
         return next(iter(_views(reader, reader.rows(_rows(reader, column == which)))), None)
 
 
+def find_counts(source: Source, key: str) -> BatchCounts | None:
+    """Return how far a batch is, for code that asks often; None if there is none."""
+    with reading(source) as reader:
+        rows = reader.rows(_rows(reader, BATCHES.c.key == key))
+        members = all_members(reader.connection.execute, reader.dialect, rows)
+        return next((counts_of(row, members[row.id]) for row in rows), None)
+
+
 def _rows(reader: Reader, *conditions: ColumnElement[bool]) -> Query:
     outer = BATCHES.alias("outer_batch")
     parent = select(outer.c.key).where(outer.c.id == BATCHES.c.parent_id).scalar_subquery()
