@@ -211,7 +211,7 @@ def life(found: Database, runs: int, batch: int) -> dict[str, float]:
         "enqueue": (runs // batch, lambda: found.enqueue(batch)),
         "claim": (runs // batch, claim),
         "outcome": (runs // batch, lambda: found.record_and_claim(held.pop(), 0)),
-        "prune": (max(runs // pruning.CHUNK, 1), found.prune),
+        "prune": (max(runs // pruning.DELETED_AT_ONCE, 1), found.prune),
     }
     wal: dict[str, float] = {}
     for name, (times, step) in steps.items():
@@ -302,7 +302,7 @@ def operations(found: Database) -> dict[str, Callable[[], object]]:
         assert client.get("/jobs/").status_code in (200, 503)
 
     def prune() -> None:
-        assert found.prune() == pruning.CHUNK
+        assert found.prune() == pruning.DELETED_AT_ONCE
 
     return {"claim": claim, "idle tick": idle_tick, "page": page, "prune": prune}
 

@@ -77,9 +77,9 @@ class Id(click.IntRange):
 
 # Complete names in a shell. Whatever goes wrong, nothing is printed, and nothing completed.
 #: How long completion waits for the database, in seconds.
-PATIENCE = 1.0
+COMPLETION_SECONDS = 1.0
 #: How many names it offers at most.
-MOST = 200
+NAMES_OFFERED = 200
 
 
 def complete_definitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -107,7 +107,7 @@ def _names(ctx: click.Context, incomplete: str, find: Callable[[State], set[str]
                 found = find(state_of())
         except (Exception, SystemExit):  # The app may be missing or broken.
             return []
-    return sorted(name for name in found if name.startswith(incomplete))[:MOST]
+    return sorted(name for name in found if name.startswith(incomplete))[:NAMES_OFFERED]
 
 
 def _definitions(state: State) -> set[str]:
@@ -124,7 +124,7 @@ def _definitions(state: State) -> set[str]:
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    reader.join(PATIENCE)
+    reader.join(COMPLETION_SECONDS)
     return set(found)
 
 

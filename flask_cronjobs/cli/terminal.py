@@ -31,9 +31,9 @@ else:
     TextHandler = logging.StreamHandler  # Python 3.10 cannot subscript it.
 
 #: How many lines may wait for their reader. Further ones are dropped.
-MOST = 10_000
+LINES_WAITING = 10_000
 #: How many bytes are written at once: a pipe that takes anything takes so many.
-CHUNK: int = getattr(select, "PIPE_BUF", 512)
+BYTES_AT_ONCE: int = getattr(select, "PIPE_BUF", 512)
 #: How long a flush waits for the reader to read anything, in seconds.
 FLUSH_WITHIN = 5.0
 #: How long a warning waits until it can be written, in seconds.
@@ -59,7 +59,7 @@ class Lines:
     def put(self, line: str, end: str = "\n") -> None:
         """Let the next `write` write *line*."""
         with self._lock:
-            if len(self._lines) < MOST:
+            if len(self._lines) < LINES_WAITING:
                 self._lines.append(f"{line}{end}")
             else:
                 self._dropped += 1
@@ -95,7 +95,7 @@ class Lines:
             self._stream.flush()
             self._left = b""
         else:
-            self._left = self._left[os.write(self._number, self._left[:CHUNK]) :]
+            self._left = self._left[os.write(self._number, self._left[:BYTES_AT_ONCE]) :]
 
 
 def _own_number(stream: TextIO) -> int | None:

@@ -206,7 +206,7 @@ def write_hours_and_prune(
     if not row.id % PRUNE_EVERY:
         orders.mend(books)
         rates.mend(books, state.registry.tasks, state.registry.rates)
-    elif not is_first and row.pruned < pruning.CHUNK:
+    elif not is_first and row.pruned < pruning.DELETED_AT_ONCE:
         return 0
     return _prune(state, books, stopped)
 

@@ -27,7 +27,7 @@ from .reader import DEFINITIONS, RUNS, Count, Query, Reader, Source, capped, cou
 from .runs.rows import seconds_taken
 
 #: How far back and ahead a page shows, unless somebody asks for more or less, and at most.
-HOURS, MOST = timedelta(hours=12), timedelta(days=7)
+HOURS, LONGEST = timedelta(hours=12), timedelta(days=7)
 #: At most so many definitions, those that run next.
 LANES = 60
 #: Of each, so many of its latest runs.
@@ -161,10 +161,10 @@ def span_of(now: datetime, zone: str, start: str | None = None, end: str | None 
     until, since = moment_of(end or "12h", zone), moment_of(start or "12h", zone)
     if isinstance(until, Schedule):
         until = until.next_after(now) or now
-    until = min(now + until if isinstance(until, timedelta) else until, now + MOST)
+    until = min(now + until if isinstance(until, timedelta) else until, now + LONGEST)
     if isinstance(since, Schedule):
         (since,) = since.tail(until - timedelta(days=2), until - timedelta(seconds=1), 1)
-    since = max(now - since if isinstance(since, timedelta) else since, now - MOST)
+    since = max(now - since if isinstance(since, timedelta) else since, now - LONGEST)
     if since >= until:
         raise ValueError(f"{start or 'Twelve hours ago'} is not before {end or 'in twelve hours'}.")
     return Span(since, until, zone)
@@ -178,7 +178,7 @@ def moment_of(given: str, zone: str) -> datetime | timedelta | Schedule:
     """
     age = parse_age(given)
     if age is not None:
-        return min(timedelta(seconds=age), MOST)
+        return min(timedelta(seconds=age), LONGEST)
     if daily := re.fullmatch("([01]?[0-9]|2[0-3]):([0-5][0-9])", given.strip()):
         return Schedule(f"{int(daily[2])} {int(daily[1])} * * *", zone)
     moment = parse_time(given)

@@ -18,7 +18,7 @@ from .humanize import capitalized
 
 #: How long something must not have been seen until it has ended, in seconds: what comes and goes
 #: is told once.
-PATIENCE = 300.0
+ENDED_AFTER = 300.0
 
 
 def take(books: Bookkeeping, findings: Iterable[Finding]) -> Rows:
@@ -32,7 +32,7 @@ def take(books: Bookkeeping, findings: Iterable[Finding]) -> Rows:
     if seen:
         rows = [{"name": name, **words} for name, words in seen.items()]
         books.rows(text(_see(d)), {"seen": json.dumps(rows)})
-    gone = {"before": -PATIENCE}
+    gone = {"before": -ENDED_AFTER}
     for statement in (_FORGET_UNTOLD, _END):
         books.rows(text(statement.format(before=d.later(":before"), now=d.now)), gone)
     return sorted(books.rows(text(_TAKE.format(now=d.now))), key=lambda row: row.id)

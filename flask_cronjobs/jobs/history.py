@@ -33,7 +33,7 @@ HOUR = timedelta(hours=1)
 #: was noted, such as by a transaction that stayed open, is in no hour.
 GRACE = timedelta(minutes=5)
 #: How many hours one tick writes at most: after an outage, and when the table is new.
-MOST = 24
+HOURS_A_TICK = 24
 #: How far back to begin with a new table.
 FIRST = timedelta(days=14)
 
@@ -50,7 +50,7 @@ def write_hours(books: Bookkeeping, last: datetime | None, now: datetime) -> int
     if last is not None and last >= over:
         return 0
     first = _first(books, now, over) if last is None else last + HOUR
-    hours = min((over - first) // HOUR + 1, MOST)
+    hours = min((over - first) // HOUR + 1, HOURS_A_TICK)
     for number in range(hours):
         _write(books, first + number * HOUR)
     return hours

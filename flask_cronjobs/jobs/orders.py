@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .runs.wait_reasons import Wait
 
 #: How many runs one statement looks at.
-CHUNK = 500
+RUNS_READ = 500
 
 
 #: The query that finds a run with a mark.
@@ -56,12 +56,12 @@ def _place(d: Dialect) -> TextClause:
     """
     mark = "min(CASE WHEN order_mark = 'over' THEN id END)"
     # Else SQLite takes them to be many, and reads the whole table for a Bloom filter.
-    few = f"LIMIT {2 * CHUNK}"
+    few = f"LIMIT {2 * RUNS_READ}"
     is_settled = "queue.first IS NULL OR queue.first IN (0, queue.holder) OR next.id IS NOT NULL"
     return text(f"""
     WITH marked AS MATERIALIZED (
         SELECT id, concurrency_key AS key, order_mark FROM job_runs WHERE {UNPLACED}
-        ORDER BY id LIMIT {CHUNK} {d.skip_locked}
+        ORDER BY id LIMIT {RUNS_READ} {d.skip_locked}
     ),
     queue AS MATERIALIZED ({_queue(f"SELECT key, {mark} AS mark FROM marked GROUP BY key")}),
     next AS MATERIALIZED (
@@ -94,7 +94,7 @@ def _make_way(d: Dialect) -> TextClause:
     """
     new = f"""
         SELECT concurrency_key AS key FROM job_runs WHERE {UNPLACED}
-        ORDER BY id LIMIT {CHUNK} {d.skip_locked}
+        ORDER BY id LIMIT {RUNS_READ} {d.skip_locked}
     """
     late = "SELECT holder FROM queue WHERE first > 0 AND first < holder"
     free = f"SELECT id FROM job_runs WHERE {d.any_of('id', late)} {d.skip_locked}"
@@ -152,7 +152,7 @@ def _queue(keys: str) -> str:
 
 
 #: How often one call goes on at most, so that a worker also does other work.
-_MOST = 20
+_READS_A_CALL = 20
 
 
 def give(books: Bookkeeping) -> bool:
@@ -162,7 +162,7 @@ def give(books: Bookkeeping) -> bool:
     that one wait, and begin again. A row that another transaction has locked keeps its mark.
     """
     changed, d = False, books.dialect
-    for _ in range(_MOST):
+    for _ in range(_READS_A_CALL):
         # To look does not need SQLite's write lock.
         if d.one_writer and not books.rows(LOOK):
             break
@@ -171,7 +171,7 @@ def give(books: Bookkeeping) -> bool:
         if passed_by and not books.rows(_make_way(d)):
             break
         changed = changed or bool(placed)
-        if not passed_by and len(placed) < CHUNK:
+        if not passed_by and len(placed) < RUNS_READ:
             break
     return changed
 

@@ -128,7 +128,7 @@ def delete_ended(d: Dialect, kind: Kind) -> str:
 
 
 #: How many rows of a kind one transaction deletes at most, beside those that go with them.
-CHUNK = 1000
+DELETED_AT_ONCE = 1000
 #: How many steps go with its runs at most, unless one run alone has more.
 STEPS = 10_000
 #: The longest rest after a transaction on SQLite, in seconds.
@@ -138,8 +138,8 @@ _REST = 0.1
 def prune(books: Bookkeeping, kept: Settings, operation: Operation | None = None) -> Iterator[int]:
     """Delete what is older than its retention; yield how many runs, after each round.
 
-    A round deletes up to `CHUNK` rows of each kind, so that none waits for another. To stop, take
-    no further round.
+    A round deletes up to `DELETED_AT_ONCE` rows of each kind, so that none waits for another. To
+    stop, take no further round.
 
     On SQLite others write only between two transactions of ours. They look for that each few
     milliseconds, so we leave them as much time as we took.
@@ -226,7 +226,7 @@ def _delete_runs(
         connection.execute(text(delete(d, "job_runs")), given)
         if operation is not None:
             operation.count(connection, d, len(ids))
-    return found, len(ids), busy, len(old) < CHUNK and found is old
+    return found, len(ids), busy, len(old) < DELETED_AT_ONCE and found is old
 
 
 def _with_few_steps(connection: Connection, d: Dialect, found: Rows) -> Rows:
@@ -256,7 +256,7 @@ def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]
             books.rows(text(delete_ended(d, kind)), {"ids": d.many(ids)})
         deleted += len(ids)
         yield 0
-        if len(found) == CHUNK and (ids or found[-1].place != given["place"]):
+        if len(found) == DELETED_AT_ONCE and (ids or found[-1].place != given["place"]):
             given["place"] = found[-1].place
         elif deleted:
             given, deleted = _given(d, kept), 0
@@ -272,7 +272,7 @@ def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
         "retention_statistics": kept.retention_statistics,
         "operations": KEPT,
         "place": d.earliest,
-        "chunk": CHUNK,
+        "chunk": DELETED_AT_ONCE,
     }
 
 

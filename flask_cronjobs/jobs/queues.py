@@ -110,7 +110,7 @@ def _view(
 #: How far back is looked.
 LATELY = timedelta(minutes=10)
 #: At how many runs, the newest first.
-MOST = 2_000
+RUNS_LOOKED_AT = 2_000
 #: At how many for how long they waited.
 _MOST_WAITED = 1_000
 
@@ -134,14 +134,14 @@ class Flow(NamedTuple):
 def arrivals(reader: Reader) -> Flow:
     """Return how many runs were made lately."""
     c = RUNS.c
-    newest = select(c.queue, c.created_at.label("at")).order_by(c.id.desc()).limit(MOST)
+    newest = select(c.queue, c.created_at.label("at")).order_by(c.id.desc()).limit(RUNS_LOOKED_AT)
     return _flow(reader, newest.subquery())
 
 
 @read_once
 def ends(reader: Reader) -> Flow:
     """Return how many runs have ended lately."""
-    return _flow(reader, _ended(reader, MOST))
+    return _flow(reader, _ended(reader, RUNS_LOOKED_AT))
 
 
 @read_once
@@ -178,7 +178,7 @@ def _flow(reader: Reader, some: Any) -> Flow:
     )
     numbers = {row.queue: int(row.number) for row in rows}
     seconds = LATELY.total_seconds()
-    if sum(numbers.values()) >= MOST:  # There were more, so look back less far.
+    if sum(numbers.values()) >= RUNS_LOOKED_AT:  # There were more, so look back less far.
         seconds = max(1.0, seconds_since(min(row.since for row in rows), reader.now))
     return Flow(numbers, seconds)
 
@@ -190,7 +190,7 @@ HostState: TypeAlias = Literal["here", "ended", "silent", "gone"]
 #: How many ticks are looked at, the newest first.
 _LOOKED_AT = 10_000
 #: How long a host may be silent, at least. One that ticks seldom may be so for three of its gaps.
-PATIENCE = timedelta(minutes=10)
+SILENT_AFTER = timedelta(minutes=10)
 #: Of a host that had fewer ticks, or within less time, nobody expects more: the hosts of cloud
 #: functions have another name for each tick.
 LEAST_TICKS = 10
@@ -372,7 +372,7 @@ def _has_ended(reader: Reader, group: Row[Any]) -> bool:
 
 def _is_here(reader: Reader, group: Row[Any]) -> bool:
     usual = (group.last - group.first) / max(group.ticks - 1, 1)
-    is_late = group.seen < reader.now - max(PATIENCE, 3 * usual)
+    is_late = group.seen < reader.now - max(SILENT_AFTER, 3 * usual)
     return not is_late and not _has_ended(reader, group)
 
 

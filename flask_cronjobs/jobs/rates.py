@@ -30,9 +30,9 @@ from .runs.candidates import CLAIMABLE, claimable, free_share, of_queues, unpaus
 from .runs.claim import ClaimRequest
 
 #: How many groups one statement reads: the runs of a key that have one task, queue and priority.
-CHUNK = 500
+GROUPS_READ = 500
 #: How many such statements one look sends at most.
-_MOST = 20
+_READS_A_LOOK = 20
 #: How many runs one look makes ready of each group, and how many it reads beyond them: some wait
 #: for their concurrency keys.
 _READY = 400
@@ -83,7 +83,7 @@ def open_starts(
     d, opened, waits = books.dialect, 0, list[float]()
     rated = d.array(tuple(each for each in rates if rates[each]))
     given = {**request.parameters(d), "rated": rated}
-    for _ in range(_MOST):
+    for _ in range(_READS_A_LOOK):
         groups, free = books.rows(_groups(d), {**given, **after}), list[dict[str, Any]]()
         for row in groups:
             after = {name: getattr(row, name) for name in _GROUP}
@@ -100,7 +100,7 @@ def open_starts(
             most = min(max(each["free"] for each in free), _READY) + _BEYOND
             found = {**given, "groups": json.dumps(free), "most": most}
             opened += len(books.rows(_take_marks(d), found))
-        if len(groups) < CHUNK:
+        if len(groups) < GROUPS_READ:
             return Starts(opened, min(waits, default=None))
     return Starts(opened, 0.0, after)
 
@@ -112,7 +112,7 @@ def _groups(d: Dialect) -> TextClause:
     # Of a column beside a column, SQLite searches the index for the first alone.
     at = "hop.rate_key || '', hop.job_type || '', hop.queue || '', hop.priority"
     first = _first_after(f":rate_key, :job_type, :queue, {d.typed(':priority', 'integer')}")
-    further = f"hop.number < {CHUNK} AND {d.any_of('id', _first_after(at))}"
+    further = f"hop.number < {GROUPS_READ} AND {d.any_of('id', _first_after(at))}"
     is_next = f"FROM job_runs WHERE {further} LIMIT 1"
     is_open = f"run_at <= {d.now} AND {unpaused('job_type', 'task')} AND {of_queues(d)}"
     return text(f"""
@@ -316,8 +316,9 @@ def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> 
         if found.opened or found.after != BEFORE_ALL:
             found = open_starts(books, without, request, found.after)
     # Locked, so that nobody takes a start of it at the same time.
-    old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT))} ORDER BY tat LIMIT {CHUNK}"
-    unused = d.any_of("id", f"{old} {d.skip_locked.replace('NO KEY ', '')}")
+    old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT))} ORDER BY tat"
+    locked = d.skip_locked.replace("NO KEY ", "")
+    unused = d.any_of("id", f"{old} LIMIT {GROUPS_READ} {locked}")
     books.rows(text(f"DELETE FROM job_rates WHERE {unused} RETURNING id"))
 
 

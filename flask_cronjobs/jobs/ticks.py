@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .reader import Page, Source
 
 #: How many rows one tick deletes at most.
-CHUNK = 1000
+DELETED_AT_ONCE = 1000
 #: For how long the rows of ticks are kept.
 TICK_RETENTION = timedelta(days=1)
 #: For how much longer, so that not every tick deletes the few rows of one minute.
@@ -199,7 +199,7 @@ def old_ticks(d: Dialect) -> str:
     return f"""
         SELECT id FROM job_ticks
         WHERE started_at < {d.later("0 - :age")} AND id <> COALESCE(({last}), 0)
-        ORDER BY started_at LIMIT {CHUNK} {d.skip_locked}
+        ORDER BY started_at LIMIT {DELETED_AT_ONCE} {d.skip_locked}
     """
 
 
@@ -276,6 +276,7 @@ def put_right(connection: Connection, d: Dialect, lease: float) -> None:
     free = f"SELECT id FROM job_definitions WHERE considered_until > {future} {d.skip_locked}"
     longest = d.later(str(HANDED_LEASES * lease + AHEAD))
     held = f"SELECT id FROM job_runs WHERE {RUNNING} AND locked_until > {longest} {d.skip_locked}"
+    # No index leads to failures by time, and the clock was ahead when the last ones were written.
     latest = "SELECT id FROM job_failures ORDER BY id DESC LIMIT 10000"
     for statement in (
         f"""

@@ -33,7 +33,7 @@ from ..signals import announce
 from ..types import Claim, Outcome
 
 #: How many attempts one test may perform in a call: more look like a handler that enqueues itself.
-MOST = 10_000
+ATTEMPTS_A_CALL = 10_000
 
 
 class InlineWorker:
@@ -58,10 +58,10 @@ class InlineWorker:
     def drain(self) -> None:
         """Perform what is due until nothing is."""
         while (claim := self.claim()) is not None:
-            if self.counts.total() >= MOST:
+            if self.counts.total() >= ATTEMPTS_A_CALL:
                 raise SetupError(
-                    f"{MOST} attempts were made, and more runs are due. Does a handler enqueue "
-                    "itself again and again?"
+                    f"{ATTEMPTS_A_CALL} attempts were made, and more runs are due. Does a handler "
+                    "enqueue itself again and again?"
                 )
             self.perform(claim)
 

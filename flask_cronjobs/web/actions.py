@@ -35,7 +35,7 @@ from .params import needed, text
 from .render import Message, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
-MOST = 10_000
+RUNS_A_CLICK = 10_000
 #: Over how many seconds runs are spread.
 SPREAD = 600.0
 #: What the name of an argument's field begins with.
@@ -187,20 +187,20 @@ def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
     """Queue again the dead runs of one task that ended with one type of error, or without one."""
     alike = fingerprint if "fingerprint" in request.form else None
     group = RunFilter(status="dead", task=task, error_type=error_type, fingerprint=alike)
-    return RETRY.many(state_of(), group, actor(), most=MOST).sentence(task)
+    return RETRY.many(state_of(), group, actor(), most=RUNS_A_CLICK).sentence(task)
 
 
 @action("batches", "batch", "key")
 def batch_retry(key: str) -> str:
     """Queue the dead runs of a batch again."""
     again = request.form.get("again") == "1"
-    return retry_batch(state_of(), key, actor(), again, most=MOST).sentence(key)
+    return retry_batch(state_of(), key, actor(), again, most=RUNS_A_CLICK).sentence(key)
 
 
 @action("batches", "batch", "key")
 def batch_cancel(key: str) -> str:
     """Cancel all of a batch that has not ended."""
-    return cancel_batch(state_of(), key, actor(), most=MOST).sentence(key)
+    return cancel_batch(state_of(), key, actor(), most=RUNS_A_CLICK).sentence(key)
 
 
 @action("batches", "batch", "key")
@@ -237,7 +237,7 @@ def error_retry(fingerprint: str) -> str:
     """Queue the dead runs of a group of errors again, spread over ten minutes if asked."""
     spread = SPREAD if request.form.get("spread") == "1" else 0.0
     group = RunFilter(status="dead", fingerprint=fingerprint)
-    result = retrying(spread).many(state_of(), group, actor(), most=MOST)
+    result = retrying(spread).many(state_of(), group, actor(), most=RUNS_A_CLICK)
     return result.sentence() + (" They are due within ten minutes." if spread else "")
 
 

@@ -18,7 +18,7 @@ from ..jobs.runs.actions import Action, of_status, preview
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.search import SEARCH_PAGE
 from ..jobs.state import state_of
-from .actions import MOST, actor
+from .actions import RUNS_A_CLICK, actor
 from .params import BadQuery, filter_args, needed, row_id, run_filter
 from .render import ACTIONS, Message, back, reader_page
 
@@ -29,7 +29,7 @@ def bulk() -> ResponseReturnValue:
 
 
 def bulk_act() -> ResponseReturnValue:
-    """Change the picked runs, or all of the form's filter, up to `MOST`."""
+    """Change the picked runs, or all of the form's filter, up to `RUNS_A_CLICK`."""
     return _to_many(request.form, _change)
 
 
@@ -62,9 +62,9 @@ def _ask(action: Action, which: RunFilter, picked: list[int] | None) -> Response
         ids = of_status(state_of(), picked, action.allowed)
         count = Count(len(ids))
     else:
-        found = action.some_ids(state_of(), which, MOST + 1, SEARCH_PAGE)
-        is_cut = len(found.ids) > MOST or found.stopped_at is not None
-        count, ids = Count(min(len(found.ids), MOST), is_cut), found.ids[:CAP]
+        found = action.some_ids(state_of(), which, RUNS_A_CLICK + 1, SEARCH_PAGE)
+        is_cut = len(found.ids) > RUNS_A_CLICK or found.stopped_at is not None
+        count, ids = Count(min(len(found.ids), RUNS_A_CLICK), is_cut), found.ids[:CAP]
         searched_to = found.stopped_at
     data: dict[str, Any] = {
         "do": action.name,
@@ -74,9 +74,9 @@ def _ask(action: Action, which: RunFilter, picked: list[int] | None) -> Response
         "searched_to": searched_to,
     }
     asked: dict[str, Any] = {"which": which, "args": filter_args(which), "picked": picked}
-    return reader_page("bulk", tone="warn", data=data, **data, **asked, ids=ids, most=MOST)
+    return reader_page("bulk", tone="warn", data=data, **data, **asked, ids=ids, most=RUNS_A_CLICK)
 
 
 def _change(action: Action, which: RunFilter, picked: list[int] | None) -> Message:
     runs = which if picked is None else picked
-    return Message("good", action.many(state_of(), runs, actor(), most=MOST).sentence())
+    return Message("good", action.many(state_of(), runs, actor(), most=RUNS_A_CLICK).sentence())

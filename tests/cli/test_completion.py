@@ -74,7 +74,7 @@ def test_without_a_database_the_code_s_names_are_offered(
 def test_a_database_that_hangs_is_not_waited_for(
     offered: Offered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(params, "PATIENCE", 0.05)
+    monkeypatch.setattr(params, "COMPLETION_SECONDS", 0.05)
     answers, answered = threading.Event(), list[bool]()
     monkeypatch.setattr(
         "flask_cronjobs.jobs.definitions.views.definition_names",

@@ -56,7 +56,7 @@ def test_what_a_charset_lacks_is_written_all_the_same() -> None:
 def test_lines_beyond_a_bound_are_dropped_and_counted(
     pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines_module, "MOST", 3)
+    monkeypatch.setattr(lines_module, "LINES_WAITING", 3)
     reader, stream = pipe
     filled = fill(stream)
     lines = Lines(stream)

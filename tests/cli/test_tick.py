@@ -268,7 +268,7 @@ class TestRetention:
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """So one host with a tick a minute keeps up with what ends, and with its effects."""
-        monkeypatch.setattr(pruning, "CHUNK", 2)
+        monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 2)
         monkeypatch.setattr(tick_module, "PRUNE_BUDGET", -1.0)
         for each in range(5):
             rows.run("succeeded", finished_at=ago(days=14, minutes=10))
@@ -284,7 +284,7 @@ class TestRetention:
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         state = state_of(tick.app)
-        monkeypatch.setattr(pruning, "CHUNK", 2)
+        monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 2)
         monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
         for _ in range(5):
             rows.run("succeeded", finished_at=ago(days=15))

@@ -14,7 +14,7 @@ from sqlalchemy import insert
 from flask_cronjobs import CronJobs, ScheduleError, TaskError, UnknownTask, slot_skipped
 from flask_cronjobs.config import Settings
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.jobs.definitions.rows import CHUNK
+from flask_cronjobs.jobs.definitions.rows import DEFINITIONS_READ
 from flask_cronjobs.jobs.definitions.scheduler import enqueue_slots
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition
@@ -280,6 +280,6 @@ def test_definitions_with_one_schedule_are_planned_once_a_batch(
             counts, seen = enqueue_slots(state_of(app), books, unheard)
     assert counts["recorded"] == len({row.id for row in seen}) == NUMBER
     assert all(row.next_run_at and row.next_run_at > due for row in seen)
-    batches = NUMBER // CHUNK + 1
+    batches = NUMBER // DEFINITIONS_READ + 1
     assert len(calls) <= 2 * batches
     assert len(sent) <= 6 * batches

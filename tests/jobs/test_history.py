@@ -19,7 +19,7 @@ from flask_cronjobs.jobs.history import (
     BOUNDS,
     GRACE,
     HOUR,
-    MOST,
+    HOURS_A_TICK,
     add_mark,
     counted,
     cumulative,
@@ -108,8 +108,8 @@ def test_hour_is_of_one_tick_though_another_saw_other_runs(
 
 def test_hours_that_were_left_are_made_up_step_by_step(kit: Kit) -> None:
     ended(kit, NINE)
-    late = NINE + (MOST + 5) * HOUR
-    assert write_hours(kit.books, None, late) == MOST
+    late = NINE + (HOURS_A_TICK + 5) * HOUR
+    assert write_hours(kit.books, None, late) == HOURS_A_TICK
     assert min(hours(kit)) == (NINE, "")
     last = max(hour for hour, _ in hours(kit))
     assert write_hours(kit.books, last, late) == 4

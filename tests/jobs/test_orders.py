@@ -10,7 +10,7 @@ from sqlalchemy import text
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import orders as turns_of_orders
 from flask_cronjobs.jobs.health import read_verdict_and_figures
-from flask_cronjobs.jobs.orders import CHUNK, list_key_orders
+from flask_cronjobs.jobs.orders import RUNS_READ, list_key_orders
 from flask_cronjobs.jobs.pruning import prunable, prune
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.leases import give_up_exhausted
@@ -56,7 +56,7 @@ def test_runs_of_the_key_without_an_order_do_not_wait_for_a_turn(kit: Kit) -> No
 
 
 def test_more_runs_than_one_statement_looks_at(kit: Kit) -> None:
-    number = CHUNK + 10
+    number = RUNS_READ + 10
     kit.sql(
         "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, order_mark)"
         f" SELECT 'task', 'key-' || (id % 3), 1, 'skip', 'new' FROM {_numbers(kit, number)}"
@@ -118,7 +118,7 @@ def test_more_marks_than_one_statement_looks_at_behind_a_lock_hold_up_no_other_k
     over = "'task', 'key', 1, 'skip', 'over', 'succeeded', 1, now()"
     kit.sql(
         "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, order_mark,"
-        f" status, attempts, finished_at) SELECT {over} FROM {_numbers(kit, 2 * CHUNK)}"
+        f" status, attempts, finished_at) SELECT {over} FROM {_numbers(kit, 2 * RUNS_READ)}"
     )
     last = ordered(kit, order_mark=None if locked == "holder" else "waits")
     early, late = ordered(kit, "other"), ordered(kit, "other", order_mark=None)

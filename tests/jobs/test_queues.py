@@ -85,7 +85,7 @@ def test_a_queue_says_how_fast_runs_come_and_end(rows: Rows, state: State) -> No
 def test_of_many_runs_only_the_newest_are_looked_at(
     rows: Rows, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues_module, "MOST", 3)
+    monkeypatch.setattr(queues_module, "RUNS_LOOKED_AT", 3)
     for age in (10, 20, 30, 40):
         rows.run("succeeded", age=age, queue="mail")
     with reading(state) as reader:

@@ -201,7 +201,7 @@ def test_thousands_of_keys_without_a_slot_do_not_keep_the_keys_behind_them(
 ) -> None:
     """One look goes so far, and the next one on from there, until all are seen."""
     monkeypatch.setattr(rates, "_MOST", 1)
-    monkeypatch.setattr(rates, "CHUNK", 3)
+    monkeypatch.setattr(rates, "GROUPS_READ", 3)
     rates._groups.cache_clear()
     for key in "abcd":
         waiting(kit, key)

@@ -86,7 +86,7 @@ class TestGrowth:
     ) -> None:
         many = [begin(kit) for _ in range(10)]
         kit.sql("UPDATE job_ticks SET started_at = '2000-01-01'")
-        monkeypatch.setattr(ticks_module, "CHUNK", 4)
+        monkeypatch.setattr(ticks_module, "DELETED_AT_ONCE", 4)
         left = [len(tick_ids(kit)) for _ in many[:3] if begin(kit)]
         assert left == [7, 4, 3]
 

@@ -102,7 +102,7 @@ def test_a_form_with_a_field_missing_is_400(pages: Pages) -> None:
 
 def test_a_group_is_retried_and_no_other(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
     """A click retries so many at most, and says how many are left."""
-    monkeypatch.setattr("flask_cronjobs.web.actions.MOST", 2)
+    monkeypatch.setattr("flask_cronjobs.web.actions.RUNS_A_CLICK", 2)
     group = [pages.add("dead") for _ in range(3)]
     others = [
         pages.add("dead", **values)

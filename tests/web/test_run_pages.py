@@ -132,7 +132,7 @@ def test_it_asks_and_then_discards_those_of_the_filter(pages: Pages) -> None:
 
 
 def test_retry_and_cancel_all_up_to_a_limit(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_cronjobs.web.bulk.MOST", 2)
+    monkeypatch.setattr("flask_cronjobs.web.bulk.RUNS_A_CLICK", 2)
     for status in ("dead", "dead", "dead", "running"):
         pages.add(status)
     pages.shows("runs/bulk?do=retry", "One click changes 2 of them.")

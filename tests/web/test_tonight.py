@@ -49,7 +49,7 @@ def test_tonight_reads_from_and_until_in_the_page_s_zone(
     assert (refused.status_code, "Write 08:00" in refused.text) == (400, True)
     eve, end = "2026-10-24T18:00", "2026-10-25T06:00"
     changed = "On Sun 25 Oct the clocks in Europe/Berlin go back, from 03:00 to 02:00"
-    monkeypatch.setattr("flask_cronjobs.jobs.agenda.MOST", timedelta(days=9999))
+    monkeypatch.setattr("flask_cronjobs.jobs.agenda.LONGEST", timedelta(days=9999))
     pages.shows(f"tonight?from={eve}&until={end}&zone=Europe/Berlin", changed)
 
 

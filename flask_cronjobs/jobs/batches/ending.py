@@ -28,9 +28,9 @@ from ...types import TERMINAL, BatchCounts, Outcome
 from ..runs.columns import assigned, ended, insert_into_runs, parameter
 from ..state import State
 from .rows import (
-    CHUNK,
     HAS_DEAD,
     LIVE,
+    ROWS_AT_ONCE,
     THEN_COLUMNS,
     members_of,
     numbers_of,
@@ -192,13 +192,13 @@ def family(books: Bookkeeping, batch_id: int, dead: bool = False) -> dict[int, s
 
 
 def _cancel_waiting(books: Bookkeeping, batch_id: int, stopped_id: int) -> Iterator[list[Outcome]]:
-    """Cancel the runs of a batch that wait, also in brokers; yield the outcomes by `CHUNK`.
+    """Cancel the runs of a batch that wait, also in brokers; yield the outcomes by `ROWS_AT_ONCE`.
 
     :param stopped_id: the batch in which a member died: this one, or one around it. If an
         operator lets that go on, nothing more is cancelled.
     """
     d = books.dialect
-    given = {"id": batch_id, "stopped_id": stopped_id, "chunk": CHUNK}
+    given = {"id": batch_id, "stopped_id": stopped_id, "chunk": ROWS_AT_ONCE}
     for waiting in WAITING:
         place: dict[str, object] = {"run_at": d.earliest, "run_id": 0}
         while found := books.rows(text(_waiting(d, waiting)), {**given, **place}):
@@ -275,9 +275,9 @@ def unended(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[An
         ) AS looked_at
     """
     while True:
-        rows = books.rows(text(statement), {"after": after, "chunk": CHUNK, **given})
+        rows = books.rows(text(statement), {"after": after, "chunk": ROWS_AT_ONCE, **given})
         yield from rows
-        if len(rows) < CHUNK:
+        if len(rows) < ROWS_AT_ONCE:
             return
         after = rows[-1].id
 

@@ -32,7 +32,7 @@ from ...types import TERMINAL, BatchCounts, json_object
 from ..runs.columns import RUN_COLUMNS
 
 #: How many batches one statement looks at, and how many runs one cancels.
-CHUNK = 1000
+ROWS_AT_ONCE = 1000
 #: The columns of a run of ``then`` that `OpenBatch.then_columns` gives.
 THEN_COLUMNS = tuple(name for name in RUN_COLUMNS if name != "job_type")
 

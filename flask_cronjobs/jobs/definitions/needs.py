@@ -191,7 +191,7 @@ NEEDS: Mapping[Need, str] = {
 #: How many dead runs, newest first, are looked at.
 DEAD_LOOKED_AT = 10_000
 #: At most so many definitions are found for each need.
-_MOST = 1_000
+_FOUND_AT_MOST = 1_000
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def needs(reader: Reader) -> Needs:
     with_dead_runs = _having("dead", newest.c.definition_id).select_from(newest)
     both = union_all(*(select(each.subquery()) for each in (with_dead_runs, _in_doubt(reader))))
     found: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
-    found["missed"].update(() if missed is None else missed.definition_ids[:_MOST])
+    found["missed"].update(() if missed is None else missed.definition_ids[:_FOUND_AT_MOST])
     for row in reader.rows(both):
         found[row.need].add(row.definition_id)
     overdue = timedelta(seconds=reader.state.settings.health_overdue)
@@ -262,7 +262,7 @@ def _in_doubt(reader: Reader) -> Query:
     doubted = (
         select(EFFECTS.c.run_id)
         .where(text(OPEN_EFFECT), EFFECTS.c.run_id.is_not(None), text(is_in_doubt(reader.dialect)))
-        .limit(_MOST)
+        .limit(_FOUND_AT_MOST)
         .subquery()
     )
     runs = RUNS.join(doubted, doubted.c.run_id == RUNS.c.id)
@@ -272,4 +272,4 @@ def _in_doubt(reader: Reader) -> Query:
 def _having(need: Need, definition_id: ColumnElement[int]) -> Query:
     """Return a SELECT of the definitions *definition_id*, each once and with *need*."""
     columns = literal(need, String).label("need"), definition_id.label("definition_id")
-    return select(*columns).where(definition_id.is_not(None)).distinct().limit(_MOST)
+    return select(*columns).where(definition_id.is_not(None)).distinct().limit(_FOUND_AT_MOST)

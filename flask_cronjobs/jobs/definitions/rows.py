@@ -20,7 +20,7 @@ from ..runs.columns import NEW_RUN, assigned
 from .slots import insert_slots
 
 #: How many due definitions are read and recorded at a time.
-CHUNK = 500
+DEFINITIONS_READ = 500
 #: Of how many definitions a tick looks whether an update of the time zones moved the next slot.
 SOME = 50
 #: How near that slot is, in seconds. No update moves a slot by more than a day.
@@ -69,8 +69,8 @@ def read(
 ) -> list[DefinitionRow]:
     """Return the definitions that this process has to look at, by id.
 
-    1. Due definitions with an id above *after*, at most `CHUNK`: from code those in *declared*,
-       from the database those whose task is in *tasks*.
+    1. Due definitions with an id above *after*, at most `DEFINITIONS_READ`: from code those in
+       *declared*, from the database those whose task is in *tasks*.
     2. If *after* is 0, also those in *declared* that are not due, and from the database `SOME`,
        chosen at random, whose next slot is `NEAR` in a zone other than UTC.
     """
@@ -78,7 +78,7 @@ def read(
         "declared": books.dialect.array(tuple(declared)),
         "tasks": books.dialect.array(tuple(tasks)),
         "after": after,
-        "chunk": CHUNK,
+        "chunk": DEFINITIONS_READ,
         "all": after == 0,
         "near": NEAR,
         "some": SOME,
@@ -179,7 +179,7 @@ def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> No
         UPDATE job_definitions SET undeclared_since = {d.now} WHERE {d.any_of("id", which)}
     """
     names = d.array(tuple(declared))
-    books.rows(text(statement), {"declared": names, "app": app, "chunk": CHUNK})
+    books.rows(text(statement), {"declared": names, "app": app, "chunk": DEFINITIONS_READ})
 
 
 def undeclared(d: Dialect) -> str:

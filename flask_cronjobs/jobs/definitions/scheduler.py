@@ -24,7 +24,7 @@ from ...types import Catchup, RecordedSlot
 from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
-from .rows import CHUNK, NEAR, DefinitionRow
+from .rows import DEFINITIONS_READ, NEAR, DefinitionRow
 from .slots import late_slots, mark_late, record_slots
 
 
@@ -56,7 +56,7 @@ def enqueue_slots(
             row._replace(next_run_at=plans[row.id].following) if row.id in plans else row
             for row in rows
         ]
-        if len(due) < CHUNK:
+        if len(due) < DEFINITIONS_READ:
             break
         after = due[-1].id
     failpoints.reach("after-slots")
@@ -102,7 +102,7 @@ def sync_definitions(
         if row.origin == "code" and (row.undeclared_since is not None or row.app is None)
     ]
     if marked:
-        definitions.mark_declared(books, marked[:CHUNK], app)
+        definitions.mark_declared(books, marked[:DEFINITIONS_READ], app)
 
 
 def _move_earlier(books: Bookkeeping, rows: Sequence[DefinitionRow]) -> bool:

@@ -20,7 +20,7 @@ from ..runs.candidates import unpaused
 from ..runs.columns import RUN_COLUMNS, insert_into_runs, rate_mark
 
 #: How many late slots of each kind are found at a time.
-CHUNK = 100
+LATE_SLOTS_READ = 100
 _SLOT_COLUMNS = {
     **dict.fromkeys(("at", "reason", "kind", "note"), "text"),
     "definition_id": "bigint",
@@ -77,7 +77,7 @@ def late_slots(books: Bookkeeping, overdue: float, tasks: Collection[str]) -> li
     time or a signal, as a handler that has begun has asked for.
     """
     declared = books.dialect.array(tuple(tasks))
-    parameters = {"since": -overdue, "chunk": CHUNK, "tasks": declared}
+    parameters = {"since": -overdue, "chunk": LATE_SLOTS_READ, "tasks": declared}
     statements = _unrecorded(books.dialect), _waiting(books.dialect)
     found = [row for each in statements for row in books.rows(text(each), parameters)]
     return sorted(_late(found), key=lambda slot: slot.at)

@@ -37,7 +37,7 @@ class Depth(NamedTuple):
 #: Of a page, and of an action on all runs that are found.
 SEARCH_PAGE, SEARCH_ALL = Depth(10_000, 0.07), Depth(1_000_000, 10.0)
 #: How many payloads are read together at first, and twice as many where that took less seconds.
-_CHUNK, _QUICK = 50, 0.01
+_READ_AT_FIRST, _QUICK = 50, 0.01
 #: How many of the runs that wait, have a turn or run with a concurrency key are found at once.
 _MOST_OF_KEY = 10
 #: What a run has beside its payload: ``label:TEXT`` and ``key:TEXT`` look there alone.
@@ -233,7 +233,7 @@ def showing(
     """
     until = time.thread_time() + seconds
     found, hits = list[Row[Any]](), dict[int, Hit]()
-    start, size = 0, _CHUNK
+    start, size = 0, _READ_AT_FIRST
     while start < len(rows):
         some, began = rows[start : start + size], time.thread_time()
         stored = _stored(reader, [row.id for row in some])
