@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from sqlalchemy import Row, and_, case, func, or_, select, text
 
@@ -19,10 +19,13 @@ from ..queues import ends, is_unserved, served_with
 from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
 from .rows import RunRow
 
-#: The kinds of reasons that end as other runs do.
-FOR_OTHERS = frozenset({"turn", "rate", "share", "executor", "worker"})
+#: Kinds of reasons that end as other runs do.
+ForOthers: TypeAlias = Literal["turn", "rate", "share", "executor", "worker"]
 #: Those that end at the time when the run is due.
-TIMED = frozenset({"later", "signal", "sleep"})
+Timed: TypeAlias = Literal["later", "signal", "sleep"]
+#: Those that somebody must end.
+ForSomebody: TypeAlias = Literal["stopped", "paused", "undeclared", "unserved"]
+FOR_OTHERS, TIMED = get_args(ForOthers), get_args(Timed)
 
 
 class Wait(NamedTuple):
@@ -34,7 +37,7 @@ class Wait(NamedTuple):
     :ivar run_id: the run for which it waits.
     """
 
-    kind: str
+    kind: ForOthers | Timed | ForSomebody
     short: str
     what: str
     run_id: int | None = None
