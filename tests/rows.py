@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 
 from flask_cronjobs.jobs.runs.detail import RunView, find_run
 from flask_cronjobs.jobs.state import State
@@ -16,6 +16,7 @@ from flask_cronjobs.models import (
     JobEffect,
     JobFailure,
     JobOperation,
+    JobRate,
     JobRun,
     JobStep,
     JobTick,
@@ -135,6 +136,13 @@ class Rows:
             "finished_at": ago(7),
         }
         return self._insert(JobStep, made | values | {"run_id": run_id, "name": name})
+
+    def rate(self, key: str, tat: datetime, **values: Any) -> int:
+        """When the next start of a rate key comes, in place of what was there; its id."""
+        with self._app.app_context():
+            self._db.session.execute(delete(JobRate).where(JobRate.key == key))
+            self._db.session.commit()
+        return self._insert(JobRate, values | {"key": key, "tat": tat})
 
     def operation(self, what: str, run_id: int, actor: str = "ada") -> int:
         """What an operator did to a run; its id."""

@@ -16,7 +16,7 @@ from sqlalchemy import Row, select, text
 
 from ..errors import ScheduleError
 from ..models.columns import UNREADABLE
-from ..models.conditions import KEYED, SCHEDULED, UNKEYED
+from ..models.conditions import KEYED, RATE_WAITS, SCHEDULED, UNKEYED
 from ..registry.options import is_moment
 from ..schedule import Schedule
 from ..schedule.cron_text import parse_zone
@@ -310,7 +310,7 @@ def _delayed(reader: Reader, start: datetime, end: datetime) -> Iterator[Delayed
     later = select(RUNS.c.job_type, RUNS.c.run_at).where(
         RUNS.c.run_at > start, RUNS.c.run_at <= end
     )
-    parts = [later.where(text(which)).limit(DELAYED) for which in (UNKEYED, KEYED)]
+    parts = [later.where(text(which)).limit(DELAYED) for which in (UNKEYED, KEYED, RATE_WAITS)]
     times: dict[str, list[datetime]] = defaultdict(list)
     is_cut = False
     for statement in first_due(reader, parts, DELAYED):

@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, cast
 
-from sqlalchemy import Integer, String, bindparam, column, func, select, text, union_all
+from sqlalchemy import (
+    Float,
+    Integer,
+    Row,
+    String,
+    bindparam,
+    column,
+    func,
+    select,
+    text,
+    union_all,
+)
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
@@ -38,7 +49,6 @@ _MOST_RATED = 1_000
 #: For more priorities than these, `first_due` reads all runs.
 MOST_PRIORITIES = 10
 _GROUP = ("job_type", "queue", "priority")
-_UP = f"{', '.join(_GROUP)}, run_at, id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ class Waiting:
 
     :ivar oldest: when the first of them was, or will be, due.
     :ivar due: the same of those that a tick could run now; None if there are none. Runs whose
-        concurrency key is at its limit are left out, and those that wait for their rate.
+        concurrency key is at its limit are left out. At a rate: since when a start has been free.
     :ivar rate_key: the key at whose rate they wait.
     """
 
@@ -134,13 +144,20 @@ def overdue(reader: Reader) -> list[Query]:
 
     1. Those without a concurrency key, and those with one: each kind has its own partial index. Of
        the latter those whose key is below its limit.
-    2. If the app has executors, those that wait in their brokers.
+    2. If there are any, those whose rate has had a free start for so long.
+    3. If the app has executors, those that wait in their brokers.
     """
     before = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
     due = select(RUNS.c.id, RUNS.c.run_at).where(RUNS.c.run_at <= before)
     keyed = due.add_cte(_TAKEN).where(text(KEYED), text(_HAS_SHARE))
-    in_brokers = [handed(before)] if reader.state.settings.executors else []
-    return [each.where(*ours(reader)) for each in (due.where(text(UNKEYED)), keyed, *in_brokers)]
+    parts = [due.where(text(UNKEYED)), keyed]
+    free = {each.rate_key for each in waiting_groups(reader) if each.due and each.due <= before}
+    if rates := free - {None}:
+        at_rate = due.where(text(RATE_WAITS), RUNS.c.rate_key.in_(rates))
+        parts.append(at_rate.add_cte(_TAKEN).where(text(_NEEDS_NO_SHARE)))
+    if reader.state.settings.executors:
+        parts.append(handed(before))
+    return [each.where(*ours(reader)) for each in parts]
 
 
 def handed(before: datetime) -> Query:
@@ -172,9 +189,22 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
 def _rows(reader: Reader, sql: str) -> list[Waiting]:
     statement = text(sql).bindparams(bindparam("now", reader.now, UTCDateTime()))
     columns = (column(name, String) for name in ("job_type", "queue", "rate_key"))
-    times = (column(name, UTCDateTime()) for name in ("oldest", "due"))
-    rows = reader.rows(statement.columns(*columns, *times))
-    return [Waiting(row.job_type, row.queue, row.oldest, row.due, row.rate_key) for row in rows]
+    times = (column(name, UTCDateTime()) for name in ("oldest", "due", "tat"))
+    rows = reader.rows(statement.columns(*columns, *times, column("period", Float)))
+    return [
+        Waiting(row.job_type, row.queue, row.oldest, _free_since(reader, row), row.rate_key)
+        for row in rows
+    ]
+
+
+def _free_since(reader: Reader, row: Row[Any]) -> datetime | None:
+    """Return since when a tick could have run what is due; None if it cannot: no start is free."""
+    rate = reader.state.registry.rates.get(row.job_type)
+    tat = rate and rate.own(row.tat, row.period)
+    if row.due is None or rate is None or tat is None:
+        return cast("datetime | None", row.due)
+    since = max(row.due, rate.opens(tat))
+    return since if since <= reader.now else None
 
 
 _TAKEN_SHARES = """
@@ -186,30 +216,45 @@ _TAKEN = text(_TAKEN_SHARES).columns(column("key"), column("number")).cte("taken
 _HAS_SHARE = """
     COALESCE((SELECT number FROM taken WHERE key = job_runs.concurrency_key), 0) < concurrency_limit
 """
+#: Of any run.
+_NEEDS_NO_SHARE = f"(concurrency_key IS NULL OR {_HAS_SHARE})"
 
 
 def _by_steps() -> str:
-    # Not by ``=``: then the order would mean nothing, and the planner might choose any index.
-    in_group = " AND ".join(_compare(sign, "keyed", "0") for sign in (">=", "<="))
-    first_due = f"""
-        SELECT run_at FROM job_runs
-        WHERE {KEYED_GROUPS} AND {in_group} AND run_at <= :now AND {_HAS_SHARE}
-        ORDER BY {_UP} LIMIT 1
-    """
+    by_rate = ("rate_key", *_GROUP)
+    due = _first_due("keyed", KEYED_GROUPS, _HAS_SHARE)
+    due_at_rate = _first_due("rated", RATE_WAITS, _NEEDS_NO_SHARE, by_rate)
     return f"""
     WITH RECURSIVE taken AS ({_TAKEN_SHARES}),
     {_steps("free", UNKEYED_GROUPS)},
     {_steps("keyed", KEYED_GROUPS)},
-    {_steps("rated", RATE_WAITS, ("rate_key", *_GROUP))}
+    {_steps("rated", RATE_WAITS, by_rate)}
     SELECT job_type, queue, NULL AS rate_key, run_at AS oldest,
-        CASE WHEN run_at <= :now THEN run_at END AS due
+        CASE WHEN run_at <= :now THEN run_at END AS due, {_NO_START}
     FROM (SELECT * FROM free LIMIT {MOST_STEPS}) AS some_free
     UNION ALL
-    SELECT job_type, queue, NULL, run_at, ({first_due})
+    SELECT job_type, queue, NULL, run_at, ({due}), {_NO_START}
     FROM (SELECT * FROM keyed LIMIT {MOST_STEPS}) AS keyed
     UNION ALL
-    SELECT job_type, queue, rate_key, run_at, NULL
-    FROM (SELECT * FROM rated LIMIT {_MOST_RATED}) AS some_rated
+    SELECT job_type, queue, rate_key, run_at, ({due_at_rate}),
+        (SELECT tat FROM job_rates WHERE key = rated.rate_key),
+        (SELECT period FROM job_rates WHERE key = rated.rate_key)
+    FROM (SELECT * FROM rated LIMIT {_MOST_RATED}) AS rated
+    """
+
+
+#: What stands for the last start of a rate, of runs that have none.
+_NO_START = "CAST(NULL AS timestamp) AS tat, CAST(NULL AS double precision) AS period"
+
+
+def _first_due(name: str, rows: str, condition: str, group: Sequence[str] = _GROUP) -> str:
+    """Return the SELECT of the first due run of each group of the CTE *name*."""
+    # Not by ``=``: then the order would mean nothing, and the planner might choose any index.
+    in_group = " AND ".join(_compare(sign, name, "0", group) for sign in (">=", "<="))
+    return f"""
+        SELECT run_at FROM job_runs
+        WHERE {rows} AND {in_group} AND run_at <= :now AND {condition}
+        ORDER BY {", ".join(group)}, run_at, id LIMIT 1
     """
 
 
@@ -246,7 +291,7 @@ def _by_reading_all() -> str:
     selects = (
         f"""
         SELECT job_type, queue, NULL AS rate_key, min(run_at) AS oldest,
-            min(CASE WHEN {is_due} THEN run_at END) AS due
+            min(CASE WHEN {is_due} THEN run_at END) AS due, {_NO_START}
         FROM job_runs WHERE {rows} GROUP BY job_type, queue
         """
         for rows, is_due in parts
@@ -305,7 +350,7 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
         if queues:
             waits.append(RUNS.c.queue.in_(queues))
         runs = select(RUNS.c.job_type.label("task"), RUNS.c.queue).where(*waits).limit(MOST_DUE)
-        parts = (runs.where(text(part)).subquery() for part in (UNKEYED, KEYED))
+        parts = (runs.where(text(part)).subquery() for part in (UNKEYED, KEYED, RATE_WAITS))
         some = union_all(*(select(part) for part in parts)).subquery()
         group = some.c.task, some.c.queue
         counted = select(*group, func.count().label("count")).group_by(*group).order_by(*group)
@@ -320,7 +365,8 @@ def next_due(source: Source) -> Next | None:
     slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
     with reading(source) as reader:
         slots = select(slot, DEFINITIONS.c.name).where(*_slots_of_ours(reader))
-        runs = [select(run, RUNS.c.job_type).where(text(part)) for part in (UNKEYED, KEYED)]
+        parts = (UNKEYED, KEYED, RATE_WAITS)
+        runs = [select(run, RUNS.c.job_type).where(text(part)) for part in parts]
         later = [(slots, slot), *((each, run) for each in runs)]
         found = [
             row

@@ -189,6 +189,12 @@ class TestOptions:
         (line,) = tick("--dry-run").stdout.splitlines()
         assert line.startswith("would enqueue  customer")
 
+    def test_dry_run_tells_of_runs_at_a_rate(self, tick: Tick, rows: Rows) -> None:
+        rows.run(job_type="hello", age=-90, rate_key="r", rate_mark="waits")
+        assert "nothing is due; next: hello, " in tick("--dry-run").output
+        rows.run(job_type="hello", rate_key="r", rate_mark="waits")
+        assert tick("--dry-run").output == "would run      hello  1 run  queue default\n"
+
     def test_python_may_claim_nothing_in_any_thread(self, tick: Tick) -> None:
         def claim() -> TickReport:
             with tick.app.app_context():

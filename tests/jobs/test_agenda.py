@@ -107,10 +107,11 @@ def test_delayed_runs_are_grouped_by_task(state: State, rows: Rows) -> None:
         rows.run("queued", job_type="mail", run_at=ago(minutes=-minutes))
     rows.run("failed", job_type="sync", run_at=ago(minutes=-30), concurrency_key="k",
              concurrency_limit=1)  # fmt: skip
+    rows.run("queued", job_type="sync", run_at=ago(minutes=-31), rate_key="r", rate_mark="waits")
     rows.run("queued", job_type="mail")
     rows.run("queued", job_type="mail", run_at=ago(hours=-13))
     mail, sync = read_agenda(state).delayed
-    assert (mail.task, str(mail.count), sync.task, str(sync.count)) == ("mail", "2", "sync", "1")
+    assert (mail.task, str(mail.count), sync.task, str(sync.count)) == ("mail", "2", "sync", "2")
     assert mail.last - mail.first > timedelta(minutes=50)
 
 

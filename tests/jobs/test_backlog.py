@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from flask import Flask
 
@@ -11,8 +13,10 @@ from flask_cronjobs.jobs.backlog import Waiting, waiting_groups
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.reader import reading
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.state import State
-from tests.rows import Rows
+from tests.rows import Rows, ago
 
 HOUR = 3600.0
 
@@ -81,6 +85,35 @@ def test_a_run_whose_key_is_at_its_limit_is_not_due(state: State, rows: Rows, st
     expected = {("send", "default"): (12, 6), ("full", "default"): (8, None)}
     assert groups(state) == expected
     assert round((read_verdict(state).oldest or 0) / HOUR) == 6
+
+
+def test_a_run_at_a_rate_is_due_since_a_start_has_been_free(
+    state: State, rows: Rows, jobs: CronJobs, steps: None
+) -> None:
+    jobs.task(name="mail", rate="1/hour")(lambda: None)
+    rows.tick()
+    rated: dict[str, Any] = {"job_type": "mail", "rate_mark": "waits"}
+    for key in ("taken", "free", "new"):
+        rows.run(age=9 * HOUR, rate_key=key, **rated)
+    busy: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
+    rows.run(age=8 * HOUR, rate_key="new", queue="busy", **rated, **busy)
+    rows.run("running", **busy, concurrency_share=1)
+    rows.run(age=-HOUR, rate_key="new", queue="later", **rated)
+    start = {"period": HOUR, "burst": 1}
+    rows.rate("taken", tat=ago(-HOUR / 2), **start)
+    rows.rate("free", tat=ago(3 * HOUR), **start)
+    assert groups(state) == {
+        ("mail", "default"): (9, 9),
+        ("mail", "busy"): (8, None),
+        ("mail", "later"): (-1, None),
+    }
+    verdict, figures = read_verdict_and_figures(state)
+    assert (verdict.word, round((verdict.oldest or 0) / HOUR)) == ("overdue", 9)
+    assert figures.overdue.value == len(list_runs(state, RunFilter(overdue=True)).rows) == 2
+    rows.rate("new", tat=ago(-HOUR / 2), **start)
+    assert round((read_verdict(state).oldest or 0) / HOUR) == 3
+    rows.rate("free", tat=ago(-HOUR / 2), **start)
+    assert read_verdict(state).ok
 
 
 def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(

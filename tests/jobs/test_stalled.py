@@ -71,7 +71,7 @@ RATED: dict[str, Any] = {"rate_key": "r", "rate_mark": "waits"}
 
 
 def no_code_at_a_rate(rows: Rows, age: float) -> None:
-    rows.run(age=age, **RATED)
+    rows.run(age=60, **RATED)
     rows.run(age=age, job_type="gone", **RATED)
 
 
