@@ -143,11 +143,14 @@ class Operation:
         """
         connection.execute(text(moved), {"number": number, "id": self.id})
 
-    def end(self, books: Bookkeeping) -> None:
-        """Note that it has come to its end."""
+    def end(self, books: Bookkeeping) -> int:
+        """Note that it has come to its end; return how many runs it has changed.
+
+        That counts those of a transaction that was committed and whose answer was lost, too.
+        """
         now = books.dialect.now
-        ended = f"UPDATE job_operations SET finished_at = {now}, seen_at = {now} WHERE id = :id"
-        books.rows(text(ended), {"id": self.id})
+        ended = f"SET finished_at = {now}, seen_at = {now} WHERE id = :id RETURNING done"
+        return int(books.rows(text(f"UPDATE job_operations {ended}"), {"id": self.id})[0].done)
 
 
 #: An operation that has not ended is taken to be stopped after so many seconds without a change.

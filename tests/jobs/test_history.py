@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-import psycopg
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.errors import DatabaseTrouble, NotFound
+from flask_cronjobs.errors import NotFound
 from flask_cronjobs.jobs.history import (
     BOUNDS,
     GRACE,
@@ -34,7 +32,6 @@ from flask_cronjobs.jobs.state import State
 from flask_cronjobs.jobs.ticks import begin
 from flask_cronjobs.models import JobHour
 from tests.kit import Kit
-from tests.marks import on_postgresql
 from tests.rows import ago
 
 NINE = datetime(2026, 11, 18, 9, tzinfo=timezone.utc)
@@ -206,18 +203,3 @@ def test_latest_marks_come_newest_first(state: State) -> None:
     assert list_marks(state).rows == [new]
     with pytest.raises(NotFound):
         remove_mark(state, old.id)
-
-
-@on_postgresql
-def test_mark_whose_answer_is_lost_is_not_written_twice(state: State) -> None:
-    lost: list[str] = []
-
-    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if statement == "COMMIT" and not lost:
-            lost.append(statement)
-            raise psycopg.OperationalError("server closed the connection unexpectedly")
-
-    event.listen(state.engine, "after_cursor_execute", lose)
-    with suppress(DatabaseTrouble):
-        add_mark(state, "v1")
-    assert [mark.name for mark in list_marks(state).rows] == ["v1"]

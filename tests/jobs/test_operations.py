@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
+from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
-from flask_cronjobs import CronJobs, TablesMissing
+from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.jobs.definitions.actions import (
     Target,
@@ -30,6 +32,7 @@ from flask_cronjobs.jobs.runs.list import list_runs, matching
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.registry import DefinitionSpec
+from tests.marks import on_postgresql
 from tests.rows import Rows, ago, view_of
 
 
@@ -41,6 +44,61 @@ def operations(state: State) -> list[OperationView]:
 def sql(state: State, statement: str) -> None:
     with state.engine.begin() as connection:
         connection.execute(text(statement))
+
+
+@pytest.fixture
+def lost_answer(state: State) -> list[str]:
+    """Loses the answer to the first COMMIT after a statement that the test adds to this list."""
+    before: list[str] = []
+
+    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        before.append(" ".join(statement.split()[:3]))
+        if statement == "COMMIT" and wanted and any(wanted[0] in each for each in before):
+            wanted.clear()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    wanted: list[str] = []
+    event.listen(state.engine, "after_cursor_execute", lose)
+    return wanted
+
+
+def _run_again(state: State, run_id: int) -> None:
+    run_again(state, run_id)
+
+
+def _run_now(state: State, run_id: int) -> None:
+    queue_run(state, "send")
+
+
+def _mark(state: State, run_id: int) -> None:
+    add_mark(state, "v1")
+
+
+@on_postgresql
+@pytest.mark.parametrize(
+    ("act", "table"), [(_run_again, "job_runs"), (_run_now, "job_runs"), (_mark, "job_marks")]
+)
+def test_what_is_new_is_not_there_twice_if_the_answer_is_lost(
+    state: State, rows: Rows, jobs: CronJobs, lost_answer: list[str], act: Any, table: str
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    run_id = rows.run("succeeded")
+    lost_answer.append(f"INSERT INTO {table}")
+    with pytest.raises(DatabaseTrouble):
+        act(state, run_id)
+    with state.engine.connect() as connection:
+        found = connection.scalar(text(f"SELECT count(*) FROM {table}"))
+    assert found == 1 + (table == "job_runs")
+
+
+@on_postgresql
+def test_runs_count_as_changed_though_the_answer_was_lost(
+    state: State, rows: Rows, lost_answer: list[str]
+) -> None:
+    dead = [rows.run("dead") for _ in range(3)]
+    lost_answer.append("UPDATE job_runs SET")
+    assert (RETRY.many(state, dead).changed, rows.get(dead[0]).status) == (3, "queued")
+    assert [(each.done, each.asked) for each in operations(state)] == [(3, 3)]
 
 
 def test_each_act_is_a_row_and_lines_in_the_log_with_who(

@@ -143,7 +143,7 @@ class Action:
                     asked += sum(change.status == "running" for change in changes)
                     if progress is not None:
                         progress(len(chunk))
-                noted.end(books)
+                changed = noted.end(books)
         finally:
             log_action(self.done, plural(changed, "run"), actor)
         left, beyond = len(some) - changed, len(ids) - len(some)

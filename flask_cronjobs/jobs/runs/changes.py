@@ -229,7 +229,10 @@ def insert_by_operator(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[i
 
 
 def queue_new(books: Bookkeeping, values: Mapping[str, Any], act: Act) -> tuple[int, str | None]:
-    """Insert a run as `insert_by_operator` does; if it is new, note *act* with it."""
+    """Insert a run as `insert_by_operator` does; if it is new, note *act* with it.
+
+    :raises DatabaseTrouble: it was not inserted, or perhaps it was: there are not two of them.
+    """
 
     def both(inner: Bookkeeping) -> tuple[int, str | None]:
         run_id, holder = insert_by_operator(inner, values)
@@ -237,7 +240,7 @@ def queue_new(books: Bookkeeping, values: Mapping[str, Any], act: Act) -> tuple[
             inner.transaction(partial(_note_new, d=inner.dialect, act=act, run_id=run_id))
         return run_id, holder
 
-    return together(books, both)
+    return together(books, both, repeat=False)
 
 
 def _note_new(connection: Connection, d: Dialect, act: Act, run_id: int) -> None:
