@@ -325,6 +325,7 @@ def edit(run_id: int, error: Exception | None = None) -> Response:
     return _form(
         state, row.task, found.payload, error,
         name=row.definition or row.task, run=row, can_retry=row.status in RETRY.allowed,
+        has_steps=bool(found.steps),
     )  # fmt: skip
 
 

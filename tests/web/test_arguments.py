@@ -187,6 +187,15 @@ def test_hidden_values_inside_an_argument_stay(pages: Pages) -> None:
     assert pages.runs()[1].payload == {"login": {"token": 7}}
 
 
+def test_form_says_that_steps_stay_done(pages: Pages) -> None:
+    told = "A retry does not do the steps again that are done"
+    for status, shown in (("dead", [told]), ("succeeded", [])):
+        run_id = pages.add(status, job_type="send", payload={"user": 4711})
+        pages.shows(f"runs/{run_id}/edit", hides=[told])
+        pages.step(run_id, "invoices")
+        pages.shows(f"runs/{run_id}/edit", *shown, hides=[] if shown else [told])
+
+
 def test_where_payloads_are_hidden_no_form_shows_them(pages: Pages) -> None:
     run_id = pages.add("dead", job_type="send", payload={"user": 4711})
     pages.define("nightly", job_type="send", payload={"user": 4711, "token": "x"})
