@@ -163,7 +163,7 @@ class CronJobs(OperatorMethods, StepMethods):
         label: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
-    @answering({"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields})
+    @answering({"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields}, "task")
     def task(self, func: Any = None, /, **options: Any) -> Any:
         """Make a task of a function; bare, or with keywords.
 
@@ -262,6 +262,7 @@ class CronJobs(OperatorMethods, StepMethods):
         """
         return cast("Task[..., Any]", self._registry.get(name))
 
+    @answering({"name", "payload", *EnqueueOptions._fields}, "using")
     def enqueue(
         self,
         name: str,
@@ -359,6 +360,7 @@ class CronJobs(OperatorMethods, StepMethods):
             too large is not kept: a warning is logged, the first call returns it as it is, and
             later ones return None.
         :raises EffectInDoubt: as *in_doubt* says.
+        :raises TaskError: *key* or *in_doubt* is not valid.
         :raises TypeError: *func* cannot be called, perhaps since it is a result.
         :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
             write lock.

@@ -22,7 +22,8 @@ from .errors import MAX_DELAY
 from .jobs.state import State, state_of
 from .log import logger
 from .registry import name_of
-from .registry.validation import given_by_position
+from .registry.options import SCHEDULE_OPTIONS
+from .registry.validation import answering, given_by_position
 from .types import JSON, BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
@@ -224,6 +225,7 @@ class OperatorMethods:
 
         return read_verdict(state_of())
 
+    @answering({"name", "task", "schedule", *SCHEDULE_OPTIONS}, "task")
     def add_definition(
         self,
         name: str,

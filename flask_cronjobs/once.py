@@ -33,6 +33,7 @@ from .errors import (
     Interruption,
     LeaseLost,
     SetupError,
+    TaskError,
 )
 from .jobs import once_effects
 from .jobs.runs.current import running
@@ -107,7 +108,7 @@ def once(
 def _check(key: object, func: object, in_doubt: object) -> None:
     check_key("once: the key", key, 500)
     if in_doubt not in ("skip", "redo", "raise"):
-        raise ValueError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
+        raise TaskError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
     # Before the mark: what is no function has had its effect already, and has it on each retry.
     check_function(f"once({key!r})", func, "once(key, charge, order_id)")
 

@@ -28,8 +28,8 @@ from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import note_enqueued, uncommitted
 from .jobs.state import State
 from .jobs.steps import StepRow
-from .registry.options import check_function, check_key, check_options, is_id, is_key
-from .registry.payload import check_payload, close_unrun
+from .registry.options import check_delay, check_function, check_key, check_options, is_id, is_key
+from .registry.payload import check_value, close_unrun
 from .types import JSON
 
 _WORDS = Words("A step", "the step's row", "do it between two steps")
@@ -115,7 +115,7 @@ def pause(state: State, kind: str, name: str, delay: object) -> JSON:
     seconds = in_seconds(delay)
     if seconds is None:
         raise TypeError(f"{kind}: the time is None. Give seconds or a timedelta.")
-    check_options([("delay", seconds)], f"{kind}: ")
+    check_delay(f"{kind}: the time", seconds)
     this = _Step(state, kind, name)
     if not this.row.finished:
         with this.opened(delay=float(seconds)):
@@ -132,21 +132,29 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
     check_key("signal: the name", name, 200)
     if payload is None:
         raise PayloadError("signal: the payload is None, which wait() returns if none came.")
-    kept = check_payload({"payload": payload}, state.settings.max_payload_bytes)["payload"]
+    kept = check_value(payload, state.settings.max_payload_bytes, "payload")
     wanted = run if isinstance(run, (int, str)) else getattr(run, "id", None)
     session = state.db.session()
     with explaining_missing_tables(state):
         connection = writing_connection(session)
         found = steps.run_with(connection, wanted) if _may_name(wanted) else None
         if found is None:
-            # A key may have a value in it that is to be hidden.
-            which = "with this key" if isinstance(wanted, str) else wanted
-            raise NotFound(f"signal({name!r}): there is no run {which}.")
+            raise NotFound(f"signal({name!r}): there is no run {_which(wanted)}")
         is_first = steps.signal(connection, found, name, kept)
         if is_first:
             note_enqueued(session, f"the signal {name!r} to run {found}")
             wake(state, session)
     return is_first
+
+
+def _which(wanted: object) -> str:
+    if not isinstance(wanted, str):
+        return f"{wanted}; it may have been pruned. Give a run, its id or its idempotency key."
+    # It may have a value in it that is to be hidden.
+    return (
+        "that holds this idempotency key. One with unique_while='pending' holds it until it has "
+        "ended, one with 'waiting' until it begins: give its id."
+    )
 
 
 def _may_name(wanted: object) -> TypeGuard[int | str]:
@@ -260,8 +268,7 @@ class _Step:
         if what := close_unrun(value):
             raise SetupError(f"{self.row}: the function returned {what}, of which no line was run.")
         try:
-            limit = self.state.settings.max_payload_bytes
-            kept = check_payload({"result": value}, limit)["result"]
+            kept = check_value(value, self.state.settings.max_payload_bytes, "result")
         except PayloadError as error:
             raise PayloadError(
                 f"{self.row} cannot keep its result, which must be small JSON: {error}"

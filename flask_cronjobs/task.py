@@ -15,7 +15,7 @@ from .log import logger
 from .registry import Registry, declaration
 from .registry.arguments import Upgrade
 from .registry.handler import Handler
-from .registry.options import EnqueueOptions, NewRun, TaskOptions
+from .registry.options import SCHEDULE_OPTIONS, EnqueueOptions, NewRun, TaskOptions
 from .registry.validation import answering, check_upgrade, written_instead
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
@@ -138,7 +138,7 @@ class Task(Handler, Generic[P, R]):
         if self._is_idle:
             self._is_idle = False
 
-    @answering(EnqueueOptions._fields)
+    @answering(EnqueueOptions._fields, "using")
     def using(
         self,
         *,
@@ -191,6 +191,7 @@ class Task(Handler, Generic[P, R]):
         self.arguments.upgrade = func
         return func
 
+    @answering({"cron", "name", *SCHEDULE_OPTIONS}, "task")
     def schedule(
         self,
         cron: str,

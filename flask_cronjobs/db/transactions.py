@@ -387,7 +387,7 @@ def refusing_own_lock(
             raise
         raise SetupError(
             f"{trouble}: db.session holds SQLite's write lock. Commit (or roll back) the session "
-            f"{when}."
+            f"{when}; in a step, or with atomic=True, do this before anything is written."
         ) from None
 
 

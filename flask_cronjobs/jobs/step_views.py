@@ -128,7 +128,9 @@ def go_on_from(state: State, run_id: int, name: str, actor: str = DEFAULT_ACTOR)
 
 
 def _no_step(run_id: int, name: str) -> NotFound:
-    return NotFound(f"Run {run_id} has no step {name!r}.")
+    return NotFound(
+        f"Run {run_id} has no step {name!r}. To list its steps: flask jobs admin show {run_id}"
+    )
 
 
 # Behind a signal to which the run has not come yet, there is none.

@@ -192,7 +192,7 @@ def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -
     try:
         arguments = handler.payload_from(payload)
     except TypeError as error:
-        message = f"The schedule {name!r} cannot call {error}. Give arguments as payload={{…}}."
+        message = f"The schedule {name!r}: {error}. Give its arguments as payload={{…}}."
         raise TypeError(message) from None
     # As the database returns it, with lists for tuples: otherwise each tick would see a change.
     text = payload_text(handler.arguments.encode(arguments), 1 << 30)

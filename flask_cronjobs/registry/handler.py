@@ -185,7 +185,8 @@ class Handler:
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise TaskError(
                 f"{its_key} cannot be filled in from the payload: {error!r}. Pass what it "
-                "names, or let it name only what every payload has."
+                "names, or let it name only what every payload has, as it is stored: a field of a "
+                "dataclass as {item[id]}."
             ) from None
         if not is_key(key, MAX_KEY):
             raise TaskError(

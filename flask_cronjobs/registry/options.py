@@ -265,6 +265,9 @@ MOMENT = Kind(
     "datetime.now(timezone.utc) + timedelta(hours=1)",
 )
 _ATTEMPTS = whole(1, 1000)
+_DELAY = Kind(
+    lambda value: is_number(value, 0, MAX_DELAY), f"seconds from 0 to {MAX_DELAY} (a year)"
+)
 #: What each option may be, of tasks, of their schedules and of runs.
 _KINDS: Mapping[str, Kind] = {
     "queue": _key(100),
@@ -274,6 +277,8 @@ _KINDS: Mapping[str, Kind] = {
         lambda value: is_number(value, 0, MAX_TIMEOUT) and value > 0, "seconds, at most 30 days"
     ),
     "concurrency": _ATTEMPTS,
+    "atomic": FLAG,
+    "commit": FLAG,
     "async_at_once": whole(1, 1000),
     "keep_output": FLAG,
     "order": choice(*get_args(Order)),
@@ -284,9 +289,7 @@ _KINDS: Mapping[str, Kind] = {
     ),
     "burst": whole(1, 10_000),
     "run_at": MOMENT,
-    "delay": Kind(
-        lambda value: is_number(value, 0, MAX_DELAY), f"seconds from 0 to {MAX_DELAY} (a year)"
-    ),
+    "delay": _DELAY,
     "idempotency_key": _key(500),
     "unique_while": choice(*get_args(UniqueWhile)),
     "label": _text(500),
@@ -319,6 +322,14 @@ def check_key(what: str, value: object, most: int) -> None:
     :raises TaskError: it is not.
     """
     _key(most).check(what, value)
+
+
+def check_delay(what: str, value: object) -> None:
+    """Check that *value* is a number of seconds, at most a year; *what* names it in the message.
+
+    :raises TaskError: it is not.
+    """
+    _DELAY.check(what, value)
 
 
 def check_function(whose: str, func: object, example: str) -> None:

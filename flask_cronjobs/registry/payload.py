@@ -74,22 +74,30 @@ def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     """
     check_keys(payload)
     # At the top any mapping is fine; inside, json accepts only a dict.
-    plain = cast("dict[str, JSON]", dict(payload))
+    return cast("dict[str, JSON]", check_value(dict(payload), limit, "payload"))
+
+
+def check_value(value: object, limit: int, name: str) -> JSON:
+    """Return *value*, checked as `check_payload` checks a whole payload.
+
+    :param name: what messages call it, such as ``result``.
+    :raises PayloadError: it is no JSON, or too large.
+    """
     try:
-        room = _room_left(plain, limit)
+        room = _room_left(value, limit)
     except _Fault as fault:
-        raise PayloadError(f"payload{_written(fault.path[::-1])} {fault}") from None
+        raise PayloadError(f"{name}{_written(fault.path[::-1])} {fault}") from None
     if room < 0:
-        raise _too_large(plain, f"over {limit:,}", limit)
+        raise _too_large(value, f"over {limit:,}", limit, name)
     try:
-        size = len(json.dumps(plain, ensure_ascii=False).encode())
+        size = len(json.dumps(value, ensure_ascii=False).encode())
     except ValueError as error:  # An integer with more digits than Python converts to text.
         raise PayloadError(
-            f"The payload cannot be written as JSON: {error}. Pass such a large number as text."
+            f"The {name} cannot be written as JSON: {error}. Pass such a large number as text."
         ) from None
     if size > limit:
-        raise _too_large(plain, f"{size:,}", limit)
-    return plain
+        raise _too_large(value, f"{size:,}", limit, name)
+    return cast("JSON", value)
 
 
 def _without_exponent(text: str) -> float | int:
@@ -230,11 +238,14 @@ def _check_text(text: str) -> None:
             ) from None
 
 
-def _too_large(payload: Mapping[str, JSON], size: str, limit: int) -> PayloadError:
+def _too_large(value: object, size: str, limit: int, name: str) -> PayloadError:
+    largest = ""
+    if isinstance(value, dict):
+        key = _largest(cast("dict[str, JSON]", value), limit)
+        largest = f"The largest key is {_shortened(repr(key))}. "
     return PayloadError(
-        f"The payload has {size} bytes; the limit is {limit:,} (CRONJOBS_MAX_PAYLOAD_BYTES). "
-        f"The largest key is {_shortened(repr(_largest(payload, limit)))}. Store the data and "
-        "pass its id."
+        f"The {name} has {size} bytes; the limit is {limit:,} (CRONJOBS_MAX_PAYLOAD_BYTES). "
+        f"{largest}Store the data and pass its id."
     )
 
 
@@ -269,9 +280,13 @@ def kept_result(value: object, limit: int, whose: object) -> JSON:
     if what := close_unrun(value):
         raise TypeError(f"The handler returned {what}, of which no line was run. {_UNRUN[what]}")
     try:
-        return check_payload({"result": value}, limit)["result"]
+        return check_value(value, limit, "result")
     except Exception:  # A result's own methods may raise. What was done is done all the same.
-        logger.warning("%s: the result is not JSON or too large, so it is not kept", whose)
+        logger.warning(
+            "%s: the result is not JSON or too large, so it is not kept. Return plain JSON of at "
+            "most CRONJOBS_MAX_PAYLOAD_BYTES, such as an id to look it up by, or None.",
+            whose,
+        )
         return None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from ..config import Kind, choice, is_number, whole
+from ..config import FLAG, Kind, choice, is_number, whole
 from ..errors import MAX_DELAY, TaskError
 
 Backoff: TypeAlias = Literal["exponential", "linear", "quadratic", "fixed"]
@@ -41,6 +41,7 @@ _KINDS = {
     "backoff": choice(*_GROWTH),
     **dict.fromkeys(("base", "cap"), _DELAY),
     **dict.fromkeys(("on", "not_on"), _EXCEPTIONS),
+    "jitter": FLAG,
 }
 
 

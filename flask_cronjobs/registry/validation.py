@@ -267,17 +267,18 @@ def check_access(authorize: object, actor: object) -> None:
         )
 
 
-def answering(known: Collection[str]) -> Callable[[M], M]:
+def answering(known: Collection[str], where: str) -> Callable[[M], M]:
     """Let a method answer keywords that it does not have: of another package, or misspelled.
 
     :param known: the keywords that it has.
+    :param where: as of `written_instead`.
     """
 
     def decorate(method: M) -> M:
         @wraps(method)
         def call(*args: Any, **given: Any) -> Any:
             for strange in given.keys() - known:
-                instead = written_instead(method.__name__, strange)
+                instead = written_instead(where, strange)
                 told = f" Write {instead}." if instead else did_you_mean(strange, known)
                 raise TypeError(f"{method.__name__}() has no {strange!r}.{told}")
             return method(*args, **given)

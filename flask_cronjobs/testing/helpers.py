@@ -349,7 +349,9 @@ def _record_slot(state: State, found: DefinitionRow, moment: datetime) -> Record
     with state.bookkeeping() as books:
         slots = record_slots(books, {found.id: plan})
     if not slots:
-        raise StateConflict(f"The slot of {name!r} at {moment} has a run already.")
+        raise StateConflict(
+            f"The slot of {name!r} at {moment} has a run already. Fire another one: at=…"
+        )
     announce_slot(state, slots[0])
     return slots[0]
 

@@ -99,7 +99,7 @@ _warned: WeakSet[Flask] = WeakSet()
 CLOSED = (
     "The job pages are closed, since the app does not say who may see them. Give authorize= to "
     'CronJobs: a function that is called with "read" or "act" on every request. (In debug mode '
-    "the pages are open.)"
+    "they are open to this machine.)"
 )
 _ELSEWHERE = (
     "The job pages were requested at the host %r. In debug mode without authorize= they are open "

@@ -296,7 +296,8 @@ def test_retry_from_a_step(admin: Admin, rows: Rows) -> None:
     assert ', took 3.0 s, attempt 1 on web-1:7\n    {"sum": 7}\n' in shown
     assert "  nap: sleeps until " in shown
     assert [step["name"] for step in admin.data("show", run_id)["steps"]] == ["totals", "nap"]
-    assert "Run 1 has no step 'other'." in admin.refused("retry", run_id, "--from-step", "other")
+    refused = admin.refused("retry", run_id, "--from-step", "other")
+    assert "Run 1 has no step 'other'. To list its steps: flask jobs admin show 1" in refused
     assert admin.ok("retry", run_id, "--from-step", "totals") == (
         f"Run {run_id} is queued again. Done again: totals, nap. What they did in the database is "
         "still there.\n"

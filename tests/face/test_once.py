@@ -14,7 +14,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, SetupError, current_run
+from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, SetupError, TaskError, current_run
 from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from tests.marks import on_both, on_postgresql, on_sqlite
@@ -382,9 +382,10 @@ async def async_generator() -> Any:
         (lambda once: once("k", generator), SetupError, "generator, of which no line was run"),
         (lambda once: once("k", async_generator), SetupError, "generator, of which no line was"),
         (lambda once: once("k", asyncio.sleep, 0), SetupError, "was given an async function"),
+        (lambda once: once("k", print, in_doubt="no"), TaskError, "in_doubt is 'no'. Write 'sk"),
     ],
 )
-def test_what_is_no_function_leaves_no_mark(
+def test_what_cannot_be_called_leaves_no_mark(
     jobs: CronJobs, states: Callable[[], list[str]], call: Any, error: Any, message: str
 ) -> None:
     """Whoever writes charge() for charge has the effect at each attempt."""
@@ -405,6 +406,7 @@ class TestOnSQLite:
         began = time.monotonic()
         with pytest.raises(SetupError, match=r"db\.session holds SQLite's write lock") as caught:
             jobs.once("k", lambda: calls.append(1))
+        assert "or with atomic=True, do this before anything is written." in str(caught.value)
         assert caught.value.__suppress_context__  # What SQLite said is no news, only long.
         assert time.monotonic() - began < 10
         db.session.commit()

@@ -132,6 +132,7 @@ UNWRITABLE = [
         ({"delay": "5"}, "delay is '5'. Give seconds"),
         ({"unique_while": "always"}, "unique_while is 'always'"),
         ({"replace": "priority"}, "replace is 'priority'"),
+        ({"commit": "no"}, "commit is 'no'. Give True or False"),
         ({"replace": True, "unique_while": "pending"}, "a run that has begun is never changed"),
         ({"run_at": datetime.now(timezone.utc), "delay": 5}, "run_at and delay were both given"),
     ],
@@ -222,9 +223,24 @@ def test_options_of_a_task(bare: CronJobs, given: dict[str, Any], said: str) -> 
         ({"dely": 3}, "Did you mean 'delay'"),
     ],
 )
-def test_options_of_a_run(send: Any, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(TypeError, match=rf"using\(\) has no '{next(iter(given))}'\. ?{said}"):
+def test_options_of_a_run(send: Any, jobs: CronJobs, given: dict[str, Any], said: str) -> None:
+    answer = rf"\(\) has no '{next(iter(given))}'\. ?{said}"
+    with pytest.raises(TypeError, match="using" + answer):
         send.using(**given)
+    with pytest.raises(TypeError, match="enqueue" + answer):
+        jobs.enqueue("send", {}, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"tz": "UTC"}, "Write timezone="), ({"timezon": "UTC"}, "Did you mean 'timezone'")],
+)
+def test_options_of_a_schedule(send: Any, jobs: CronJobs, given: dict[str, Any], said: str) -> None:
+    answer = rf"\(\) has no '{next(iter(given))}'\. ?{said}"
+    with pytest.raises(TypeError, match="schedule" + answer):
+        send.schedule("@daily", name="nightly", **given)
+    with pytest.raises(TypeError, match="add_definition" + answer):
+        jobs.add_definition("nightly", send, schedule="@daily", **given)
 
 
 def test_options_among_the_arguments(context: None, jobs: CronJobs) -> None:

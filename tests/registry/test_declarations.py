@@ -49,8 +49,8 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"overlap": "allow", "catchup": "all", "payload": {}}, TaskError,
      "has payload and catchup and overlap, but no schedule"),
     ({"schedule": "@daily"}, TypeError,
-     "The schedule 'handler' cannot call handler() missing a required argument: 'user_id'. "
-     "Give arguments as payload={…}."),
+     "The schedule 'handler': handler() missing a required argument: 'user_id'. "
+     "Give its arguments as payload={…}."),
     ({**ARGUMENT, "payload": {"user_id": date(2026, 1, 1)}}, PayloadError,
      "user_id: expected a whole number, got a value of type date."),
     ({**ARGUMENT, "concurrency_key": "{day.year}"}, TaskError, "cannot be filled in from the pay"),
@@ -64,6 +64,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"timeout": 0}, TaskError, "timeout is 0"),
     ({"concurrency": 0}, TaskError, "concurrency is 0. Give a whole number from 1 to 1000"),
     ({"keep_output": "yes"}, TaskError, "keep_output is 'yes'. Give True or False"),
+    ({"atomic": "no"}, TaskError, "atomic is 'no'. Give True or False"),
     ({"async_at_once": 5}, TaskError, "no effect on a handler that is no async def"),
     ({"async_at_once": 0}, TaskError, "from 1 to 1000"),
     ({"async_at_once": True}, TaskError, "from 1 to 1000"),

@@ -105,6 +105,11 @@ def test_result_that_is_not_is_dropped_with_a_warning(
     assert "task it, run 1: the result is not JSON or too large" in caplog.text
 
 
+def test_result_may_be_as_large_as_a_payload() -> None:
+    assert kept_result("x" * (LIMIT - 2), LIMIT, "task it, run 1") is not None
+    assert kept_result("x" * (LIMIT - 1), LIMIT, "task it, run 1") is None
+
+
 #: From 1e16, `repr` writes a float with an exponent.
 LARGE = [1e16, 1e22, -1e22, 1e23, 123456789012345680000.0, 1e308]
 SMALL = [1e15, 9999999999999998.0, 1.5, 1e-7, 1e-300, 0.0]

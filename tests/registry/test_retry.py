@@ -67,6 +67,7 @@ def test_exceptions_decide_whether_it_is_tried_again(
         ({"base": -1}, "base is -1"),
         ({"cap": float("inf")}, "cap is inf"),
         ({"base": float("nan")}, "base is nan"),
+        ({"jitter": "no"}, "jitter is 'no'. Give True or False"),
         ({"on": "ValueError"}, "on is 'ValueError'. Give exception classes"),
         ({"not_on": (ValueError, 3)}, "3). Give exception classes"),
     ],

@@ -169,7 +169,7 @@ def _stop(
                 return set(), False
     if not number:
         return set(), True
-    logger.warning("batch %d was stopped: a member died. %d runs cancelled", batch_id, number)
+    logger.warning("batch %d was stopped: a member died. Runs cancelled: %d", batch_id, number)
     return set(inside), True
 
 

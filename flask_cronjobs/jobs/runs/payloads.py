@@ -18,6 +18,7 @@ from ...errors import PayloadError, StateConflict, UnknownTask
 from ...log import DEFAULT_ACTOR, log_run
 from ...registry.handler import Handler, payload_columns, policy_columns
 from ...registry.options import is_id
+from ...registry.payload import check_keys
 from ...text import did_you_mean
 from ...text.redaction import HIDDEN, redacted
 from ...types import JSON, json_object, stored_json
@@ -126,6 +127,7 @@ def with_hidden_values(
 
     :raises PayloadError: a value is still hidden, or would no longer be.
     """
+    check_keys(given)
     names = state.settings.redact
     whole = cast("JSON", dict(given))
     shown = redacted(stored, names)

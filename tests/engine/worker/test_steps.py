@@ -349,7 +349,10 @@ def no_name(db: SQLAlchemy, jobs: CronJobs) -> None:
         (uncommitted, "step('totals') begins with uncommitted work in db.session: 1 INSERT"),
         (no_function, "step('totals'): the function is None."),
         (no_arguments, "step() takes a text and the function by position: step('mail:5', send"),
-        (no_json, "step('totals') cannot keep its result"),
+        (
+            no_json,
+            "step('totals') cannot keep its result, which must be small JSON: result is of type",
+        ),
         (unawaited, "step('totals') was given an async function in a plain handler."),
         (the_same_ids, "each('invoices'): the function was given 1, and returned ids up to it"),
         (no_name, "step: the name is ''"),
