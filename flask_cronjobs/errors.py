@@ -72,7 +72,7 @@ class KeyConflict(CronJobsError):
 
 
 class TablesMissing(CronJobsError):
-    """The job tables do not exist. Run: flask jobs admin init"""
+    """Job tables are missing, or of another version. Run: flask jobs admin init"""
 
 
 class DatabaseTrouble(CronJobsError):

@@ -134,7 +134,7 @@ def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
     """
     cause = getattr(error, "orig", None) or error
     if remedy_for(error) == "create tables":
-        message = f"The job tables do not exist. {how_to_create_tables(engine)}"
+        message = f"Job tables are missing: {_first_line(cause)}. {how_to_create_tables(engine)}"
         if "column" in str(cause):
             message = (
                 f"The job tables are of another version: {_first_line(cause)}. Run your "

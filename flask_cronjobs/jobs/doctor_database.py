@@ -49,7 +49,7 @@ def schema(reader: Reader) -> Iterator[Finding]:
     tables = JobRun.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:
-        what = f"missing: {', '.join(missing)}. No run can start."
+        what = f"missing: {', '.join(missing)}. What needs them fails."
         yield Finding("tables", "error", what, how_to_create_tables(reader.state.engine))
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")

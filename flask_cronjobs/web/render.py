@@ -312,7 +312,7 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
         # The error names the host and the user of the database.
         logger.error("The job pages find no tables of this version: %s", error)
         text = (
-            "The job tables do not exist, or are of another version. "
+            "Job tables are missing, or are of another version. "
             f"{how_to_create_tables(state_of().engine)}. The app's log says in which database."
         )
         return failure(code, text, title="The tables are missing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -106,7 +107,8 @@ class TestErrors:
         done = app.test_cli_runner().invoke(args=["jobs", "tick"])
         assert done.exit_code == 1
         (line,) = done.output.splitlines()
-        assert line.startswith("Error: The job tables do not exist. Run: flask jobs admin init ")
+        assert line.startswith("Error: Job tables are missing: ")
+        assert ". Run: flask jobs admin init (in the database " in line
         with app.app_context():
             assert f"{state_of().engine.url.database}, if it is the right one)" in line
             with pytest.raises(TablesMissing, match="flask jobs admin init"):
@@ -120,6 +122,11 @@ class TestErrors:
         assert done.exit_code == 1
         assert "tables are of another version" in done.output
         assert len(done.output.splitlines()) == 1
+        with tick.app.app_context():
+            tick.db.session.execute(text("DROP TABLE job_ticks"))
+            tick.db.session.commit()
+        (line,) = tick().output.splitlines()
+        assert re.match("Error: Job tables are missing: .*job_ticks", line)
 
     def test_database_that_is_not_there_is_one_line(
         self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy.exc import DBAPIError
 
 from flask_cronjobs import CronJobs, PayloadError, ScheduleError, TablesMissing, Task, TaskError
 from flask_cronjobs.errors import UnknownTask
@@ -193,6 +194,28 @@ def test_enqueue_without_the_tables_says_how_to_make_them(app: Flask, db: SQLAlc
             lambda: task.enqueue_many([{"user_id": 1}]),
         ):
             with pytest.raises(TablesMissing, match="Run: flask jobs admin init"):
+                enqueue()
+            db.session.rollback()
+
+
+def test_enqueue_beside_a_row_whose_table_is_missing_blames_no_job_table(
+    app: Flask, db: SQLAlchemy
+) -> None:
+    class Order(db.Model):  # type: ignore[name-defined,misc]
+        id = db.Column(db.Integer, primary_key=True)
+
+    jobs = CronJobs(app)
+    task = jobs.task(handler)
+    with app.app_context():
+        db.create_all()
+        Order.__table__.drop(db.engine)
+        for enqueue in (
+            lambda: task.enqueue(1),
+            lambda: task.enqueue_many([{"user_id": 1}]),
+            lambda: jobs.batch("orders").__enter__(),
+        ):
+            db.session.add(Order())
+            with pytest.raises(DBAPIError, match="order"):
                 enqueue()
             db.session.rollback()
 

@@ -144,9 +144,9 @@ def batch_facts(batch: BatchView, now: datetime) -> list[Fact]:
     has_inside = batch.whole.total() > own.total
     others = {"continue": "the others go on", "stop": "what waits is cancelled"}
     return known(
+        Fact("ended of its own", f"{own.ended:,} of {own.total:,}" if has_inside else None),
         *_members_of(batch),
         Fact("batches inside", batch.inside or None),
-        Fact("without those inside", f"{own.ended:,} of {own.total:,}" if has_inside else None),
         Fact("left", left and f"{left}, at the pace so far"),
         Fact("waits for", held and f"run {held.run_id}, which waits {held.what}", link=holder),
         Fact("inside of", batch.parent, link=("batch", {"key": batch.parent})),

@@ -289,7 +289,9 @@ def explaining_missing_tables(state: State) -> Generator[None, None, None]:
     try:
         yield
     except DBAPIError as error:
-        # Every other error in the user's own transaction reaches the user as it is.
-        if remedy_for(error) == "create tables":
+        # Every other error in the user's own transaction reaches the user as it is, also that of
+        # a table of the app's own, whose new rows are flushed here.
+        is_ours = any(name in (error.statement or "") for name in JobRun.metadata.tables)
+        if is_ours and remedy_for(error) == "create tables":
             raise explain(error, state.engine) from error
         raise
