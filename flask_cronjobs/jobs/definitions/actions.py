@@ -144,8 +144,12 @@ def _definition_run(
     }
     if payload is not None:
         whole = with_hidden_values(state, payload, spec.payload)
-        values |= payload_columns(task, state.settings, task.payload_from(whole))
-        values["concurrency_limit"] = task.concurrency_limit
+        made = payload_columns(task, state.settings, task.payload_from(whole))
+        if made["concurrency_key"] is None:  # The row may have one that the code has dropped.
+            del made["concurrency_key"]
+        else:
+            values["concurrency_limit"] = task.concurrency_limit
+        values |= made
     if spec.overlap == "skip":
         # As for its slots: no two runs of the definition are at work at once.
         key = values["concurrency_key"] or f"definition:{spec.name}"

@@ -144,12 +144,13 @@ def with_hidden_values(
 
 
 def _payload_columns(state: State, run: Row[Any], payload: Mapping[str, object]) -> dict[str, Any]:
-    """Return the columns that go with *payload*; a definition's own concurrency key stays."""
+    """Return the columns that go with *payload*; a definition's own key and limit stay."""
     handler = _handler(state, run)
     whole = with_hidden_values(state, payload, _parsed(run))
     made = payload_columns(handler, state.settings, handler.payload_from(whole))
-    key = made["concurrency_key"] or run.concurrency_key
-    limit = run.concurrency_limit or handler.concurrency_limit
+    key, limit = made["concurrency_key"], handler.concurrency_limit
+    if key is None or run.definition_id is not None:
+        key, limit = key or run.concurrency_key, run.concurrency_limit or limit
     return {**made, "concurrency_key": key, "concurrency_limit": limit if key else None}
 
 

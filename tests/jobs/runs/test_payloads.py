@@ -113,6 +113,33 @@ def test_the_key_of_a_definition_without_overlap_stays(
         assert (run.concurrency_key, run.concurrency_limit) == ("definition:nightly", 1)
 
 
+def test_a_run_again_has_the_limit_of_the_code_but_for_one_of_a_definition(
+    state: State, jobs: CronJobs, rows: Rows
+) -> None:
+    jobs.task(name="call", concurrency_key="call", concurrency=2)(lambda: None)
+    for limit, definition, expected in (
+        (5, None, 2),
+        (1, None, 2),
+        (1, rows.definition("nightly", job_type="call"), 1),
+    ):
+        old = rows.run(
+            "dead", job_type="call", definition_id=definition, concurrency_key="call",
+            concurrency_limit=limit,
+        )  # fmt: skip
+        assert rows.get(run_again(state, old)).concurrency_limit == expected
+
+
+def test_a_definition_whose_order_the_code_has_dropped_runs_with_other_arguments(
+    state: State, jobs: CronJobs, rows: Rows
+) -> None:
+    jobs.task(name="plain")(lambda word="x": None)
+    order = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "stop"}
+    rows.definition("nightly", job_type="plain", overlap="allow", **order)
+    run = rows.get(queue_run(state, "nightly", {"word": "y"}).id)
+    assert {name: getattr(run, name) for name in order} == order
+    assert run.payload == {"word": "y"}
+
+
 def test_unknown_runs_and_tasks_are_named(state: State, rows: Rows) -> None:
     for run_id in (99, 2**63, True):
         with pytest.raises(NotFound, match=f"no run {run_id}"):
