@@ -209,6 +209,11 @@ class _Step:
 
     def chunk(self, found: Iterable[Any]) -> list[Any]:
         """Return the ids of the next chunk, and note the last as the place; none ends the step."""
+        if not isinstance(found, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SetupError(
+                f"{self.row}: the function returned {found!r:.60}. Return the next ids in a list, "
+                "an empty one at the end."
+            )
         ids = list(found)
         if not ids:
             self.row = self.row._replace(finished=True)

@@ -155,6 +155,7 @@ class TestRetryOfAnEndedRun:
             set_all(db, status="dead", finished_at=ENDED)
         result = RETRY.many(state, ids)
         assert (result.changed, result.left) == (1, 2)
+        assert result.sentence().endswith("2 are left as before; to see why, try one alone.")
         assert [run.status for run in runs(db)] == ["dead", "dead", "queued"]
 
     def test_one_that_has_begun_needs_no_key_that_is_for_waiting_runs(

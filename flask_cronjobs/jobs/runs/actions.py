@@ -41,7 +41,8 @@ class BulkResult:
     """The result of a bulk action, in numbers of runs.
 
     :ivar changed: those it changed.
-    :ivar left: those it did not change, since their status had changed meanwhile.
+    :ivar left: those it did not change: their status had changed meanwhile, they are locked, or
+        another run has their idempotency key.
     :ivar asked: those of the changed that are running, and were asked to stop.
     :ivar beyond: those it did not try, since it reached its limit.
     :ivar result: what became of the changed that were not running, as `Action.result`.
@@ -67,7 +68,8 @@ class BulkResult:
             running = plural(self.asked, "running run")
             parts.append(f"{running}{whose} {_are(self.asked)} asked to stop.")
         if self.left:
-            parts.append(f"{self.left:,} had changed meanwhile.")
+            left = f"{self.left:,} {_are(self.left)} left as before"
+            parts.append(f"{left}; to see why, try one alone.")
         if self.beyond:
             more = f"{self.beyond:,} more {_are(self.beyond)} left"
             parts.append(f"{more}; do the same again for the next ones.")

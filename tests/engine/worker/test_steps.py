@@ -336,6 +336,12 @@ def the_same_ids(db: SQLAlchemy, jobs: CronJobs) -> None:
         pass
 
 
+def no_ids(db: SQLAlchemy, jobs: CronJobs) -> None:
+    forgets_to_return: Any = lambda after: None  # noqa: E731
+    for _ in jobs.each("invoices", forgets_to_return):
+        pass
+
+
 def no_name(db: SQLAlchemy, jobs: CronJobs) -> None:
     jobs.step("", lambda: None)
 
@@ -355,6 +361,7 @@ def no_name(db: SQLAlchemy, jobs: CronJobs) -> None:
         ),
         (unawaited, "step('totals') was given an async function in a plain handler."),
         (the_same_ids, "each('invoices'): the function was given 1, and returned ids up to it"),
+        (no_ids, "each('invoices'): the function returned None. Return the next ids in a list"),
         (no_name, "step: the name is ''"),
     ],
 )
