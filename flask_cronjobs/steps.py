@@ -323,7 +323,7 @@ class _Step:
         if held.cancel_requested_at is not None:
             raise Cancelled("cancelled by an operator while it ran")
         if self.row.waits:
-            raise Suspended(f"it {steps.WAITS[self.row.kind]}: {self.row.name}")
+            raise Suspended(f"it {steps.WAITS[self.row.kind]} at the step {self.row.name!r}")
         if held.paused or self.run.to_stop():
             why = "its task or queue is paused" if held.paused else "its worker is to end"
             raise Suspended(f"{why}, so it was given back at the end of a step")

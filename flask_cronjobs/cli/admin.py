@@ -80,7 +80,7 @@ def _print(seen: Overview) -> None:
     _print_definitions(seen)
     dead = [(e.task, e.error_type, e.count, since(e.newest, now), e.sample_id) for e in seen.dead]
     shown = _cut(len(dead), seen.dead_groups, "group")
-    headers = ("TASK", "ERROR", "COUNT", "NEWEST", "SAMPLE")
+    headers = ("TASK", "ERROR", "COUNT", "LATEST", "RUN")
     _print_table(f"Dead, by task and error{shown}", headers, dead)
     orphans = [(e.task, e.count, since(e.oldest, now)) for e in seen.orphans]
     shown = _cut(len(orphans), seen.orphan_tasks, "task")
@@ -107,7 +107,7 @@ def _print_verdict(seen: Overview) -> None:
 def _print_figures(seen: Overview) -> None:
     figures = seen.figures
     waited = figures.oldest
-    oldest = "none is waiting" if waited is None else f"the oldest has waited {duration(waited)}"
+    oldest = "nothing is due" if waited is None else f"the oldest has waited {duration(waited)}"
     ran = sum(bucket.succeeded for bucket in seen.activity)
     ticked = sum(bucket.ticks for bucket in seen.activity)
     # A dead run's last attempt failed, too.

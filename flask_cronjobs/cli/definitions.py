@@ -17,7 +17,7 @@ from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_defi
 from ..jobs.humanize import duration, late, minute, plural, seconds_since
 from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.state import State, state_of
-from ..text import one_line, printable
+from ..text import did_you_mean, one_line, printable
 from .group import command
 from .output import Listing, admin_command, list_command, moment, since
 from .params import F, actor, complete_definitions, complete_tasks
@@ -32,7 +32,7 @@ from .terminal import paint
 )
 @click.option("--next", "by_time", is_flag=True, help="List the next runs of all, soonest first.")
 def definitions(limit: int, after: str | None, by_time: bool) -> Listing:
-    """List definitions with their last runs and next slots; or what runs next."""
+    """List definitions, their last runs and next slots."""
     if by_time and after is not None:
         raise click.UsageError("--after goes on with the list by name. Leave out --next.")
     if by_time:
@@ -142,7 +142,7 @@ def _which(command: F) -> F:
 )
 @_which
 def pause(name: str | None, queue: str | None, task: str | None) -> None:
-    """Pause the definition NAME, a queue or a task until it is resumed.
+    """Pause a definition, a queue or a task.
 
     A paused definition enqueues no runs. Of a paused queue or task, runs are enqueued, but no
     worker begins them; those that run go on.
@@ -150,7 +150,8 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
     target = _only(name, queue, task)
     what = _named(target)
     if target.kind == "queue" and target.name not in state_of().queues:
-        click.echo(f"No task of this app's code has {what} by itself.", err=True)
+        hint = did_you_mean(target.name, state_of().queues)
+        click.echo(f"No task of this app's code has {what}.{hint}", err=True)
     is_new = actions.pause(state_of(), target, actor())
     done = f"Paused {what}" if is_new else f"{one_line(target.name)} is paused already"
     option = () if target.kind == "definition" else (f"--{target.kind}",)
@@ -162,7 +163,7 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
 )
 @_which
 def resume(name: str | None, queue: str | None, task: str | None) -> None:
-    """Resume the definition NAME from its next slot, or a queue or a task.
+    """Resume a definition, a queue or a task.
 
     Slots that passed while a definition was paused are not run. Runs that waited for a queue or a
     task are.
@@ -204,7 +205,7 @@ def _moment(value: object) -> str:
     *("--until", "end"), type=_moment, metavar="TIME", help="08:00, 24h or 2026-11-20T08:00. [12h]"
 )
 def agenda(end: str | None) -> Listing:
-    """List what definitions will run, soonest first, and what may collide.
+    """List what will run, soonest first, and what may collide.
 
     The next twelve hours, or until TIME, at most a week. A time without a zone is in
     CRONJOBS_TIMEZONE.
@@ -273,7 +274,7 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
     if found.expired:
         click.echo(f"would reclaim  {plural(found.expired, 'run')} whose worker was lost")
     if found == Due((), (), 0):
-        click.echo(f"nothing is due; {following}")
+        click.echo(f"Nothing is due; {following}")
 
 
 def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]) -> None:

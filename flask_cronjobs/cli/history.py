@@ -50,9 +50,10 @@ _BARS = " ▁▂▃▄▅▆▇█"
 @click.option("--reopen", "reopened", metavar="GROUP", help="It is open, whatever was decided.")
 @click.option("--state", type=click.Choice(STATES), default="open", help="Only groups of STATE.")
 def errors(state: GroupState, limit: int, **decisions: str | None) -> Listing | None:
-    """List errors by task, type and message, the latest first; resolve or mute a group.
+    """List errors in groups; resolve or mute a group.
 
-    Numbers, hex and what is quoted in messages do not count. LAST 14 DAYS has a bar a day.
+    A group is a task, a type and a message without its numbers, hex and quoted text; the latest is
+    first. LAST 14 DAYS has a bar a day.
     """
     given = [(what, group) for what, group in decisions.items() if group is not None]
     if len(given) > 1:
@@ -111,9 +112,10 @@ def _error_cells(row: ErrorGroup, now: datetime) -> tuple[object, ...]:
 )
 @click.argument("task", required=False, shell_complete=complete_tasks)
 def trend(task: str | None) -> Listing | Answer:
-    """Compare this week with last: how many runs ended, and how long they took.
+    """Compare this week with last: how many runs, how long.
 
-    All tasks, the slower first; or TASK, day by day. Numbers are of whole hours, within a tenth.
+    All tasks, the slower first; or TASK, day by day. Counted by whole hours; times are right within
+    a tenth.
     """
     if task is not None:
         found = _trend_of(task)
@@ -133,7 +135,7 @@ def trend(task: str | None) -> Listing | Answer:
             (row.task, *_period_cells(row.this_week), *_period_cells(row.last_week), row.compared)
             for row in tasks.rows
         ),
-        none="No run has ended within two weeks, as far as whole hours are written.",
+        none="No run has ended within two weeks; the hour under way does not count.",
         flexible=0,
         spare=("DEAD", "95 %", "LAST WEEK"),
         below=below,
@@ -177,7 +179,7 @@ def _seconds(seconds: float | None) -> str:
 @click.argument("name")
 @click.option("--at", type=time_in_zone, metavar="TIME", help="When that was, else now.")
 def mark(name: str, at: datetime | None) -> None:
-    """Put a line into the charts: NAME is what changed now, such as a deploy."""
+    """Mark in the charts what changed now, such as a deploy."""
     if not name.strip():
         raise click.BadParameter("A mark needs a name, such as v812.")
     made = add_mark(state_of(), name, at, actor())
@@ -207,7 +209,7 @@ def unmark(id: int) -> None:
     most=100,
 )
 def operations(limit: int, before: int | None) -> Listing:
-    """List what operators did, newest first, and what became of the runs.
+    """List what operators did, newest first.
 
     Each retry, cancel, discard, pause, resume, run, edit, mark and prune is kept for a year.
     """

@@ -215,7 +215,7 @@ JSON_FIELDS = click.Option(
     is_flag=False,
     flag_value=ALL_FIELDS,
     metavar="[FIELDS]",
-    help="Print JSON; of each row all, or FIELDS: id,label.",
+    help="Print JSON: all fields, or only FIELDS, such as id,label.",
 )
 #: For each list, as is `WATCH`.
 WIDE = click.Option(["--wide"], is_flag=True, help="Cut nothing to the width of the terminal.")

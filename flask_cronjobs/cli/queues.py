@@ -27,7 +27,7 @@ from .terminal import paint
 
 @list_command("queues", "flask jobs admin queues", "flask jobs admin queues --watch")
 def queues() -> Listing:
-    """List the queues: what waits, how fast runs come and end, and who serves each.
+    """List the queues: what waits, how fast, and who serves it.
 
     Counted over the last ten minutes. Of the runs that ended, 95 % had waited no longer.
     """
@@ -47,9 +47,10 @@ def queues() -> Listing:
 
 @list_command("workers", "flask jobs admin workers", "flask jobs admin workers --watch")
 def workers() -> Listing:
-    """List the hosts that ticked within the last day, and what runs there now.
+    """List the hosts, and what runs there now.
 
-    First those that are silent, though they had ticked for long.
+    All that ticked within the last day; first those that are silent, though they had ticked for
+    long.
     """
     found = list_hosts(state_of())
     headers = ("HOST", "STATE", "SEEN", "BY", "QUEUES", "VERSION", "RUNNING", "TASKS")
@@ -124,7 +125,7 @@ def _did(tick: Row[Any]) -> str:
 )
 @click.option("--stopped", is_flag=True, help="Only keys that a dead run stops.")
 def turns(stopped: bool, limit: int, after: str | None) -> Listing:
-    """List the concurrency keys with a strict order: how many runs wait, and why."""
+    """List the keys with a strict order, and why they wait."""
     found = list_key_orders(state_of(), stopped=stopped, after=after or "", limit=limit)
     headers = ("KEY", "WAITING", "FIRST", "TASK", "STATUS", "WHY")
     cells = (
@@ -174,7 +175,7 @@ def batches(
     limit: int,
     before: int | None,
 ) -> Listing | Answer | None:
-    """List the batches that have not finished; or show the batch KEY, or change it."""
+    """List unfinished batches; or show or change the batch KEY."""
     if (retry + cancel + close) > 1:
         raise click.UsageError("Give one of --retry, --cancel and --close.")
     if again and not retry:

@@ -64,7 +64,9 @@ _LONGEST_JSON = 20_000
 )
 @partial(filtered, several=True)
 def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
-    """List runs, newest first; of a search, those first that match exactly.
+    """List runs, newest first.
+
+    Of a search, those come first that match exactly.
 
     With --wide, also their queues, workers, when they were due and how long they took.
     """

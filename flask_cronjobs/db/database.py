@@ -256,7 +256,7 @@ def database_of(app: Flask, session: object, engine: object, metadata: MetaData 
     db = app.extensions.get("sqlalchemy")
     if db is None:
         raise SetupError(
-            f"No database is known of the app {app.name!r}. Call init_app(app) of Flask-SQLAlchemy "
+            f"The app {app.name!r} has no database yet. Call init_app(app) of Flask-SQLAlchemy "
             "or of Flask-SQLAlchemy-Lite before jobs.init_app(app); for SQLAlchemy alone, give "
             "CronJobs(app, session=…, engine=…, metadata=…)."
         )

@@ -140,9 +140,7 @@ def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
                 f"The job tables are of another version: {_first_line(cause)}. Run your "
                 "migrations, or: flask jobs admin doctor"
             )
-        return TablesMissing(
-            f"{message} (in the database {name_of(engine)}, if it is the right one)"
-        )
+        return TablesMissing(f"{message} (Is this the right database? {name_of(engine)})")
     return DatabaseTrouble(
         f"The database cannot be used: {_first_line(cause)}.{_hint(str(cause), engine)}",
         transient=remedy_for(error) in ("repeat", "reconnect"),

@@ -203,4 +203,6 @@ def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -
 
 
 def _where(func: Callable[..., object]) -> str:
-    return f"{func.__module__}.{getattr(func, '__qualname__', func)}"
+    code = getattr(func, "__code__", None)
+    line = f" (line {code.co_firstlineno})" if code else ""
+    return f"{func.__module__}.{getattr(func, '__qualname__', func)}{line}"

@@ -189,7 +189,7 @@ def _split(text: str) -> list[str]:
     if len(words) != len(_FIELDS):
         names = " ".join(field.name for field in _FIELDS)
         extra = "; seconds, years and commands are not read" if len(words) > len(_FIELDS) else ""
-        _refuse(f"its fields are {len(words)}{extra}", f"Write five: {names}.")
+        _refuse(f"it has {len(words)} fields{extra}", f"Write five: {names}.")
     return words
 
 

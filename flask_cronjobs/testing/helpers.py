@@ -16,9 +16,8 @@ from ..db.dialect import clock_shift, dialect_of, moved_by
 from ..db.transactions import refuse_own_lock
 from ..errors import NotFound, SetupError, StateConflict, TablesMissing
 from ..extension import CronJobs
-from ..jobs.definitions import rows as definitions
 from ..jobs.definitions.rows import DefinitionRow
-from ..jobs.definitions.scheduler import announce_slot, sync_definitions
+from ..jobs.definitions.scheduler import announce_slot, find_or_record
 from ..jobs.definitions.slots import record_slots
 from ..jobs.runs.changes import prepare_run
 from ..jobs.runs.current import in_run
@@ -308,12 +307,12 @@ def _loaded(state: State, run_id: int) -> JobRun:
 
 
 def _find_definition(state: State, name: str) -> DefinitionRow:
-    """Return a definition; if only the code has it, insert those of the code, as a tick does."""
+    """Return a definition.
+
+    :raises NotFound: no definition has that name.
+    """
     with state.bookkeeping() as books:
-        found = definitions.find(books, name)
-        if found is None and name in state.registry.declarations:
-            sync_definitions(state, books, ())
-            found = definitions.find(books, name)
+        found = find_or_record(state, books, name)
     if found is None:
         hint = did_you_mean(name, state.registry.declarations)
         raise NotFound(f"There is no definition {name!r}.{hint}")

@@ -264,12 +264,12 @@ def test_a_page_is_paused_and_says_how_old_it_is(browser: Browser, site: Site) -
     browser.get(f"{site.url}/")
     _until(lambda: "s old" in _stamp(browser))
     button = browser.find_element(By.CSS_SELECTOR, "#stamp button")
-    assert button.text == "Pause"
+    assert button.text == "Stop renewing"
     button.click()
     site.age_ticks(400)
     _until(lambda: browser.title.startswith("Out of date since "))
     assert _heading(browser) == "All is well"
-    assert button.text == "Go on"
+    assert button.text == "Renew again"
     button.click()
     _until(lambda: _heading(browser) == "Ticks have stopped")
 

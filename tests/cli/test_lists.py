@@ -30,7 +30,7 @@ def test_empty_list_says_so(admin: Admin) -> None:
         ("ticks --before 1", "There are no older ticks."),
         ("marks", "There are no marks. To make one: flask jobs admin mark v812"),
         ("operations", "No operation is recorded."),
-        ("trend", "No run has ended within two weeks, as far as whole hours are written."),
+        ("trend", "No run has ended within two weeks; the hour under way does not count."),
         ("queues", "No task is declared, and nothing waits."),
         ("workers", "No host has ticked within the last day."),
         ("turns", "No run of a strict order waits or runs."),
@@ -128,7 +128,8 @@ def test_pause_and_resume(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
     assert admin.ok("resume", "daily") == "Resumed daily.\n"
     assert admin.ok("resume", "daily") == "Not paused: daily.\n"
     assert admin.ok("resume", "--task", "snd") == "Not paused: the task snd.\n"
-    assert "No task of this app's code has the queue rare" in admin.ok("pause", "--queue", "rare")
+    said = admin.ok("pause", "--queue", "defalt")
+    assert "No task of this app's code has the queue defalt. Did you mean 'default'?" in said
     admin.refused("pause", "dayly")
     admin.refused("pause", code=2)
     admin.refused("pause", "daily", "--queue", "mail", code=2)

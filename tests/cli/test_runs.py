@@ -364,6 +364,14 @@ def test_later_run_of_a_definition_takes_no_slot(
     assert abs(made.scheduled_for - now()) < timedelta(minutes=1), "the slot stays free"
 
 
+def test_run_before_the_first_tick_is_one_of_the_definition(admin: Admin, stored: Stored) -> None:
+    admin.ok("run", "nightly")
+    (made,) = stored()
+    (definition,) = admin.data("definitions")["definitions"]
+    assert (definition["name"], made.definition_id) == ("nightly", definition["id"])
+    assert definition["next_slots"], "it is recorded as by a tick"
+
+
 def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None:
     said = admin.ok("run", "export", "--key", "k")
     assert said == "Queued run 1 of export. The next tick runs it.\n"

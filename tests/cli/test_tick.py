@@ -110,7 +110,7 @@ class TestErrors:
         assert line.startswith("Error: Job tables are missing: ")
         assert ". Run: flask jobs admin init (in the database " in line
         with app.app_context():
-            assert f"{state_of().engine.url.database}, if it is the right one)" in line
+            assert f"{state_of().engine.url.database})" in line
             with pytest.raises(TablesMissing, match="flask jobs admin init"):
                 jobs.tick()
 
@@ -172,11 +172,11 @@ class TestOptions:
             assert done.exit_code == 0
             return done.output
 
-        assert due() == "nothing is due; nothing is scheduled\n"
+        assert due() == "Nothing is due; nothing is scheduled\n"
         tick.jobs.task(name="yearly", schedule="0 7 1 1 *")(lambda: None)
         assert "; a tick records the schedules" in due()
         tick()
-        assert "nothing is due; next: " in due()
+        assert "Nothing is due; next: " in due()
         assert "-01-01 07:00:00 UTC (in " in due()
         tick.enqueue(delay=90)
         assert "(in 1 min)" in due()

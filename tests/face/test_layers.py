@@ -179,7 +179,7 @@ class TestWrongMixes:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({}, r"No database is known of the app 'x'\. Call init_app\(app\) of Flask-SQLAlchemy"),
+            ({}, r"The app 'x' has no database yet\. Call init_app\(app\) of Flask-SQLAlchemy"),
             ({"session": scoped}, r"engine= is missing\. Give the engine"),
             ({"engine": engine}, r"session= is missing\. Give a scoped_session"),
             ({"session": Session(), "engine": engine}, r"session= is a Session\. Give a scoped_s"),

@@ -90,7 +90,7 @@ def test_arguments_that_cannot_be_named_are_refused(bare: CronJobs) -> None:
 
 def test_second_task_of_a_name_is_refused_and_both_are_named(bare: CronJobs) -> None:
     bare.task(handler)
-    with pytest.raises(TaskError, match=r"Two tasks are called 'handler'.*tests.*handler.*lambda"):
+    with pytest.raises(TaskError, match=r"called 'handler': tests.*handler \(line .*lambda"):
         bare.task(name="handler")(lambda: any_number())
 
 

@@ -58,8 +58,8 @@ REFUSED = [
     # Not a text, or not of the right size and alphabet.
     (None, "NoneType", "Write five fields such as '0 7 * * 1-5'"),
     (b"* * * * *", "bytes", "Write five fields"),
-    ("", "fields are 0", "Write five: minute hour day-of-month month day-of-week."),
-    ("0 * * * * *", "fields are 6; seconds, years and commands are not read", "Write five"),
+    ("", "it has 0 fields", "Write five: minute hour day-of-month month day-of-week."),
+    ("0 * * * * *", "it has 6 fields; seconds, years and commands are not read", "Write five"),
     ("0 7 * * *\n", r"'\n'", "Write one line of plain ASCII"),
     (
         ",".join(["1"] * 1_000_000) + " * * * *",

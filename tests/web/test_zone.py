@@ -85,7 +85,7 @@ def test_seconds_are_shown_unless_it_is_a_slot(pages: Pages) -> None:
     assert " 07:00</time>" in page
     assert " 07:00:02</time>" in page
     assert " 07:01:09</time>" in page
-    assert "2.0 s, then 1 min 7 s" in page
+    assert "1 min 7 s, waited 2.0 s" in page
     assert "waited 2.0 s" in pages.get("/jobs/runs").text
 
 

@@ -28,7 +28,14 @@ from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
 from .rows import DefinitionRow
-from .scheduler import announce_slot, first_slot, plan_due, plan_paused, record_pause
+from .scheduler import (
+    announce_slot,
+    find_or_record,
+    first_slot,
+    plan_due,
+    plan_paused,
+    record_pause,
+)
 from .slots import record_slots
 from .views import definition_names
 
@@ -89,7 +96,7 @@ def queue_run(
     """
     options.check()
     with state.bookkeeping() as books:
-        values = _definition_run(state, definitions.find(books, name), name, payload, options)
+        values = _definition_run(state, find_or_record(state, books, name), payload, options)
         task = state.registry.tasks.get(name) if tasks else None
         if values is None and task is not None:
             given = task.payload_from(payload or {})
@@ -116,20 +123,13 @@ def queue_run(
 def _definition_run(
     state: State,
     found: DefinitionRow | None,
-    name: str,
     payload: Mapping[str, object] | None,
     options: EnqueueOptions,
 ) -> dict[str, Any] | None:
-    """Return the columns of a run of a definition: of *found*, or declared if no tick recorded it.
-
-    With *payload* and *options* if given.
-    """
-    if found is not None:
-        spec = found.spec
-    elif name in state.registry.declarations:
-        spec = state.registry.declarations[name].spec(state.settings)
-    else:
+    """Return the columns of a run of the definition *found*, with *payload* and *options*."""
+    if found is None:
         return None
+    spec = found.spec
     task = state.registry.tasks.get(spec.job_type)
     if task is None:
         raise UnknownTask(
@@ -139,7 +139,7 @@ def _definition_run(
     values = {
         **{name: getattr(spec, name) for name in RUN_COLUMNS},
         "payload": json.dumps(spec.payload),
-        "definition_id": None if found is None else found.id,
+        "definition_id": found.id,
         **options.own_columns,
     }
     if payload is not None:

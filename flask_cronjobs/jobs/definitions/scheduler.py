@@ -105,6 +105,18 @@ def sync_definitions(
         definitions.mark_declared(books, marked[:DEFINITIONS_READ], app)
 
 
+def find_or_record(state: State, books: Bookkeeping, name: str) -> DefinitionRow | None:
+    """Return the definition *name*. If only the code has it, insert it first, as a tick does."""
+    found = definitions.find(books, name)
+    declaration = state.registry.declarations.get(name)
+    if found is not None or declaration is None:
+        return found
+    spec = declaration.spec(state.settings)
+    slot = first_slot(spec, definitions.now(books))
+    definitions.declare(books, [(spec, slot)], "code", state.app.name)
+    return definitions.find(books, name)
+
+
 def _move_earlier(books: Bookkeeping, rows: Sequence[DefinitionRow]) -> bool:
     """Move watermarks back to slots that an update of the time zones made earlier.
 

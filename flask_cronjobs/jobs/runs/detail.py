@@ -175,7 +175,7 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("scheduled for", row.scheduled_for),
         Fact("due", row.run_at if waits else None, row.run_at),
         Fact("last started", row.started_at, row.started_at),
-        Fact("waited, then ran", _waited_and_took(row, run.now), latest),
+        Fact("took", _took_and_waited(row, run.now), latest),
         Fact("finished", row.finished_at, row.finished_at),
         Fact("handed to", row.handed_to, f"if it does not begin there, it comes back {back}"),
         Fact(
@@ -205,12 +205,14 @@ def _uncounted(run: RunView) -> str | None:
     return f"the first {first} not count, since steps ended"
 
 
-def _waited_and_took(row: RunRow, now: datetime) -> str | None:
+def _took_and_waited(row: RunRow, now: datetime) -> str | None:
     if row.waited is None:
         return None
+    took = None if row.took is None else duration(row.took)
     if row.status == "running" and row.started_at is not None:
-        return f"{duration(row.waited)}, then {duration(seconds_since(row.started_at, now))} so far"
-    return ", then ".join(duration(each) for each in (row.waited, row.took) if each is not None)
+        took = f"{duration(seconds_since(row.started_at, now))} so far"
+    waited = f"waited {duration(row.waited)}"
+    return waited if took is None else f"{took}, {waited}"
 
 
 def _progress(run: RunView) -> str:

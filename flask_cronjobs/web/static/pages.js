@@ -189,7 +189,7 @@ function keepFresh(main, stamp) {
     const long = 8 * period();
     const clock = (moment) => new Date(moment).toLocaleTimeString("en-GB", { timeZone: stamp.dataset.zone });
     const lost = failures > 1 || now - seen > long;
-    age.textContent = (paused ? "Paused, " : "") + printAge((now - shown) / 1000) + (held ? ", held while you select or type" : "");
+    age.textContent = (paused ? "Stopped, " : "") + printAge((now - shown) / 1000) + (held ? ", held while you select or type" : "");
     const text = failures ? `Not renewed since ${clock(seen)}: ${why}. Trying again.` : "";
     if (trouble.textContent !== text) trouble.textContent = text;
     // One failure may be a restart.
@@ -209,12 +209,12 @@ function keepFresh(main, stamp) {
     tell(held);
   }
 
-  pause.append("Pause");
+  pause.append("Stop renewing");
   age.after(" ", pause);
   pause.addEventListener("click", () => {
     paused = !paused;
     asked = 0;
-    pause.firstChild.data = paused ? "Go on" : "Pause";
+    pause.firstChild.data = paused ? "Renew again" : "Stop renewing";
     beat();
   });
   main.dataset.tab = document.title;
