@@ -158,7 +158,7 @@ class TestPause:
         assert changed.tick().recorded == 0
         assert code.skipped() == [("Paused", 5)]
         changed.tick()
-        changed.resume("it")
+        assert changed.resume("it")
         assert changed.tick().recorded == 0
         assert code.skipped() == [("Paused", 5)]
         assert code.definition().paused_at is None

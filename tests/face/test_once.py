@@ -14,7 +14,15 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, SetupError, TaskError, current_run
+from flask_cronjobs import (
+    CronJobs,
+    DatabaseTrouble,
+    LeaseLost,
+    Retry,
+    SetupError,
+    TaskError,
+    current_run,
+)
 from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from tests.marks import on_both, on_postgresql, on_sqlite
@@ -356,6 +364,21 @@ def test_effect_that_outlasted_its_lease_returns_its_value_to_a_request(
     assert jobs.once("k", slow) == "slow"
     assert "took longer than the lease of 120 s" in caplog.text
     assert jobs.once("k", lambda: "third") == "other"
+
+
+@on_both
+def test_run_whose_effect_was_taken_over_hears_that_it_lost_its_lease(
+    db: SQLAlchemy, jobs: CronJobs, perform: Perform
+) -> None:
+    def send() -> None:
+        with db.engine.begin() as connection:
+            connection.execute(text("UPDATE job_effects SET locked_by = 'another'"))
+
+    def handler() -> None:
+        with pytest.raises(LeaseLost, match="the effect was done, but its mark was taken over"):
+            jobs.once("k", send)
+
+    assert perform(handler).status == "succeeded"
 
 
 @pytest.mark.parametrize("key", ["", "x" * 501, "nul\0", "a\nb", "a\x1b[2J", " ", None, 5])

@@ -20,6 +20,7 @@ from flask_cronjobs.jobs.agenda import (
     read_agenda,
     span_of,
 )
+from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.state import State
 from tests.rows import Rows, ago, now
 
@@ -47,7 +48,7 @@ def test_lane_has_what_ran_what_was_missed_and_what_is_to_come(state: State, row
 
     agenda = read_agenda(state)
     lane = lane_of(agenda, "report")
-    assert [lane.name for lane in agenda.lanes] == ["report"]
+    assert ([lane.name for lane in agenda.lanes], agenda.number) == (["report"], Count(1))
     assert [piece.kind for piece in lane.pieces[:4]] == [
         "missed",
         "succeeded",
@@ -110,9 +111,11 @@ def test_delayed_runs_are_grouped_by_task(state: State, rows: Rows) -> None:
     rows.run("queued", job_type="sync", run_at=ago(minutes=-31), rate_key="r", rate_mark="waits")
     rows.run("queued", job_type="mail")
     rows.run("queued", job_type="mail", run_at=ago(hours=-13))
-    mail, sync = read_agenda(state).delayed
+    agenda = read_agenda(state)
+    mail, sync = agenda.delayed
     assert (mail.task, str(mail.count), sync.task, str(sync.count)) == ("mail", "2", "sync", "2")
     assert mail.last - mail.first > timedelta(minutes=50)
+    assert agenda.number == Count(0)
 
 
 def test_clock_change_is_found_to_the_minute() -> None:

@@ -144,7 +144,7 @@ FAULTS = {
     "broken-definition": ("error", "The definition 'known' is broken and never due"),
     "orphaned-definition": ("warning", "The definition 'customer' is for the task 'gone'"),
     "undeclared-definition": ("info", "The definition 'former' came from code"),
-    "pruning": ("warning", "Pruning is 5 h behind"),
+    "pruning": ("warning", "Pruning is 1 h 10 min behind"),
 }
 
 
@@ -158,7 +158,7 @@ def make_faults(state: State, rows: Rows) -> None:
     rows.definition("known", schedule="61 * * * *")
     rows.definition("customer", origin="database", job_type="gone")
     rows.definition("former", job_type="known")
-    rows.effect("old", state="done", done_at=ago(days=90, hours=5))
+    rows.effect("old", state="done", done_at=ago(days=90, minutes=70))
 
 
 def test_each_fault_is_found_by_its_id(state: State, rows: Rows) -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import insert
 
 from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.jobs import error_groups as views
@@ -22,7 +23,7 @@ from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.runs.outcomes import fingerprint, pattern_of
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobMark
+from flask_cronjobs.models import JobFailure, JobMark
 from flask_cronjobs.testing import drain
 from tests.rows import Rows, ago
 
@@ -131,6 +132,15 @@ def test_attempts_from_before_there_were_groups_are_left_out(state: State, rows:
     rows.failure(rows.run("dead"), 1)
     assert list_errors(state).rows == ()
     assert list_runs(state, RunFilter(status="dead", fingerprint="")).rows != ()
+
+
+def test_at_most_200_groups_are_shown(state: State, rows: Rows) -> None:
+    made = {"run_id": rows.run("dead"), "worker": "web-1:7:token", "stack": ""}
+    made |= {"error_type": "E", "error": "boom", "started_at": ago(9), "failed_at": ago(8)}
+    with state.engine.begin() as connection:
+        each = [made | {"attempt": at, "fingerprint": f"{at:016}"} for at in range(201)]
+        connection.execute(insert(JobFailure), each)
+    assert [len(list_errors(state, limit=limit).rows) for limit in (0, 7, 1_000)] == [1, 7, 200]
 
 
 def test_counts_and_groups_are_capped(

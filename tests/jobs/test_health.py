@@ -68,6 +68,7 @@ def test_verdict_goes_by_the_age_of_the_last_tick(
         rows.tick(age=age)
     verdict = read_verdict(state)
     assert (verdict.word, verdict.ok) == (word, word == "ok")
+    assert (verdict.headline == verdict.todo == "") == verdict.ok
     assert verdict.age == (None if age is None else pytest.approx(age, abs=5))
     assert (verdict.last_tick_at is None, verdict.host) == (age is None, age and "web-1")
     assert said in verdict.sentence

@@ -100,10 +100,12 @@ def performed(
 def test_commit_behind_the_session_is_noticed_and_not_repeated(
     jobs: CronJobs, db: SQLAlchemy, commit: Callable[[SQLAlchemy], None]
 ) -> None:
+    closed: list[Any] = []
+    event.listen(db.engine, "invalidate", lambda driver, record, error: closed.append(driver))
     run = performed(jobs, db, lambda: commit(db))
     assert (run.status, run.attempts, run.error_type) == ("dead", 1, "AtomicCommit")
     assert "ended the transaction of db.session" in (run.last_error or "")
-    assert labels(db) == ["early"]
+    assert (labels(db), closed) == (["early"], [])
 
 
 def by_driver_and_rollback(db: SQLAlchemy) -> None:

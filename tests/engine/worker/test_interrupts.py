@@ -21,7 +21,7 @@ from flask_cronjobs.engine.worker import interrupts as interrupts_module
 from flask_cronjobs.engine.worker import watchdog as watchdog_module
 from flask_cronjobs.engine.worker.held_runs import Leases
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
-from flask_cronjobs.engine.worker.monitor import RunMonitor
+from flask_cronjobs.engine.worker.monitor import MARGIN, RunMonitor
 from flask_cronjobs.engine.worker.watchdog import WATCHDOG_LEASES as LEASES
 from flask_cronjobs.engine.worker.watchdog import Watchdog
 from flask_cronjobs.types import Claim
@@ -349,6 +349,26 @@ def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[
     runner.context = context_of(Settings(lease=LEASE, shutdown_grace=0.0))
     RunMonitor(cast(Any, runner), may_kill=True).arm_watchdog()
     assert lit == [LEASE * LEASES]
+
+
+def test_fuse_burns_while_runs_are_held_or_at_work_and_not_beside_an_idle_worker(
+    clock: Clock, lit: list[float]
+) -> None:
+    runner = SimpleNamespace(
+        at_work=(), context=context_of(Settings(lease=LEASE, shutdown_grace=0.0))
+    )
+    monitor = RunMonitor(cast(Any, runner), may_kill=True)
+    monitor.keep_watchdog(holding=True)
+    assert lit == [LEASE * LEASES]
+    runner.at_work = (SimpleNamespace(since=float("-inf"), timeout=1.0),)  # It should have ended.
+    clock.now += 1
+    monitor.keep_watchdog(holding=True)
+    assert lit == [MARGIN]
+    monitor.keep_watchdog(holding=False)
+    assert lit == [MARGIN]
+    runner.at_work = ()
+    monitor.keep_watchdog(holding=False)
+    assert lit == []
 
 
 def test_fuse_of_a_process_that_is_not_ours_is_never_lit(clock: Clock, lit: list[float]) -> None:

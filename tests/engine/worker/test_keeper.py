@@ -23,7 +23,7 @@ from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.options import WorkOptions
+from flask_cronjobs.engine.worker.options import Limits, WorkOptions
 from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
@@ -280,3 +280,16 @@ def test_that_no_run_is_at_work_is_told_once(state: State, enqueue: Enqueue) -> 
     work(state, WorkOptions("host:1", watch_every=0.001, news=hear))
     assert any(each.runs for each in told)
     assert all(one.runs or one != other for one, other in pairwise(told))
+    assert told[-1].runs == ()
+
+
+def test_worker_that_reaches_a_limit_says_which(
+    state: State, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "flask_cronjobs")
+    told: list[tuple[str, Any]] = []
+    enqueue(lambda: None)
+    limits = Limits(runs=1)
+    work(state, WorkOptions("host:1", limits=limits, news=lambda *news: told.append(news)))
+    assert ("replaced", "worker host:1  after 1 run") in told
+    assert "The worker host:1 ends after 1 run, and a fresh one follows" in caplog.text
