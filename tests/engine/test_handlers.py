@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from flask_cronjobs import CronJobs, Retry, TickReport, TimedOut, current_run
 from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker import monitor as monitor_module
 from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobFailure, JobRun
 from tests.kit import statements
 
@@ -46,6 +48,35 @@ def test_timeout_passes_except_exception_and_the_run_is_tried_again(
     assert (failure.attempt, failure.error_type) == (1, "TimedOut")
     assert failure.error == "the handler ran longer than its timeout of 0.2 s"
     assert not issubclass(TimedOut, Exception)
+
+
+def test_in_a_thread_a_handler_goes_on_beyond_its_timeout_and_the_log_warns(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on = threading.Event()
+
+    @jobs.task(timeout=0.1, retry=False)
+    def slow() -> bool:
+        return goes_on.wait(60)
+
+    def work() -> None:
+        with app.app_context():
+            tick()
+
+    state: State = app.extensions["cronjobs"]
+    settings = replace(state.settings, shutdown_grace=0.1)
+    app.extensions["cronjobs"] = replace(state, settings=settings)
+    with app.app_context():
+        slow.using(commit=True).enqueue()
+        thread = threading.Thread(target=work)
+        thread.start()
+        while thread.is_alive() and "its handler does not end" not in caplog.text:
+            time.sleep(0.01)
+        goes_on.set()
+        thread.join()
+        run = db.session.scalars(db.select(JobRun)).one()
+    assert (run.status, run.result) == ("succeeded", True)
+    assert "let an executor work in processes, not in threads" in caplog.text
 
 
 def test_lease_by_default_outlasts_three_missed_heartbeats_and_a_minute() -> None:
