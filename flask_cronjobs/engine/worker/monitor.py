@@ -224,9 +224,9 @@ class RunMonitor:
         if not working.warned:
             working.warned = True
             logger.warning(
-                "task %s, run %d: its handler does not end, and its process does more than that, so it "
-                "is not ended. To have timeouts enforced, run ticks by `flask jobs tick`, and let an "
-                "executor work in processes, not in threads.",
+                "task %s, run %d: its handler does not end, and its process does more than that, "
+                "so it is not ended. To have timeouts enforced, run ticks by `flask jobs tick`, "
+                "and let an executor work in processes, not in threads.",
                 working.claim.job_type,
                 working.claim.id,
             )
