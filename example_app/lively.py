@@ -117,7 +117,6 @@ def _fate(
         ("refresh_cache", 3): {"status": "skipped", "attempts": 0, "finished_at": slot},
         ("refresh_cache", 6): {"attempts": 3},
         ("refresh_cache:lagos", 2): {"status": "cancelled", "last_error": "cancelled by ada"},
-        ("send_invoice_reminders", 1): _running(started),
     }
     usual = {"status": "succeeded", "attempts": 1, "started_at": started, "finished_at": ended}
     return _even(usual | fates.get((name, back), {}))

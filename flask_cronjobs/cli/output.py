@@ -116,7 +116,8 @@ def table(
     command was called with ``--wide``. Elsewhere nothing is.
 
     :param flexible: the index of the column that is cut first.
-    :param spare: the headers of those that are left out before that, the first one first.
+    :param spare: the headers of those that are left out before that, the first one first; and
+        before those, columns without any value.
     """
     if not rows:
         return
@@ -128,24 +129,24 @@ def table(
     shown = list(range(len(headers)))
     if sys.stdout.isatty() and not is_wide():
         flexible %= len(headers)
-        shown = _spared(headers, widths, flexible, spare)
+        can_go = [at for at in shown if not any(line[at] for line in cells)]
+        can_go += [at for name in spare for at in reversed(shown) if headers[at] == name]
+        shown = _spared(widths, flexible, can_go)
         widths = _fitted([widths[at] for at in shown], shown.index(flexible))
     click.secho(_cells([headers[at] for at in shown], widths), bold=True)
     for line in cells:
         click.echo(_cells([line[at] for at in shown], widths))
 
 
-def _spared(
-    headers: Sequence[str], widths: Sequence[int], flexible: int, spare: Sequence[str]
-) -> list[int]:
+def _spared(widths: Sequence[int], flexible: int, can_go: Sequence[int]) -> list[int]:
     """Return the indexes of the columns for which there is room."""
-    shown = list(range(len(headers)))
-    can_go = [at for name in spare for at in reversed(shown) if headers[at] == name]
-    while can_go:
-        taken = sum(widths[at] for at in shown) + len(_GAP) * (len(shown) - 1)
+    shown = list(range(len(widths)))
+    for at in can_go:
+        taken = sum(widths[each] for each in shown) + len(_GAP) * (len(shown) - 1)
         if taken - max(0, widths[flexible] - _ENOUGH) <= width():
             break
-        shown.remove(can_go.pop(0))
+        if at in shown and at != flexible:
+            shown.remove(at)
     return shown
 
 

@@ -81,7 +81,7 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
         looked = scope(which.search, state.settings.show_payload)
         note = f"Searched ids and keys of all runs; {looked}{back}."
     labels = any(row.label is not None for row in found.rows)
-    headers = ["ID", "STATUS", "TASK", *(["LABEL"] if labels else []), "ATTEMPT", "WHEN", "ERROR"]
+    headers = ["ID", "STATUS", "TASK", *(["LABEL"] if labels else []), "ATTEMPT", "WHEN", "WHY"]
     if is_wide():
         headers += _WIDE
     cells = (_cells(found, row, labels) for row in found.rows)

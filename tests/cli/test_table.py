@@ -70,6 +70,17 @@ def test_a_row_fits_on_a_line_of_a_terminal(
     assert line.count("…") == 2
 
 
+def test_columns_without_a_value_are_left_out_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(output, "width", lambda: 40)
+    for size, there in ((10, True), (30, False)):
+        table(("B", "NEW SINCE", "B", "WHY"), [("b" * size, None, None, "")], spare=("B",))
+        header = capsys.readouterr().out.splitlines()[0]
+        assert ("NEW SINCE" in header, header.count("B")) == (there, 2)
+
+
 def test_columns_are_left_out_where_there_is_no_room(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,11 @@ def test_a_run_tells_what_is_special_about_it(
     assert ('value="0.25"' in pages.text("runs")) == ("progress" in values)
 
 
+def test_progress_of_a_run_at_work_is_said_once(pages: Pages) -> None:
+    run_id = pages.add("running", progress=0.25, progress_message="a quarter")
+    assert pages.text(f"runs/{run_id}").count("a quarter") == 1
+
+
 @pytest.fixture
 def failed(pages: Pages) -> int:
     """A run with two stacks and an output."""
