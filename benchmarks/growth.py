@@ -40,6 +40,7 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import pruning
 from flask_cronjobs.jobs.runs.claim import ClaimRequest, record_and_claim
+from flask_cronjobs.jobs.ticks import DELETED_AT_ONCE
 from flask_cronjobs.models.columns import VACUUM_OFTEN
 from flask_cronjobs.types import Outcome
 from tests import postgres
@@ -211,7 +212,7 @@ def life(found: Database, runs: int, batch: int) -> dict[str, float]:
         "enqueue": (runs // batch, lambda: found.enqueue(batch)),
         "claim": (runs // batch, claim),
         "outcome": (runs // batch, lambda: found.record_and_claim(held.pop(), 0)),
-        "prune": (max(runs // pruning.DELETED_AT_ONCE, 1), found.prune),
+        "prune": (max(runs // DELETED_AT_ONCE, 1), found.prune),
     }
     wal: dict[str, float] = {}
     for name, (times, step) in steps.items():
@@ -302,7 +303,7 @@ def operations(found: Database) -> dict[str, Callable[[], object]]:
         assert client.get("/jobs/").status_code in (200, 503)
 
     def prune() -> None:
-        assert found.prune() == pruning.DELETED_AT_ONCE
+        assert found.prune() == DELETED_AT_ONCE
 
     return {"claim": claim, "idle tick": idle_tick, "page": page, "prune": prune}
 

@@ -24,7 +24,7 @@ EXECUTORS = f"{__package__}.executors"
 _BEARER = r"[A-Za-z0-9._~+/-]+=*"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, frozen=True)
 class Kind:
     """What the value of a setting or of an option may be.
 
@@ -171,7 +171,7 @@ _EXECUTORS = Kind(
 )
 
 
-@dataclass(frozen=True, repr=False)  # Some values are secrets.
+@dataclass(eq=False, frozen=True, repr=False)  # Some values are secrets.
 class Settings:
     """An app's ``CRONJOBS_*`` values. Durations are in seconds.
 

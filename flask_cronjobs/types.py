@@ -1,7 +1,5 @@
 """The values that one part of the package passes to another."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from datetime import MINYEAR, datetime, timezone
@@ -141,6 +139,8 @@ class Claim(NamedTuple):
 
 #: How the token of a run begins that was handed to an executor and has not begun there.
 HANDED = "handed:"
+#: For how many leases a run may wait in a broker before it is handed on again.
+HANDED_LEASES = 5
 
 
 class HandedRun(NamedTuple):

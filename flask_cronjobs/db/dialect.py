@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Engine
 
 from ..errors import SetupError
+from ..text import pattern
 from ..types import JSON, stored_json
 from .statements import BEGIN
 
@@ -312,7 +313,7 @@ def _sqlite_now(shift: float, more: str = "") -> str:
 
 
 #: In a JSON text: a text, a large number with an exponent, or minus zero.
-_CHANGED_BY_JSONB = re.compile(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+|-0\.0(?!\d)')
+_CHANGED_BY_JSONB = pattern(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+|-0\.0(?!\d)')
 
 
 def json_text(value: JSON) -> str:
@@ -324,7 +325,7 @@ def json_text(value: JSON) -> str:
     written = json.dumps(value)
     if "e+" not in written and "-0.0" not in written:
         return written
-    return _CHANGED_BY_JSONB.sub(_plainly, written)
+    return _CHANGED_BY_JSONB().sub(_plainly, written)
 
 
 def _plainly(found: re.Match[str]) -> str:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import select
 import socket
 import sys
@@ -32,6 +31,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ..log import logger
+from ..text import pattern
 
 _OFF = (
     # Read a whole table, or all that an index finds, and sort it.
@@ -51,7 +51,7 @@ SETTINGS = (
 #: Begins a transaction of bookkeeping.
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
-_HAS_PLAN = re.compile(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
+_HAS_PLAN = pattern(r"(?i)\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b")
 
 
 def keep_plans(driver: Any) -> None:
@@ -85,7 +85,7 @@ def _steady(base: Any, may_prepare: bool) -> type:
     class SteadyCursor(base):  # type: ignore[misc]
         def execute(self, query: Any, *args: Any, **options: Any) -> Any:
             nonlocal is_read_committed
-            if not (isinstance(query, str) and _HAS_PLAN.match(query)):
+            if not (isinstance(query, str) and _HAS_PLAN().match(query)):
                 return base.execute(self, query, *args, **options)
             connection, settings = self.connection, base(self.connection)
             send = partial(base.execute, self, query, *args, **options)

@@ -17,19 +17,13 @@ from typing import Literal, TypeAlias
 from ..db import failpoints
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
-from ..jobs.runs.leases import (
-    HANDED_LEASES,
-    database_fingerprint,
-    ended_since,
-    in_brokers,
-    refused,
-)
+from ..jobs.runs.leases import database_fingerprint, ended_since, in_brokers, refused
 from ..jobs.runs.look import look_at_queue
 from ..jobs.state import State, Throttle
 from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
 from ..text import one_line
-from ..types import HANDED, NO_SUCH_TASK, Claim, HandedRun
+from ..types import HANDED, HANDED_LEASES, NO_SUCH_TASK, Claim, HandedRun
 from .worker.claims import WorkerClaims
 from .worker.keeper import Keeper
 from .worker.options import WorkOptions

@@ -15,12 +15,10 @@ from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
 from ..db.shared_connection import refuse_shared
 from ..errors import DatabaseTrouble
-from ..jobs import orders, pruning, rates, ticks
-from ..jobs.batches.ending import end_batches, telling
+from ..jobs import ticks
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
 from ..jobs.history import write_hours
-from ..jobs.runs.claim import ClaimRequest
 from ..jobs.runs.look import look_at_queue
 from ..jobs.state import State
 from ..log import __version__, logger, worker_name
@@ -94,7 +92,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
                 queue_look=seen,
             )
             counts += _run_workers(state, options, work_options, books)
-            end_batches(books, telling(state))
+            _end_batches(state, books)
         counts["pruned"] = write_hours_and_prune(state, books, opened.row)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
@@ -132,7 +130,13 @@ def housekeeping(
     yield slots["recorded"]
     sync_definitions(state, books, rows, row.undeclared)
     if row.open_batches:
-        yield end_batches(books, telling(state)).enqueued
+        yield _end_batches(state, books)
+
+
+def _end_batches(state: State, books: Bookkeeping) -> int:
+    from ..jobs.batches.ending import end_batches, telling
+
+    return end_batches(books, telling(state)).enqueued
 
 
 def _start_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:
@@ -143,6 +147,9 @@ def _start_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], unti
     limits, tasks = state.registry.rates, tuple(state.registry.tasks)
     if not limits:
         return False
+    from ..jobs import rates
+    from ..jobs.runs.claim import ClaimRequest
+
     wait = rates.open_starts(books, limits, ClaimRequest(1, "", tasks, queues)).wait
     return wait is not None and time.monotonic() + wait < until
 
@@ -203,15 +210,15 @@ def write_hours_and_prune(
     """
     # With a new table every hour is one to be written, and the app begins: nothing is old yet.
     is_first = write_hours(books, row.last_hour, row.now) > 0 and row.last_hour is not None
-    if not row.id % PRUNE_EVERY:
+    is_turn = not row.id % PRUNE_EVERY
+    if not (is_turn or is_first or row.pruned >= ticks.DELETED_AT_ONCE):
+        return 0
+    # Here, since most ticks come no further.
+    from ..jobs import orders, pruning, rates
+
+    if is_turn:
         orders.mend(books)
         rates.mend(books, state.registry.tasks, state.registry.rates)
-    elif not is_first and row.pruned < pruning.DELETED_AT_ONCE:
-        return 0
-    return _prune(state, books, stopped)
-
-
-def _prune(state: State, books: Bookkeeping, stopped: Callable[[], bool]) -> int:
     until, pruned = time.monotonic() + PRUNE_BUDGET, 0
     try:
         for deleted in pruning.prune(books, state.settings):

@@ -22,7 +22,6 @@ from ..log import DEFAULT_ACTOR
 from ..models.conditions import DEAD, DONE
 from ..text import one_line
 from ..types import stored_time
-from .operations import Act, perform
 from .state import State
 
 if TYPE_CHECKING:
@@ -222,6 +221,8 @@ def add_mark(
     :param name: cut to one line of `LONGEST_MARK` characters.
     :param at: None: now.
     """
+    from .operations import Act, perform
+
     name = one_line(name).strip()[:LONGEST_MARK]
     with state.bookkeeping() as books:
         d = books.dialect
@@ -241,6 +242,8 @@ def remove_mark(state: State, id_: int, actor: str = DEFAULT_ACTOR) -> str:
 
     :raises NotFound: there is none with that id.
     """
+    from .operations import Act, perform
+
     this, removed = {"id": id_}, text("DELETE FROM job_marks WHERE id = :id RETURNING id")
     with state.bookkeeping() as books:
         rows = books.rows(text("SELECT name FROM job_marks WHERE id = :id"), this)

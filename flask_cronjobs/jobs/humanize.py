@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from datetime import datetime, timezone, tzinfo
 from typing import NamedTuple, TypeAlias
 
+from ..text import pattern
+
 #: The zone of the times that a command prints. Sentences for pages have UTC until they are shown.
 printed_zone: ContextVar[tzinfo] = ContextVar("printed_zone", default=timezone.utc)
 
@@ -149,7 +151,7 @@ MAX_AGE = 3660 * 86400.0
 
 _AGE_UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 _PRINTED_UNITS = ("d", "h", "m")
-_AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(s|min|m|h|d|w)?")
+_AGE = pattern(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(s|min|m|h|d|w)?")
 
 
 def parse_age(text: str, unit: str | None = None) -> float | None:
@@ -158,7 +160,7 @@ def parse_age(text: str, unit: str | None = None) -> float | None:
     :param unit: the unit of a number without one; None: such a number is no age.
     :returns: seconds, to the microsecond; None if *text* is no age.
     """
-    found = _AGE.fullmatch(text.strip().lower())
+    found = _AGE().fullmatch(text.strip().lower())
     given = found and (found[2] or unit)
     if not found or not given:
         return None

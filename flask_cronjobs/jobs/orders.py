@@ -12,7 +12,6 @@ from sqlalchemy import TextClause, text
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import HAS_TURN, ORDERED, RUNNING, STOPS, UNPLACED
-from .humanize import since
 
 if TYPE_CHECKING:
     from .pauses import PauseView
@@ -214,6 +213,8 @@ class KeyOrder(NamedTuple):
 
     def why(self, now: datetime) -> str:
         """Return what the others wait for, in a few words."""
+        from .humanize import since
+
         first = self.first
         if self.stopped:
             return f"stopped by a dead run, {since(first.finished_at, now)}"

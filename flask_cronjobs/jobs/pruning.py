@@ -15,6 +15,7 @@ from ..db.dialect import Dialect
 from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time, time_or_none
+from . import ticks
 from .batches.rows import note_pruned
 from .humanize import plural
 from .operations import KEPT, Act, Operation
@@ -127,8 +128,6 @@ def delete_ended(d: Dialect, kind: Kind) -> str:
     return f"{delete(d, kind.table)} AND ({kind.which}) IS TRUE"
 
 
-#: How many rows of a kind one transaction deletes at most, beside those that go with them.
-DELETED_AT_ONCE = 1000
 #: How many steps go with its runs at most, unless one run alone has more.
 STEPS = 10_000
 #: The longest rest after a transaction on SQLite, in seconds.
@@ -226,7 +225,7 @@ def _delete_runs(
         connection.execute(text(delete(d, "job_runs")), given)
         if operation is not None:
             operation.count(connection, d, len(ids))
-    return found, len(ids), busy, len(old) < DELETED_AT_ONCE and found is old
+    return found, len(ids), busy, len(old) < ticks.DELETED_AT_ONCE and found is old
 
 
 def _with_few_steps(connection: Connection, d: Dialect, found: Rows) -> Rows:
@@ -256,7 +255,7 @@ def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]
             books.rows(text(delete_ended(d, kind)), {"ids": d.many(ids)})
         deleted += len(ids)
         yield 0
-        if len(found) == DELETED_AT_ONCE and (ids or found[-1].place != given["place"]):
+        if len(found) == ticks.DELETED_AT_ONCE and (ids or found[-1].place != given["place"]):
             given["place"] = found[-1].place
         elif deleted:
             given, deleted = _given(d, kept), 0
@@ -272,7 +271,7 @@ def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
         "retention_statistics": kept.retention_statistics,
         "operations": KEPT,
         "place": d.earliest,
-        "chunk": DELETED_AT_ONCE,
+        "chunk": ticks.DELETED_AT_ONCE,
     }
 
 

@@ -24,15 +24,15 @@ from sqlalchemy import (
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
-from ..types import TickReport, stored_time, time_or_none
+from ..types import HANDED_LEASES, TickReport, stored_time, time_or_none
 from .definitions.rows import undeclared
 from .history import GRACE, HOUR
-from .runs.leases import HANDED_LEASES
 
 if TYPE_CHECKING:
     from .reader import Page, Source
 
-#: How many rows one tick deletes at most.
+#: How many rows of a kind one transaction deletes at most, here and in `jobs.pruning`, beside those
+#: that go with them.
 DELETED_AT_ONCE = 1000
 #: For how long the rows of ticks are kept.
 TICK_RETENTION = timedelta(days=1)

@@ -1,7 +1,5 @@
 """What code declares, whatever the app: the tasks and definitions, by name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

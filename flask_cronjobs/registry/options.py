@@ -1,8 +1,5 @@
 """Options of tasks, and of enqueueing: what each may be. Pure."""
 
-from __future__ import annotations
-
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
@@ -11,7 +8,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 
 from ..config import FLAG, Kind, choice, in_seconds, is_number, is_url, whole
 from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
-from ..text import is_printable
+from ..text import is_printable, pattern
 from ..types import MAX_ID, Catchup, OnDead, Order, Overlap, Replace, UniqueWhile
 from .retry import Retry, RetryCallable
 
@@ -24,7 +21,7 @@ Around: TypeAlias = Callable[..., AbstractContextManager[object]]
 AroundHook: TypeAlias = Around | Callable[..., Iterator[object]]
 
 _RATE_UNITS = {"s": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86400}
-_RATE = re.compile(rf"([1-9]\d{{0,5}})/([1-9]\d{{0,3}})?({'|'.join(_RATE_UNITS)})")
+_RATE = pattern(rf"([1-9]\d{{0,5}})/([1-9]\d{{0,3}})?({'|'.join(_RATE_UNITS)})")
 #: The shortest time between two attempts: the databases count microseconds.
 _INSTANT = timedelta(microseconds=1)
 #: The longest `Rate.rest`: no date may be beyond what Python knows.
@@ -32,7 +29,7 @@ MOST_REST = timedelta(days=3653)
 #: The columns of a run that an option fills by itself, and their types in PostgreSQL.
 STORED = {"queue": "text", "priority": "integer", "on_dead": "text"}
 #: What a text has in braces that was to be an f-string.
-_UNFILLED = re.compile(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
+_UNFILLED = pattern(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
 
 
 class TaskOptions(NamedTuple):
@@ -213,7 +210,7 @@ def read_rate(text: str, burst: int | None = None) -> Rate:
 
     :raises ValueError: it says none.
     """
-    found = _RATE.fullmatch(text)
+    found = _RATE().fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no rate")
     number, times, unit = found.groups()
@@ -253,7 +250,7 @@ def _key(most: int) -> Kind:
     """Return the kind of texts with nothing to fill in, which would be the same for all."""
     text = _text(most)
     return Kind(
-        lambda value: is_key(value, most) and not ("{" in value and _UNFILLED.search(value)),
+        lambda value: is_key(value, most) and not ("{" in value and _UNFILLED().search(value)),
         f"{text.wanted}. Write the f before the text if it has arguments in braces, as in "
         'f"user:{user_id}"',
     )
@@ -284,7 +281,7 @@ _KINDS: Mapping[str, Kind] = {
     "order": choice(*get_args(Order)),
     "on_dead": choice(*get_args(OnDead)),
     "rate": Kind(
-        lambda value: isinstance(value, str) and _RATE.fullmatch(value),
+        lambda value: isinstance(value, str) and _RATE().fullmatch(value),
         "a number and a time, such as '100/minute', '5/s', '1000/hour' or '20/10s'",
     ),
     "burst": whole(1, 10_000),

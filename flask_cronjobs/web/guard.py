@@ -17,6 +17,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from ..jobs.state import State, Throttle, state_of
 from ..log import logger
+from ..text import pattern
 
 NAME = "cronjobs"
 
@@ -115,7 +116,7 @@ _PROXY = (
     "CronJobs, or use the address of the app itself."
 )
 #: Headers with which proxies and services in front of an app say for whom they ask.
-_FORWARDED = re.compile(
+_FORWARDED = pattern(
     r"(?i)forwarded|via|x-forwarded|x-(forwarded|original|envoy|appengine|azure)-.+"
     r"|(.+-)?(real|client|connecting|cluster-client)-ip(v6)?|cf-ray|cdn-loop"
 )
@@ -234,7 +235,7 @@ def _refusal(action: str) -> Response | AnyResponse | None:
 def _is_open_for_debugging(state: State) -> bool:
     """Return whether debug mode opens the pages to this request; if not, log why, once."""
     elsewhere = next((peer for peer in _peers() if not _is_loopback(peer)), None)
-    forwarded = next((name for name, _ in request.headers if _FORWARDED.fullmatch(name)), None)
+    forwarded = next((name for name, _ in request.headers if _FORWARDED().fullmatch(name)), None)
     if not current_app.debug:
         _warn_once(state, CLOSED)
     elif not re.fullmatch(_HERE, request.host):

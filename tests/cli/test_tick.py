@@ -18,7 +18,7 @@ from sqlalchemy import event, select, text
 from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.db import connection
 from flask_cronjobs.engine import tick as tick_module
-from flask_cronjobs.jobs import pruning
+from flask_cronjobs.jobs import ticks
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.types import TickReport
@@ -281,7 +281,7 @@ class TestRetention:
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """So one host with a tick a minute keeps up with what ends, and with its effects."""
-        monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 2)
+        monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
         monkeypatch.setattr(tick_module, "PRUNE_BUDGET", -1.0)
         for each in range(5):
             rows.run("succeeded", finished_at=ago(days=14, minutes=10))
@@ -297,7 +297,7 @@ class TestRetention:
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         state = state_of(tick.app)
-        monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 2)
+        monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
         monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
         for _ in range(5):
             rows.run("succeeded", finished_at=ago(days=15))

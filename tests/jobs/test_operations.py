@@ -222,7 +222,7 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
 def test_prune_that_was_stopped_says_how_far_it_came(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.pruning.DELETED_AT_ONCE", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.ticks.DELETED_AT_ONCE", 2)
     for _ in range(5):
         rows.run("succeeded", finished_at=ago(days=1000))
 

@@ -12,7 +12,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.jobs import pruning
+from flask_cronjobs.jobs import pruning, ticks
 from flask_cronjobs.jobs.pruning import prunable, prune, seconds_behind
 from flask_cronjobs.models import JobBatch, JobEffect, JobErrorGroup, JobMark, JobOperation
 from flask_cronjobs.types import STATUSES, TERMINAL
@@ -87,7 +87,7 @@ def test_run_that_is_retried_meanwhile_keeps_its_failures(kit: Kit) -> None:
 def test_large_backlog_goes_in_short_transactions(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 4)
+    monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 4)
     for _ in range(10):
         finished(kit, "succeeded", 20)
     with sent_by(kit.engine) as sent:
@@ -117,7 +117,7 @@ def test_runs_of_many_steps_go_in_short_transactions(
 
 def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick that has no more time leaves after a round."""
-    monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
     for each in range(6):
         finished(kit, "succeeded", 20)
         finished(kit, "dead", 100)
@@ -136,7 +136,7 @@ def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.Monk
 def test_all_batches_of_a_nest_go_at_once(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, depth: int, chunk: int
 ) -> None:
-    monkeypatch.setattr(pruning, "DELETED_AT_ONCE", chunk)
+    monkeypatch.setattr(ticks, "DELETED_AT_ONCE", chunk)
     around = None
     for each in range(depth):
         # Those inside ended first, so that they are passed over while the ones around them stay.
@@ -164,7 +164,7 @@ def test_all_batches_of_a_transaction_are_noted_at_once(kit: Kit) -> None:
 def test_batch_that_somebody_holds_keeps_its_runs_and_holds_up_no_other(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
     held, free = batch(kit, "held"), batch(kit, "free")
     members = [finished(kit, "succeeded", 30, batch_id=held) for _ in range(5)]
     for member in (None, free, None):
@@ -180,7 +180,7 @@ def test_what_must_stay_holds_up_nothing_behind_it(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many batches and effects that are older, of dead runs that are kept."""
-    monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
     for each in range(5):
         at = ago(days=300 - each)
         holding = batch(kit, f"of {each}", dead=1, finished_at=at)
@@ -211,7 +211,7 @@ def test_batch_that_is_opened_again_meanwhile_stays(
 
 def test_others_write_between_two_transactions(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """On SQLite they look every few milliseconds, and would find it locked again."""
-    monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 1)
+    monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 1)
     for _ in range(3):
         finished(kit, "succeeded", 20)
     rests: list[float] = []

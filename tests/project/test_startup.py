@@ -55,13 +55,14 @@ IDLE = {
     *("celery", "redis", "rq"),
     *("flask_cronjobs.models.tables", "flask_cronjobs.jobs.runs.enqueue", "flask_cronjobs.once"),
     *("flask_cronjobs.jobs.reader", "flask_cronjobs.jobs.runs.actions", "flask_cronjobs.db.create"),
+    *("flask_cronjobs.jobs.operations", "flask_cronjobs.jobs.pruning", "flask_cronjobs.jobs.rates"),
+    *("flask_cronjobs.jobs.batches.ending", "flask_cronjobs.jobs.runs.claim"),
     *("flask_cronjobs.web.pages", "flask_cronjobs.web.actions", "flask_cronjobs.cli.admin"),
     *("flask_cronjobs.engine.processes", "flask_cronjobs.engine.worker.worker"),
     *("flask_cronjobs.engine.worker.runner", "flask_cronjobs.engine.worker.keeper"),
 }
 WEB_ONLY = {
     "flask_cronjobs.engine",
-    "flask_cronjobs.jobs.runs.claim",
     "flask_cronjobs.cli.tick",
 }
 #: The dialect and the driver that the app does not use.

@@ -1,7 +1,5 @@
 """Write definitions, and read those that a tick or an operator looks at."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

@@ -43,10 +43,6 @@ class Renewal(NamedTuple):
 RENEWAL_WINDOW = 3.0
 
 
-#: For how many leases a run may wait in a broker before it is handed on again.
-HANDED_LEASES = 5
-
-
 def renewal_window(lease: float) -> float:
     """Return `RENEWAL_WINDOW`, or less if the *lease* is short, in seconds.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import TextClause, text
 
@@ -12,7 +12,9 @@ from ...db.dialect import Dialect
 from ...models.conditions import HANDED, KEYED, UNKEYED, UNPLACED
 from ...types import is_alone
 from .candidates import candidates
-from .claim import ClaimRequest
+
+if TYPE_CHECKING:
+    from .claim import ClaimRequest
 
 #: How many waiting runs are looked at, of those with a concurrency key and of those without.
 LOOKED_AT = 100
