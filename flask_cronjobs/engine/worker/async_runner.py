@@ -22,13 +22,12 @@ from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 from typing import Any
 
-from ...errors import LeaseLost, PayloadError, ShuttingDown
+from ...errors import PayloadError, ShuttingDown
 from ...jobs.runs.current import CurrentRun, running
 from ...types import Claim, Outcome
 from .async_attempt import OwnedThreads, attempt
 from .context import Prepared, RunnerContext
 from .held_runs import AsyncRun, ProgressRequest
-from .interrupts import lease_ended, timed_out
 from .outcomes import released
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
@@ -120,7 +119,7 @@ class AsyncRunner:
         self._begin(claim)
         self._look()
         self._call_soon(self._admit)
-        with self._context.interrupter.receiving_signals(self._on_signal):
+        with self._context.interrupter.finding_async(self._find_blocking):
             while self._runs:
                 try:
                     loop.run_forever()
@@ -154,27 +153,16 @@ class AsyncRunner:
 
     # For signals, in the loop's thread, at any point.
 
-    def _on_signal(self, frame: FrameType | None) -> None:
-        """Raise what is due inside the handler at work in *frame*, if it blocks the loop."""
+    def _find_blocking(self, frame: FrameType | None) -> AsyncRun | None:
+        """Return the run whose handler is at work in *frame*, if it blocks the loop."""
         now = time.monotonic()
         if not self._watch.is_late(now):
-            return
+            return None
         run = self._owner()
         seconds = self._watch.seconds(run, now)
         if run is None or not run.armed or seconds < STEP_EVERY or _in_asyncio(frame):
-            return
-        error = self._due(run, now)
-        if error is not None:
-            run.note(error)
-            raise error
-
-    def _due(self, run: AsyncRun, now: float) -> BaseException | None:
-        requested = self._requested.pop(run.claim.identity, None)
-        if requested is not None or run.told_at is not None:
-            return requested
-        if now >= run.since + run.timeout:
-            return timed_out(run.timeout)
-        return lease_ended() if now >= self._context.leases.end(run.claim) else None
+            return None
+        return run
 
     # In the loop.
 
@@ -245,18 +233,15 @@ class AsyncRunner:
         # After `_runs` is written: the keeper sets one and looks at the other.
         if self._context.abandoned:
             run.note(ShuttingDown("the worker's keeper has ended"))
-        self._deliver()
+        self._deliver_to(run)
         self._is_alone = claim.alone
         current.limited = partial(self._within, run)
-        run.timer = self._timer(run, run.timeout)
+        run.timer = self._deliver_after(run.timeout, run)
         run.task = self._base.copy().run(loop.create_task, self._perform(run, handler.call))
 
-    def _timer(self, run: AsyncRun, seconds: float) -> asyncio.TimerHandle:
-        """Interrupt *run*'s handler after so many seconds."""
+    def _deliver_after(self, seconds: float, run: AsyncRun) -> asyncio.TimerHandle:
         assert self._loop is not None
-        return self._loop.call_later(
-            seconds, lambda: run.interrupt(timed_out(seconds)), context=self._base
-        )
+        return self._loop.call_later(seconds, self._deliver_to, run, context=self._base)
 
     @contextmanager
     def _within(self, run: AsyncRun, seconds: float) -> Generator[None]:
@@ -264,11 +249,12 @@ class AsyncRunner:
         if events._get_running_loop() is not self._loop:
             yield
             return
-        timer = self._timer(run, seconds)
-        try:
-            yield
-        finally:
-            timer.cancel()
+        with run.limited(seconds):
+            timer = self._deliver_after(seconds, run)
+            try:
+                yield
+            finally:
+                timer.cancel()
 
     def _end(self, run: AsyncRun, outcome: Outcome) -> None:
         # First: a second Ctrl-C may come at any point, and nothing waits for what is not in there.
@@ -284,21 +270,22 @@ class AsyncRunner:
         self._call_soon(self._admit)
 
     def _deliver(self) -> None:
-        """Interrupt the handlers for which it was requested."""
-        for key in list(self._requested):
-            run = self._runs.get(key)
-            if run is not None:
-                run.interrupt(self._requested.pop(key))
+        """Interrupt the handlers for which something is due."""
+        for run in self.at_work:
+            self._deliver_to(run)
+
+    def _deliver_to(self, run: AsyncRun) -> None:
+        error = self._context.interrupter.due(run)
+        if error is not None:
+            run.interrupt(error)
 
     def _look(self) -> None:
-        """Note that the loop goes on, and interrupt the handlers whose leases have ended."""
+        """Note that the loop goes on, and look whether handlers are to be interrupted."""
         now = time.monotonic()
         self._watch.goes_on(now)
         self._keeper_watch.goes_on(now)
         self._context.interrupter.postpone(2 * STEP_EVERY)
-        for run in self.at_work:
-            if now >= self._context.leases.end(run.claim) and not isinstance(run.error, LeaseLost):
-                run.interrupt(lease_ended())
+        self._deliver()
         if self._loop is not None:
             self._looking = self._loop.call_later(STEP_EVERY, self._look, context=self._base)
 

@@ -6,13 +6,13 @@ The inbox carries claims to the runner. The mailbox carries outcomes and progres
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import Interruption
+from ...errors import Interruption, LeaseLost
 from ...jobs.runs.current import CurrentRun
 from ...jobs.runs.leases import renewal_window
 from ...types import Claim, Outcome
@@ -73,12 +73,20 @@ class Leases:
         return time.monotonic() < self.end(claim)
 
 
+#: Until when a handler may work, by `time.monotonic`, and of how many seconds that limit is.
+NO_LIMIT = float("inf"), 0.0
+
+
 @dataclass(eq=False)
 class Working:
-    """A run whose handler is at work, for the keeper to watch.
+    """A run whose handler is at work. The runner's thread writes it, the keeper reads it.
 
     :ivar since: when it began, by `time.monotonic`.
     :ivar timeout: how long it may take, in seconds.
+    :ivar limit: its timeout, or that of the step in which it is; `NO_LIMIT` once that was raised.
+    :ivar error: by what its handler was interrupted last.
+    :ivar told_at: when it was interrupted first.
+    :ivar is_lost: whether it was interrupted since its lease is lost.
     :ivar asked: by what the keeper has interrupted it first, and when. It alone writes it.
     :ivar warned: whether the keeper has logged that it does not end.
     """
@@ -87,8 +95,33 @@ class Working:
     run: CurrentRun
     timeout: float
     since: float = field(default_factory=time.monotonic)
+    error: BaseException | None = None
+    told_at: float | None = None
+    is_lost: bool = False
     asked: tuple[Interruption, float] | None = None
     warned: bool = False
+
+    def __post_init__(self) -> None:
+        self.limit: tuple[float, float] = self.since + self.timeout, self.timeout
+
+    def note(self, error: BaseException) -> None:
+        """Note that *error* interrupts it now."""
+        self.error = error
+        self.told_at = self.told_at or time.monotonic()
+        self.is_lost = self.is_lost or isinstance(error, LeaseLost)
+
+    @contextmanager
+    def limited(self, seconds: float) -> Generator[None]:
+        """Let its timeout come in this block after so many seconds, unless it is earlier."""
+        before, limit = self.limit, (time.monotonic() + seconds, seconds)
+        if before < limit:
+            yield  # It is not set again: it may have been raised.
+            return
+        self.limit = limit
+        try:
+            yield
+        finally:
+            self.limit = before
 
 
 class ProgressRequest(NamedTuple):
@@ -104,10 +137,8 @@ class ProgressRequest(NamedTuple):
 
 @dataclass(eq=False)
 class AsyncRun(Working):
-    """A run whose async handler is at work. The runner's thread writes it, the keeper reads it.
+    """A run whose async handler is at work.
 
-    :ivar error: by what it was interrupted last.
-    :ivar told_at: when it was interrupted first.
     :ivar armed: whether the handler may be interrupted.
     :ivar dropped: whether its worker was ended by force, so that nobody waits for it.
     :ivar blocks: whether the keeper has logged that it blocks the event loop.
@@ -115,8 +146,6 @@ class AsyncRun(Working):
     :ivar threads: its calls in threads of the default executor.
     """
 
-    error: BaseException | None = None
-    told_at: float | None = None
     armed: bool = False
     dropped: bool = False
     blocks: bool = False
@@ -130,11 +159,6 @@ class AsyncRun(Working):
         self.note(error)
         if self.armed and self.task is not None:
             self.task.cancel()
-
-    def note(self, error: BaseException) -> None:
-        """Note that *error* interrupts it now."""
-        self.error = error
-        self.told_at = self.told_at or time.monotonic()
 
     def arm(self) -> None:
         """Let the handler be interrupted from now on.

@@ -28,7 +28,7 @@ from ...db.statements import cancel_query
 from ...errors import Interruption, LeaseLost, TimedOut
 from ...jobs.runs.current import running
 from ...types import Claim
-from .held_runs import Leases
+from .held_runs import NO_LIMIT, Leases, Working
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25
@@ -41,19 +41,8 @@ SHORT = 0.001
 RELIED_ON = 1.0
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
 
-
-#: Raises what is due in the handlers that it knows, in a frame that a signal hits.
-Receiver = Callable[[FrameType | None], None]
-
-
-def timed_out(timeout: float) -> TimedOut:
-    """Return the exception of a timeout of so many seconds."""
-    return TimedOut(f"the handler ran longer than its timeout of {timeout:g} s")
-
-
-def lease_ended() -> LeaseLost:
-    """Return the exception of a lease that ended while the handler was at work."""
-    return LeaseLost("the lease ran out, since it could not be renewed in time")
+#: Returns the run that a signal in a frame may interrupt; None if it hits none.
+Find = Callable[[FrameType | None], Working | None]
 
 
 class AlarmTimer:
@@ -85,16 +74,19 @@ class AlarmTimer:
 
 
 class HandlerInterrupter:
-    """Raises an `Interruption` inside the armed handler, and nowhere else.
+    """Raises what is due inside the handler that a signal hits, if it may be interrupted there.
 
-    ========= ============================ =============== ======================================
-    state     at a request                 at a signal     when the timeout or the lease ends
-    ========= ============================ =============== ======================================
-    idle      `arm` raises it              stop the timer
-    armed     send a signal until heard    raise it        the timer's signal raises it, once each
-    held      as armed                     note it         raised at the end of the block
-    receiving as armed                     the receiver raises what is due; it knows its handlers
-    ========= ============================ =============== ======================================
+    Plain handlers are armed, one after the other. Of async ones, which are at work side by side,
+    their runner says which one blocks the loop.
+
+    ===== ======================== ===================================================
+    state at a request             at a signal: by a request, a timeout, a lease's end
+    ===== ======================== ===================================================
+    idle  `arm` raises it          stop the timer
+    armed send a signal till heard raise what is due, each thing once
+    held  as armed                 note it; what is due is raised at the end of the block
+    async as armed                 raise what is due in the handler that blocks the loop
+    ===== ======================== ===================================================
 
     `arm`, `disarm` and `hold` belong to the runner's thread; `interrupt` and `repeat` may be called
     from any thread.
@@ -107,15 +99,12 @@ class HandlerInterrupter:
         in_main = threading.current_thread() is threading.main_thread()
         self.enabled: bool = in_main and hasattr(signal, "setitimer")
         self._leases = leases
-        self._armed: Claim | None = None
-        self._receiver: Receiver | None = None
+        self._armed: Working | None = None
+        self._armed_at = 0.0
+        self._find_async: Find | None = None
         self._held = 0
         self._pending = False
         self._timer = AlarmTimer()
-        self._deadline = float("inf")
-        self._timeout = 0.0
-        self._armed_at = 0.0
-        self._lease_ended = False
         self.requested: dict[tuple[int, str], BaseException] = {}
         self._thread = threading.get_ident()
         self._previous: Any = None
@@ -135,39 +124,34 @@ class HandlerInterrupter:
             signal.signal(signal.SIGALRM, self._previous)
             sys.unraisablehook = self._previous_hook
 
-    def arm(self, claim: Claim, timeout: float) -> None:
-        """Let *claim*'s handler be interrupted from now on, and after *timeout* seconds.
+    def due(self, working: Working) -> BaseException | None:
+        """Return what is to interrupt the handler of *working* now, and note it; each thing once.
+
+        That is what was requested, its timeout, or the end of its lease.
+        """
+        claim, now = working.claim, time.monotonic()
+        (until, seconds) = working.limit
+        error = self.requested.pop(claim.identity, None)
+        if error is None and now >= until:
+            working.limit = NO_LIMIT
+            error = TimedOut(f"the handler ran longer than its timeout of {seconds:g} s")
+        elif error is None and not working.is_lost and now >= self._leases.end(claim):
+            error = LeaseLost("the lease ran out, since it could not be renewed in time")
+        if error is not None:
+            working.note(error)
+        return error
+
+    def arm(self, working: Working) -> None:
+        """Let the handler of *working* be interrupted from now on.
 
         :raises Interruption: one was requested before the handler began.
         """
         if self.enabled:
             self._armed_at = now = time.monotonic()
-            self._timeout = timeout
-            self._deadline = now + timeout
-            self._lease_ended = False
-            self._armed = claim
-            self._timer.set_by(self._due(claim), now)
+            self._armed = working
+            self._timer.set_by(self._next(working), now)
             if self.requested:
-                self._raise_requested(claim)
-
-    @contextmanager
-    def receiving_signals(self, receiver: Receiver) -> Generator[None]:
-        """Pass the timer's signals to *receiver* in this block."""
-        if not self.enabled:
-            yield
-            return
-        self._receiver = receiver
-        self.postpone(REPEAT_EVERY)
-        try:
-            yield
-        finally:
-            self._receiver = None
-            self._timer.stop()
-
-    def postpone(self, seconds: float) -> None:
-        """Send no signal for so many *seconds*."""
-        if self._receiver is not None:
-            self._timer.set(time.monotonic() + seconds)
+                self._raise_due(working)
 
     def disarm(self) -> None:
         """Raise nothing from now on."""
@@ -175,6 +159,25 @@ class HandlerInterrupter:
             self._armed = None
             if time.monotonic() - self._armed_at > SHORT:
                 self._timer.stop()
+
+    @contextmanager
+    def finding_async(self, find: Find) -> Generator[None]:
+        """Interrupt the async handlers that *find* finds in this block."""
+        if not self.enabled:
+            yield
+            return
+        self._find_async = find
+        self.postpone(REPEAT_EVERY)
+        try:
+            yield
+        finally:
+            self._find_async = None
+            self._timer.stop()
+
+    def postpone(self, seconds: float) -> None:
+        """Send no signal for so many *seconds* of such a block."""
+        if self._find_async is not None:
+            self._timer.set(time.monotonic() + seconds)
 
     @contextmanager
     def hold(self) -> Generator[None]:
@@ -198,22 +201,18 @@ class HandlerInterrupter:
     def within(self, seconds: float) -> Generator[None]:
         """Interrupt the handler after so many seconds of this block, unless its timeout is earlier.
 
-        For its first thread; there is no such limit side by side with others.
+        For its first thread.
         """
-        before = self._deadline, self._timeout
-        if self._receiver is not None or threading.get_ident() != self._thread:
+        working = self._armed
+        if working is None or threading.get_ident() != self._thread:
             yield
             return
-        self._limit(min(before, (time.monotonic() + seconds, seconds)))
         try:
-            yield
+            with working.limited(seconds):
+                self._timer.set(self._next(working))
+                yield
         finally:
-            self._limit(before)
-
-    def _limit(self, limit: tuple[float, float]) -> None:
-        self._deadline, self._timeout = limit
-        if self.enabled and self._armed is not None:
-            self._timer.set(self._due(self._armed))
+            self._timer.set(self._next(working))
 
     def raise_in_handler(self, error: BaseException, frame: FrameType | None) -> None:
         """Raise *error* in the handler at work, if one is: now, or as soon as it may be.
@@ -224,9 +223,9 @@ class HandlerInterrupter:
         armed = self._armed
         if armed is None or _is_disarming(frame):
             return
-        self.requested[armed.identity] = error
+        self.requested[armed.claim.identity] = error
         if self._may_raise(frame):
-            self._raise_requested(armed)
+            self._raise_due(armed)
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
         """Raise *error* inside *claim*'s handler, now or when it begins."""
@@ -237,22 +236,23 @@ class HandlerInterrupter:
     def repeat(self) -> None:
         """Send the signal once more if an `interrupt` was not heard yet."""
         armed = self._armed
-        if self.enabled and armed is not None and armed.identity in self.requested:
+        if self.enabled and armed is not None and armed.claim.identity in self.requested:
             signal.pthread_kill(self._thread, signal.SIGALRM)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        try:
-            if self._receiver is not None:
-                # If not now, the timer sends the signal again.
-                if not self._held and not _is_cleaning_up(frame):
-                    self._receiver(frame)
-            elif self._armed is None or _is_disarming(frame):
-                self._timer.stop()
-            elif self._may_raise(frame):
-                self._raise_due(self._armed)
-        except Interruption:
-            cancel_query(frame)
-            raise
+        working = self._find_armed(frame) if self._find_async is None else self._find_async(frame)
+        if working is not None and self._may_raise(frame):
+            try:
+                self._raise_due(working)
+            except Interruption:
+                cancel_query(frame)
+                raise
+
+    def _find_armed(self, frame: FrameType | None) -> Working | None:
+        if self._armed is not None and not _is_disarming(frame):
+            return self._armed
+        self._timer.stop()
+        return None
 
     def _may_raise(self, frame: FrameType | None) -> bool:
         """Return whether to interrupt the handler in *frame* now; if not, let that come soon."""
@@ -266,37 +266,24 @@ class HandlerInterrupter:
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
-        claim, error = self._armed, unraisable.exc_value
-        if self._receiver is not None and (run := running()) is not None:
-            claim = run.claim
-        if claim is None or not isinstance(error, (Interruption, KeyboardInterrupt)):
+        at_work, error = self._armed or running(), unraisable.exc_value
+        if at_work is None or not isinstance(error, (Interruption, KeyboardInterrupt)):
             self._previous_hook(unraisable)
             return
-        self.requested[claim.identity] = error
+        self.requested[at_work.claim.identity] = error
         self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
 
-    def _raise_due(self, claim: Claim) -> None:
-        self._raise_requested(claim)
-        now = time.monotonic()
-        due: Interruption | None = None
-        if now >= self._deadline:
-            self._deadline = float("inf")
-            due = timed_out(self._timeout)
-        elif now >= self._leases.end(claim) and not self._lease_ended:
-            self._lease_ended = True
-            due = lease_ended()
-        self._timer.set(self._due(claim))
-        if due is not None:
-            raise due
+    def _raise_due(self, working: Working) -> None:
+        error = self.due(working)
+        if working is self._armed:
+            self._timer.set(self._next(working))
+        if error is not None:
+            raise error
 
-    def _due(self, claim: Claim) -> float:
-        """Return when *claim*'s handler is to be interrupted: at its timeout or its lease's end."""
-        return self._deadline if self._lease_ended else min(self._deadline, self._leases.end(claim))
-
-    def _raise_requested(self, claim: Claim) -> None:
-        requested = self.requested.pop(claim.identity, None)
-        if requested is not None:
-            raise requested
+    def _next(self, working: Working) -> float:
+        """Return when its handler is to be interrupted: at its timeout or its lease's end."""
+        until = working.limit[0]
+        return until if working.is_lost else min(until, self._leases.end(working.claim))
 
 
 def _is_disarming(frame: FrameType | None) -> bool:

@@ -147,14 +147,14 @@ class Runner:
         return success(claim, result, warning, started, finalized=handler.atomic)
 
     def _enter(self, handler: Prepared, run: CurrentRun, started: float) -> tuple[JSON, str | None]:
-        self.working = Working(run.claim, run, handler.timeout, started)
+        working = self.working = Working(run.claim, run, handler.timeout, started)
         leave = enter_run(run)
         try:
             # After `working` is set: the keeper sets one and looks at the other.
             if self.context.abandoned:
                 raise ShuttingDown("the worker's keeper has ended")
             try:
-                return self._call(handler, run), run.warning
+                return self._call(handler, working), run.warning
             finally:
                 self.context.note_end(run)
         finally:
@@ -162,13 +162,13 @@ class Runner:
             self.working = None
             self.context.watchdog.extend()
 
-    def _call(self, handler: Prepared, run: CurrentRun) -> JSON:
+    def _call(self, handler: Prepared, working: Working) -> JSON:
         context, db = self._app.app_context(), self._state.db
         value: JSON = None
         ended = False
         try:
             with context:
-                value = self._armed(handler, run)
+                value = self._armed(handler, working)
                 ended = True
         except BaseException as error:
             db.close_session(context)
@@ -176,18 +176,18 @@ class Runner:
             if not (ended and handler.atomic):
                 raise
             if not self.context.note_interrupt(error):
-                logger.exception("%s: a teardown raised", run.claim)
+                logger.exception("%s: a teardown raised", working.claim)
         if not db.ends_with_context:
             db.close_session(context)
         return value
 
-    def _armed(self, handler: Prepared, run: CurrentRun) -> JSON:
-        claim = run.claim
+    def _armed(self, handler: Prepared, working: Working) -> JSON:
+        claim, run = working.claim, working.run
         # Disarm before the context is torn down: interrupted there, db.session would be left to
         # the next run, with this one's rows in it.
         try:
             try:
-                self._interrupter.arm(claim, handler.timeout)
+                self._interrupter.arm(working)
                 signals.send(signals.run_started, self._app, claim=claim)
                 failpoints.reach("before-handler")
                 if handler.atomic:

@@ -19,11 +19,12 @@ from flask_cronjobs import Cancelled, LeaseLost, TimedOut
 from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker import interrupts as interrupts_module
 from flask_cronjobs.engine.worker import watchdog as watchdog_module
-from flask_cronjobs.engine.worker.held_runs import Leases
+from flask_cronjobs.engine.worker.held_runs import Leases, Working
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.engine.worker.monitor import MARGIN, RunMonitor
 from flask_cronjobs.engine.worker.watchdog import WATCHDOG_LEASES as LEASES
 from flask_cronjobs.engine.worker.watchdog import Watchdog
+from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.types import Claim
 from tests.clock import Clock
 from tests.leases import EndlessLeases
@@ -35,6 +36,10 @@ DISARMING = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm._
 
 def a_claim(run_id: int = 1) -> Claim:
     return Claim(run_id, "host:1:token", "task", {}, 1, 10, datetime.now(timezone.utc))
+
+
+def at_work(claim: Claim, timeout: float) -> Working:
+    return Working(claim, cast("CurrentRun", None), timeout)
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def interrupter() -> Iterator[HandlerInterrupter]:
 @pytest.fixture
 def armed(interrupter: HandlerInterrupter, claim: Claim) -> HandlerInterrupter:
     """One that is armed for a handler of *claim* that may take long."""
-    interrupter.arm(claim, LONG)
+    interrupter.arm(at_work(claim, LONG))
     return interrupter
 
 
@@ -64,7 +69,7 @@ def ends_in_time(interrupter: HandlerInterrupter, timeout: float = 0.05) -> None
     """Check that the next handler is interrupted at its timeout."""
     began = time.monotonic()
     with pytest.raises(TimedOut, match=f"longer than its timeout of {timeout:g} s"):
-        sleep_after(lambda: interrupter.arm(a_claim(2), timeout))
+        sleep_after(lambda: interrupter.arm(at_work(a_claim(2), timeout)))
     assert timeout <= time.monotonic() - began < LONG
 
 
@@ -100,7 +105,7 @@ def test_interruption_whose_signal_was_lost_is_heard_when_it_rings_again(
 
 def test_timeout_rings_until_it_is_heard(interrupter: HandlerInterrupter) -> None:
     heard: list[bool] = []
-    interrupter.arm(a_claim(), 0.5)
+    interrupter.arm(at_work(a_claim(), 0.5))
     ring = signal.getsignal(signal.SIGALRM)
     assert callable(ring)
     # The first signal goes to a handler that does not pass it on.
@@ -130,14 +135,14 @@ def test_timer_that_a_short_run_left_does_not_hold_up_the_next_timeout(
     interrupter: HandlerInterrupter, timeout_before: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupts_module, "SHORT", LONG)  # However slow the machine is.
-    interrupter.arm(a_claim(), timeout_before)
+    interrupter.arm(at_work(a_claim(), timeout_before))
     interrupter.disarm()
     assert pending() > 0 or timeout_before < LONG
     ends_in_time(interrupter, 0.3)
 
 
 def test_timer_that_fires_between_runs_stops(interrupter: HandlerInterrupter) -> None:
-    interrupter.arm(a_claim(), 0.2)
+    interrupter.arm(at_work(a_claim(), 0.2))
     interrupter.disarm()
     time.sleep(0.3)
     assert pending() == 0
@@ -154,18 +159,46 @@ def test_timer_that_a_handler_has_stopped_is_soon_set_again(
 
 
 def test_run_after_async_ones_has_its_timeout(interrupter: HandlerInterrupter) -> None:
-    interrupter.arm(a_claim(), 0.1)
+    interrupter.arm(at_work(a_claim(), 0.1))
     interrupter.disarm()
-    with interrupter.receiving_signals(Mock()):
+    with interrupter.finding_async(Mock(return_value=None)):
         pass
     ends_in_time(interrupter, 0.1)
 
 
-def test_alarm_heard_on_entering_disarm_comes_too_late(armed: HandlerInterrupter) -> None:
-    armed._deadline = 0.0
+def test_alarm_heard_on_entering_disarm_comes_too_late(
+    armed: HandlerInterrupter, claim: Claim
+) -> None:
+    armed.requested[claim.identity] = TimedOut()
     armed._on_signal(signal.SIGALRM, DISARMING)
     with pytest.raises(TimedOut):
         armed._on_signal(signal.SIGALRM, None)
+
+
+def test_timeout_within_a_step_that_may_take_longer_is_raised_once(
+    interrupter: HandlerInterrupter,
+) -> None:
+    def step() -> None:
+        with interrupter.within(LONG):
+            time.sleep(LONG)
+
+    interrupter.arm(at_work(a_claim(), 0.1))
+    with pytest.raises(TimedOut, match=r"its timeout of 0\.1 s"):
+        step()
+    time.sleep(0.01)
+
+
+def test_timeout_of_a_step_comes_before_that_of_its_run_which_holds_afterwards(
+    interrupter: HandlerInterrupter,
+) -> None:
+    def step() -> None:
+        with interrupter.within(0.05):
+            time.sleep(LONG)
+
+    interrupter.arm(at_work(a_claim(), 0.3))
+    for timeout, work in ((0.05, step), (0.3, lambda: time.sleep(LONG))):
+        with pytest.raises(TimedOut, match=f"its timeout of {timeout:g} s"):
+            work()
 
 
 def test_ctrl_c_heard_on_entering_disarm_does_not_undo_the_run(armed: HandlerInterrupter) -> None:
@@ -200,7 +233,7 @@ def test_handler_is_interrupted_when_its_lease_ends_without_renewal(claim: Claim
     leases = Leases(0.3)
     leases.extend([claim], time.monotonic())
     with HandlerInterrupter(leases) as interrupter:
-        interrupter.arm(claim, LONG)
+        interrupter.arm(at_work(claim, LONG))
         with pytest.raises(LeaseLost, match="could not be renewed"):
             time.sleep(LONG)
         time.sleep(0.3)  # Raised once: the handler may clean up.
@@ -211,7 +244,7 @@ def test_renewed_lease_does_not_end_at_its_old_end(claim: Claim) -> None:
     leases = Leases(0.5)
     leases.extend([claim], time.monotonic())
     with HandlerInterrupter(leases) as interrupter:
-        interrupter.arm(claim, LONG)
+        interrupter.arm(at_work(claim, LONG))
         leases.extend([claim], time.monotonic() + LONG)
         time.sleep(0.7)
         interrupter.disarm()
@@ -230,7 +263,7 @@ def test_alarm_outside_the_main_thread_is_silent() -> None:
     def elsewhere() -> None:
         with HandlerInterrupter(EndlessLeases()) as interrupter:
             enabled.append(interrupter.enabled)
-            interrupter.arm(a_claim(), 0.001)
+            interrupter.arm(at_work(a_claim(), 0.001))
             interrupter.disarm()
 
     thread = threading.Thread(target=elsewhere)
@@ -276,7 +309,7 @@ def test_interruption_that_hits_a_finalizer_is_raised_after_it(
 ) -> None:
     """Python ignores what is raised in one, and what it had to clean up would stay."""
     finished.clear()
-    interrupter.arm(a_claim(), 0.05)
+    interrupter.arm(at_work(a_claim(), 0.05))
     with pytest.raises(TimedOut):
         sleep_after(drop)
     assert finished == done
