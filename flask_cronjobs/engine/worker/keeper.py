@@ -4,8 +4,8 @@ In one statement it records the outcomes that have come in and claims what comes
 leases, and watches for cancels and deadlines. While one commit is under way the next outcomes come
 in, so short runs travel together by themselves, and an outcome waits for one commit at most.
 
-Each iteration of its loop has four steps: collect messages, record outcomes and claim, end
-batches whose last run has ended, and look after the held runs.
+Each iteration of its loop has five steps: collect messages; record outcomes and claim; end batches
+whose last run has ended; look after the held runs; interrupt handlers that should have ended.
 """
 
 from __future__ import annotations
@@ -139,9 +139,13 @@ class Keeper(threading.Thread):
             while not self._finished():
                 self._collect()
                 self._iteration_began = time.monotonic()
-                self._refill()
-                self._end_batches()
-                self._look_after()
+                self._stop_with_parent()
+                for step in (self._refill, self._end_batches, self._look_after):
+                    try:
+                        step()
+                    except DatabaseTrouble as trouble:
+                        self._endure(trouble)
+                self._interrupt()
             self._claims.lost.give_back(now=True)
         finally:
             if self.options.books is None:
@@ -206,28 +210,24 @@ class Keeper(threading.Thread):
     def _refill(self) -> None:
         """Record what came, and claim what is wanted."""
         wanted = self._wanted()
-        try:
-            self._write_reports()  # First: nothing is written of a run after its outcome.
-            self._give_up_locked()
-            if not self._closed():
-                self._admission.look(self._held_runs.idle, self._claims.next_run)
-            outcomes = self._held_runs.recordable
-            if not outcomes and not self._claims.lost.unknown and wanted.limit <= 0:
-                return
-            if outcomes:
-                failpoints.reach("before-finalize")
-            sent = time.monotonic()
-            answer = self._claims.claim(
-                outcomes,
-                wanted.limit,
-                idle=self._held_runs.idle,
-                tasks=wanted.tasks,
-                side_by_side=wanted.side_by_side,
-                look_first=not self._held_runs.woken,
-            )
-        except DatabaseTrouble as trouble:
-            self._endure(trouble)
+        self._write_reports()  # First: nothing is written of a run after its outcome.
+        self._give_up_locked()
+        if not self._closed():
+            self._admission.look(self._held_runs.idle, self._claims.next_run)
+        outcomes = self._held_runs.recordable
+        if not outcomes and not self._claims.lost.unknown and wanted.limit <= 0:
             return
+        if outcomes:
+            failpoints.reach("before-finalize")
+        sent = time.monotonic()
+        answer = self._claims.claim(
+            outcomes,
+            wanted.limit,
+            idle=self._held_runs.idle,
+            tasks=wanted.tasks,
+            side_by_side=wanted.side_by_side,
+            look_first=not self._held_runs.woken,
+        )
         self._trouble.over("The database")
         self._pace.next_start = self._claims.starts.next_at
         if wanted.limit > 0:
@@ -279,11 +279,7 @@ class Keeper(threading.Thread):
         if not batches or not (done or self._batches.ready()):
             return
         self._batches.block_for(BATCHES_EVERY)
-        try:
-            ended = end_batches(self._connection, self._announcer.tell, batches, STOP_FOR)
-        except DatabaseTrouble as trouble:
-            self._endure(trouble)
-            return
+        ended = end_batches(self._connection, self._announcer.tell, batches, STOP_FOR)
         self._announcer.send()
         self._held_runs.keep_batches(ended.left)
         if ended.enqueued:
@@ -318,21 +314,19 @@ class Keeper(threading.Thread):
         self._trouble.say("Trying again. %s", trouble, after=LOCKED_FOR if locked else 0.0)
 
     def _look_after(self) -> None:
-        """Do what is due about the held runs."""
-        self._stop_with_parent()
-        try:
-            if self._held_runs.waiting and (self.stopping or self._runner_is_long()):
-                # Attempts not counted.
-                self._claimed -= self._held_runs.release_waiting()
-            answered = self._renew()
-            self._claims.lost.give_back()
-            if self._claims.turns.pend:
-                self._claims.turns.give()
-            self._nothing_comes = self._looked_in_vain()
-            if answered and not self._held_runs.outcomes and not self._claims.lost.unknown:
-                self._trouble.over("The database")
-        except DatabaseTrouble as trouble:
-            self._endure(trouble)
+        """Renew the leases of the held runs; give back those that could not begin for long."""
+        if self._held_runs.waiting and (self.stopping or self._runner_is_long()):
+            self._claimed -= self._held_runs.release_waiting()  # Attempts not counted.
+        answered = self._renew()
+        self._claims.lost.give_back()
+        if self._claims.turns.pend:
+            self._claims.turns.give()
+        self._nothing_comes = self._looked_in_vain()
+        if answered and not self._held_runs.outcomes and not self._claims.lost.unknown:
+            self._trouble.over("The database")
+
+    def _interrupt(self) -> None:
+        """Interrupt handlers that should have ended; end the process with one that goes on."""
         self._monitor.keep_watchdog(holding=bool(self._held_runs.held))
         self._monitor.interrupt_due()
         stuck = self._monitor.stuck()
