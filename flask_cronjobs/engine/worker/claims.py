@@ -72,34 +72,6 @@ class LostClaims:
                 self._tokens[token] = min(end, moment + self._lease)
 
 
-class LostOutcomes:
-    """Looks up which outcomes were recorded by statements whose answers were lost."""
-
-    def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
-        self._unconfirmed: set[tuple[int, str]] = set()
-
-    def note(self, outcomes: Iterable[Outcome]) -> None:
-        """Note that *outcomes* may have been recorded."""
-        self._unconfirmed |= {outcome.identity for outcome in outcomes}
-
-    def look_up(self, outcomes: Iterable[Outcome]) -> Answer:
-        """Return which of *outcomes* were recorded."""
-        if not self._unconfirmed:  # As nearly always: nothing is paid for each outcome.
-            return Answer()
-        asked = [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
-        return already_recorded(self._books, asked) if asked else Answer()
-
-    def look_up_missing(self, outcomes: Iterable[Outcome], answer: Answer) -> Answer:
-        """Return which were, of those that *answer* lacks; then none is unconfirmed any more."""
-        if not self._unconfirmed:
-            return Answer()
-        answered = [outcome for outcome in outcomes if outcome.id not in answer.locked]
-        found = self.look_up([each for each in answered if each.id not in answer.recorded])
-        self._unconfirmed -= {outcome.identity for outcome in answered}
-        return found
-
-
 class Turns:
     """Gives the turns of strict orders. It belongs to the keeper's thread.
 
@@ -166,7 +138,7 @@ class WorkerClaims:
         self._after_key = ""
         self._got_less = False
         self.lost: LostClaims = LostClaims(books, request.lease)
-        self._lost_outcomes = LostOutcomes(books)
+        self._unconfirmed: set[tuple[int, str]] = set()
         self.turns: Turns = Turns(books, state.registry.ordered, options.queue_look.turns_pend)
         own = state.registry.rates if options.rates is None else options.rates
         self.starts: RateLimits = RateLimits(books, own, request)
@@ -193,8 +165,8 @@ class WorkerClaims:
 
         1. what the database refuses for now: by `Bookkeeping.call`, in each statement;
         2. outcomes whose rows are locked: by `record_and_claim` in `jobs`, and later by the keeper;
-        3. outcomes whose answer was lost: they are looked up, and sent again; those that are still
-           missing are looked up once more, since the server may have committed them meanwhile;
+        3. outcomes whose answer was lost: they are sent again, and those that match no row then are
+           looked up, before a claim may take a run that was recorded as failed;
         4. claims whose answer was lost: they are given back, and looked for again while they hold.
 
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
@@ -207,10 +179,9 @@ class WorkerClaims:
         try:
             if self.lost.unknown:
                 self.lost.give_back()
-            # Before the claim, which may take a run that was recorded as failed.
-            known = self._lost_outcomes.look_up(outcomes)
+            sent_before = self._sent_before(outcomes)
             request: ClaimRequest | None = None
-            if wanted > 0:
+            if wanted > 0 and not sent_before:
                 self.starts.open(idle=not outcomes)
                 if look_first and self._got_less and not outcomes and self._queue_is_empty():
                     self.exhausted = True
@@ -225,12 +196,11 @@ class WorkerClaims:
                     side_by_side=side_by_side,
                     tasks=self._request.tasks if tasks is None else tasks,
                 )
-            answer = self._send(outcomes, request).plus(known)
-            answer = answer.plus(self._lost_outcomes.look_up_missing(outcomes, answer))
+            answer = self._confirm(sent_before, self._send(outcomes, request))
             self.turns.note_ended(outcomes)
             self.starts.give_back(outcomes, answer.recorded)
         except DatabaseTrouble:
-            self._lost_outcomes.note(outcomes)
+            self._unconfirmed |= {outcome.identity for outcome in outcomes}
             raise
         return answer
 
@@ -269,6 +239,21 @@ class WorkerClaims:
             kept = tuple(claim for claim in answer.claims if claim not in too_early)
             answer = answer._replace(claims=kept)
         return answer._replace(recorded=answer.recorded | written)
+
+    def _sent_before(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Return those of *outcomes* that were sent before, and whose answer was lost."""
+        if not self._unconfirmed:  # As nearly always: nothing is paid for each outcome.
+            return []
+        return [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
+
+    def _confirm(self, sent_before: Sequence[Outcome], answer: Answer) -> Answer:
+        """Return *answer* with those of *sent_before* that were recorded the first time."""
+        settled = [outcome for outcome in sent_before if outcome.id not in answer.locked]
+        missing = [outcome for outcome in settled if outcome.id not in answer.recorded]
+        if missing:
+            answer = answer.plus(already_recorded(self._books, missing))
+        self._unconfirmed -= {outcome.identity for outcome in settled}
+        return answer
 
     def _queue_is_empty(self) -> bool:
         """Return whether a claim would find nothing; note whether turns are to be given."""

@@ -275,7 +275,7 @@ def test_claim_whose_answer_was_lost_is_looked_for_at_once_and_then_now_and_then
     assert len(sent) == looks[3]
 
 
-def test_failure_whose_answer_was_lost_is_not_lost_though_its_run_is_claimed_again(
+def test_failure_whose_answer_was_lost_is_looked_up_before_its_run_is_claimed_again(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any
 ) -> None:
     run_id = Rows(app, db).run("queued", job_type="it", max_attempts=3)
@@ -284,7 +284,8 @@ def test_failure_whose_answer_was_lost_is_not_lost_though_its_run_is_claimed_aga
     with losing():
         claims.record([failed])
     answer = claims.claim([failed], 1, idle=True)
-    assert answer.recorded == {run_id}
+    assert (answer.recorded, answer.claims, claims.exhausted) == ({run_id}, (), False)
+    answer = claims.claim([], 1, idle=True)
     assert [(each.id, each.attempt) for each in answer.claims] == [(run_id, 2)]
 
 
@@ -301,18 +302,24 @@ def test_run_given_back_has_its_key_again_though_the_answer_was_lost(
     assert (run.status, run.attempts, run.started_at) == ("queued", 0, None)
 
 
-def test_outcome_that_the_server_commits_after_the_look_is_not_lost(
+def test_outcome_that_the_server_commits_while_it_is_sent_again_is_not_lost(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = Rows(app, db).run("queued", job_type="it")
     (claim,) = claims.claim([], 1, idle=True).claims
     done = outcome(claim, "succeeded")
-    with losing():
+    send = claiming._send
+    monkeypatch.setattr(claiming, "_send", trouble)
+    with pytest.raises(DatabaseTrouble):
         claims.record([done])
-    look, looks = claiming.already_recorded, iter([True, False])
 
-    def look_too_early(*asked: Any) -> Answer:
-        return Answer() if next(looks) else look(*asked)
+    def send_late(*sent: Any) -> Answer:
+        send(*sent)
+        return send(*sent)
 
-    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.already_recorded", look_too_early)
+    monkeypatch.setattr(claiming, "_send", send_late)
     assert claims.record([done]).recorded == {run_id}
+
+
+def trouble(*sent: object) -> Answer:
+    raise DatabaseTrouble("the connection broke", transient=True)
