@@ -76,12 +76,12 @@ class HandOver(threading.Thread):
         self._trouble = Outage()
         self._asked_at = time.monotonic()
 
-    def end(self, well: bool) -> None:
+    def end(self) -> None:
         """End the thread: of a tick when no more runs are due, or its budget is used up.
 
-        :param well: whether the worker did its work. If not, nothing more is handed on.
+        At once if the worker did not do its work.
         """
-        if self._options.resident or not well:
+        if self._options.resident or self._keeper.error is not None:
             self._ended.set()
         while self.is_alive() and not self._over() and self._patience() > 0:
             self.join(0.2)

@@ -297,7 +297,7 @@ class _ProcessPool:
             worker=worker_name(),
             news=news,
             max_runs=share if limits is None else limits.runs,
-            minute_work=self._options.minute_work if number == 0 else None,
+            tally=self._options.tally if number == 0 else None,
             hands_on=self._options.hands_on and number == 0,
         )
 

@@ -6,12 +6,10 @@ thread beside its runs.
 
 from __future__ import annotations
 
-import mmap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 
 from .. import signals
 from ..db.connection import Bookkeeping
@@ -20,7 +18,7 @@ from ..errors import DatabaseTrouble
 from ..jobs import ticks
 from ..jobs.state import State
 from ..log import Outage, logger
-from ..types import OUTCOME_KINDS, Outcome, TickReport
+from ..types import Outcome, TickReport
 from .pings import TIMEOUT, ping, ping_ended
 from .processes import run_workers
 from .threads import BackgroundThread
@@ -36,49 +34,7 @@ from .tick import (
 )
 from .webhook import alert
 from .worker.keeper import Keeper
-from .worker.options import Limits
-
-#: The kinds of outcomes that are counted.
-KINDS = (*OUTCOME_KINDS, "lost")
-
-
-class Tally:
-    """How many attempts came to which outcome, and how many of them are in a row of ``job_ticks``.
-
-    In memory that a process shares with those that it forks: the parent of a pool hears of all
-    outcomes, its first worker writes the rows, and neither loses count when a worker is killed.
-    Each number has one writer at a time.
-    """
-
-    def __init__(self) -> None:
-        numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
-        self._counted = numbers[: len(KINDS)]
-        self._recorded = numbers[len(KINDS) : 2 * len(KINDS)]
-        self._tick_id = numbers[2 * len(KINDS) :]
-
-    @property
-    def tick_id(self) -> int | None:
-        """The id of the row begun last; None if there is none."""
-        return self._tick_id[0] or None
-
-    @tick_id.setter
-    def tick_id(self, id_: int) -> None:
-        self._tick_id[0] = id_
-
-    def count(self, kind: str) -> None:
-        """Count an attempt."""
-        self._counted[KINDS.index(kind)] += 1
-
-    def unrecorded(self) -> Counter[str]:
-        """Return the counts that no row has yet."""
-        numbers = zip(KINDS, self._counted, self._recorded, strict=True)
-        return Counter({kind: counted - recorded for kind, counted, recorded in numbers})
-
-    def note_recorded(self, counts: Mapping[str, int]) -> None:
-        """Note that a row has *counts*."""
-        for number, kind in enumerate(KINDS):
-            self._recorded[number] += counts[kind]
-
+from .worker.options import Limits, Tally, WorkOptions
 
 #: How often minute work is done, in seconds: once in each minute of the database's clock.
 MINUTE = 60.0
@@ -111,7 +67,7 @@ def serve(
         resident=True,
         limits=limits,
         parent=parent,
-        minute_work=partial(ResidentMinutes, state, tally, options.queues),
+        tally=tally,
     )
     try:
         run_workers(state, number_of_workers(state, options), resident)
@@ -142,25 +98,23 @@ class ResidentMinutes(threading.Thread):
     :ivar _listening: what the row says of the worker.
     """
 
-    def __init__(self, state: State, tally: Tally, queues: tuple[str, ...], keeper: Keeper) -> None:
+    def __init__(self, state: State, options: WorkOptions, tally: Tally, keeper: Keeper) -> None:
         super().__init__(name="cronjobs-minutes", daemon=True)
         self._state = state
         self._tally = tally
-        self._queues = queues
+        self._options = options
         self._keeper = keeper
         self._books = Bookkeeping(state.engine, patience=RETRY_FOR)
         self._sender = _sender(state)
         self._stopped = threading.Event()
-        self._well = False
         self._opened: OpenTick | None = None
         self._done = False
         self._listening = False
         self._counts: Counter[str] = Counter()
         self._trouble = Outage()
 
-    def end(self, well: bool) -> None:
-        """End the thread soon, and with it the last minute."""
-        self._well = well
+    def end(self) -> None:
+        """End the thread soon, and with it the last minute, once the keeper has ended."""
         self._stopped.set()
         self.join(END_WITHIN)
         if self.is_alive():
@@ -174,7 +128,7 @@ class ResidentMinutes(threading.Thread):
                 while not self._stopped.is_set():
                     began = time.time()
                     self._rest(self._left(began) if self._tries(self._work) else RETRY)
-                if self._well:
+                if self._keeper.error is None:
                     self._tries(self._finish)
         except BaseException as error:
             self._keeper.fail(error)
@@ -204,7 +158,7 @@ class ResidentMinutes(threading.Thread):
         """Finish the last minute, begin the next one, and do its work, unless told to stop."""
         self._finish()
         opened = self._opened = self._opened or self._begin()
-        news, stopped = self._keeper.options.news, self._stopped.is_set
+        news, stopped = self._options.news, self._stopped.is_set
         steps = housekeeping(
             self._state, self._books, opened.row, news, self._counts, self._sender.put
         )
@@ -244,7 +198,7 @@ class ResidentMinutes(threading.Thread):
 
     def _begin(self) -> OpenTick:
         self._listening = self._keeper.listener.listening
-        opened = begin(self._state, self._books, self._queues, True, self._listening)
+        opened = begin(self._state, self._books, self._options.queues, True, self._listening)
         self._tally.tick_id = opened.row.id
         self._counts.clear()
         return opened

@@ -26,8 +26,9 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
-from flask_cronjobs.engine.resident import ResidentMinutes, Tally
+from flask_cronjobs.engine.resident import ResidentMinutes
 from flask_cronjobs.engine.worker import announcer as announcer_module
+from flask_cronjobs.engine.worker.options import Tally
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.signals import counted, unheard

@@ -73,7 +73,7 @@ class Keeper(threading.Thread):
         self.limit: str | None = None
         context = runner.context
         self._state = state = context.state
-        self.options: WorkOptions = options
+        self._options = options
         self.listener: Listener = listener
         self._runner = runner
         self._held_runs = held_runs
@@ -102,7 +102,7 @@ class Keeper(threading.Thread):
 
     def gives_back(self) -> bool:
         """Return whether runs are to be given back at the end of their step. For any thread."""
-        over = not self.options.resident and time.monotonic() >= self.options.until
+        over = not self._options.resident and time.monotonic() >= self._options.until
         return over or self.stopping or self._runner.context.abandoned
 
     def stop(self) -> None:
@@ -148,7 +148,7 @@ class Keeper(threading.Thread):
                 self._interrupt()
             self._claims.lost.give_back(now=True)
         finally:
-            if self.options.books is None:
+            if self._options.books is None:
                 self._connection.close()
 
     def _finished(self) -> bool:
@@ -162,13 +162,13 @@ class Keeper(threading.Thread):
             self.stopping
             or self._runner.left
             # A tick on a busy host may have used its budget up before: it claims once all the same.
-            or (self._has_asked and time.monotonic() >= self.options.until)
+            or (self._has_asked and time.monotonic() >= self._options.until)
             or self._claimed >= self._most
             or self._reached_limit() is not None
         )
 
     def _reached_limit(self) -> str | None:
-        limits = self.options.limits
+        limits = self._options.limits
         if limits is None:
             return None
         return limits.reached(self._claimed, time.monotonic() - self._began)
@@ -287,7 +287,7 @@ class Keeper(threading.Thread):
 
     def _give_up_locked(self) -> None:
         """Give up outcomes whose rows stay locked beyond their leases, if the worker is to end."""
-        if not self.options.resident or self._closed():
+        if not self._options.resident or self._closed():
             for outcome in self._held_runs.overdue:
                 self._held_runs.remove(outcome)
                 self._report(outcome, recorded=False)
@@ -335,7 +335,7 @@ class Keeper(threading.Thread):
 
     def _looked_in_vain(self) -> bool:
         """Return whether a tick has claimed all that comes: no other worker gives a run back."""
-        waits = self.options.resident or self._claims.starts.next_at < self.options.until
+        waits = self._options.resident or self._claims.starts.next_at < self._options.until
         done = self._held_runs.empty and self._pace.exhausted and not self._closed()
         if waits or not done:
             return False
@@ -355,8 +355,8 @@ class Keeper(threading.Thread):
             return False
         if renewal.is_heartbeat:
             self._held_runs.renewed(renewal.held - renewal.locked, sent)
-            if self.options.tick_id is not None:
-                ticks.seen(self._connection, self.options.tick_id)
+            if self._options.tick_id is not None:
+                ticks.seen(self._connection, self._options.tick_id)
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)
@@ -369,7 +369,7 @@ class Keeper(threading.Thread):
 
         The parent's id is from before the fork, so one that died at once is noticed too.
         """
-        parent = self.options.parent
+        parent = self._options.parent
         if parent is not None and os.getppid() != parent and not self.stopping:
             logger.warning("The parent process %d has ended, so this worker stops", parent)
             self.stop()
@@ -391,5 +391,5 @@ class Keeper(threading.Thread):
                 "Could not record before the process is ended; runs come back by lease"
             )
         self._announcer.close(LAST_WORDS_WITHIN)
-        notify(self.options.news, "flush", None)
+        notify(self._options.news, "flush", None)
         self._monitor.end_process(stuck)

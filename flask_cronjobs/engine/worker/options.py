@@ -1,10 +1,12 @@
-"""What one worker does, until when, and by which connection its keeper does so."""
+"""What one worker does, until when, where that is counted, and by which connection."""
 
 from __future__ import annotations
 
+import mmap
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from ...db.connection import Bookkeeping
 from ...jobs.humanize import plural, print_age
@@ -12,10 +14,8 @@ from ...jobs.runs.look import QueueLook
 from ...jobs.state import State
 from ...registry.options import Rate
 from ...signals import News, unheard
+from ...types import OUTCOME_KINDS
 from ..threads import Precedence
-
-if TYPE_CHECKING:
-    from .keeper import Keeper
 
 #: By how much to divide what the system says of memory, to get MB.
 _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
@@ -56,20 +56,46 @@ def most_held() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _OF_A_MB
 
 
-class Companion(Protocol):
-    """What a worker does beside its runs, in a thread of its own.
+#: The kinds of outcomes that are counted.
+KINDS = (*OUTCOME_KINDS, "lost")
 
-    So however long it takes, the leases of the runs are renewed.
+
+class Tally:
+    """How many attempts came to which outcome, and how many of them are in a row of ``job_ticks``.
+
+    In memory that a process shares with those that it forks: the parent of a pool hears of all
+    outcomes, its first worker writes the rows, and neither loses count when a worker is killed.
+    Each number has one writer at a time.
     """
 
-    def start(self) -> None:
-        """Start the thread."""
+    def __init__(self) -> None:
+        numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+        self._counted = numbers[: len(KINDS)]
+        self._recorded = numbers[len(KINDS) : 2 * len(KINDS)]
+        self._tick_id = numbers[2 * len(KINDS) :]
 
-    def end(self, well: bool) -> None:
-        """End the thread soon.
+    @property
+    def tick_id(self) -> int | None:
+        """The id of the row begun last; None if there is none."""
+        return self._tick_id[0] or None
 
-        :param well: whether the worker did its work.
-        """
+    @tick_id.setter
+    def tick_id(self, id_: int) -> None:
+        self._tick_id[0] = id_
+
+    def count(self, kind: str) -> None:
+        """Count an attempt."""
+        self._counted[KINDS.index(kind)] += 1
+
+    def unrecorded(self) -> Counter[str]:
+        """Return the counts that no row has yet."""
+        numbers = zip(KINDS, self._counted, self._recorded, strict=True)
+        return Counter({kind: counted - recorded for kind, counted, recorded in numbers})
+
+    def note_recorded(self, counts: Mapping[str, int]) -> None:
+        """Note that a row has *counts*."""
+        for number, kind in enumerate(KINDS):
+            self._recorded[number] += counts[kind]
 
 
 class KeeperConnection(Bookkeeping):
@@ -93,8 +119,8 @@ class WorkOptions(NamedTuple):
     :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
     :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
     :ivar limits: after what it ends all the same, and its parent forks a fresh one.
-    :ivar minute_work: makes what it does each minute, beside its keeper. Of a process pool, the
-        first worker has it.
+    :ivar tally: the counts that it writes each minute, with the minute's other work, beside its
+        runs; None: it does no such work. Of a process pool, the first worker does.
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
@@ -116,7 +142,7 @@ class WorkOptions(NamedTuple):
     queues: tuple[str, ...] = ()
     resident: bool = False
     limits: Limits | None = None
-    minute_work: Callable[[Keeper], Companion] | None = None
+    tally: Tally | None = None
     parent: int | None = None
     may_kill: bool = False
     tick_id: int | None = None

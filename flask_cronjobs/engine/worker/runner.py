@@ -90,7 +90,6 @@ class Runner:
             self.working = None
             if self._async is not None:
                 self._async.close()
-            self.left = True
 
     @property
     def at_work(self) -> Sequence[Working]:

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from ...db.statements import free_frames
 from ...jobs.state import State
@@ -20,7 +20,7 @@ from .context import RunnerContext
 from .held_runs import HeldRuns, Leases, Working
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
-from .options import Companion, KeeperConnection, WorkOptions
+from .options import KeeperConnection, WorkOptions
 from .output import noting
 from .process_signals import handling_signals
 from .runner import Runner
@@ -58,10 +58,10 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         with (
             noting(state, lambda: runner.at_work),
             handling_signals(runner, keeper, interrupter, handle_signals),
-            _beside(options.minute_work and options.minute_work(keeper), keeper),
             _watching(runner, options, keeper),
+            _beside(state, options, keeper),
         ):
-            _perform(keeper, runner, _hand_over(state, options, keeper))
+            _perform(keeper, runner)
     if runner.context.interrupted is not None:
         # Once more: now all frames that it passed through have ended.
         free_frames(runner.context.interrupted)
@@ -74,38 +74,38 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     return keeper.counts
 
 
-def _perform(keeper: Keeper, runner: Runner, hand_over: Companion | None) -> None:
+def _perform(keeper: Keeper, runner: Runner) -> None:
     """Perform runs until none is left, and let the keeper end."""
     try:
         keeper.start()
-        with _beside(hand_over, keeper):
-            runner.run()
+        runner.run()
     finally:
-        keeper.stop()
+        runner.left = True
+        keeper.wake()
         if keeper.ident is not None:
             keeper.join()
 
 
-def _hand_over(state: State, options: WorkOptions, keeper: Keeper) -> Companion | None:
-    """Return what hands runs on to executors, if this worker is to do it."""
-    if not options.hands_on:
-        return None
-    from ..hand_over import HandOver
-
-    return HandOver(state, options, keeper)
-
-
 @contextmanager
-def _beside(companion: Companion | None, keeper: Keeper) -> Generator[None]:
-    """Let *companion*, if there is one, do its work beside the runs."""
-    if companion is None:
+def _beside(state: State, options: WorkOptions, keeper: Keeper) -> Generator[None]:
+    """Do beside the runs of this block what else this worker is to do.
+
+    Each in a thread of its own: however long it takes, the leases of the runs are renewed.
+    """
+    with ExitStack() as stack:
+        if options.tally is not None:
+            from ..resident import ResidentMinutes
+
+            minutes = ResidentMinutes(state, options, options.tally, keeper)
+            minutes.start()
+            stack.callback(minutes.end)
+        if options.hands_on:
+            from ..hand_over import HandOver
+
+            hand_over = HandOver(state, options, keeper)
+            hand_over.start()
+            stack.callback(hand_over.end)
         yield
-        return
-    companion.start()
-    try:
-        yield
-    finally:
-        companion.end(well=keeper.error is None)
 
 
 @contextmanager
