@@ -6,7 +6,6 @@ import os
 import threading
 from contextlib import suppress
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 from ..jobs.runs.claim import release_token
 from ..jobs.runs.leases import database_fingerprint, refuse
@@ -20,8 +19,6 @@ _LACKS = (
     "The worker {worker} does not have this task: its code is older than that of the ticks, or "
     "does not import it. Deploy the executor's workers before all that tick."
 )
-#: By app the process that has forgotten the connections of the one that forked it.
-_forgotten_in: WeakKeyDictionary[State, int] = WeakKeyDictionary()
 #: Warnings of messages that are refused: one in so many seconds, since somebody may send thousands.
 _BETWEEN_WARNINGS = 60.0
 _refused = Throttle()
@@ -32,7 +29,7 @@ def perform_handed(
 ) -> str | None:
     """Begin a handed run and execute it; see `executors.perform`."""
     state = state_of() if state is None else state
-    _forget_connections(state)
+    state.forget_connections()
     books = _kept(state)
     if not _is_handed_by(token, books.database):
         _say_refused(run_id)
@@ -99,14 +96,6 @@ def _kept(state: State) -> _KeptBooks:
     if key not in _of_thread.kept:
         _of_thread.kept[key] = _KeptBooks(state)
     return _of_thread.kept[key]
-
-
-def _forget_connections(state: State) -> None:
-    """In a process that was forked, forget the connections of its parent, and close none."""
-    pid = os.getpid()
-    if _forgotten_in.get(state, state.pid) != pid:
-        _forgotten_in[state] = pid
-        state.forget_connections()
 
 
 def _is_handed_by(token: str, database: str) -> bool:

@@ -63,7 +63,7 @@ class State:
     :ivar settings_check: ready until they have been compared with ``app.config`` once.
     :ivar known_rows: names of declared definitions that were seen in the table.
     :ivar slow_tasks: which tasks have become slower, by when that was looked at.
-    :ivar pid: the process that made it; one that it forks must not use its connections.
+    :ivar pids: the one process whose connections the app has.
     """
 
     app: Flask
@@ -78,7 +78,7 @@ class State:
     slow_tasks: dict[float, Any] = field(default_factory=dict[float, Any])
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])
     settings_check: Throttle = field(default_factory=Throttle)
-    pid: int = field(default_factory=os.getpid)
+    pids: list[int] = field(default_factory=lambda: [os.getpid()])
 
     @property
     def engine(self) -> Engine:
@@ -103,10 +103,12 @@ class State:
         return sorted({task.options.queue for task in self.registry.tasks.values()})
 
     def forget_connections(self) -> None:
-        """In a forked process, forget the connections, which are the parent's, and close none."""
-        with self.app.app_context():
-            for engine in self.db.engines:
-                engine.dispose(close=False)
+        """In a forked process, forget the parent's connections, once, and close none."""
+        if self.pids != (pids := [os.getpid()]):
+            self.pids[:] = pids
+            with self.app.app_context():
+                for engine in self.db.engines:
+                    engine.dispose(close=False)
 
     def bookkeeping(
         self, guard: Callable[[], AbstractContextManager[None]] = nullcontext

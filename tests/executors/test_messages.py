@@ -204,7 +204,7 @@ def test_each_app_of_a_forked_process_forgets_the_connections_of_its_parent(
     app: Flask, jobs: CronJobs, other: Flask
 ) -> None:
     for each in (app, other):
-        object.__setattr__(state_of(each), "pid", 0)  # As if another process had made it.
+        state_of(each).pids[:] = [0]  # As if another process had made it.
         with each.app_context():
             engine = each.extensions["sqlalchemy"].engine
             engine.dispose()  # Nobody else closes what is forgotten here.
