@@ -13,7 +13,6 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .interrupts import HandlerInterrupter
     from .keeper import Keeper
     from .runner import Runner
 
@@ -32,9 +31,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, STOP_FROM_PARENT)
 
 
 @contextmanager
-def handling_signals(
-    runner: Runner, keeper: Keeper, interrupter: HandlerInterrupter, own_process: bool
-) -> Generator[None]:
+def handling_signals(runner: Runner, keeper: Keeper, own_process: bool) -> Generator[None]:
     """Stop the worker at signals in this block, in a process of its own; else at Ctrl-C.
 
     Ctrl-C interrupts a handler, and stops the worker in order where it hits our own code. Raised
@@ -43,10 +40,8 @@ def handling_signals(
     """
 
     def interrupt(frame: FrameType | None) -> None:
-        runner.context.interrupted = KeyboardInterrupt()
         keeper.stop()
-        runner.interrupt_all(runner.context.interrupted)
-        interrupter.raise_in_handler(runner.context.interrupted, frame)
+        runner.interrupt_at_keyboard(frame)
 
     stopping = own_process and threading.current_thread() is threading.main_thread()
     with _stopping_at_signals(keeper) if stopping else _at_keyboard(interrupt):

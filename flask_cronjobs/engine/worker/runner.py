@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
@@ -113,10 +114,15 @@ class Runner:
         if self._async is not None:
             self._async.deliver_soon()
 
-    def interrupt_all(self, error: BaseException) -> None:
-        """Interrupt all async handlers. May be called from a signal handler."""
+    def interrupt_at_keyboard(self, frame: FrameType | None) -> None:
+        """Interrupt the handlers at work, by Ctrl-C, whose signal has come in *frame*.
+
+        :raises KeyboardInterrupt: a handler is at work there.
+        """
+        error = self.context.interrupted = KeyboardInterrupt()
         if self._async is not None:
             self._async.interrupt_all(error)
+        self._interrupter.raise_in_handler(error, frame)
 
     def _next(self) -> Claim | None:
         """Return the next claim; None if no more will come.

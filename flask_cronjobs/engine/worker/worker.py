@@ -57,7 +57,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         context.to_stop = keeper.gives_back
         with (
             noting(state, lambda: runner.at_work),
-            handling_signals(runner, keeper, interrupter, handle_signals),
+            handling_signals(runner, keeper, handle_signals),
             _watching(runner, options, keeper),
             _beside(state, options, keeper),
         ):
