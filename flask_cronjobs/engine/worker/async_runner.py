@@ -66,7 +66,6 @@ class AsyncRunner:
         self._tasks = side_by_side
         self._prepared = prepared
         self._following: Claim | None = None
-        self._closed = False
         self._is_alone = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base = contextvars.copy_context()
@@ -115,7 +114,7 @@ class AsyncRunner:
         """
         loop = self._loop = self._loop or self._open()
         self._base = contextvars.copy_context()
-        self._following, self._closed = None, False
+        self._following = None
         self._begin(claim)
         self._look()
         self._call_soon(self._admit)
@@ -202,7 +201,7 @@ class AsyncRunner:
             self._loop.stop()
 
     def _has_room(self) -> bool:
-        if self._following or self._closed or self._context.interrupted is not None:
+        if self._following or self._context.interrupted is not None:
             return False
         return len(self._runs) < self._most and not self._is_alone
 
@@ -210,8 +209,7 @@ class AsyncRunner:
         with suppress(Empty):
             claim = self._context.inbox.get_nowait()
             if claim is None:
-                self._closed = True
-                self._context.inbox.put(None)  # For the runner.
+                self._context.inbox.put(None)  # The last: the runner ends by it.
             elif claim.job_type in self._tasks:
                 return claim
             else:
