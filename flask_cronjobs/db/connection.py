@@ -63,6 +63,7 @@ class Bookkeeping:
         self.dialect: Dialect = dialect_of(engine)
         self._connection: Connection | None = None
         self._raw: DBAPIConnection | None = None
+        self._may_be_committed = False
 
     def __enter__(self: B) -> B:
         return self
@@ -116,9 +117,9 @@ class Bookkeeping:
                     raise explain(error, self.engine) from error
                 if remedy == "reconnect":
                     self._start_over()
-                over = remedy == "reconnect" and not repeat
-                if over or time.monotonic() + pause >= until:
-                    raise explain(error, self.engine) from error
+                unknown = remedy == "reconnect" and self._may_be_committed and not repeat
+                if unknown or time.monotonic() + pause >= until:
+                    raise explain(error, self.engine, unknown) from error
             except BaseException:
                 # An interruption while it ran: the state of the connection is unknown.
                 self._drop()
@@ -127,7 +128,9 @@ class Bookkeeping:
             pause = min(pause * 2, 1.0)
 
     def _bounded(self, work: Callable[[Connection], T]) -> T:
+        self._may_be_committed = False
         connection = self._connection or self._connect()
+        self._may_be_committed = True
         if self.dialect.one_writer:  # SQLite's busy timeout bounds its waits.
             with self._waiting():
                 return work(connection)
@@ -216,10 +219,12 @@ class Bookkeeping:
 
     def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         # In AUTOCOMMIT mode SQLAlchemy's begin() sends nothing, so send BEGIN ourselves.
+        self._may_be_committed = False
         leave_transaction(connection)
         connection.exec_driver_sql(self.dialect.begin)
         try:
             value = work(connection)
+            self._may_be_committed = True
             connection.exec_driver_sql("COMMIT")
         except BaseException:
             try:

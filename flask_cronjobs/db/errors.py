@@ -127,10 +127,11 @@ def _remedy_by_text(error: DBAPIError) -> Remedy:
     return "fail"
 
 
-def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
+def explain(error: SQLAlchemyError, engine: Engine, unknown: bool = False) -> CronJobsError:
     """Return *error* as one of our own, with a message of one line.
 
     :param engine: the app's engine; the message names its database, since it may be the wrong one.
+    :param unknown: whether the server may have committed all the same.
     """
     cause = getattr(error, "orig", None) or error
     if remedy_for(error) == "create tables":
@@ -141,8 +142,9 @@ def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
                 "migrations, or: flask jobs admin doctor"
             )
         return TablesMissing(f"{message} (Is this the right database? {name_of(engine)})")
+    what = " It is not known whether that was committed." if unknown else ""
     return DatabaseTrouble(
-        f"The database cannot be used: {_first_line(cause)}.{_hint(str(cause), engine)}",
+        f"The database cannot be used: {_first_line(cause)}.{what}{_hint(str(cause), engine)}",
         transient=remedy_for(error) in ("repeat", "reconnect"),
     )
 

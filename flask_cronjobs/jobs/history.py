@@ -233,7 +233,7 @@ def add_mark(
         )
         given = {"name": name, "by": actor} | ({} if at is None else {"at": d.instant(at)})
         act = Act("marked", name, actor)
-        (row,) = perform(books, act, lambda inner: inner.rows(statement, given), repeat=False)
+        (row,) = perform(books, act, lambda inner: inner.rows(statement, given))
     return Mark(row.id, name, stored_time(row.marked_at), actor)
 
 

@@ -49,13 +49,12 @@ def perform(
     act: Act,
     work: Callable[[Bookkeeping], T],
     changed: Callable[[T], bool] = bool,
-    repeat: bool = True,
 ) -> T:
     """Do *work*, and if it changed something, note *act* in the same transaction; then log it.
 
     :param work: gets a connection on which all that it writes is committed together.
     :param changed: whether what *work* has returned says that something was changed.
-    :param repeat: as of `Bookkeeping.call`.
+    :raises DatabaseTrouble: it was not done, or perhaps it was: it is not done twice.
     """
 
     def both(inner: Bookkeeping) -> T:
@@ -64,7 +63,7 @@ def perform(
             inner.transaction(lambda connection: note(connection, inner.dialect, act))
         return made
 
-    made = together(books, both, repeat)
+    made = together(books, both, repeat=False)
     if changed(made):
         log_action(act.what, act.target, act.actor)
     return made
@@ -115,7 +114,8 @@ class Operation:
     def begin(cls, books: Bookkeeping, act: Act, asked: int) -> Operation:
         """Insert the row of one that is to change *asked* runs, by several transactions."""
         begun = books.transaction(
-            lambda connection: note(connection, books.dialect, act, asked, 0, ended=False)
+            lambda connection: note(connection, books.dialect, act, asked, 0, ended=False),
+            repeat=False,
         )
         return cls(act, begun)
 

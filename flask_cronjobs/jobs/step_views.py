@@ -121,7 +121,7 @@ def go_on_from(state: State, run_id: int, name: str, actor: str = DEFAULT_ACTOR)
                     raise _no_step(run_id, name)
             return changes
 
-        return together(operator.books, both)
+        return together(operator.books, both, repeat=False)
 
     action = replace(RETRY, done=f"sent back to step {name}", change=change)
     return SentBack(action.one(state, run_id, actor), tuple(again))

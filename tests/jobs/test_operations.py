@@ -47,56 +47,62 @@ def sql(state: State, statement: str) -> None:
 
 
 @pytest.fixture
-def lost_answer(state: State) -> list[str]:
-    """Loses the answer to the first COMMIT after a statement that the test adds to this list."""
-    before: list[str] = []
-
-    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        before.append(" ".join(statement.split()[:3]))
-        if statement == "COMMIT" and wanted and any(wanted[0] in each for each in before):
-            wanted.clear()
-            raise psycopg.OperationalError("server closed the connection unexpectedly")
-
+def lose(state: State) -> Callable[..., None]:
+    """Loses the answer to the first statement with *at* in it, behind one with *behind* in it."""
     wanted: list[str] = []
-    event.listen(state.engine, "after_cursor_execute", lose)
-    return wanted
+
+    def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        while wanted and wanted[0] in " ".join(statement.split()):
+            if len(wanted) == 1:
+                wanted.clear()
+                raise psycopg.OperationalError("server closed the connection unexpectedly")
+            del wanted[0]
+
+    event.listen(state.engine, "after_cursor_execute", note)
+    return lambda behind, at="COMMIT": wanted.extend((behind, at))
 
 
-def _run_again(state: State, run_id: int) -> None:
-    run_again(state, run_id)
-
-
-def _run_now(state: State, run_id: int) -> None:
-    queue_run(state, "send")
-
-
-def _mark(state: State, run_id: int) -> None:
-    add_mark(state, "v1")
+#: Acts, and the statements that they are about.
+BY_STATEMENT: dict[str, Callable[[State, int], object]] = {
+    "INSERT INTO job_runs": lambda state, _: queue_run(state, "send"),
+    "INSERT INTO job_runs (": run_again,
+    "INSERT INTO job_marks": lambda state, _: add_mark(state, "v1"),
+    "UPDATE job_runs": RETRY.one,
+    "INSERT INTO job_pauses": lambda state, _: pause(state, Target("queue", "mail")),
+}
 
 
 @on_postgresql
-@pytest.mark.parametrize(
-    ("act", "table"), [(_run_again, "job_runs"), (_run_now, "job_runs"), (_mark, "job_marks")]
-)
-def test_what_is_new_is_not_there_twice_if_the_answer_is_lost(
-    state: State, rows: Rows, jobs: CronJobs, lost_answer: list[str], act: Any, table: str
+@pytest.mark.parametrize("statement", BY_STATEMENT)
+def test_no_act_is_done_twice_or_denied_if_its_answer_is_lost(
+    state: State, rows: Rows, jobs: CronJobs, lose: Callable[..., None], statement: str
 ) -> None:
     jobs.task(name="send")(lambda: None)
-    run_id = rows.run("succeeded")
-    lost_answer.append(f"INSERT INTO {table}")
-    with pytest.raises(DatabaseTrouble):
-        act(state, run_id)
-    with state.engine.connect() as connection:
-        found = connection.scalar(text(f"SELECT count(*) FROM {table}"))
-    assert found == 1 + (table == "job_runs")
+    dead = rows.run("dead")
+    lose(statement)
+    with pytest.raises(DatabaseTrouble, match="It is not known whether that was committed"):
+        BY_STATEMENT[statement](state, dead)
+    assert len(operations(state)) == 1
+
+
+@on_postgresql
+@pytest.mark.parametrize("statement", BY_STATEMENT)
+def test_an_act_whose_connection_breaks_before_its_commit_is_done(
+    state: State, rows: Rows, jobs: CronJobs, lose: Callable[..., None], statement: str
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    dead = rows.run("dead")
+    lose("BEGIN", statement)
+    BY_STATEMENT[statement](state, dead)
+    assert len(operations(state)) == 1
 
 
 @on_postgresql
 def test_runs_count_as_changed_though_the_answer_was_lost(
-    state: State, rows: Rows, lost_answer: list[str]
+    state: State, rows: Rows, lose: Callable[..., None]
 ) -> None:
     dead = [rows.run("dead") for _ in range(3)]
-    lost_answer.append("UPDATE job_runs SET")
+    lose("UPDATE job_runs")
     assert (RETRY.many(state, dead).changed, rows.get(dead[0]).status) == (3, "queued")
     assert [(each.done, each.asked) for each in operations(state)] == [(3, 3)]
 

@@ -145,7 +145,8 @@ class Operator:
         """
         while True:
             work = partial(_changed, d, statement, given, left, batches, self.operation)
-            changes += self.books.transaction(work)
+            # One run is not changed twice. Many go on, and are counted by the operation's row.
+            changes += self.books.transaction(work, repeat=self.operation.id is not None)
             if len(changes) == len(ids):
                 return changes
             done = {change.run_id for change in changes}
