@@ -25,6 +25,19 @@ from .terminal import paint
 #: Each declares its commands, as does `definitions`.
 _MODULES = (history, maintenance, queues, run_actions, run_list)
 
+#: In which order ``--help`` lists the commands.
+_SECTIONS = {
+    "Look": (
+        *("doctor", "list", "show", "definitions", "agenda", "errors", "queues", "workers"),
+        *("ticks", "batches", "turns", "effects", "trend", "operations", "marks"),
+    ),
+    "Act": (
+        *("retry", "again", "cancel", "discard", "run", "pause", "resume", "remove", "wait"),
+        *("mark", "unmark"),
+    ),
+    "Set up": ("init", "crontab", "prune"),
+}
+
 _CELLS = {
     "succeeded": ".",
     "running": "r",
@@ -36,9 +49,24 @@ _CELLS = {
 }
 
 
+class _AdminGroup(JobsGroup):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order of the sections."""
+        return [name for names in _SECTIONS.values() for name in names]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each purpose."""
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, self.commands[name].get_short_help_str(limit)) for name in names]
+                )
+
+
 @click.group(
     "admin",
-    cls=JobsGroup,
+    cls=_AdminGroup,
     invoke_without_command=True,
     epilog=examples(
         "flask jobs admin",

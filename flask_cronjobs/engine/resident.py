@@ -96,6 +96,7 @@ class ResidentMinutes(threading.Thread):
     :ivar _opened: the row of the current minute, until that is finished.
     :ivar _done: whether its work is done. Else it is tried again, and the row stays the same.
     :ivar _listening: what the row says of the worker.
+    :ivar _seen: whether the row says that its work is done: it is finished only a minute later.
     """
 
     def __init__(self, state: State, options: WorkOptions, tally: Tally, keeper: Keeper) -> None:
@@ -110,6 +111,7 @@ class ResidentMinutes(threading.Thread):
         self._opened: OpenTick | None = None
         self._done = False
         self._listening = False
+        self._seen = False
         self._counts: Counter[str] = Counter()
         self._trouble = Outage()
 
@@ -180,10 +182,19 @@ class ResidentMinutes(threading.Thread):
         return min(left, MINUTE + AFTER)  # Also if the host's clock was put back meanwhile.
 
     def _look(self) -> None:
-        """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""
-        listening = self._keeper.listener.listening
-        if self._opened is not None and listening != self._listening:
-            ticks.listen(self._books, self._opened.row.id, listening)
+        """Let the row say that its work is done, so health is well before the minute has passed.
+
+        And whether the worker listens: without it no enqueue sends a NOTIFY.
+        """
+        opened, listening = self._opened, self._keeper.listener.listening
+        if opened is None:
+            return
+        lasted = time.monotonic() - opened.started
+        if self._done and not self._seen and lasted > 2 * ticks.SEEN_AFTER:
+            ticks.seen(self._books, opened.row.id)
+            self._seen = True
+        if listening != self._listening:
+            ticks.listen(self._books, opened.row.id, listening)
             self._listening = listening
 
     def _finish(self) -> None:
@@ -193,7 +204,7 @@ class ResidentMinutes(threading.Thread):
         attempts = self._tally.unrecorded()
         report = finish(self._books, self._opened, self._counts + attempts)
         self._tally.note_recorded(attempts)
-        self._opened, self._done = None, False
+        self._opened, self._done, self._seen = None, False, False
         self._sender.put(report)
 
     def _begin(self) -> OpenTick:

@@ -40,6 +40,8 @@ TICK_RETENTION = timedelta(days=1)
 TICK_SLACK = timedelta(hours=1)
 #: How far a host's clock may be off from the database's without a warning, in seconds.
 CLOCK_TOLERANCE = 2.0
+#: A tick that is seen so many seconds after it began has recorded its slots.
+SEEN_AFTER = 1.0
 #: Of how many ticks `TickRow.pruned` is the sum.
 LATEST = 5
 #: What a tick counts, in the order in which it does it.
@@ -358,7 +360,7 @@ def did_its_work(d: Dialect) -> ColumnElement[Any]:
 
     A tick that fails begins, and is neither finished nor seen again.
     """
-    seen = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + 1"
+    seen = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + {SEEN_AFTER}"
     return literal_column(f"(finished_at IS NOT NULL OR {seen})")
 
 

@@ -90,5 +90,7 @@ def test_each_command_is_here() -> None:
     admin = jobs_group.get_command(context, "admin")
     assert isinstance(admin, click.Group)
     names = {*jobs_group.list_commands(context)}
-    names |= {f"admin {name}" for name in admin.list_commands(context)}
+    listed = admin.list_commands(context)
+    assert sorted(listed) == sorted(admin.commands), "each is in one section of --help"
+    names |= {f"admin {name}" for name in listed}
     assert names == {name for name in names for command, _ in COMMANDS if command.startswith(name)}

@@ -155,6 +155,16 @@ class TestWaking:
             wait_until(lambda listens=listens: listening(db) == [listens])  # type: ignore[misc]
 
 
+def test_page_is_green_soon_after_a_start_that_ends_an_outage(
+    jobs: CronJobs, rows: Rows, resident: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
+    rows.tick(age=3600)
+    assert not jobs.health().ok
+    resident()
+    wait_until(lambda: jobs.health().ok, timeout=15)
+
+
 @on_postgresql
 class TestNotifying:
     """What an enqueue sends, in an app beside which a worker listens."""
