@@ -108,7 +108,7 @@ class TestErrors:
         assert done.exit_code == 1
         (line,) = done.output.splitlines()
         assert line.startswith("Error: Job tables are missing: ")
-        assert ". Run: flask jobs admin init (in the database " in line
+        assert ". Run: flask jobs admin init (Is this the right database? " in line
         with app.app_context():
             assert f"{state_of().engine.url.database})" in line
             with pytest.raises(TablesMissing, match="flask jobs admin init"):
@@ -198,7 +198,7 @@ class TestOptions:
 
     def test_dry_run_tells_of_runs_at_a_rate(self, tick: Tick, rows: Rows) -> None:
         rows.run(job_type="hello", age=-90, rate_key="r", rate_mark="waits")
-        assert "nothing is due; next: hello, " in tick("--dry-run").output
+        assert "Nothing is due; next: hello, " in tick("--dry-run").output
         rows.run(job_type="hello", rate_key="r", rate_mark="waits")
         assert tick("--dry-run").output == "would run      hello  1 run  queue default\n"
 
