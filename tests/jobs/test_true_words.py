@@ -156,8 +156,9 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
         "the definition 'mails' has been due for 1 h: no tick records it",
     ),
     "rate": (
-        lambda rows: rows.run(job_type="it", age=1800, rate_key="r", rate_mark="waits"),
-        *("", ""),
+        # Its rate has a free start, and no tick takes it.
+        lambda rows: rows.run(job_type="it", age=2 * HOUR, rate_key="r", rate_mark="waits"),
+        *("overdue", "work has been waiting for 2 h"),
     ),
     "batch": (_batch, "open-batch", "the batch 'weekly' was opened 2 d ago and not closed"),
     "effect": (
@@ -200,7 +201,7 @@ def test_all_who_say_what_needs_a_person_say_the_same(
         assert {(each["id"], each["what"]) for each in found} >= set(needs)
         assert sentence in " ".join(run("doctor").output.split())
     is_red = seen["verdict"]["word"] != "ok"
-    assert is_red == (situation in ("ticks", "held", "late", "overdue"))
+    assert is_red == (situation in ("ticks", "held", "late", "overdue", "rate"))
     assert client.get("/jobs/health").status_code == (503 if is_red else 200)
     metrics = client.get("/jobs/metrics").text
     named = re.findall(r'cronjobs_findings{id="([^"]+)"} 1.0', metrics)
@@ -216,4 +217,4 @@ def test_all_who_say_what_needs_a_person_say_the_same(
     assert (what.lower() or "all is well") in page
     assert what in run().output
     listed = json.loads(run("list", "--overdue", "--json").output)["runs"]
-    assert len(listed) == seen["figures"]["overdue"]["value"] == (situation == "overdue")
+    assert len(listed) == seen["figures"]["overdue"]["value"] == (id_ == "overdue")
