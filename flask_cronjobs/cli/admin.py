@@ -50,6 +50,8 @@ _CELLS = {
 
 
 class _AdminGroup(JobsGroup):
+    """The group of ``flask jobs admin``, whose help lists the commands by purpose."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of the sections."""
         return [name for names in _SECTIONS.values() for name in names]

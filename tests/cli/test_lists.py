@@ -128,8 +128,8 @@ def test_pause_and_resume(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
     assert admin.ok("resume", "daily") == "Resumed daily.\n"
     assert admin.ok("resume", "daily") == "Not paused: daily.\n"
     assert admin.ok("resume", "--task", "snd") == "Not paused: the task snd.\n"
-    said = admin.ok("pause", "--queue", "defalt")
-    assert "No task of this app's code has the queue defalt. Did you mean 'default'?" in said
+    said = admin.ok("pause", "--queue", "defaults")
+    assert "No task of this app's code has the queue defaults. Did you mean 'default'?" in said
     admin.refused("pause", "dayly")
     admin.refused("pause", code=2)
     admin.refused("pause", "daily", "--queue", "mail", code=2)
