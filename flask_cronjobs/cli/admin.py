@@ -25,18 +25,12 @@ from .terminal import paint
 #: Each declares its commands, as does `definitions`.
 _MODULES = (history, maintenance, queues, run_actions, run_list)
 
-#: In which order ``--help`` lists the commands.
-_SECTIONS = {
-    "Look": (
-        *("doctor", "list", "show", "definitions", "agenda", "errors", "queues", "workers"),
-        *("ticks", "batches", "turns", "effects", "trend", "operations", "marks"),
-    ),
-    "Act": (
-        *("retry", "again", "cancel", "discard", "run", "pause", "resume", "remove", "wait"),
-        *("mark", "unmark"),
-    ),
-    "Set up": ("init", "crontab", "prune"),
-}
+#: The commands to look with, in the order of ``--help``. Those of no section are acts.
+_LOOK = (
+    *("doctor", "list", "show", "definitions", "agenda", "errors", "queues", "workers"),
+    *("ticks", "batches", "turns", "effects", "trend", "operations", "marks"),
+)
+_SET_UP = ("init", "crontab", "prune")
 
 _CELLS = {
     "succeeded": ".",
@@ -54,16 +48,20 @@ class _AdminGroup(JobsGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of the sections."""
-        return [name for names in _SECTIONS.values() for name in names]
+        return [name for names in self._sections().values() for name in names]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each purpose."""
         limit = formatter.width - 6 - max(map(len, self.commands))
-        for title, names in _SECTIONS.items():
+        for title, names in self._sections().items():
             with formatter.section(title):
                 formatter.write_dl(
                     [(name, self.commands[name].get_short_help_str(limit)) for name in names]
                 )
+
+    def _sections(self) -> dict[str, Sequence[str]]:
+        others = sorted(self.commands.keys() - {*_LOOK, *_SET_UP})
+        return {"Look": _LOOK, "Act": others, "Set up": _SET_UP}
 
 
 @click.group(
