@@ -134,6 +134,7 @@ def housekeeping(
 
 
 def _end_batches(state: State, books: Bookkeeping) -> int:
+    # Here, since few ticks find an open batch.
     from ..jobs.batches.ending import end_batches, telling
 
     return end_batches(books, telling(state)).enqueued
@@ -147,6 +148,7 @@ def _start_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], unti
     limits, tasks = state.registry.rates, tuple(state.registry.tasks)
     if not limits:
         return False
+    # Here, since few apps have rates.
     from ..jobs import rates
     from ..jobs.runs.claim import ClaimRequest
 

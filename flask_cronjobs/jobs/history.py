@@ -221,6 +221,7 @@ def add_mark(
     :param name: cut to one line of `LONGEST_MARK` characters.
     :param at: None: now.
     """
+    # Here, since ticks write hours and no marks.
     from .operations import Act, perform
 
     name = one_line(name).strip()[:LONGEST_MARK]
@@ -242,6 +243,7 @@ def remove_mark(state: State, id_: int, actor: str = DEFAULT_ACTOR) -> str:
 
     :raises NotFound: there is none with that id.
     """
+    # Here, since ticks write hours and no marks.
     from .operations import Act, perform
 
     this, removed = {"id": id_}, text("DELETE FROM job_marks WHERE id = :id RETURNING id")

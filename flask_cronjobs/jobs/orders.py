@@ -213,6 +213,7 @@ class KeyOrder(NamedTuple):
 
     def why(self, now: datetime) -> str:
         """Return what the others wait for, in a few words."""
+        # Here, since workers give turns and show none.
         from .humanize import since
 
         first = self.first

@@ -63,7 +63,7 @@ class State:
     :ivar settings_check: ready until they have been compared with ``app.config`` once.
     :ivar known_rows: names of declared definitions that were seen in the table.
     :ivar slow_tasks: which tasks have become slower, by when that was looked at.
-    :ivar pids: the one process whose connections the app has.
+    :ivar pids: the one process whose connections the app has, in a list, since it may change.
     """
 
     app: Flask

@@ -144,7 +144,7 @@ def batch_facts(batch: BatchView, now: datetime) -> list[Fact]:
     has_inside = batch.whole.total() > own.total
     others = {"continue": "the others go on", "stop": "what waits is cancelled"}
     return known(
-        Fact("ended of its own", f"{own.ended:,} of {own.total:,}" if has_inside else None),
+        Fact("own runs ended", f"{own.ended:,} of {own.total:,}" if has_inside else None),
         *_members_of(batch),
         Fact("batches inside", batch.inside or None),
         Fact("left", left and f"{left}, at the pace so far"),
