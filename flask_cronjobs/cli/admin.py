@@ -10,16 +10,17 @@ from flask.cli import with_appcontext
 
 from ..jobs.definitions.views import Cell, DefinitionView
 from ..jobs.health import headline_of, verdict_tone
-from ..jobs.humanize import duration, late, plural, seconds_since
+from ..jobs.humanize import duration, late, plural, printed_zone, seconds_since
 from ..jobs.overview import Overview, read_overview
 from ..jobs.reader import Count
 from ..jobs.state import state_of
+from ..schedule.cron_text import parse_zone
 from ..text import one_line
 from . import history, maintenance, queues, run_actions, run_list
 from .definitions import no_definitions
 from .group import JobsGroup, command, examples
-from .output import COMMANDS, Answer, heading, print_finding, repeat, since, table
-from .params import JSON_FLAG, TIMEZONE, WATCH, WIDE
+from .output import COMMANDS, Answer, heading, print_answer, print_finding, since, table
+from .params import JSON_FLAG, WIDE
 from .terminal import paint
 
 #: Each declares its commands, as does `definitions`.
@@ -70,20 +71,21 @@ class _AdminGroup(JobsGroup):
     invoke_without_command=True,
     epilog=examples(
         "flask jobs admin",
-        "flask jobs admin --watch",
         "flask jobs admin list --status dead",
         "flask jobs admin show 5",
     ),
 )
 @click.pass_context
 @with_appcontext
-def admin(ctx: click.Context, as_json: bool, wide: bool, watch: bool) -> None:
+def admin(ctx: click.Context, as_json: bool, wide: bool) -> None:
     """Show and manage the jobs; without a command, print an overview."""
+    token = printed_zone.set(parse_zone(state_of().settings.timezone))
+    ctx.call_on_close(lambda: printed_zone.reset(token))
     command = ctx.invoked_subcommand
     if command is None:
-        repeat(_overview, as_json, watch)
+        print_answer(_overview(), as_json)
         return
-    for option, given in (("--json", as_json), ("--wide", wide), ("--watch", watch)):
+    for option, given in (("--json", as_json), ("--wide", wide)):
         if given:
             raise click.UsageError(
                 f"Write {option} after {command}: {ctx.command_path} {command} {option}"
@@ -91,7 +93,7 @@ def admin(ctx: click.Context, as_json: bool, wide: bool, watch: bool) -> None:
 
 
 admin.commands = COMMANDS.commands
-admin.params += [JSON_FLAG, WIDE, WATCH, TIMEZONE]
+admin.params += [JSON_FLAG, WIDE]
 
 
 def _overview() -> Answer:

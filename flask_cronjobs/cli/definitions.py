@@ -20,7 +20,7 @@ from ..jobs.state import State, state_of
 from ..text import did_you_mean, one_line, printable
 from .group import command
 from .output import Listing, admin_command, list_command, moment, since
-from .params import F, actor, complete_definitions, complete_tasks
+from .params import F, actor
 from .terminal import paint
 
 
@@ -61,7 +61,7 @@ def _next_runs(limit: int) -> Listing:
 
 
 @admin_command("remove", "flask jobs admin remove old_report")
-@click.argument("name", shell_complete=complete_definitions)
+@click.argument("name")
 def remove(name: str) -> None:
     """Remove a definition that the code does not declare.
 
@@ -130,10 +130,9 @@ def _which(command: F) -> F:
     task = click.option(
         "--task",
         metavar="NAME",
-        shell_complete=complete_tasks,
         help="All runs of this task.",
     )
-    name = click.argument("name", required=False, shell_complete=complete_definitions)
+    name = click.argument("name", required=False)
     return name(queue(task(command)))
 
 

@@ -11,7 +11,7 @@ import click
 from ..errors import NotFound
 from ..jobs.error_groups import STATES, Decision, ErrorGroup, GroupState, decide, list_errors
 from ..jobs.history import add_mark, list_marks, remove_mark
-from ..jobs.humanize import duration, printed_zone
+from ..jobs.humanize import duration
 from ..jobs.operations import list_operations
 from ..jobs.reader import Page, reading
 from ..jobs.state import state_of
@@ -28,7 +28,7 @@ from .output import (
     since,
     table,
 )
-from .params import JSON_FLAG, Id, actor, complete_tasks, time_in_zone
+from .params import Id, actor, time_in_zone
 from .terminal import paint
 
 #: One letter a day, from none to many.
@@ -107,10 +107,8 @@ def _error_cells(row: ErrorGroup, now: datetime) -> tuple[object, ...]:
     return row.fingerprint, *times, row.count, row.dead, bars, row.new_since, row.task, said
 
 
-@list_command(
-    *("trend", "flask jobs admin trend", "flask jobs admin trend send_invoice"), json=JSON_FLAG
-)
-@click.argument("task", required=False, shell_complete=complete_tasks)
+@list_command(*("trend", "flask jobs admin trend", "flask jobs admin trend send_invoice"))
+@click.argument("task", required=False)
 def trend(task: str | None) -> Listing | Answer:
     """Compare this week with last: how many runs, how long.
 
@@ -144,8 +142,7 @@ def trend(task: str | None) -> Listing | Answer:
 
 
 def _trend_of(task: str) -> Trend:
-    zone = printed_zone.get(None)
-    found = read_trend(state_of(), task, None if zone is None else str(zone))
+    found = read_trend(state_of(), task, state_of().settings.timezone)
     if not found.days:
         tasks = state_of().registry.tasks
         hint = "" if task in tasks else did_you_mean(task, tasks)
@@ -204,7 +201,7 @@ def unmark(id: int) -> None:
 
 
 @list_command(
-    *("operations", "flask jobs admin operations", "flask jobs admin operations --watch"),
+    *("operations", "flask jobs admin operations"),
     limit=20,
     most=100,
 )

@@ -6,25 +6,21 @@ import json
 import shutil
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial, wraps
-from io import StringIO
+from functools import wraps
 from typing import Any, TypeAlias
 
 import click
 
-from ..errors import CronJobsError
 from ..jobs.health import Finding
 from ..jobs.humanize import Fact, ago, full, seconds_since
 from ..jobs.reader import Page, plain_data
-from ..text import did_you_mean, one_line, printable
-from .group import JobsGroup, as_called, examples, said, this_command
-from .params import ALL_FIELDS, JSON_FIELDS, JSON_FLAG, TIMEZONE, WATCH, WATCH_EVERY, WIDE, Id
-from .terminal import cut_to_width, paint, text_width
+from ..text import one_line, printable
+from .group import JobsGroup, as_called, examples, this_command
+from .params import JSON_FLAG, WIDE, Id
+from .terminal import paint
 
 #: The width of a line, in characters, where there is no terminal.
 WIDTH = 80
@@ -76,7 +72,7 @@ def since(value: datetime | None, now: datetime) -> str:
 
 def print_facts(facts: Sequence[Fact], now: datetime) -> None:
     """Print *facts*, one a line."""
-    longest = max((text_width(fact.label) for fact in facts), default=0)
+    longest = max((len(fact.label) for fact in facts), default=0)
     for fact in facts:
         note = since(fact.note, now) if isinstance(fact.note, datetime) else fact.note
         after = f" ({note})" if note else ""
@@ -92,7 +88,7 @@ def print_finding(found: Finding, what: str) -> None:
 
 
 _GAP = "  "
-#: A column is not cut to less than this, in cells of the terminal.
+#: A column is not cut to less than this, in characters.
 _LEAST = 6
 #: Before the column that is cut first has less than this, those that can be spared are left out.
 _ENOUGH = 20
@@ -123,9 +119,7 @@ def table(
         return
     # One line each, without control characters.
     cells = [[one_line("" if cell is None else str(cell)) for cell in row] for row in rows]
-    widths = [
-        max(text_width(line[at]) for line in [list(headers), *cells]) for at in range(len(headers))
-    ]
+    widths = [max(len(line[at]) for line in [list(headers), *cells]) for at in range(len(headers))]
     shown = list(range(len(headers)))
     if sys.stdout.isatty() and not is_wide():
         flexible %= len(headers)
@@ -168,8 +162,19 @@ def _cells(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _padded(cell: str, size: int) -> str:
-    shown = cut_to_width(cell, size)
-    return paint(cell, shown) + " " * (size - text_width(shown))
+    shown = _cut(cell, size)
+    return paint(cell, shown) + " " * (size - len(shown))
+
+
+def _cut(text: str, size: int) -> str:
+    """Return *text* in at most *size* characters.
+
+    A name, which has no space, is cut in the middle: its end tells as much as its beginning.
+    """
+    if len(text) <= size:
+        return text
+    tail = 0 if " " in text else (size - 1) // 2
+    return f"{text[: size - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,7 @@ class Answer:
     text: str | Callable[[], object]
     status: int = 0
 
-    def json(self, fields: object) -> object:
+    def json(self) -> object:
         """Return what ``--json`` prints."""
         return self.data
 
@@ -226,10 +231,9 @@ class Listing:
     others: Mapping[str, object] = field(default_factory=dict[str, object])
     status = 0
 
-    def json(self, fields: object) -> object:
-        """Return what ``--json`` prints, of each row all *fields* or those that were asked for."""
-        rows = _chosen(self.page.rows, fields)
-        return {self.name: rows, **self.others, _behind(): self.page.next}
+    def json(self) -> object:
+        """Return what ``--json`` prints."""
+        return {self.name: self.page.rows, **self.others, _behind(): self.page.next}
 
     def show(self) -> None:
         """Print the table, the command for the next page, or how many rows there are."""
@@ -254,20 +258,6 @@ def _behind() -> str:
     return "after" if "after" in click.get_current_context().params else "before"
 
 
-def _chosen(rows: Sequence[object], fields: object) -> Sequence[object]:
-    """Return *rows* for JSON, with the *fields* that were asked for."""
-    if fields in (True, ALL_FIELDS):
-        return rows
-    names = [name.strip() for name in str(fields).split(",")]
-    whole: list[dict[str, object]] = plain_data(rows)
-    for name in names:
-        if whole and name not in whole[0]:
-            raise click.UsageError(
-                f"--json: there is no field {name!r}.{did_you_mean(name, whole[0])}"
-            )
-    return [{name: row[name] for name in names} for row in whole]
-
-
 #: The commands of ``admin``, as their modules declare them.
 COMMANDS: JobsGroup = JobsGroup("admin")
 
@@ -284,10 +274,10 @@ def admin_command(
     """
 
     def make(function: Function) -> click.Command:
-        is_json = any(option in (JSON_FLAG, JSON_FIELDS) for option in options)
+        is_json = JSON_FLAG in options
         call = _answering(function) if is_json else function
         made: click.Command = COMMANDS.command(name, epilog=examples(*calls))(call)
-        made.params += [*options, TIMEZONE]
+        made.params += options
         return made
 
     return make
@@ -299,7 +289,6 @@ def list_command(
     limit: int = 0,
     most: int = 0,
     by: str = "ID",
-    json: click.Option = JSON_FIELDS,
 ) -> Callable[[Function], click.Command]:
     """Return a decorator that makes the list *name* of ``admin`` of a function.
 
@@ -310,7 +299,7 @@ def list_command(
     :param by: what a page ends with, which ``--before`` takes for ids, else ``--after``; empty:
         there is one page.
     """
-    return admin_command(name, *calls, options=(*_paging(limit, most, by), json, WIDE, WATCH))
+    return admin_command(name, *calls, options=(*_paging(limit, most, by), JSON_FLAG, WIDE))
 
 
 def _paging(limit: int, most: int, by: str) -> Iterator[click.Option]:
@@ -331,88 +320,27 @@ def _paging(limit: int, most: int, by: str) -> Iterator[click.Option]:
 
 
 def _answering(function: Function) -> Function:
-    """Return a function that prints what *function* returns, once or again and again."""
+    """Return a function that prints what *function* returns."""
 
     @wraps(function)
-    def call(
-        *args: Any, as_json: object, wide: bool = False, watch: bool = False, **given: Any
-    ) -> None:
-        repeat(partial(function, *args, **given), as_json, watch)
+    def call(*args: Any, as_json: bool, wide: bool = False, **given: Any) -> None:
+        print_answer(function(*args, **given), as_json)
 
     return call
 
 
 def refuse_to_list() -> None:
-    """Refuse ``--json`` and ``--watch`` where the current command changes something."""
-    given = click.get_current_context().params
-    if given["as_json"] or given["watch"]:
-        raise click.UsageError("--json and --watch are for a list. Leave them out of a change.")
+    """Refuse ``--json`` where the current command changes something."""
+    if click.get_current_context().params["as_json"]:
+        raise click.UsageError("--json is for a list. Leave it out of a change.")
 
 
-def repeat(ask: Callable[[], Answer | Listing | None], as_json: object, watch: bool) -> None:
-    """Print the answer to *ask*: once, or with *watch* until Ctrl-C."""
-    if watch and (as_json or not sys.stdout.isatty()):
-        raise click.UsageError("--watch is for a terminal, without --json.")
-    if not watch:
-        _print(ask(), as_json)
-        return
-    with _full_screen():
-        while True:
-            _show(_output(ask))
-            time.sleep(WATCH_EVERY)
-
-
-def _print(found: Answer | Listing | None, as_json: object = False) -> None:
+def print_answer(found: Answer | Listing | None, as_json: bool) -> None:
     if found is None:
         return
     if as_json:
-        click.echo(json.dumps(plain_data(found.json(as_json)), indent=2))
+        click.echo(json.dumps(plain_data(found.json()), indent=2))
     else:
         found.show()
     if found.status:
         raise click.exceptions.Exit(found.status)
-
-
-# To the screen that programs use which fill it, without a cursor and without wrapped lines; back.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
-_TOP, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-
-
-class _Page(StringIO):
-    """What a command prints for a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def _output(ask: Callable[[], Answer | Listing | None]) -> str:
-    page = _Page()
-    with redirect_stdout(page), redirect_stderr(page):
-        try:
-            _print(ask())
-        except CronJobsError as error:  # It may be gone the next time.
-            click.echo(f"Error: {said(error)}")
-    return page.getvalue()
-
-
-def _show(output: str) -> None:
-    """Show as many lines of *output* as there is room for."""
-    head = f"{time.strftime('%H:%M:%S')}  every {WATCH_EVERY:g} s: {this_command(watch=None)}"
-    rows = shutil.get_terminal_size().lines
-    lines = [head, "", *output.splitlines()][: max(1, rows - 1)]
-    body = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in lines)
-    sys.stdout.write(f"{_TOP}{body}{_REST_OF_SCREEN}")
-    sys.stdout.flush()
-
-
-@contextmanager
-def _full_screen() -> Generator[None]:
-    """Use the whole screen; Ctrl-C ends it in good order."""
-    sys.stdout.write(_ENTER)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.stdout.write(_LEAVE)
-        sys.stdout.flush()

@@ -1,27 +1,20 @@
-"""Parameters of commands: ages, payloads, names that a shell completes, filters; the user."""
+"""Parameters of commands: ages, payloads, filters; the user."""
 
 from __future__ import annotations
 
 import getpass
 import os
-import threading
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
-from flask.cli import ScriptInfo
 
 from .. import types
-from ..errors import ScheduleError
-from ..jobs.humanize import parse_age, parse_time, printed_zone
+from ..jobs.humanize import parse_age, parse_time
 from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
-from ..jobs.state import State, state_of
 from ..registry.options import is_moment
-from ..schedule.cron_text import parse_zone
 from ..types import MAX_ID, STATUSES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,59 +68,6 @@ class Id(click.IntRange):
         return int(super().convert(value, param, ctx))
 
 
-# Complete names in a shell. Whatever goes wrong, nothing is printed, and nothing completed.
-#: How long completion waits for the database, in seconds.
-COMPLETION_SECONDS = 1.0
-#: How many names it offers at most.
-NAMES_OFFERED = 200
-
-
-def complete_definitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of definitions that begin with *incomplete*."""
-    return _names(ctx, incomplete, _definitions)
-
-
-def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of tasks that begin with *incomplete*."""
-    return _names(ctx, incomplete, lambda state: set(state.registry.tasks))
-
-
-def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of definitions and of tasks that begin with *incomplete*."""
-    return _names(ctx, incomplete, lambda state: {*_definitions(state), *state.registry.tasks})
-
-
-def _names(ctx: click.Context, incomplete: str, find: Callable[[State], set[str]]) -> list[str]:
-    info = ctx.find_object(ScriptInfo)
-    if info is None:
-        return []
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        try:
-            with info.load_app().app_context():
-                found = find(state_of())
-        except (Exception, SystemExit):  # The app may be missing or broken.
-            return []
-    return sorted(name for name in found if name.startswith(incomplete))[:NAMES_OFFERED]
-
-
-def _definitions(state: State) -> set[str]:
-    """Return the names in the code, and those in the database if it answers soon."""
-    found = set(state.registry.declarations)
-
-    def read() -> None:
-        from ..jobs.definitions.views import definition_names
-
-        try:
-            found.update(definition_names(state))
-        except Exception:  # No database, no tables.
-            return
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(COMPLETION_SECONDS)
-    return set(found)
-
-
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not value.strip():
         raise click.BadParameter("it is empty, and would match every run.")
@@ -143,8 +83,6 @@ _OF_KIND: dict[str, dict[str, Any]] = {
     "id": {"type": Id(), "metavar": "ID"},
 }
 _OF_FIELD: dict[str, dict[str, Any]] = {
-    "task": {"shell_complete": complete_tasks},
-    "definition": {"shell_complete": complete_definitions},
     "error": {"callback": _not_empty},
     "search": {"callback": _not_empty},
     "fingerprint": {"metavar": "GROUP"},
@@ -181,49 +119,10 @@ def filtered(command: F, several: bool = False) -> F:
     return cast("F", wrapped)
 
 
-#: What ``--json`` stands for without fields.
-ALL_FIELDS = "all"
-
-
-def _print_in_zone(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
-    """Print times in the zone *name* until *ctx* ends."""
-    if name is None:
-        return
-    try:
-        zone = parse_zone(name)
-    except ScheduleError as error:
-        raise click.BadParameter(str(error)) from None
-    token = printed_zone.set(zone)
-    ctx.call_on_close(lambda: printed_zone.reset(token))
-
-
-#: For each command of ``admin``. JSON has UTC always.
-TIMEZONE = click.Option(
-    ["--timezone"],
-    metavar="ZONE",
-    help="Print times in this zone, such as Europe/Berlin. Default: UTC.",
-    expose_value=False,
-    callback=_print_in_zone,
-)
-
-
 #: For each command that prints data.
 JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
-#: For each list, unless an argument may follow.
-JSON_FIELDS = click.Option(
-    ["--json", "as_json"],
-    is_flag=False,
-    flag_value=ALL_FIELDS,
-    metavar="[FIELDS]",
-    help="Print JSON: all fields, or only FIELDS, such as id,label.",
-)
-#: For each list, as is `WATCH`.
+#: For each list.
 WIDE = click.Option(["--wide"], is_flag=True, help="Cut nothing to the width of the terminal.")
-#: How often a list is printed with ``--watch``, in seconds.
-WATCH_EVERY = 2.0
-WATCH = click.Option(
-    ["--watch"], is_flag=True, help=f"Print it every {WATCH_EVERY:g} s, until Ctrl-C."
-)
 
 
 def actor() -> str:

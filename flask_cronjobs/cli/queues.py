@@ -21,11 +21,11 @@ from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..text import one_line, printable
 from .group import command
 from .output import Answer, Listing, list_command, moment, print_facts, refuse_to_list, since
-from .params import JSON_FLAG, actor
+from .params import actor
 from .terminal import paint
 
 
-@list_command("queues", "flask jobs admin queues", "flask jobs admin queues --watch")
+@list_command("queues", "flask jobs admin queues")
 def queues() -> Listing:
     """List the queues: what waits, how fast, and who serves it.
 
@@ -45,7 +45,7 @@ def queues() -> Listing:
     return Listing("queues", found, headers, cells, none, noun="queue")
 
 
-@list_command("workers", "flask jobs admin workers", "flask jobs admin workers --watch")
+@list_command("workers", "flask jobs admin workers")
 def workers() -> Listing:
     """List the hosts, and what runs there now.
 
@@ -71,7 +71,6 @@ def workers() -> Listing:
 @list_command(
     "ticks",
     "flask jobs admin ticks",
-    "flask jobs admin ticks --limit 100 --watch",
     limit=20,
     most=500,
 )
@@ -152,12 +151,10 @@ _PARTS = {"succeeded": "#", "dead": "x", "running": "~"}
 @list_command(
     "batches",
     "flask jobs admin batches",
-    "flask jobs admin batches weekly:W47 --watch",
     "flask jobs admin batches weekly:W47 --retry --again",
     "flask jobs admin batches weekly:W47 --cancel",
     limit=25,
     most=200,
-    json=JSON_FLAG,
 )
 @click.argument("key", required=False)
 @click.option("--retry", is_flag=True, help="Retry its dead runs.")

@@ -24,7 +24,7 @@ from ..text import one_line, printable
 from ..types import JSON
 from .group import said
 from .output import Answer, admin_command, moment, table
-from .params import JSON_FLAG, Id, actor, age, complete_names, filtered, json_object, time_in_zone
+from .params import JSON_FLAG, Id, actor, age, filtered, json_object, time_in_zone
 from .run_list import advice_on, whose
 
 #: Show a progress bar for this many runs or more.
@@ -214,7 +214,7 @@ def progress_bar(label: str, length: int) -> Generator[Progress, None, None]:
     "flask jobs admin run send_mail --delay 10m --key mail-1",
     options=[JSON_FLAG],
 )
-@click.argument("name", shell_complete=complete_names)
+@click.argument("name")
 @click.option("--payload", type=json_object, metavar="JSON", help="The handler's arguments.")
 @click.option(
     "--at", "run_at", type=time_in_zone, metavar="TIME", help="Not before TIME: 2026-11-20T06:00Z."

@@ -57,8 +57,7 @@ _LONGEST_JSON = 20_000
     "list",
     "flask jobs admin list --status dead --newer-than 1d",
     "flask jobs admin list --task send_mail --error Timeout",
-    "flask jobs admin list --status running --watch",
-    "flask jobs admin list -q customer_id:4711 --json id,status,label",
+    "flask jobs admin list -q customer_id:4711",
     limit=20,
     most=500,
 )

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from ..text import pattern
 
-#: The zone of the times that a command prints. Sentences for pages have UTC until they are shown.
+#: The zone in which a command prints times. Sentences for pages have UTC until they are shown.
 printed_zone: ContextVar[tzinfo] = ContextVar("printed_zone", default=timezone.utc)
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))

@@ -19,6 +19,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import maintenance as crontab
 from flask_cronjobs.cli.maintenance import wake_texts
 from flask_cronjobs.jobs.runs.changes import Operator
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
 from tests.python import python
 from tests.rows import Rows, ago
@@ -34,17 +35,17 @@ def test_overview_of_an_empty_app_teaches(admin: Admin) -> None:
     assert "add schedule= to a task" in output
 
 
-def test_times_in_sentences_are_in_the_zone_that_is_asked_for(admin: Admin, rows: Rows) -> None:
+def test_times_are_in_the_zone_of_the_configuration(admin: Admin, rows: Rows, app: Flask) -> None:
     made = rows.definition("daily", schedule="0 7 * * *")
     slot = ago(3600).replace(second=0, microsecond=0)
     why: dict[str, Any] = {"error_type": "Missed", "scheduled_for": slot, "finished_at": ago(5)}
     rows.run("skipped", definition_id=made, **why)
     rows.tick()
+    assert f"missed, at {slot:%Y-%m-%d %H:%M} UTC" in admin().output
+    object.__setattr__(state_of(app).settings, "timezone", "Asia/Tokyo")
     tokyo = f"{slot + timedelta(hours=9):%Y-%m-%d %H:%M} JST"
-    for args in ((), ("doctor",)):
-        assert f"missed, at {slot:%Y-%m-%d %H:%M} UTC" in admin(*args).output
-        assert f"missed, at {tokyo}" in admin(*args, "--timezone", "Asia/Tokyo").output
-    assert f"(since {tokyo})" in admin("doctor", "--timezone", "Asia/Tokyo").output
+    assert f"missed, at {tokyo}" in admin().output
+    assert f"(since {tokyo})" in admin("doctor").output
 
 
 def test_overview_shows_verdict_definitions_dead_orphans_and_doubts(
@@ -93,8 +94,6 @@ def test_output_in_a_pipe_is_plain_and_whole(admin: Admin, rows: Rows) -> None:
 def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
     for args, says in (
         ("--json list", "jobs admin list --json"),
-        ("--watch list", "jobs admin list --watch"),
-        *((f"{name} --watch", "--watch is for a terminal") for name in ("", "list", "ticks")),
         ("retry", "Give ids, or a filter such as --task NAME."),
         ("cancel 1 --task x", "Give ids or a filter, not both."),
         ("list --status late", "'late' is not one of"),
@@ -105,7 +104,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("show abc", "'abc' is not an id"),
         ("effects --done a --redo a", "Give --done or --redo, not both."),
         *(
-            (f"{change} --json", "Leave them out of a change.")
+            (f"{change} --json", "Leave it out of a change.")
             for change in (
                 "effects --done a",
                 "effects --redo a",

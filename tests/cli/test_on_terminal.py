@@ -1,4 +1,4 @@
-"""``tick``, ``work`` and ``--watch`` on a terminal, in a pipe and into a log."""
+"""``tick`` and ``work`` on a terminal, in a pipe and into a log."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ from typing import IO
 
 import pytest
 
-from flask_cronjobs import CronJobsError
-from flask_cronjobs.cli import output as watch_module
-from flask_cronjobs.cli.output import Answer
-from flask_cronjobs.cli.terminal import text_width
 from tests.cli.terminal import PATIENCE, ROOT, Terminal
 from tests.rows import Rows
 
@@ -210,50 +206,8 @@ def test_json_stays_one_object_whatever_handlers_print(place: Place, workers: st
 
 
 def test_a_list_fits_the_terminal(place: Place) -> None:
-    place.rows.run(job_type="漢字の名前" * 12)
+    place.rows.run(job_type="a_long_name" * 12)
     for args, fits in (((), True), (("--wide",), False)):
         terminal = place.on_terminal("admin", "list", *args, size=(24, 60))
         assert terminal.end() == 0, terminal.output
-        assert (text_width(terminal.lines[1]) <= 60) == fits
-
-
-# --watch: the whole screen, again and again, until Ctrl-C
-
-
-def test_list_is_renewed_until_ctrl_c(place: Place, rows: Rows) -> None:
-    rows.run("dead", job_type="first")
-    terminal = place.on_terminal("admin", "list", "--watch", size=(8, 80))
-    terminal.wait_for(lambda output: "first" in output)
-    for number in range(12):
-        rows.run("dead", job_type=f"later-{number}")
-    terminal.wait_for(lambda output: "later-11" in output)
-    terminal.read(1)
-    shown = [row.rstrip() for row in terminal.screen.rows]
-    assert shown[0].endswith("  every 2 s: python -m flask jobs admin list")
-    assert shown[2].startswith("ID ")
-    assert "later-11" in shown[3]
-    assert "later-8" in shown[6], "as many lines as there is room for"
-    terminal.process.send_signal(signal.SIGINT)
-    assert terminal.end() == 0
-    assert terminal.output.endswith("\x1b[?1049l"), "back to the screen as it was"
-    assert "Aborted" not in terminal.output
-
-
-def test_trouble_is_shown_and_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    pages: list[str] = []
-
-    def show(output: str) -> None:
-        pages.append(output)
-        if len(pages) == 2:
-            raise KeyboardInterrupt
-
-    def ask() -> Answer:
-        if not pages:
-            raise CronJobsError("The database does not answer.")
-        return Answer({}, "it does")
-
-    monkeypatch.setattr(watch_module, "_show", show)
-    monkeypatch.setattr(watch_module, "WATCH_EVERY", 0)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    watch_module.repeat(ask, as_json=False, watch=True)
-    assert pages == ["Error: The database does not answer.\n", "it does\n"]
+        assert (len(terminal.lines[1]) <= 60) == fits

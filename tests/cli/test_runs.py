@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -99,13 +98,7 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
     older = next(line for line in out.splitlines() if "Older" in line)
     assert sorted(shlex.split(f"{again} {queued}")) == sorted(shlex.split(older)[1:])
     assert "Searched ids and keys of all runs; names of tasks, labels, keys back to run" in out
-    found = admin.ok(*args, "--json", "id, label")
-    assert json.loads(found)["runs"] == [
-        {"id": dead, "label": "invoice 7"},
-        {"id": queued, "label": "invoice 77"},
-    ]
-    said = admin.refused("list", "--json", "labl", code=2)
-    assert "no field 'labl'. Did you mean 'label'?" in said
+    assert [found["id"] for found in admin.data(*args)["runs"]] == [dead, queued]
     times = ("--since", f"{ago(60):%Y-%m-%dT%H:%MZ}", "--until", f"{ago(-60):%Y-%m-%dT%H:%MZ}")
     assert len(admin.data("list", *times)["runs"]) == 3
 
@@ -180,16 +173,6 @@ def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: 
     assert "There is no definition" not in admin.ok(verb, "--definition", "nightly")
     hint = f"task: flask jobs admin {verb} --task export"
     assert hint in admin.ok(verb, "--definition", "export")
-
-
-def test_times_are_in_the_zone_that_is_asked_for(admin: Admin, rows: Rows) -> None:
-    run_id = rows.run("dead", started_at=datetime(2026, 1, 31, 23, 30, tzinfo=timezone.utc))
-    assert "2026-01-31 23:30:00 UTC" in admin.ok("show", run_id)
-    tokyo = "--timezone", "Asia/Tokyo"
-    for words in (("show", run_id, *tokyo), (*tokyo, "show", run_id)):
-        assert "2026-02-01 08:30:00 JST" in admin.ok(*words)
-    assert "2026-01-31 23:30:00 UTC" in admin.ok("show", run_id)
-    assert "no time zone 'Asia/Tokio'" in admin.refused("list", "--timezone", "Asia/Tokio", code=2)
 
 
 def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows) -> None:
