@@ -4,10 +4,6 @@
 setup. Ours is a whole `jobs.tick()`, with each handler in its own app context. The baseline is one
 statement per run, which finalizes the last run and claims the next, in autocommit mode, on the same
 table with the same indexes, and without any handler.
-
-After each drain the runs are rolled up, as the tick does that comes five minutes after their hour:
-on its connection, by a statement that is not compiled yet. Its part is CPU time, of this process
-and of the server, by that of the drain. ``--only roll-up`` leaves plain psycopg out.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ import statistics
 import sys
 import tempfile
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,19 +22,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, text
 
 from benchmarks import argument_parser
-from benchmarks._cpu import Clock, cpu_of
+from benchmarks._cpu import Clock
 from flask_cronjobs import CronJobs
-from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine.tick import begin
-from flask_cronjobs.jobs.history import GRACE, HOUR, ended_in_hour, write_hours
-from flask_cronjobs.jobs.state import state_of
 from tests import postgres
 
 #: How fast the drain must be, relative to the baseline.
 BOUND = 3.0
-#: How much of the drain's CPU time the roll-up of its runs may take: 2 %, as precisely as it is
-#: measured.
-PART = 0.025
 
 ONE_AT_A_TIME = """
     WITH recorded AS (
@@ -65,7 +53,6 @@ def main() -> None:
     parser = argument_parser("drain", __doc__, "a form for CI, without the bounds")
     parser.add_argument("--runs", type=int, default=20_000, help="runs of a round")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
-    parser.add_argument("--only", choices=("roll-up",), help="one part alone")
     options = parser.parse_args()
     runs, rounds = (2_000, 2) if options.short else (options.runs, options.rounds)
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {runs} no-op runs, by round:")
@@ -76,39 +63,29 @@ def main() -> None:
             "SQLite": _App(f"sqlite:///{Path(folder) / 'jobs.sqlite'}"),
         }
         print("PostgreSQL", apps["PostgreSQL"].version(), "with fsync")
-        ratios, parts = list[float](), {name: list[float]() for name in apps}
+        ratios = list[float]()
         for _ in range(rounds):
             for name, app in apps.items():
                 drain = app.drain(runs)
-                parts[name].append(drain.roll_up / drain.cpu)
                 print(f"  one worker on {name:10} {drain}", flush=True)
-                if name == "PostgreSQL" and options.only is None:
+                if name == "PostgreSQL":
                     plain = _plain(app, url, runs)
                     ratios.append(drain.speed / plain)
                     print(f"  plain psycopg {plain:17,.0f} runs/s, ratio {ratios[-1]:.1f}")
-    missed = False
-    if ratios:
-        ratio = statistics.median(ratios)
-        missed = ratio < BOUND
-        print(f"median ratio on PostgreSQL: {ratio:.1f} times one at a time (bound {BOUND})")
-    for name, found in parts.items():
-        part = statistics.median(found)
-        missed = missed or part > PART
-        print(f"median part of the roll-up on {name}: {part:.2%} (bound {PART:.1%})")
-    if missed and not options.short:
+    ratio = statistics.median(ratios)
+    print(f"median ratio on PostgreSQL: {ratio:.1f} times one at a time (bound {BOUND})")
+    if ratio < BOUND and not options.short:
         sys.exit(1)
 
 
 class _Drain(NamedTuple):
-    """How many runs a second, and the CPU seconds of the drain and of the roll-up of its runs."""
+    """How many runs a second, and the CPU seconds of the drain."""
 
     speed: float
     cpu: float
-    roll_up: float
 
     def __str__(self) -> str:
-        part = f"roll-up {self.roll_up * 1000:.1f} of {self.cpu * 1000:.0f} ms CPU"
-        return f"{self.speed:7,.0f} runs/s, {part}"
+        return f"{self.speed:7,.0f} runs/s, {self.cpu * 1000:.0f} ms CPU"
 
 
 class _App:
@@ -147,39 +124,15 @@ class _App:
                 raw.execute(text("VACUUM ANALYZE job_runs"))
 
     def drain(self, runs: int) -> _Drain:
-        """Drain *runs* by one tick, and roll them up."""
+        """Drain *runs* by one tick."""
         self.fill(runs)
         with self.app.app_context():
-            cpu, began, at = self._cpu(), time.perf_counter(), datetime.now(timezone.utc)
+            cpu, began = self._cpu(), time.perf_counter()
             report = self.jobs.tick(budget=600)
             seconds = time.perf_counter() - began
             cpu = self._cpu() - cpu
             assert report.succeeded == runs, report
-            return _Drain(runs / seconds, cpu, self._roll_up(runs, at))
-
-    def _roll_up(self, runs: int, at: datetime) -> float:
-        """Return the CPU seconds that it takes to roll up *runs* runs, which ended from *at* on."""
-        self.db.session.execute(text("DELETE FROM job_hours"))
-        self.db.session.commit()
-        self._vacuum()
-        self.db.engine.clear_compiled_cache()
-        ended_in_hour.cache_clear()
-        with Bookkeeping(self.db.engine) as books:
-            begin(state_of(), books)
-            own = "pg_backend_pid()" if books.dialect.name == "postgresql" else "0"
-            pid: int = books.rows(text(f"SELECT {own} AS pid"))[0].pid
-            last = at.replace(minute=0, second=0, microsecond=0) - HOUR
-            before = _cpu_with(pid)
-            write_hours(books, last, datetime.now(timezone.utc) + HOUR + GRACE)
-            seconds = _cpu_with(pid) - before
-            (row,) = books.rows(text("SELECT sum(ended) AS n FROM job_hours WHERE job_type = ''"))
-            assert row.n == runs, row
-        return seconds
-
-
-def _cpu_with(backend: int) -> float:
-    """Return the CPU seconds so far of this process and of *backend*, if it is not 0."""
-    return time.process_time() + (cpu_of(backend) if backend else 0.0)
+            return _Drain(runs / seconds, cpu)
 
 
 def _plain(app: _App, url: str, runs: int) -> float:

@@ -327,8 +327,7 @@ def fill(engine: Engine, size: Size) -> None:
         connection.execute(text(sql(_DEAD)), {"n": size.dead})
         connection.execute(text(_FAILURES))
         connection.execute(text(sql(_RETRIED)), {"n": size.finished // 10})
-        for statement in (_OPERATIONS, _HOURS, _MARKS):
-            connection.execute(text(sql(statement)), {"n": 20 * 28})
+        connection.execute(text(sql(_OPERATIONS)), {"n": 20 * 28})
         _queued(connection, sql, size.queued // 2, "new")
         connection.execute(text(sql(_TICKS)), {"n": 1440 * HOSTS})
         connection.execute(text(sql(_EFFECTS)), {"n": 10_000})
@@ -398,15 +397,6 @@ _OPERATIONS = """
 INSERT INTO job_operations (what, target, actor, asked, done, started_at, seen_at, finished_at)
 SELECT 'retried', 'dead runs of task_' || (i % 50), 'ada', 10, 10, AGO(i * 1000), AGO(i * 1000),
     AGO(i * 1000) FROM NUMBERS
-"""
-_HOURS = """
-INSERT INTO job_hours (hour, job_type, ended, dead, took_seconds, took, waited_seconds, waited)
-SELECT AGO(i * 3600), name, 60, 1, 30.0, '{"30": 50, "36": 10}', 9.0, '{"12": 60}'
-FROM NUMBERS CROSS JOIN
-    (SELECT DISTINCT job_type AS name FROM job_definitions UNION ALL SELECT '') AS tasks
-"""
-_MARKS = """
-INSERT INTO job_marks (name, marked_at) SELECT 'v' || i, AGO(i * 5000) FROM NUMBERS
 """
 _TICKS = """
 INSERT INTO job_ticks (worker, host, pid, started_at, seen_at, finished_at, succeeded, failed)

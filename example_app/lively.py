@@ -18,8 +18,6 @@ from flask_cronjobs.models import (
     JobEffect,
     JobErrorGroup,
     JobFailure,
-    JobHour,
-    JobMark,
     JobOperation,
     JobPause,
     JobRun,
@@ -74,7 +72,6 @@ def fill(db: SQLAlchemy, now: datetime | None = None) -> int:
     session.execute(insert(JobTick), list(_ticks(now, chance)))
     session.add(JobEffect(**_effect(now)))
     session.add_all(_operations(now, worth_a_look))
-    session.add_all(_history(now, chance))
     session.add_all(_month_in_steps(now))
     session.add_all(_ledgers(now))
     session.commit()
@@ -290,22 +287,6 @@ def _operations(now: datetime, retried: int) -> Iterator[Any]:
         changed_by="ada",
     )
     yield JobBatch(id=1, key="weekly_reports:2026-11-09", opened_at=now - timedelta(hours=2))
-
-
-def _history(now: datetime, chance: random.Random) -> Iterator[Any]:
-    """Add four weeks in numbers, an hour each third, and a deploy since which reports are slow."""
-    yield JobMark(name="v812", marked_at=now - timedelta(days=6, hours=3), marked_by="ada")
-    whole = now.replace(minute=0, second=0, microsecond=0)
-    for hours in range(2, 28 * 24, 3):
-        sums = {"send_weekly_report": 37 if hours < 6 * 24 else 32, "refresh_cache": 33}
-        for task, usual in (*sums.items(), ("", 33)):
-            bucket, ended = usual + chance.randrange(2), 30 + chance.randrange(9)
-            seconds = 0.001 * 2.0 ** (bucket / 4)
-            yield JobHour(
-                hour=whole - timedelta(hours=hours), job_type=task, ended=ended, dead=0,
-                took={bucket: ended - 3, bucket + 5: 3}, took_seconds=ended * seconds,
-                waited={34: ended}, waited_seconds=ended * 0.4,
-            )  # fmt: skip
 
 
 def _month_in_steps(now: datetime) -> Iterator[Any]:

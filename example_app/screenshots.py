@@ -35,7 +35,6 @@ _MORE = (
     ("order", "order", 380),
     ("search", "runs?q=user_id:7", 780),
     ("bulk", "runs/bulk?do=retry&status=dead&newer=24h", 950),
-    ("task", "task?name=send_weekly_report", 1600),
 )
 
 

@@ -214,9 +214,6 @@ class Settings:
     retention_dead: float = _kept(_seconds(0, 3650 * DAY), 90 * DAY)
     """``CRONJOBS_RETENTION_DEAD``: how long dead runs are kept."""
 
-    retention_statistics: float = _kept(_seconds(0, 3650 * DAY), 400 * DAY)
-    """``CRONJOBS_RETENTION_STATISTICS``: how long the numbers of each hour, and marks, are kept."""
-
     max_payload_bytes: int = _kept(whole(64, 64 * 1024 * 1024), 64 * 1024)
     """``CRONJOBS_MAX_PAYLOAD_BYTES``: how large a payload or a kept result may be, as JSON."""
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -122,26 +121,6 @@ class Dialect(NamedTuple):
         if self.name == "postgresql":
             return f"CAST(floor(extract(epoch FROM {time})) AS bigint)"
         return f"CAST(strftime('%s', {time}) AS integer)"
-
-    def elapsed(self, start: str, end: str) -> str:
-        """Return SQL for the seconds between two times; NULL if SQLite cannot read one."""
-        if self.name == "postgresql":
-            # Not of the difference, for which infinity is an error before PostgreSQL 17.
-            return f"{self.sortable(end)} - {self.sortable(start)}"
-        return f"(julianday({end}) - julianday({start})) * 86400.0"
-
-    def between(self, least: str, value: str, most: str) -> str:
-        """Return SQL for *value*, but not less than *least* nor more than *most*."""
-        if self.name == "postgresql":
-            return f"LEAST(GREATEST({value}, {least}), {most})"
-        return f"min(max({value}, {least}), {most})"
-
-    def bucket(self, column: str, bounds: Sequence[float]) -> str:
-        """Return SQL for how many of *bounds*, which are sorted, *column* exceeds; of NULL 0."""
-        if self.name == "postgresql":
-            above = ",".join(str(math.nextafter(bound, math.inf)) for bound in bounds)
-            return f"COALESCE(width_bucket({column}, CAST('{{{above}}}' AS float8[])), 0)"
-        return _search(column, bounds, 0, len(bounds))
 
     @property
     def earliest(self) -> str:
@@ -294,15 +273,6 @@ SQLITE = Dialect(
     tests_once=False,
     atomic_level="SERIALIZABLE",
 )
-
-
-def _search(column: str, bounds: Sequence[float], low: int, high: int) -> str:
-    """Return SQL that finds the bucket by few comparisons."""
-    if low == high:
-        return str(low)
-    middle = (low + high) // 2
-    above, below = (_search(column, bounds, *each) for each in ((middle + 1, high), (low, middle)))
-    return f"CASE WHEN {column} > {bounds[middle]} THEN {above} ELSE {below} END"
 
 
 def _sqlite_now(shift: float, more: str = "") -> str:

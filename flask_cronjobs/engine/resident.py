@@ -29,8 +29,8 @@ from .tick import (
     finish,
     housekeeping,
     number_of_workers,
+    prune_sometimes,
     worker_options,
-    write_hours_and_prune,
 )
 from .webhook import alert
 from .worker.keeper import Keeper
@@ -167,7 +167,7 @@ class ResidentMinutes(threading.Thread):
         while not stopped() and (ready := next(steps, None)) is not None:
             self._wake(ready)
         if not stopped():
-            pruned = write_hours_and_prune(self._state, self._books, opened.row, stopped)
+            pruned = prune_sometimes(self._state, self._books, opened.row, stopped)
             self._counts["pruned"] += pruned
         self._done = True
         self._trouble.over("The database")

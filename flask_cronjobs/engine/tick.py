@@ -18,7 +18,6 @@ from ..errors import DatabaseTrouble
 from ..jobs import ticks
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
-from ..jobs.history import write_hours
 from ..jobs.runs.look import look_at_queue
 from ..jobs.state import State
 from ..log import __version__, logger, worker_name
@@ -93,7 +92,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
             )
             counts += _run_workers(state, options, work_options, books)
             _end_batches(state, books)
-        counts["pruned"] = write_hours_and_prune(state, books, opened.row)
+        counts["pruned"] = prune_sometimes(state, books, opened.row)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
     ping_ended(state, lost)
@@ -197,23 +196,21 @@ def begin(
     return OpenTick(row, round(offset, 3), started)
 
 
-def write_hours_and_prune(
+def prune_sometimes(
     state: State,
     books: Bookkeeping,
     row: ticks.TickRow,
     stopped: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Write the hours that are over, and delete what is past its retention; return how many runs.
+    """Delete what is past its retention, unless another tick will; return how many runs.
 
     One tick of `PRUNE_EVERY` prunes; where ticks are rarer, the first of each hour; and each while
     the latest have deleted so much that there may be more.
 
     :param stopped: returns whether to stop after the current chunks.
     """
-    # With a new table every hour is one to be written, and the app begins: nothing is old yet.
-    is_first = write_hours(books, row.last_hour, row.now) > 0 and row.last_hour is not None
     is_turn = not row.id % PRUNE_EVERY
-    if not (is_turn or is_first or row.pruned >= ticks.DELETED_AT_ONCE):
+    if not (is_turn or row.begins_hour or row.pruned >= ticks.DELETED_AT_ONCE):
         return 0
     # Here, since most ticks come no further.
     from ..jobs import orders, pruning, rates

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Integer, Row, func, literal_column, select, text, union_all
@@ -14,7 +14,6 @@ from ..errors import NotFound
 from ..log import DEFAULT_ACTOR
 from ..text import one_line
 from .definitions.needs import DEAD_LOOKED_AT, latest_dead
-from .history import list_marks
 from .operations import Act, perform
 from .reader import (
     CAP,
@@ -65,8 +64,6 @@ class ErrorGroup:
     :ivar came_back: it was resolved, and has been seen again since.
     :ivar changed_by: who resolved or muted it last.
     :ivar labels: of the runs of its latest 20 attempts, three at most.
-    :ivar new_since: the mark, such as a deploy, that was the last before it was seen first, in the
-        last 14 days or, if that is less, for as long as succeeded runs are kept.
     """
 
     fingerprint: str
@@ -86,7 +83,6 @@ class ErrorGroup:
     changed_by: str | None = None
     muted_until: datetime | None = None
     labels: tuple[str, ...] = ()
-    new_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +163,6 @@ def _groups(reader: Reader, seen: Sequence[Row[Any]], state: GroupState) -> tupl
         return ()
     names = [row.fingerprint for row in seen]
     samples, days, dead = _samples(reader, names), _by_day(reader, names), _dead(reader)
-    # What was seen before that may be pruned.
-    kept = min(DAYS * 86400.0, reader.state.settings.retention)
-    marks = list_marks(reader, since=reader.now - timedelta(seconds=kept)).rows
     return tuple(
         ErrorGroup(
             fingerprint=row.fingerprint,
@@ -189,7 +182,6 @@ def _groups(reader: Reader, seen: Sequence[Row[Any]], state: GroupState) -> tupl
             changed_by=row.changed_by,
             muted_until=row.muted_until if state == "muted" else None,
             labels=_labels(latest),
-            new_since=next((each.name for each in marks if each.at <= row.first), None),
         )
         for row in seen
         if (latest := samples.get(row.fingerprint))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +12,6 @@ from .backlog import count_waiting, waiting_groups
 from .definitions.needs import DEAD_LOOKED_AT, latest_dead
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
-from .history import Mark, list_marks
 from .humanize import Link
 from .reader import BATCHES, DEFINITIONS, RUNS, Count, Reader, Source, reading, record
 from .runs.rows import ERROR_SHOWN, first_line
@@ -76,7 +74,6 @@ class Overview:
     orphans: tuple[Orphan, ...]
     orphan_tasks: Count
     activity: tuple[Bucket, ...]
-    marks: Sequence[Mark]
     doubts: Count
     findings: tuple[Finding, ...]
 
@@ -95,8 +92,7 @@ def read_overview(source: Source) -> Overview:
             dead_groups=groups,
             orphans=orphans,
             orphan_tasks=tasks,
-            activity=(activity := read_activity(reader)),
-            marks=list_marks(reader, since=activity[0].start).rows,
+            activity=read_activity(reader),
             doubts=figures.doubts,
             findings=tuple(findings_of(verdict, figures)),
         )

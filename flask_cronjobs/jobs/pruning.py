@@ -72,12 +72,10 @@ BATCHES = Kind(
 )
 #: Those that grow with the work. Each tick asks how far behind they are.
 GROWING = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
-HOURS = Kind("job_hours", "hour IS NOT NULL", "hour", "retention_statistics")
-MARKS = Kind("job_marks", "marked_at IS NOT NULL", "marked_at", "retention_statistics")
 # For longer than the runs that they changed: who did what is asked late.
 OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
 ERROR_GROUPS = Kind("job_error_groups", "1 = 1", "changed_at", "operations")
-KINDS = (*GROWING, HOURS, MARKS, OPERATIONS, ERROR_GROUPS)
+KINDS = (*GROWING, OPERATIONS, ERROR_GROUPS)
 
 
 def past(d: Dialect, kind: Kind) -> str:
@@ -268,7 +266,6 @@ def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
     return {
         "retention": kept.retention,
         "retention_dead": kept.retention_dead,
-        "retention_statistics": kept.retention_statistics,
         "operations": KEPT,
         "place": d.earliest,
         "chunk": ticks.DELETED_AT_ONCE,

@@ -62,7 +62,6 @@ class State:
     :ivar given: the ``CRONJOBS_`` values of ``app.config`` that *settings* were read from.
     :ivar settings_check: ready until they have been compared with ``app.config`` once.
     :ivar known_rows: names of declared definitions that were seen in the table.
-    :ivar slow_tasks: which tasks have become slower, by when that was looked at.
     :ivar pids: the one process whose connections the app has, in a list, since it may change.
     """
 
@@ -75,7 +74,6 @@ class State:
     waking: Throttle = field(default_factory=Throttle)
     started: float = field(default_factory=time.monotonic)
     known_rows: set[str] = field(default_factory=set[str])
-    slow_tasks: dict[float, Any] = field(default_factory=dict[float, Any])
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])
     settings_check: Throttle = field(default_factory=Throttle)
     pids: list[int] = field(default_factory=lambda: [os.getpid()])

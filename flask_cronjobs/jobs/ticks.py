@@ -26,7 +26,6 @@ from ..db.dialect import Dialect
 from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
 from ..types import HANDED_LEASES, TickReport, stored_time, time_or_none
 from .definitions.rows import undeclared
-from .history import GRACE, HOUR
 
 if TYPE_CHECKING:
     from .reader import Page, Source
@@ -55,7 +54,7 @@ class TickRow(NamedTuple):
 
     :ivar now: when it began, by the database's clock.
     :ivar was_ahead: whether that clock had been ahead before, which is put right.
-    :ivar last_hour: the last hour whose numbers are written; None if none is.
+    :ivar begins_hour: whether it is the first tick of its hour.
     :ivar pruned: how many runs the last `LATEST` ticks have pruned.
     :ivar expired: whether a lease has run out.
     :ivar exhausted: whether a run waits that has no attempt left.
@@ -66,7 +65,7 @@ class TickRow(NamedTuple):
     id: int
     now: datetime
     was_ahead: bool
-    last_hour: datetime | None
+    begins_hour: bool
     pruned: int
     expired: bool
     exhausted: bool
@@ -121,8 +120,9 @@ def begin(
     if row.was_ahead:
         books.transaction(partial(put_right, d=d, lease=lease))
     marks = (bool(getattr(row, name)) for name in _marks(d))
-    now, last_hour = stored_time(row.started_at), time_or_none(row.last_hour)
-    return TickRow(row.id, now, bool(row.was_ahead), last_hour, row.pruned or 0, *marks)
+    now, last = stored_time(row.started_at), time_or_none(row.last)
+    begins_hour = last is not None and last < now.replace(minute=0, second=0, microsecond=0)
+    return TickRow(row.id, now, bool(row.was_ahead), begins_hour, row.pruned or 0, *marks)
 
 
 @lru_cache(maxsize=4)
@@ -140,7 +140,8 @@ def insert_tick(d: Dialect) -> TextClause:
     )
     RETURNING id, started_at,
         (SELECT min(started_at) FROM job_ticks) < {d.later(":age")} AS has_old,
-        {is_ahead(d)} AS was_ahead, (SELECT max(hour) FROM job_hours) AS last_hour,
+        {is_ahead(d)} AS was_ahead,
+        (SELECT max(started_at) FROM job_ticks WHERE started_at < {d.now}) AS last,
         (SELECT sum(pruned) FROM ({latest}) AS latest) AS pruned, {", ".join(marks)}
     """)
 
@@ -266,9 +267,8 @@ def put_right(connection: Connection, d: Dialect, lease: float) -> None:
     seen and resolved now, so that one that is seen again is open again.
 
     Definitions go on from the last tick before, so that no slot since then is lost. None is
-    recorded a second time, since `uq_job_runs_slot` refuses its row. Hours that are not over are
-    forgotten. So is for how long a handler held a rate key back: nothing tells that from starts
-    that were taken ahead of time.
+    recorded a second time, since `uq_job_runs_slot` refuses its row. For how long a handler held a
+    rate key back is forgotten: nothing tells that from starts that were taken ahead of time.
     """
     future = d.later(str(AHEAD))
     last = f"""
@@ -291,7 +291,6 @@ def put_right(connection: Connection, d: Dialect, lease: float) -> None:
             finished_at = CASE WHEN finished_at IS NOT NULL THEN {d.now} END
         WHERE started_at > {future}
         """,
-        f"DELETE FROM job_hours WHERE hour > {d.later(str(-(HOUR + GRACE).total_seconds()))}",
         f"""
         UPDATE job_rates SET tat = {d.later("period * burst")}
         WHERE tat > {d.later(f"period * burst + {AHEAD}")}

@@ -19,8 +19,6 @@ __all__ = [
     "JobAlert",
     "JobErrorGroup",
     "JobFailure",
-    "JobHour",
-    "JobMark",
     "JobOperation",
     "JobOutput",
     "JobPause",
@@ -130,50 +128,6 @@ class JobStep(Base):
     due_at: Mapped[datetime | None]
     """Until when it sleeps, or waits for a signal."""
     finished_at: Mapped[datetime | None]
-
-
-class JobHour(Base):
-    """What ended in one hour, of one task and of all: how much, and how long it took."""
-
-    __tablename__ = "job_hours"
-    __table_args__: Any = (
-        unique("uq_job_hours_hour", "hour", "job_type"),
-        Index("ix_job_hours_task", "job_type", "hour"),
-        check("ck_job_hours_ended", "ended >= dead AND dead >= 0"),
-    )
-
-    hour: Mapped[datetime]
-    """When the hour began, in UTC."""
-    job_type: Mapped[str]
-    """The task's name; empty for all tasks together, a row that each hour has."""
-    ended: Mapped[int]
-    """How many runs succeeded or ended dead."""
-    dead: Mapped[int]
-    """How many of them ended dead."""
-    took_seconds: Mapped[float]
-    """How long their last attempts took, together."""
-    took: Mapped[JSON] = mapped_column(JSONType, server_default=text("'{}'"))
-    """How many of them took how long: numbers by bucket; a doubling has four, from a
-    millisecond on."""
-    waited_seconds: Mapped[float]
-    """How long they were due before their last attempts began, together."""
-    waited: Mapped[JSON] = mapped_column(JSONType, server_default=text("'{}'"))
-
-
-class JobMark(Base):
-    """Something that changed at one moment, such as a deploy, to see in charts."""
-
-    __tablename__ = "job_marks"
-    __table_args__: Any = (
-        Index("ix_job_marks_marked_at", "marked_at"),
-        check("ck_job_marks_name", "name <> ''"),
-    )
-
-    name: Mapped[str]
-    """What it was, such as ``v812``."""
-    marked_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    marked_by: Mapped[str | None]
-    """Who made the mark, as the log says."""
 
 
 class JobOperation(Base):

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..jobs.agenda import Lane, Piece
 from ..jobs.definitions.views import Cell
-from ..jobs.history import Mark
 from ..jobs.humanize import duration, seconds_since
 from ..jobs.runs.detail import RunView
 from ..jobs.runs.rows import RunRow
 from ..jobs.ticks import Bucket
-from ..jobs.trends import Period
 from .format import Tone, clock, status_tone
 
 #: How high a chart is, in its own units; the style sheet scales it.
 HEIGHT = 100.0
 # The least height of a block, so that even one outcome can be seen.
 _LEAST = 1.5
-# The height of what tells that runs of a day ended dead.
-_DEAD = 6.0
 _PARTS: tuple[tuple[str, Tone], ...] = (
     ("succeeded", "good"),
     ("failed", "warn"),
@@ -34,74 +30,46 @@ Block: TypeAlias = tuple[Tone, float, float]
 
 
 class Bar(NamedTuple):
-    """One hour of all tasks, or one day of a task.
+    """One hour of all tasks.
 
     :ivar blocks: its pieces, from the bottom up.
     :ivar silent: whether no tick began in the hour.
     """
 
-    of: Any
+    of: Bucket
     blocks: list[Block]
     silent: bool
 
 
 class Chart(NamedTuple):
-    """Hours or days, a bar each.
+    """Hours, a bar each.
 
-    :ivar peak: what the highest bar stands for: attempts, or seconds.
-    :ivar marks: each with how many bars are before it.
+    :ivar peak: how many attempts the highest bar stands for.
     """
 
     bars: list[Bar]
-    peak: float
-    marks: list[tuple[Mark, float]]
+    peak: int
 
 
-def chart(buckets: Sequence[Bucket], marks: Sequence[Mark] = ()) -> Chart:
+def chart(buckets: Sequence[Bucket]) -> Chart:
     """Return the chart of *buckets*, which are oldest first."""
     ticked = {at for at, bucket in enumerate(buckets) if bucket.ticks}
     silent = set(range(min(ticked, default=len(buckets)), len(buckets) - 1)) - ticked
-    stacks: list[list[tuple[Tone, float]]] = [
-        [(tone, getattr(bucket, name)) for name, tone in _PARTS] for bucket in buckets
-    ]
-    return _chart(buckets, stacks, marks, timedelta(hours=1), silent)
-
-
-def day_chart(days: Sequence[Period], marks: Sequence[Mark] = ()) -> Chart:
-    """Return the chart of *days*, which are oldest first: the median and 95 % of what runs took."""
-    halves = [(day.p50 or 0.0, day.p95 or 0.0) for day in days]
-    stacks: list[list[tuple[Tone, float]]] = [
-        [("busy", p50), ("idle", p95 - p50)] for p50, p95 in halves
-    ]
-    drawn = _chart(days, stacks, marks, timedelta(days=1))
-    for bar in drawn.bars:
-        bar.blocks.extend([("bad", 0.0, _DEAD)] if bar.of.dead else [])
-    return drawn
-
-
-def _chart(
-    starts: Sequence[Bucket] | Sequence[Period],
-    stacks: Sequence[Sequence[tuple[Tone, float]]],
-    marks: Sequence[Mark],
-    each: timedelta,
-    silent: Set[int] = frozenset(),
-) -> Chart:
-    """Return the chart of bars that begin at *starts* and stand for so long *each*."""
-    peak = max(sum(value for _, value in parts) for parts in stacks)
+    stacks = [[(tone, getattr(bucket, name)) for name, tone in _PARTS] for bucket in buckets]
+    peak = max(sum(number for _, number in parts) for parts in stacks)
     bars = [
-        Bar(of, list(_stacked(parts, peak)), at in silent)
-        for at, (of, parts) in enumerate(zip(starts, stacks, strict=True))
+        Bar(bucket, list(_stacked(parts, peak)), at in silent)
+        for at, (bucket, parts) in enumerate(zip(buckets, stacks, strict=True))
     ]
-    places = [(mark, (mark.at - starts[0].start) / each) for mark in reversed(marks)]
-    return Chart(bars, peak, [place for place in places if 0 <= place[1] <= len(bars)])
+    return Chart(bars, peak)
 
 
-def _stacked(parts: Sequence[tuple[Tone, float]], peak: float) -> Iterator[Block]:
+def _stacked(parts: Sequence[tuple[Tone, int]], peak: int) -> Iterator[Block]:
     """Return the blocks of one bar, from the bottom up."""
     ground = HEIGHT
-    for tone, value in parts:
-        if value:
-            height = max(_LEAST, value / peak * HEIGHT)
+    for tone, number in parts:
+        if number:
+            height = max(_LEAST, number / peak * HEIGHT)
             ground = max(0.0, ground - height)
             yield tone, round(ground, 2), round(height, 2)
 

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from contextvars import Context
@@ -19,19 +19,16 @@ from typing import Any
 
 from flask import Response, abort, current_app, jsonify, request
 from flask.typing import ResponseReturnValue
-from sqlalchemy import Row
 
 from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
 from ..jobs.health import Figures, Verdict, findings_of, read_verdict, read_verdict_and_figures
-from ..jobs.history import counted, cumulative
 from ..jobs.humanize import seconds_since
 from ..jobs.pruning import seconds_behind
 from ..jobs.reader import Reader, reading
 from ..jobs.state import State, state_of
 from ..jobs.ticks import read_activity
-from ..jobs.trends import read_last_hour
 from ..log import logger
 from ..types import TickReport
 from .params import clamped
@@ -144,7 +141,7 @@ def metrics() -> ResponseReturnValue:
     except ImportError:
         abort(501, "Metrics need prometheus-client: pip install 'Flask-CronJobs[metrics]'")
     with reading(state_of()) as reader:
-        families = [*_gauges(reader), *_histograms(read_last_hour(reader))]
+        families = list(_gauges(reader))
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     except (TypeError, ValueError):  # It asks for a version that does not exist.
@@ -154,27 +151,8 @@ def metrics() -> ResponseReturnValue:
     return Response(encode(registry), content_type=content_type)
 
 
-#: One bucket in so many is a bucket of a histogram: each is four times the one before.
-_EVERY = 8
-
-
-def _histograms(rows: Sequence[Row[Any]]) -> Iterator[Any]:
-    """Yield a histogram of each time that runs of the last whole hour took, by task."""
-    from prometheus_client.core import GaugeHistogramMetricFamily
-
-    for name, what in (("took", "took"), ("waited", "were due before they began")):
-        text = f"Seconds that the runs which ended in the last whole hour {what}"
-        found = GaugeHistogramMetricFamily(f"cronjobs_{name}_seconds", text, labels=["task"])
-        for row in rows:
-            buckets = counted(getattr(row, name))
-            bounds = [(str(bound), number) for bound, number in cumulative(buckets, _EVERY)]
-            bounds.append(("+Inf", buckets.total()))
-            found.add_metric([row.job_type], bounds, getattr(row, f"{name}_seconds"))
-        yield found
-
-
 def _gauges(reader: Reader) -> Iterator[Any]:
-    """Yield a gauge for each other metric; one without labels and without a value is left out."""
+    """Yield a gauge for each metric; one without labels and without a value is left out."""
     verdict, figures = read_verdict_and_figures(reader)
     unpruned = seconds_behind(reader, reader.state.settings)
     for name, text, value in _single(verdict, figures, unpruned):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +22,12 @@ from ..jobs.orders import list_key_orders
 from ..jobs.overview import find_place, read_overview
 from ..jobs.pauses import list_pauses
 from ..jobs.queues import list_hosts, list_queues
-from ..jobs.reader import Page, Reader, plain_data, reading
+from ..jobs.reader import Page, reading
 from ..jobs.runs.detail import RunView, without_own_frames
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.list import list_runs, sorting_of
 from ..jobs.state import state_of
 from ..jobs.ticks import list_gaps, list_ticks
-from ..jobs.trends import Trend, read_trend
 from .actions import run_or_404
 from .format import batch_tone, definition_tone, status_tone
 from .params import (
@@ -146,12 +145,9 @@ def definition() -> ResponseReturnValue:
         found = find_definition(reader, name)
         if found is None:
             abort(404, "There is no definition of that name. It may have been renamed or removed.")
-        zones = [found.view.timezone]
-        trend = _trend(reader, found.view.task, zones)
-    hidden = found if state.settings.show_payload else replace(found, payload=None)
-    data = {**plain_data(hidden), "trend": trend}
+    data = found if state.settings.show_payload else replace(found, payload=None)
     tone = definition_tone(found.view)
-    return reader_page("definition", found, tone, data=data, own_zones=zones, trend=trend)
+    return reader_page("definition", found, tone, data=data, own_zones=[found.view.timezone])
 
 
 def task() -> ResponseReturnValue:
@@ -162,16 +158,8 @@ def task() -> ResponseReturnValue:
         if found is None:
             abort(404, "There is no task of that name. It may have been renamed or removed.")
         zones = [row.timezone for row in found.definitions]
-        trend = _trend(reader, name, zones)
         paused = [each for each in list_pauses(reader) if (each.kind, each.name) == ("task", name)]
-    data = {**plain_data(found), "trend": trend}
-    pause = next(iter(paused), None)
-    return reader_page("task", found, data=data, own_zones=zones, trend=trend, pause=pause)
-
-
-def _trend(reader: Reader, task: str, zones: Sequence[str]) -> Trend:
-    """Return the trend of a task, by days in the zone of the page."""
-    return read_trend(reader, task, page_zone(zones, reader.state.settings.timezone))
+    return reader_page("task", found, own_zones=zones, pause=next(iter(paused), None))
 
 
 #: Seconds after which the script refreshes the page of a batch that has not finished.

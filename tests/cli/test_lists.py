@@ -12,7 +12,6 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.models import JobHour
 from tests.rows import Rows, ago
 
 from .conftest import Admin
@@ -27,9 +26,7 @@ def test_empty_list_says_so(admin: Admin) -> None:
         ("batches --all", "No batches."),
         ("ticks", "No tick has run yet. To install one: flask jobs admin crontab"),
         ("ticks --before 1", "There are no older ticks."),
-        ("marks", "There are no marks. To make one: flask jobs admin mark v812"),
         ("operations", "No operation is recorded."),
-        ("trend", "No run has ended within two weeks; the hour under way does not count."),
         ("queues", "No task is declared, and nothing waits."),
         ("workers", "No host has ticked within the last day."),
         ("turns", "No run of a strict order waits or runs."),
@@ -250,15 +247,6 @@ def test_each_key_in_strict_order_is_a_line_with_what_it_waits_for(
     assert len(admin.data("list", "--status", "queued")["runs"]) == 3
 
 
-def test_mark_is_made_listed_and_removed(admin: Admin) -> None:
-    assert "To remove it: flask jobs admin unmark 1" in admin.ok("mark", "v811")
-    assert "at 2026-11-20 06:00:00 UTC" in admin.ok("mark", "v812", "--at", "2026-11-20T06:00Z")
-    assert [row["name"] for row in admin.data("marks")["marks"]] == ["v811", "v812"]
-    assert admin.ok("unmark", "1") == "Removed the mark v811.\n"
-    assert [row["id"] for row in admin.data("marks")["marks"]] == [2]
-    assert "needs a name" in admin.refused("mark", " ", code=2)
-
-
 # errors
 
 
@@ -266,11 +254,10 @@ def test_errors_are_listed_and_decided_about(admin: Admin, jobs: CronJobs, rows:
     jobs.task(name="send")(lambda: None)
     run_id = rows.run("dead", job_type="send", fingerprint="f1")
     rows.failure(run_id, 1, error="no invoice 7", fingerprint="f1")
-    admin.ok("mark", "v812", "--at", f"{ago(3600):%Y-%m-%dT%H:%MZ}")
     header, line = admin.ok("errors").splitlines()
     assert header.split()[:5] == ["GROUP", "LAST", "FIRST", "COUNT", "DEAD"]
     assert line.startswith("f1")
-    assert line.endswith("█  v812       send  ValueError: no invoice …")
+    assert line.endswith("█  send  ValueError: no invoice …")
     assert admin.ok("errors", "--resolve", "f1") == "f1: resolved, until it is seen again.\n"
     assert admin.ok("errors") == "No errors are open.\n"
     assert admin.ok("errors", "--mute", "f1") == "f1: muted for a week.\n"
@@ -326,32 +313,6 @@ def test_next_runs_of_all_definitions_are_listed(admin: Admin, rows: Rows) -> No
     assert [line.split()[-2] for line in lines] == ["DEFINITION", "each", "each", "each"]
     assert [each["definition"] for each in admin.data("definitions", "--next")["next"]][:1]
     assert "Leave out --next" in admin.refused("definitions", "--next", "--after", "a", code=2)
-
-
-def test_trend_compares_weeks_and_lists_days(
-    admin: Admin, app: Flask, db: SQLAlchemy, jobs: CronJobs
-) -> None:
-    jobs.task(name="send")(lambda: None)
-    with app.app_context():
-        for days, bucket, took in ((9, "40", 30), (1, "48", 120)):
-            db.session.add(
-                JobHour(hour=ago(days=days), job_type="send", ended=30, dead=1, waited={},
-                        took={bucket: 30}, took_seconds=took, waited_seconds=0)
-            )  # fmt: skip
-        db.session.commit()
-    admin.ok("mark", "v812")
-    header, line, mark = admin.ok("trend").splitlines()
-    assert header.split()[:6] == ["TASK", "RUNS", "DEAD", "MEDIAN", "95", "%"]
-    assert line.split()[:5] == ["send", "30", "1", "3.8", "s"]
-    assert "4.0 times slower since" in line
-    assert mark.startswith("Marked v812 at")
-    said, _, today, *others = admin.ok("trend", "send").splitlines()
-    assert said.startswith("This week 30 runs, 1 dead, median 3.8 s")
-    assert today.endswith("v812")
-    assert len(others) == 9
-    assert len(admin.data("trend", "send")["days"]) == 10
-    assert admin.data("trend")["tasks"][0]["this_week"]["ended"] == 30
-    assert "Did you mean 'send'?" in admin.refused("trend", "sent")
 
 
 # queues and workers

@@ -272,9 +272,10 @@ class TestRetention:
                 pruned.append(tick.jobs.tick().pruned)
                 if number == 3:  # As if hours had passed.
                     with state.bookkeeping() as books:
-                        d, hour = books.dialect, ago(hours=4).replace(minute=0, second=0)
-                        earlier = f"UPDATE job_hours SET hour = {d.typed(':hour', 'timestamptz')}"
-                        books.rows(text(earlier), {"hour": d.instant(hour)})
+                        d = books.dialect
+                        then = d.typed(":then", "timestamptz")
+                        earlier = text(f"UPDATE job_ticks SET started_at = {then}")
+                        books.rows(earlier, {"then": d.instant(ago(hours=4))})
         assert pruned == [0, 0, 0, 4, *[0] * 15, 16, *[0] * 19, 20]
 
     def test_next_tick_prunes_what_one_has_left(
@@ -303,7 +304,7 @@ class TestRetention:
             rows.run("succeeded", finished_at=ago(days=15))
         with tick.app.app_context(), state.bookkeeping() as books:
             opened = tick_module.begin(state, books)
-            prune = tick_module.write_hours_and_prune
+            prune = tick_module.prune_sometimes
             assert prune(state, books, opened.row, lambda: True) == 2
 
 

@@ -12,9 +12,8 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.error_groups import decide, list_errors
-from flask_cronjobs.jobs.history import GRACE
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobDefinition, JobHour, JobRun, JobTick
+from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.testing import travel
 from tests.rows import Rows, now
 
@@ -127,18 +126,6 @@ def test_clock_that_goes_back_by_seconds_records_no_slot_twice(
     jobs.tick()
     assert [row.next_run_at for row in definitions(db)] == before
     assert "clock was ahead" not in caplog.text
-
-
-def test_an_hour_that_is_not_over_is_forgotten(jobs: CronJobs, db: SQLAlchemy) -> None:
-    """It was written too early: what ends in the rest of it would be in no hour."""
-    with travel(-HOUR):
-        jobs.tick()
-    with travel(HOUR):
-        jobs.tick()
-    jobs.tick()
-    latest = db.session.scalars(select(JobHour.hour).order_by(JobHour.hour.desc())).first()
-    assert latest is not None
-    assert now() - 2 * HOUR - GRACE < latest < now() - HOUR - GRACE / 2
 
 
 def test_a_rate_goes_on_when_the_clock_is_right_again(jobs: CronJobs) -> None:

@@ -27,7 +27,6 @@ VALUES: dict[str, tuple[list[tuple[Any, Any]], list[Any]]] = {
     "ASYNC_AT_ONCE": ([(1000, 1000)], [0, 1001]),
     "RETENTION": ([(timedelta(days=1), DAY), (0, 0.0)], [-1]),
     "RETENTION_DEAD": ([(timedelta(days=2), 2 * DAY)], [-1]),
-    "RETENTION_STATISTICS": ([(timedelta(days=2), 2 * DAY)], [-1]),
     "MAX_PAYLOAD_BYTES": ([(64, 64)], [63, 2**26 + 1]),
     "HEALTH_TICK_AGE": ([(60, 60.0)], [59]),
     "HEALTH_OVERDUE": ([(1, 1.0)], [0.5]),

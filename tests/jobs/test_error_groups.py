@@ -23,7 +23,7 @@ from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.runs.outcomes import fingerprint, pattern_of
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobFailure, JobMark
+from flask_cronjobs.models import JobFailure
 from flask_cronjobs.testing import drain
 from tests.rows import Rows, ago
 
@@ -115,17 +115,15 @@ def test_group_says_since_when_and_on_which_days(state: State, rows: Rows) -> No
     assert second.message == "no customer"
 
 
-def test_group_says_for_whom_and_since_which_mark(state: State, rows: Rows) -> None:
+def test_group_says_for_whom(state: State, rows: Rows) -> None:
     known = named("no invoice 1")
     for label in ("a", None, "b", "b", "c", "d"):
         failed = rows.run("dead", label=label, fingerprint=known)
         rows.failure(failed, 1, error="no invoice 1", fingerprint=known, failed_at=ago(60))
     fail(rows, "no customer", 600)
-    for name, age in (("v811", 500), ("v812", 100), ("v813", 5)):
-        rows._insert(JobMark, {"name": name, "marked_at": ago(age)})
     new, old = list_errors(state).rows
     assert len(new.labels) == len({*new.labels} & {*"abcd"}) == 3
-    assert (new.new_since, old.new_since, old.labels) == ("v812", None, ())
+    assert old.labels == ()
 
 
 def test_attempts_from_before_there_were_groups_are_left_out(state: State, rows: Rows) -> None:

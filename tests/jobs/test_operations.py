@@ -21,7 +21,6 @@ from flask_cronjobs.jobs.definitions.actions import (
     remove_definition,
     resume,
 )
-from flask_cronjobs.jobs.history import add_mark, remove_mark
 from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
 from flask_cronjobs.jobs.operations import OperationView, list_operations, operations_on
 from flask_cronjobs.jobs.pruning import prune_all
@@ -66,7 +65,6 @@ def lose(state: State) -> Callable[..., None]:
 BY_STATEMENT: dict[str, Callable[[State, int], object]] = {
     "INSERT INTO job_runs": lambda state, _: queue_run(state, "send"),
     "INSERT INTO job_runs (": run_again,
-    "INSERT INTO job_marks": lambda state, _: add_mark(state, "v1"),
     "UPDATE job_runs": RETRY.one,
     "INSERT INTO job_pauses": lambda state, _: pause(state, Target("queue", "mail")),
 }
@@ -133,7 +131,6 @@ def test_each_act_is_a_row_and_lines_in_the_log_with_who(
     add_definition(state, daily, "ada")
     add_definition(state, daily._replace(schedule="@hourly"), "ada")
     remove_definition(state, "own", "ada")
-    remove_mark(state, add_mark(state, "v1", actor="ada").id, "ada")
     prune_all(state, actor="ada")
     found = operations(state)
     assert {each.actor for each in found} == {"ada"}
@@ -155,8 +152,6 @@ def test_each_act_is_a_row_and_lines_in_the_log_with_who(
         ("added", "definition own", None, None),
         ("changed", "definition own", None, None),
         ("removed", "definition own", None, None),
-        ("marked", "v1", None, None),
-        ("unmarked", "v1", None, None),
         ("pruned", "0 runs", None, 0),
     ]
     assert rows.get(new).operation_id == found[4].id
@@ -182,7 +177,6 @@ ACTS: dict[str, Callable[[State, int], object]] = {
     "retry many": lambda state, run_id: RETRY.many(state, [run_id]),
     "pause": lambda state, _: pause(state, Target("queue", "mail")),
     "run again": lambda state, run_id: run_again(state, run_id),
-    "mark": lambda state, _: add_mark(state, "v1"),
     "prune": lambda state, _: prune_all(state),
 }
 
@@ -198,8 +192,7 @@ def test_what_cannot_be_noted_is_not_done(
         ACTS[name](state, dead)
     assert [run.status for run in list_runs(state).rows] == ["dead"]
     with state.engine.connect() as connection:
-        for table in ("job_pauses", "job_marks"):
-            assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar() == 0
+        assert connection.execute(text("SELECT count(*) FROM job_pauses")).scalar() == 0
 
 
 def test_bulk_action_that_was_stopped_says_how_far_it_came(

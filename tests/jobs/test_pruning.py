@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import pruning, ticks
 from flask_cronjobs.jobs.pruning import prunable, prune, seconds_behind
-from flask_cronjobs.models import JobBatch, JobEffect, JobErrorGroup, JobMark, JobOperation
+from flask_cronjobs.models import JobBatch, JobEffect, JobErrorGroup, JobOperation
 from flask_cronjobs.types import STATUSES, TERMINAL
 from tests.kit import Kit
 from tests.marks import on_postgresql
@@ -290,7 +290,6 @@ def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(kit: Kit, sta
     [
         lambda at: JobOperation(what="paused", target="queue mail", actor="ada", started_at=at),
         lambda at: JobErrorGroup(fingerprint=f"{at}", changed_at=at),
-        lambda at: JobMark(name="v1", marked_at=at),
     ],
 )
 def test_what_tells_of_the_past_is_kept_for_a_year(
@@ -300,5 +299,5 @@ def test_what_tells_of_the_past_is_kept_for_a_year(
     with Session(kit.engine) as session:
         session.add_all([old, young])
         session.commit()
-        pruned(kit, Settings(retention_statistics=365 * DAY))
+        pruned(kit)
         assert session.scalars(select(type(old))).all() == [young]

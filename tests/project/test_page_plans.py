@@ -17,7 +17,6 @@ from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definit
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.error_groups import list_errors
 from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.history import list_marks
 from flask_cronjobs.jobs.operations import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import find_place, read_overview
@@ -27,7 +26,6 @@ from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs, sorting_of
 from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.trends import read_trend, read_trends
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by
 from tests.rows import Rows
 
@@ -72,9 +70,6 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "operations": list_operations,
     "errors": list_errors,
     "agenda": read_agenda,
-    "marks": list_marks,
-    "a trend": lambda state: read_trend(state, "one"),
-    "trends": read_trends,
     "operations on a run": lambda state: operations_on(state, 1),
     "runs of an operation": lambda state: list_runs(state, RunFilter(operation=1)),
 }
@@ -201,26 +196,4 @@ def fail(engine: Engine, number: int, start: int = 1) -> None:
     add(engine, "job_failures", number, start, run_id="9 + i % 900", attempt="i / 900",
         worker="'w'", error_type="'E'", error="'it broke'", fingerprint="'g' || i % 5",
         failed_at=later(engine, LONG_AGO, "i"))  # fmt: skip
-    run(engine, "ANALYZE")
-
-
-@pytest.mark.slow
-def test_numbers_of_hours_cost_no_more_for_older_hours(state: State) -> None:
-    def read() -> int:
-        state.slow_tasks.clear()
-        return sum(cost_of(state, REPORTS[each]) for each in ("definitions", "a trend", "trends"))
-
-    hours(state.engine, 24 * 30)
-    read()
-    few = read()
-    hours(state.engine, 24 * 300, 24 * 30 + 1)
-    many = read()
-    assert many <= 2 * few + 100, (few, many)
-
-
-def hours(engine: Engine, number: int, start: int = 1) -> None:
-    """Add the numbers of so many hours, one before the other."""
-    counts = {"ended": "9", "dead": "0", "took_seconds": "9", "waited_seconds": "0"}
-    add(engine, "job_hours", number, start, hour=later(engine, "'now'", "-60 * i"),
-        job_type="'one'", **counts)  # fmt: skip
     run(engine, "ANALYZE")

@@ -16,7 +16,6 @@ from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.definitions.slots import late_slots, mark_late
-from flask_cronjobs.jobs.history import write_hours
 from flask_cronjobs.jobs.operations import Act, Operation
 from flask_cronjobs.jobs.pruning import prune, seconds_behind
 from flask_cronjobs.jobs.runs.changes import Operator
@@ -273,8 +272,7 @@ def keep_up(kit: Kit) -> None:
         "INSERT INTO job_ticks (worker, host, pid, started_at) VALUES ('', '', 1, '2026-01-01')"
     )
     kit.sql("INSERT INTO job_effects (key, state, done_at) VALUES ('', 'done', '2026-01-01')")
-    opened = ticks.begin(kit.books, "host:7", "host", 7)
-    assert write_hours(kit.books, None, opened.now)
+    ticks.begin(kit.books, "host:7", "host", 7)
     seconds_behind(kit.books, Settings(retention=DAY, retention_dead=DAY))
     steps.read(kit.books, ids[0])
     for _ in prune(kit.books, Settings(retention=DAY, retention_dead=DAY)):

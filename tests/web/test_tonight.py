@@ -1,4 +1,4 @@
-"""The page of tonight, and what numbers by day and marks look like on pages."""
+"""The page of tonight."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import pytest
 
 from flask_cronjobs.jobs import agenda
 from flask_cronjobs.jobs.agenda import Kind, Lane, Piece
-from flask_cronjobs.jobs.history import add_mark
-from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models import JobHour
 from flask_cronjobs.web.charts import ACROSS, across, height, stretches
 
 from .conftest import NOW, Pages
@@ -51,24 +48,6 @@ def test_tonight_reads_from_and_until_in_the_page_s_zone(
     changed = "On Sun 25 Oct the clocks in Europe/Berlin go back, from 03:00 to 02:00"
     monkeypatch.setattr("flask_cronjobs.jobs.agenda.LONGEST", timedelta(days=9999))
     pages.shows(f"tonight?from={eve}&until={end}&zone=Europe/Berlin", changed)
-
-
-def test_days_of_a_task_and_marks_are_on_its_pages(pages: Pages) -> None:
-    pages.define("report", job_type="break_down")
-    pages.tick(5)
-    today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
-    with pages.app.app_context():
-        for age, bucket in ((2, "40"), (1, "48"), (0, "48")):
-            pages.db.session.add(
-                JobHour(hour=today - timedelta(days=age), job_type="break_down", ended=30, dead=1,
-                        took={bucket: 30}, took_seconds=30, waited={}, waited_seconds=0)
-            )  # fmt: skip
-        pages.db.session.commit()
-        add_mark(state_of(), "v<812>")
-    for path in ("definition?name=report", "task?name=break_down"):
-        pages.shows(path, "This week 90 runs, 3 dead, median", "4.0 times slower since",
-                    "v&lt;812&gt;", "95 % waited", hides=["v<812>"])  # fmt: skip
-    pages.shows("", "v&lt;812&gt;")
 
 
 def test_cell_is_as_high_as_its_run_was_long(pages: Pages) -> None:

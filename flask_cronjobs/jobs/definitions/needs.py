@@ -40,7 +40,6 @@ from ..reader import (
     readable,
     values_of,
 )
-from ..trends import Slowdown, slow_tasks
 from .slots import slots_of
 
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
@@ -177,16 +176,14 @@ def unrecorded(reader: Reader) -> list[str]:
 
 #: Why a definition needs a person, the most urgent first. ``missed``: slots in the last 24 hours;
 #: ``dead``: runs that nobody has retried or discarded; ``doubt``: effects of its runs that are in
-#: doubt; ``late``: a slot that no tick records; ``slower``: runs of its task take
-#: longer than before.
-Need: TypeAlias = Literal["missed", "dead", "doubt", "late", "slower"]
+#: doubt; ``late``: a slot that no tick records.
+Need: TypeAlias = Literal["missed", "dead", "doubt", "late"]
 #: The same in words.
 NEEDS: Mapping[Need, str] = {
     "missed": "missed slots",
     "dead": "dead runs",
     "doubt": "effect in doubt",
     "late": "late",
-    "slower": "slower",
 }
 #: How many dead runs, newest first, are looked at.
 DEAD_LOOKED_AT = 10_000
@@ -200,28 +197,23 @@ class Needs:
 
     :ivar ids: those that missed slots, have dead runs, or effects in doubt.
     :ivar late_before: a definition is late if its next slot was due before this.
-    :ivar slower: the tasks whose runs take longer than before.
     """
 
     reader: Reader
     ids: Mapping[Need, Set[int]]
     late_before: datetime
-    slower: Mapping[str, Slowdown]
 
     def of(self, row: Row[Any]) -> tuple[Need, ...]:
         """Return why the definition *row* needs a person, the most urgent first."""
         at: datetime | None = row.next_run_at
         found: dict[Need, bool] = {need: row.id in ids for need, ids in self.ids.items()}
         found["late"] = row.paused_at is None and at is not None and at < self.late_before
-        found["slower"] = row.job_type in self.slower
         return tuple(need for need in NEEDS if found[need])
 
     def condition(self, need: Need) -> ColumnElement[bool]:
         """Return the condition that a definition has *need*."""
         if need == "late":
             return and_(text(SCHEDULED), DEFINITIONS.c.next_run_at < self.late_before)
-        if need == "slower":
-            return DEFINITIONS.c.job_type.in_(list(self.slower))
         return is_one_of(self.reader, DEFINITIONS.c.id, self.ids[need])
 
     @property
@@ -248,7 +240,7 @@ def needs(reader: Reader) -> Needs:
     for row in reader.rows(both):
         found[row.need].add(row.definition_id)
     overdue = timedelta(seconds=reader.state.settings.health_overdue)
-    return Needs(reader, found, reader.now - overdue, slow_tasks(reader))
+    return Needs(reader, found, reader.now - overdue)
 
 
 def latest_dead(number: int = DEAD_LOOKED_AT) -> Query:
