@@ -1,4 +1,4 @@
-"""What waits, who serves it, and what ticks did: ``queues workers ticks turns batches``."""
+"""What waits, who serves it, and what ticks did: ``queues ticks batches``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from sqlalchemy import Row
 from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from ..jobs.batches.views import BatchView, batch_facts, find_batch, list_batches
 from ..jobs.humanize import ago, duration, full, plural, rate, seconds_since
-from ..jobs.orders import list_key_orders
-from ..jobs.queues import list_hosts, list_queues
+from ..jobs.queues import list_queues
 from ..jobs.reader import reading
 from ..jobs.state import state_of
-from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
+from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks, read_hosts
 from ..text import one_line, printable
 from .group import command
 from .output import Answer, Listing, list_command, moment, print_facts, refuse_to_list, since
@@ -45,29 +44,6 @@ def queues() -> Listing:
     return Listing("queues", found, headers, cells, none, noun="queue")
 
 
-@list_command("workers", "flask jobs admin workers")
-def workers() -> Listing:
-    """List the hosts, and what runs there now.
-
-    All that ticked within the last day; first those that are silent, though they had ticked for
-    long.
-    """
-    found = list_hosts(state_of())
-    headers = ("HOST", "STATE", "SEEN", "BY", "QUEUES", "VERSION", "RUNNING", "TASKS")
-    cells = (
-        (
-            *(row.host, row.state, since(row.seen_at, found.now), ", ".join(row.by)),
-            "all" if row.queues is None else ", ".join(row.queues),
-            *(row.version or "-", row.running),
-            ", ".join(f"{run.task} ({run.id})" for run in row.runs),
-        )
-        for row in found.rows
-    )
-    none = "No host has ticked within the last day."
-    spare = "VERSION", "BY"
-    return Listing("workers", found, headers, cells, none, noun="host", spare=spare)
-
-
 @list_command(
     "ticks",
     "flask jobs admin ticks",
@@ -75,12 +51,13 @@ def workers() -> Listing:
     most=500,
 )
 def ticks(limit: int, before: int | None) -> Listing:
-    """List the latest ticks, and when none came.
+    """List the latest ticks, and when none came; when each host was seen last.
 
     Newest first, of all hosts. Ticks are kept for a day.
     """
     with reading(state_of()) as reader:
-        found, gaps = list_ticks(reader, limit, before), list_gaps(reader)
+        found = list_ticks(reader, limit, before)
+        gaps, hosts = list_gaps(reader), read_hosts(reader)
     cells = (
         (tick.id, moment(tick.started_at), tick.host, _took(tick, found.now), _did(tick))
         for tick in found.rows
@@ -93,7 +70,10 @@ def ticks(limit: int, before: int | None) -> Listing:
         *("ticks", found, ("ID", "STARTED", "HOST", "TOOK", "DID"), cells),
         none="There are no older ticks." if before else none,
         above=() if before else above,
-        others={"gaps": gaps.rows},
+        below=[
+            f"{printable(host.name)} was seen {since(host.seen_at, found.now)}" for host in hosts
+        ],
+        others={"gaps": gaps.rows, "hosts": hosts},
     )
 
 
@@ -114,32 +94,6 @@ def _did(tick: Row[Any]) -> str:
     counts = ((getattr(tick, name), name) for name in TICK_COUNTS)
     none = "nothing yet" if tick.finished_at is None else "nothing was due"
     return ", ".join(f"{number:,} {name}" for number, name in counts if number) or none
-
-
-@list_command(
-    *("turns", "flask jobs admin turns", "flask jobs admin turns --stopped"),
-    limit=50,
-    most=500,
-    by="PLACE",
-)
-@click.option("--stopped", is_flag=True, help="Only keys that a dead run stops.")
-def turns(stopped: bool, limit: int, after: str | None) -> Listing:
-    """List the keys with a strict order, and why they wait."""
-    found = list_key_orders(state_of(), stopped=stopped, after=after or "", limit=limit)
-    headers = ("KEY", "WAITING", "FIRST", "TASK", "STATUS", "WHY")
-    cells = (
-        (row.key, row.waiting, first.id, first.task, first.status, row.why(found.now))
-        for row in found.rows
-        for first in (row.first,)
-    )
-    none = "No key is stopped." if stopped else "No run of a strict order waits or runs."
-    below = [
-        f"To go on with {one_line(each.key)}: {command('retry', run)} or {command('discard', run)}"
-        for each in found.rows
-        for run in (str(each.first.id),)
-        if each.stopped
-    ]
-    return Listing("keys", found, headers, cells, none, below=below[:1])
 
 
 #: How many characters a progress bar has.

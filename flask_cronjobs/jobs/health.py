@@ -247,7 +247,7 @@ def _dead(figures: Figures) -> Finding:
 def _silent(silence: Silence) -> Finding:
     what = str(silence)
     todo = (
-        "See `flask jobs admin workers`. Is the host up, and what does its cron log? One that is "
+        "See `flask jobs admin ticks`. Is the host up, and what does its cron log? One that is "
         "gone for good is forgotten a day after its last tick."
     )
     return Finding("silent-host", "warning", what, todo, since=silence.since, link=("queues", {}))
@@ -268,7 +268,7 @@ def _stopped(figures: Figures) -> Finding:
     what = f"strict order is stopped by {dead.of('dead run')}: {behind.of('run')} "
     what += f"{'waits' if behind.value == 1 else 'wait'} behind"
     todo = (
-        "See `flask jobs admin turns --stopped`. Correct the cause, then retry or discard the "
+        "See `flask jobs admin list --waits turn`. Correct the cause, then retry or discard the "
         "dead run."
     )
     since, link = figures.since["stops"], ("order", {"stopped": 1})

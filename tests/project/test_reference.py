@@ -18,7 +18,6 @@ from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.jobs.batches.views import BatchView
 from flask_cronjobs.jobs.definitions.views import DefinitionList, DefinitionView
 from flask_cronjobs.jobs.health import Figures, Verdict
-from flask_cronjobs.jobs.orders import KeyOrder
 from flask_cronjobs.jobs.overview import DeadGroup, Orphan, Overview
 from flask_cronjobs.jobs.pauses import PauseView
 from flask_cronjobs.jobs.runs.current import CurrentRun
@@ -113,7 +112,7 @@ def test_reference_goes_into_its_page() -> None:
 SHAPES: tuple[type, ...] = (
     Overview, Verdict, Figures, PauseView, DefinitionView,
     DefinitionList, RunView, RunRow, Attempt, DeadGroup, Orphan,
-    Bucket, BatchView, KeyOrder,
+    Bucket, BatchView,
 )  # fmt: skip
 
 
