@@ -1,7 +1,6 @@
 """The arguments of a handler: its annotations are their schema. Pure.
 
-What is not annotated, and what is annotated by a type that `codec_of` does not know, is stored and
-passed as it is.
+Without an annotation that can be read, plain JSON is stored and passed as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..errors import PayloadError
 from ..text.redaction import SECRET_NAMES, redacted
 from ..types import JSON
 from .codecs import ANY, Codec, Misfit, at, codec_of
-from .payload import MAX_DEPTH
+from .payload import MAX_DEPTH, check_size
 
 #: From how many choices on a form has no list to choose from.
 _MANY = 50
@@ -63,11 +62,12 @@ class Arguments:
         for name in ("_schema", "defaults"):
             self.__dict__.pop(name, None)
 
-    def encode(self, payload: Mapping[str, object]) -> Mapping[str, object]:
+    def encode(self, payload: Mapping[str, object], limit: int = 1 << 30) -> Mapping[str, object]:
         """Return *payload* with the JSON of each value; itself if all are as they are stored.
 
-        A value that is JSON already is checked, and stays.
+        A value that is JSON already is checked.
 
+        :param limit: how many bytes a value may have, which is checked before it is converted.
         :raises PayloadError: a value does not fit; the message names its argument.
         """
         if not self._schema:
@@ -76,6 +76,7 @@ class Arguments:
         for name, value in payload.items():
             codec = self._codec(name)
             if type(value) is not codec.exact:
+                check_size(value, limit, "payload")
                 plain = _converted(name, codec.encode, value, show=True)
                 if plain is not value:
                     changed[name] = plain

@@ -234,9 +234,10 @@ def payload_columns(
     :param with_key: whether the idempotency key is among them.
     :raises CronJobsError: as of `run_columns`.
     """
-    plain = handler.arguments.encode(payload)
+    limit = settings.max_payload_bytes
+    plain = handler.arguments.encode(payload, limit)
     return {
-        "payload": payload_text(plain, settings.max_payload_bytes),
+        "payload": payload_text(plain, limit),
         **handler.keys_for(plain),
         "label": handler.label_for(plain, settings.redact),
         **({"idempotency_key": handler.filled("unique", plain)} if with_key else {}),

@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
@@ -19,10 +19,9 @@ from ..errors import PayloadError
 from ..log import logger
 from ..types import JSON
 
-#: Makes a function that writes JSON; CPython has it. `json.dumps` makes one for each call, which
-#: takes as long as to write a small payload.
+#: CPython's encoder, made once: `json.dumps` makes one for each call, which slows small payloads.
 _make_encoder: Any = getattr(json.encoder, "c_make_encoder", None)
-_encode: Any = _make_encoder and _make_encoder(
+_parts: Any = _make_encoder and _make_encoder(
     *(None, None, json.encoder.encode_basestring_ascii, None),
     *(": ", ", ", False, False, False),
 )
@@ -33,75 +32,32 @@ MAX_DEPTH = 100
 
 
 def payload_text(payload: Mapping[str, object], limit: int) -> str:
-    """Return *payload* as a JSON text, checked as by `check_payload`, and as ``json.dumps`` does.
+    """Return *payload* as JSON text, checked to be an object that both databases store unchanged.
 
-    Most payloads are a dict of plain values. For those this takes a quarter of the time that the
-    check takes; no function of ours is called for a value, since that takes as long as to look.
+    A float of 1e16 or more is written as an int, since PostgreSQL would make it one.
 
-    :param limit: how many bytes it may have.
-    :raises PayloadError: *payload* is not a JSON object, or too large.
+    :param limit: how many bytes the text may have.
+    :raises PayloadError: *payload* is no JSON object or is too large; the message names the key.
     """
-    kind = type(payload)
-    is_plain = kind is dict and _NAMES.issuperset(map(type, payload))
-    if is_plain and _PLAIN.issuperset(map(type, payload.values())):
-        try:
-            text = "".join(_encode(payload, 0)) if _encode else json.dumps(payload, allow_nan=False)
-        except ValueError:  # NaN, or an integer of thousands of digits.
-            return checked_text(payload, limit)
-        # In ASCII it is as long as in UTF-8, or longer. NUL and surrogates are escapes in it, and a
-        # float from 1e16 on has an exponent.
-        is_odd = "\\u0000" in text or "\\ud" in text or "e+" in text
-        if len(text) <= limit and not is_odd:
-            return text
-    return checked_text(payload, limit)
-
-
-def checked_text(payload: Mapping[str, object], limit: int) -> str:
-    """Return *payload* as `payload_text`, with a float of 1e16 or more as an int.
-
-    PostgreSQL would make it one, so it is one on both.
-    """
-    text = json.dumps(check_payload(payload, limit))
+    # Most payloads are a dict of plain values, for which the encoder is all that needs to run.
+    kind, is_plain = type(payload), False
+    if kind is dict and _NAMES.issuperset(map(type, payload)):
+        is_plain = _PLAIN.issuperset(map(type, payload.values()))
+    if not is_plain:
+        check_keys(payload)
+        payload = dict(payload)  # Any mapping is fine, but json accepts only a dict.
+    text = _checked_text(payload, limit, "payload", is_plain)
     return json.dumps(json.loads(text, parse_float=_without_exponent)) if "e+" in text else text
 
 
-def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
-    """Return *payload*, checked to be a JSON object that both databases store unchanged.
-
-    :param limit: how many bytes it may have as JSON text. A larger one is refused without being
-        read to its end.
-    :raises PayloadError: it is not; the message names the key at fault.
-    """
-    check_keys(payload)
-    # At the top any mapping is fine; inside, json accepts only a dict.
-    return cast("dict[str, JSON]", check_value(dict(payload), limit, "payload"))
-
-
 def check_value(value: object, limit: int, name: str) -> JSON:
-    """Return *value*, checked as `check_payload` checks a whole payload.
+    """Return *value*, checked as `payload_text` checks a payload.
 
-    :param name: what messages call it, such as ``result``.
-    :raises PayloadError: it is no JSON, or too large.
+    :param name: what messages call the value, such as ``result``.
+    :raises PayloadError: *value* is no JSON, or too large.
     """
-    try:
-        room = _room_left(value, limit)
-    except _Fault as fault:
-        raise PayloadError(f"{name}{_written(fault.path[::-1])} {fault}") from None
-    if room < 0:
-        raise _too_large(value, f"over {limit:,}", limit, name)
-    try:
-        size = len(json.dumps(value, ensure_ascii=False).encode())
-    except ValueError as error:  # An integer with more digits than Python converts to text.
-        raise PayloadError(
-            f"The {name} cannot be written as JSON: {error}. Pass such a large number as text."
-        ) from None
-    if size > limit:
-        raise _too_large(value, f"{size:,}", limit, name)
+    _checked_text(value, limit, name)
     return cast("JSON", value)
-
-
-def _without_exponent(text: str) -> float | int:
-    return int(Decimal(text)) if "e+" in text else float(text)
 
 
 def check_keys(payload: Mapping[str, object]) -> None:
@@ -113,79 +69,111 @@ def check_keys(payload: Mapping[str, object]) -> None:
         raise PayloadError(
             f"The payload is of type {type(payload).__name__}. Give a dict of arguments."
         )
+    if reason := refusal(payload) or next(filter(None, map(_key_fault, payload)), None):
+        raise PayloadError(f"payload {reason}")
+
+
+def check_size(value: object, limit: int, name: str) -> None:
+    """Check that *value* is not much larger than *limit* bytes, without reading more than that.
+
+    :raises PayloadError: it is.
+    """
+    room, rest = limit, [value]
+    while rest:
+        member = rest.pop()
+        kind = type(member)  # A proxy says that it is an instance of what it stands for.
+        members: Any = ()
+        if issubclass(kind, dict):
+            members = [*cast("Any", member), *cast("Any", member).values()]
+        elif issubclass(kind, (list, tuple, set, frozenset)):
+            members = member
+        elif hasattr(kind, "__dataclass_fields__"):
+            members = list(getattr(member, "__dict__", {}).values())
+        room -= len(cast("Any", member)) if issubclass(kind, str) else len(members) + 1
+        if room < 0:
+            raise _too_large(name, limit)
+        rest.extend(members)
+
+
+def _checked_text(value: object, limit: int, name: str, is_plain: bool = False) -> str:
+    """Return *value* as JSON text of at most *limit* bytes.
+
+    :param is_plain: *value* is a dict of texts, numbers, booleans and None.
+    """
+    if not is_plain:
+        check_size(value, limit, name)
+        _check(value, name)
     try:
-        if advice := advice_on(payload):
-            raise _Fault(advice)
-        for key in payload:
-            _checked_key_size(key)
-    except _Fault as fault:
-        raise PayloadError(f"payload {fault}") from None
+        text = "".join(_parts(value, 0)) if _parts else json.dumps(value, allow_nan=False)
+    except ValueError as error:  # NaN, or an integer with more digits than Python writes.
+        _check(value, name)
+        raise PayloadError(
+            f"The {name} cannot be written as JSON: {error}. Pass such a large number as text."
+        ) from None
+    # NUL and surrogates are escapes in the text. A backslash before "u0000" may also be a text's.
+    if "\\u0000" in text or "\\ud" in text:
+        _check(value, name)
+    # In ASCII, a text is as long as in UTF-8, or longer.
+    if len(text) > limit < len(json.dumps(value, ensure_ascii=False).encode()):
+        raise _too_large(name, limit)
+    return text
 
 
-class _Fault(Exception):
-    """What is wrong with a value.
+def _without_exponent(text: str) -> float | int:
+    return int(Decimal(text)) if "e+" in text else float(text)
 
-    :ivar path: the keys that lead to it, the last one first.
+
+def _check(value: object, name: str) -> None:
+    """Check that *value* is JSON.
+
+    :raises PayloadError: it is not; the message says where, shortened.
     """
+    path: list[object] = []
+    if reason := _fault(value, path):
+        where = "".join(f"[{_shortened(repr(key))}]" for key in reversed(path))
+        raise PayloadError(f"{name}{_shortened(where)} {reason}")
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.path: list[object] = []
 
+def _fault(value: object, path: list[object], levels: int = MAX_DEPTH) -> str | None:
+    """Return why *value* is no JSON, if it is none.
 
-def _room_left(value: object, room: int, levels: int = MAX_DEPTH) -> int:
-    """Return how many of *room* bytes are left beside *value*, at the most.
-
-    As soon as it is known that there are none, the rest is not checked.
-
-    :param levels: how deeply it may be nested.
-    :raises _Fault: it is no JSON. A path is made only then: one for each member would take time
-        with the square of the size.
+    :param path: receives the keys that lead to the place, the last one first. A path for each
+        member would take time with the square of the size.
     """
-    room -= _checked_size(value)
+    if reason := refusal(value) or _own_fault(value):
+        return reason
     if not isinstance(value, (dict, list, tuple)):
-        return room
+        return None
     if levels <= 0:
-        raise _Fault(f"is nested over {MAX_DEPTH} levels deep. Flatten it.")
+        return f"is nested over {MAX_DEPTH} levels deep. Flatten it."
     is_object = isinstance(value, dict)
     members: Any = cast("Any", value).items() if is_object else enumerate(cast("Any", value))
     for key, member in members:
-        room -= _checked_key_size(key) if is_object else 1
-        if room < 0:
-            break
-        try:
-            room = _room_left(member, room, levels - 1)
-        except _Fault as fault:
-            fault.path.append(key)
-            raise
-    return room
+        if is_object and (reason := _key_fault(key)):
+            return reason
+        if reason := _fault(member, path, levels - 1):
+            path.append(key)
+            return reason
+    return None
 
 
-def _checked_size(value: object) -> int:
-    """Return how many bytes *value*, without its members, has as JSON at the least.
-
-    :raises _Fault: it is no JSON.
-    """
-    if advice := advice_on(value):
-        raise _Fault(advice)
+def _own_fault(value: object) -> str | None:
+    """Return why *value*, without its members, is no JSON, if it is none."""
     if isinstance(value, str):
-        _check_text(value)
-        return len(value) + 2
-    if isinstance(value, int):
-        return 1 + value.bit_length() // 4  # A decimal digit has less than 4 bits.
+        return _text_fault(value)
     if isinstance(value, float):
-        if not math.isfinite(value):
-            raise _Fault(f"is {value}. JSON has no such number; pass None.")
-    elif value is not None and not isinstance(value, (dict, list, tuple)):
-        instead = "its isoformat()" if isinstance(value, date) else "an id to look it up by"
-        raise _Fault(
-            f"is of type {type(value).__name__}, which JSON does not know. Pass text, a number, "
-            f"or {instead}."
-        )
-    return 1
+        is_number = math.isfinite(value)
+        return None if is_number else f"is {value}. JSON has no such number; pass None."
+    if value is None or isinstance(value, (int, dict, list, tuple)):
+        return None
+    instead = "its isoformat()" if isinstance(value, date) else "an id to look it up by"
+    return (
+        f"is of type {type(value).__name__}, which JSON does not know. Pass text, a number, "
+        f"or {instead}."
+    )
 
 
-def advice_on(value: object) -> str | None:
+def refusal(value: object) -> str | None:
     """Return why *value* is refused, if it looks plain, and is more or ends with the request."""
     kind = type(value)  # A proxy says that it is an instance of what it stands for.
     if issubclass(kind, LocalProxy):
@@ -206,63 +194,36 @@ def advice_on(value: object) -> str | None:
     return None
 
 
-def _checked_key_size(key: object) -> int:
-    if not isinstance(key, str):
-        try:
-            shown = _shortened(reprlib.repr(key))
-        except ValueError:  # An integer with more digits than Python converts to text.
-            shown = "…"
-        raise _Fault(
-            f"has the key {shown}, of type {type(key).__name__}. JSON keys are text: write "
-            f"{shown!r}."
-        )
-    try:
-        _check_text(key)
-    except _Fault as fault:
-        raise _Fault(f"(a key) {fault}") from None
-    return len(key) + 2
-
-
-def _check_text(text: str) -> None:
-    if "\0" in text:
-        raise _Fault(
-            r"holds a NUL character, which PostgreSQL refuses. Pass text.replace('\0', ''), or "
-            "base64 if it is binary data."
-        )
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise _Fault(
-                'holds a lone surrogate, which is no text. Decode it with errors="replace".'
-            ) from None
-
-
-def _too_large(value: object, size: str, limit: int, name: str) -> PayloadError:
-    largest = ""
-    if isinstance(value, dict):
-        key = _largest(cast("dict[str, JSON]", value), limit)
-        largest = f"The largest key is {_shortened(repr(key))}. "
-    return PayloadError(
-        f"The {name} has {size} bytes; the limit is {limit:,} (CRONJOBS_MAX_PAYLOAD_BYTES). "
-        f"{largest}Store the data and pass its id."
+def _key_fault(key: object) -> str | None:
+    if isinstance(key, str):
+        reason = _text_fault(key)
+        return reason and f"(a key) {reason}"
+    shown = "…"
+    with suppress(ValueError):  # An integer with more digits than Python converts to text.
+        shown = _shortened(reprlib.repr(key))
+    return (
+        f"has the key {shown}, of type {type(key).__name__}. JSON keys are text: write {shown!r}."
     )
 
 
-def _largest(payload: Mapping[str, JSON], limit: int) -> str:
-    """Return the key with the most bytes, or the first one over *limit*."""
-    sizes: dict[str, int] = {}
-    for key, value in payload.items():
-        with suppress(_Fault):  # It lies behind the place where the check ended.
-            sizes[key] = limit - _room_left({key: value}, limit)
-        if sizes.get(key, 0) > limit:
-            break
-    return max(sizes, key=sizes.__getitem__, default="")
+def _text_fault(text: str) -> str | None:
+    if "\0" in text:
+        return (
+            r"holds a NUL character, which PostgreSQL refuses. Pass text.replace('\0', ''), or "
+            "base64 if it is binary data."
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return 'holds a lone surrogate, which is no text. Decode it with errors="replace".'
+    return None
 
 
-def _written(path: Sequence[object]) -> str:
-    """Return *path* as Python writes it, shortened."""
-    return _shortened("".join(f"[{_shortened(repr(key))}]" for key in path))
+def _too_large(name: str, limit: int) -> PayloadError:
+    return PayloadError(
+        f"The {name} has over {limit:,} bytes, the limit (CRONJOBS_MAX_PAYLOAD_BYTES). Store the "
+        "data and pass its id."
+    )
 
 
 def _shortened(text: str) -> str:
