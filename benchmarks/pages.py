@@ -10,7 +10,7 @@ process, which on SQLite is all that there is, and of the server; then the plan 
 statement. On a machine with other work, the CPU time says more than the milliseconds.
 
 Exits 1 if a page takes 150 ms of CPU or sends more than 15 statements, or if the overview has more
-than 60 kB or takes 60 ms. A search sends more statements: it reads payloads until its time is up.
+than 60 kB or takes 60 ms.
 With ``--short`` times are printed alone: they tell more of the machine then.
 """
 
@@ -83,17 +83,13 @@ class Reading:
     bytes: int = 0
 
     @property
-    def searches_payloads(self) -> bool:
-        return self.name in SEARCHES or "?q=" in self.name
-
-    @property
     def median(self) -> float:
         return statistics.median(self.milliseconds)
 
     @property
     def is_large(self) -> bool:
         """Whether it has too many bytes or statements, on whatever machine."""
-        if self.statements > STATEMENTS and not self.searches_payloads:
+        if self.statements > STATEMENTS:
             return True
         return self.name == "GET /jobs/" and self.bytes > BYTES
 

@@ -33,7 +33,6 @@ _MORE = (
     ("queues", "queues", 560),
     ("operations", "operations", 430),
     ("order", "order", 380),
-    ("search", "runs?q=user_id:7", 780),
     ("bulk", "runs/bulk?do=retry&status=dead&newer=24h", 950),
 )
 

@@ -19,7 +19,6 @@ from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.list import RunPage, list_runs
 from ..jobs.runs.rows import RunRow
-from ..jobs.runs.search import SEARCH_ALL, scope
 from ..jobs.runs.wait_reasons import Wait
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView
@@ -47,6 +46,8 @@ EVERY = 1.0
 #: The exit status for each outcome, and for none in time, as of ``timeout``.
 STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
+#: How long a search goes on for one page.
+_SEARCHED_SECONDS = 10.0
 #: By how many of its last characters what was printed is found again in a longer output.
 _TAIL = 200
 #: How many characters of a payload or a result are printed; --json prints all.
@@ -57,7 +58,7 @@ _LONGEST_JSON = 20_000
     "list",
     "flask jobs admin list --status dead --newer-than 1d",
     "flask jobs admin list --task send_mail --error Timeout",
-    "flask jobs admin list -q customer_id:4711",
+    "flask jobs admin list -q invoice:4711",
     limit=20,
     most=500,
 )
@@ -65,7 +66,7 @@ _LONGEST_JSON = 20_000
 def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
     """List runs, newest first.
 
-    Of a search, those come first that match exactly.
+    Of a search, the run of that id or key comes first.
 
     With --wide, also their queues, workers, when they were due and how long they took.
     """
@@ -77,8 +78,7 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
     note = ""
     if which.search is not None:
         back = "" if found.next is None else f" back to run {found.next}"
-        looked = scope(which.search, state.settings.show_payload)
-        note = f"Searched ids and keys of all runs; {looked}{back}."
+        note = f"Searched ids and idempotency keys of all runs; labels and tasks{back}."
     labels = any(row.label is not None for row in found.rows)
     headers = ["ID", "STATUS", "TASK", *(["LABEL"] if labels else []), "ATTEMPT", "WHEN", "WHY"]
     if is_wide():
@@ -88,13 +88,10 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
-    """Return a full page, in as many searches as it takes; the next one begins after an id.
-
-    What takes longer than `SEARCH_ALL` is left to the next one.
-    """
+    """Return a full page, in as many reads as it takes in ten seconds; the next begins after it."""
     rows: list[RunRow] = []
     waits: dict[int, tuple[Wait, ...]] = {}
-    until = time.monotonic() + SEARCH_ALL.seconds
+    until = time.monotonic() + _SEARCHED_SECONDS
     while True:
         page = list_runs(state, which, before, limit - len(rows))
         rows += page.rows

@@ -159,8 +159,7 @@ def find_place(source: Source, name: str) -> Link:
     with reading(source) as reader:
         runs = named(reader, name)
         if runs and (len(runs) == 1 or str(runs[0]) == name.removeprefix("#")):
-            # A number may be meant as a customer's: the page says how to search for that.
-            return "run", {"run_id": runs[0], **({"q": name} if name.isdecimal() else {})}
+            return "run", {"run_id": runs[0]}
         if _has(reader, BATCHES.c.key, name):
             return "batch", {"key": name}
         if _has(reader, DEFINITIONS.c.name, name):

@@ -16,7 +16,6 @@ from ..errors import StateConflict
 from ..jobs.reader import CAP, Count
 from ..jobs.runs.actions import Action, of_status, preview
 from ..jobs.runs.filters import RunFilter
-from ..jobs.runs.search import SEARCH_PAGE
 from ..jobs.state import state_of
 from .actions import RUNS_A_CLICK, actor
 from .params import BadQuery, filter_args, needed, row_id, run_filter
@@ -57,21 +56,17 @@ def _to_many(
 
 
 def _ask(action: Action, which: RunFilter, picked: list[int] | None) -> Response:
-    searched_to = None
     if picked is not None:
         ids = of_status(state_of(), picked, action.allowed)
         count = Count(len(ids))
     else:
-        found = action.some_ids(state_of(), which, RUNS_A_CLICK + 1, SEARCH_PAGE)
-        is_cut = len(found.ids) > RUNS_A_CLICK or found.stopped_at is not None
-        count, ids = Count(min(len(found.ids), RUNS_A_CLICK), is_cut), found.ids[:CAP]
-        searched_to = found.stopped_at
+        found = action.ids(state_of(), which, RUNS_A_CLICK + 1)
+        count, ids = Count(min(len(found), RUNS_A_CLICK), len(found) > RUNS_A_CLICK), found[:CAP]
     data: dict[str, Any] = {
         "do": action.name,
         "statuses": action.allowed if picked else action.statuses(which),
         "count": count,
         "preview": preview(state_of(), ids),
-        "searched_to": searched_to,
     }
     asked: dict[str, Any] = {"which": which, "args": filter_args(which), "picked": picked}
     return reader_page("bulk", tone="warn", data=data, **data, **asked, ids=ids, most=RUNS_A_CLICK)

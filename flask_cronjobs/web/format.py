@@ -136,25 +136,11 @@ def breakable(name: str) -> Markup:
     return Markup("<wbr>").join(escape(part) for part in parts)
 
 
-def marked(text: str, part: str) -> Markup:
-    """Return *text* as HTML with each *part* of it marked; case does not matter."""
-    if not part:
-        return breakable(text)
-    pieces = re.split(f"({re.escape(part)})", printable(text), flags=re.IGNORECASE)
-    return Markup("").join(
-        Markup("<mark>%s</mark>") % piece if place % 2 else escape(piece)
-        for place, piece in enumerate(pieces)
-    )
-
-
-def short(name: str, part: str = "") -> Markup:
-    """Return *name* as `marked` does; a long one cut in its middle, and whole as its title.
-
-    It is not cut if it has *part*, which is to be seen.
-    """
+def short(name: str) -> Markup:
+    """Return *name* as `breakable` does; a long one cut in its middle, and whole as its title."""
     whole = printable(name)
-    if len(whole) <= _LONGEST_NAME or (part and part.lower() in whole.lower()):
-        return marked(whole, part)
+    if len(whole) <= _LONGEST_NAME:
+        return breakable(whole)
     half = _LONGEST_NAME // 2
     cut = breakable(whole[:half]), breakable(whole[-half:])
     return Markup('<span title="%s">%s…%s</span>') % (whole, *cut)

@@ -268,7 +268,6 @@ def run(run_id: int) -> ResponseReturnValue:
         run=run,
         whole=whole,
         hides=run != found,
-        asked=text(request.args, "q"),
         refresh=_REFRESH_RUN.get(found.row.status, REFRESH_ENDED),
     )
 

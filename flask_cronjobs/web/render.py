@@ -39,7 +39,6 @@ from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
 from ..jobs.runs.detail import facts_of
 from ..jobs.runs.filters import FILTERS
 from ..jobs.runs.list import WINDOW
-from ..jobs.runs.search import scope, wanted
 from ..jobs.state import state_of
 from ..log import logger
 from ..text import printable, shortened
@@ -64,7 +63,7 @@ ACTIONS: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, 
 # What templates call ``say``.
 _SAY = SimpleNamespace(
     **{**vars(humanize), **vars(format), **vars(charts)},
-    facts_of=facts_of, batch_facts=batch_facts, scope=scope, wanted=wanted, NEEDS=NEEDS,
+    facts_of=facts_of, batch_facts=batch_facts, NEEDS=NEEDS,
     SORTS=SORTS, STATES=STATES, STATUSES=STATUSES, FILTERS=FILTERS, WINDOW=WINDOW, ACTIONS=ACTIONS,
 )  # fmt: skip
 

@@ -15,7 +15,6 @@ from sqlalchemy import update
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli.run_list import added
 from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.jobs.runs.search import Depth
 from flask_cronjobs.models import JobOutput, JobRun
 from tests.rows import Rows, ago, now, runs
 
@@ -97,8 +96,8 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
     again = shlex.join(("flask", "jobs", "admin", *args, "--wide", "--limit", "1", "--before"))
     older = next(line for line in out.splitlines() if "Older" in line)
     assert sorted(shlex.split(f"{again} {queued}")) == sorted(shlex.split(older)[1:])
-    assert "Searched ids and keys of all runs; names of tasks, labels, keys back to run" in out
-    assert [found["id"] for found in admin.data(*args)["runs"]] == [dead, queued]
+    assert "Searched ids and idempotency keys of all runs; labels and tasks back to run" in out
+    assert [found["id"] for found in admin.data(*args)["runs"]] == [queued, dead]
     times = ("--since", f"{ago(60):%Y-%m-%dT%H:%MZ}", "--until", f"{ago(-60):%Y-%m-%dT%H:%MZ}")
     assert len(admin.data("list", *times)["runs"]) == 3
 
@@ -399,5 +398,5 @@ def test_a_search_of_several_steps_says_of_each_run_why_it_waits(
     holder = rows.run("running", job_type="it", label="shop 3", **key, concurrency_share=1)
     for _ in range(2):
         rows.run(job_type="it", label="shop 3", **key)
-    monkeypatch.setattr(run_list, "SEARCH_PAGE", Depth(5000, 0.0))
+    monkeypatch.setattr(run_list, "WINDOW", 1)
     assert admin.ok("list", "-q", "shop 3").count(f"key busy: run {holder}") == 2

@@ -215,7 +215,7 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
     sql(state, f"UPDATE job_operations SET seen_at = '{ago(61):%Y-%m-%d %H:%M:%S.%f%z}'")
     (found,) = operations(state)
     assert found.progress == "4 of 5, stopped"
-    assert len(matching(state, RunFilter(operation=found.id)).ids) == 4
+    assert len(matching(state, RunFilter(operation=found.id))) == 4
 
 
 def test_prune_that_was_stopped_says_how_far_it_came(

@@ -166,7 +166,7 @@ def test_a_filter_finds_its_runs(state: State, several: dict[str, int]) -> None:
     for which, expected in FILTERS:
         newest = sorted((several[name] for name in expected), reverse=True)
         assert [row.id for row in list_runs(state, which).rows] == newest, which
-        assert sorted(matching(state, which).ids, reverse=True) == newest, which
+        assert sorted(matching(state, which), reverse=True) == newest, which
 
 
 def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows) -> None:

@@ -52,7 +52,7 @@ REPORTS: dict[str, Callable[[State], object]] = {
     ),
     "runs with an id": lambda state: list_runs(state, RunFilter(search="3", status="dead")),
     "dead runs of a label": lambda state: list_runs(
-        state, RunFilter(search="label:x", status="dead")
+        state, RunFilter(search="label", status="dead")
     ),
     "runs of two statuses": lambda state: list_runs(state, RunFilter(statuses=("dead", "queued"))),
     "skipped runs": lambda state: list_runs(state, RunFilter(status="skipped")),

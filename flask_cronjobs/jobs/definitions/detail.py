@@ -156,7 +156,7 @@ def find_task(source: Source, name: str) -> TaskDetail | None:
     with reading(source) as reader:
         statement = whole_rows(reader).add_columns(NUMBER).where(DEFINITIONS.c.job_type == name)
         rows = reader.rows(statement.order_by(DEFINITIONS.c.name).limit(DEFINITIONS_OF_A_TASK))
-        latest, floor, _ = page_ids(reader, RunFilter(task=name), None, SHOWN)
+        latest, floor = page_ids(reader, RunFilter(task=name), None, SHOWN)
         declared = task_code(reader.state, name)
         if declared is None and not rows and not latest:
             return None

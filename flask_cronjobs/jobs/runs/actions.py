@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
 
 from sqlalchemy import func, select
 
@@ -17,8 +16,7 @@ from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...registry.options import is_id
 from ...text import one_line
-from ...text.redaction import HIDDEN, redacted
-from ...types import JSON, STATUSES, TERMINAL, Outcome, Status
+from ...types import STATUSES, TERMINAL, Outcome, Status
 from ..batches.ending import end_batches, telling
 from ..humanize import plural
 from ..operations import Act, Operation
@@ -26,9 +24,8 @@ from ..reader import CAP, RUNS, Source, is_one_of, reading
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, stored_run
 from .filters import RunFilter, words
-from .list import MOST_MATCHING, Matching, matching
+from .list import MOST_MATCHING, matching
 from .rows import RunRow, rows_of
-from .search import SEARCH_ALL, Depth, wanted
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -154,22 +151,12 @@ class Action:
     def ids(self, state: State, which: RunFilter, limit: int = MOST_MATCHING) -> list[int]:
         """Return the ids of the runs of *which* that can be changed, up to *limit*.
 
-        :raises StateConflict: the filter's status does not allow it; or a search takes too long.
+        :raises StateConflict: the filter's status does not allow it.
         """
-        found = self.some_ids(state, which, limit, SEARCH_ALL)
-        if found.stopped_at is not None:
-            raise StateConflict(
-                f"The search has looked back to run {found.stopped_at} in "
-                f"{SEARCH_ALL.seconds:g} s, and stopped. Narrow it by a task, a status or an age."
-            )
-        return found.ids
-
-    def some_ids(self, state: State, which: RunFilter, limit: int, depth: Depth) -> Matching:
-        """Return likewise those that a search finds to this *depth*."""
         allowed = self.statuses(which)
         if not allowed:
             raise StateConflict(f"Each of these runs {self.refusals[self._meant(which)[0]]}")
-        return matching(state, replace(which, statuses=allowed), limit, depth)
+        return matching(state, replace(which, statuses=allowed), limit)
 
     def statuses(self, which: RunFilter) -> list[Status]:
         """Return the statuses of those runs of *which* that can be changed; none if none can."""
@@ -291,17 +278,9 @@ def no_run(run_id: object) -> NotFound:
 
 
 def _described(state: State, which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
-    """Describe *ids*: how many they are, and which filter found them.
-
-    Others read that, so it is without what somebody searched for and the pages would hide.
-    """
+    """Describe *ids*: how many they are, and which filter found them."""
     if not isinstance(which, RunFilter):
         return plural(len(ids), "run")
-    asked = None if which.search is None else wanted(which.search)
-    if asked is not None and asked.field is not None:
-        typed = {asked.field: asked.value}
-        if redacted(cast("JSON", typed), state.settings.redact) != typed:
-            which = replace(which, search=f"{asked.field}:{HIDDEN}")
     return f"{plural(len(ids), 'run')}{words(which)}"
 
 

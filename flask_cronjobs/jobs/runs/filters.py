@@ -16,6 +16,7 @@ from ...types import Status
 from ..humanize import duration
 from ..pauses import not_paused
 from ..reader import BATCHES, DEFINITIONS, RUNS, Reader
+from .search import open_tasks, searched
 
 Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]
 
@@ -64,6 +65,13 @@ def _has_error(_: Reader, part: str) -> ColumnElement[bool]:
     return or_(*(each.icontains(part, autoescape=True) for each in texts))
 
 
+def _has_key(reader: Reader, key: str) -> ColumnElement[bool]:
+    tasks = open_tasks(reader.state) if strip_credentials(key) == key else []
+    # As a range, so that PostgreSQL takes an index of keys.
+    is_key = and_(RUNS.c.concurrency_key >= key, RUNS.c.concurrency_key <= key)
+    return and_(is_key, RUNS.c.job_type.in_(tasks) if tasks else false())
+
+
 def _is_since(reader: Reader, at: datetime | float) -> ColumnElement[bool]:
     return _time(reader, at) <= _MOMENT
 
@@ -94,7 +102,7 @@ def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
 
 
 def _all(*_: object) -> ColumnElement[bool]:
-    return true()  # Its statements have the condition, see `overdue`; or `showing` looks for it.
+    return true()  # Its statements have the condition, see `overdue`.
 
 
 #: What the filter can find of the reasons of `waits`.
@@ -106,7 +114,7 @@ _OF_GROUP = _equals_or_lacks("fingerprint")
 _ALIKE = "Only runs whose error is of this group: see errors."
 _TOUCHED = "Only runs that this operation was the last to change."
 _IN_ERROR = "Only with TEXT in the error's type or message."
-_SEARCHED = "An id, part of a key, name, label or payload; key:TEXT, label:TEXT, FIELD:VALUE."
+_SEARCHED = "An id, an idempotency key, or how a label or the name of a task begins."
 #: In the order of the options of commands, and of the fields of the page.
 FILTERS = (
     Filter("status", "status", _equals("status"), "Only runs of this status."),
@@ -117,6 +125,7 @@ FILTERS = (
     Filter("older_than", "age", _is_until, "Ended (or due) over AGE ago.", "older than", "older"),
     Filter("definition", "name", _OF_DEFINITION, "Only runs of this definition.", is_rare=True),
     Filter("batch", "key", _OF_BATCH, "Only runs of this batch.", is_rare=True),
+    Filter("concurrency_key", "key", _has_key, parameter="key", label="key", is_rare=True),
     Filter("overdue", "flag", _all, "Only runs that have waited too long.", is_rare=True),
     Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
     Filter("waits", "wait", _waits, "Only runs that wait for this.", "waits:", is_rare=True),
@@ -125,7 +134,7 @@ FILTERS = (
     Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
     Filter("since", "time", _is_since, "Ended (or due) at TIME or later.", is_rare=True),
     Filter("until", "time", _is_until, "Ended (or due) at TIME or before.", is_rare=True),
-    Filter("search", "text", _all, _SEARCHED, parameter="q"),
+    Filter("search", "text", lambda _, value: searched(value), _SEARCHED, parameter="q"),
 )
 
 
@@ -142,10 +151,10 @@ class RunFilter:
     :ivar stale: only running runs whose lease ran out.
     :ivar since: it ended, or was due if it has not ended, then or later.
     :ivar until: likewise, then or before.
-    :ivar search: exactly the id, or a part of a key, the task's name, the label or the payload, if
-        pages may show that; ``key:TEXT``, ``label:TEXT`` and ``FIELD:VALUE`` look there alone. Case
-        does not matter.
+    :ivar search: exactly the id or the idempotency key, or how the label or the name of the task
+        begins; case does not matter there.
     :ivar batch: the key of the runs' batch.
+    :ivar concurrency_key: the runs' concurrency key, of tasks whose key hides no value.
     :ivar waits: only runs that wait for this, one of `WAITS`.
     :ivar fingerprint: only runs whose latest error is of this group; empty: of none.
     :ivar operation: only runs that the operation of this id was the last to change.
@@ -166,6 +175,7 @@ class RunFilter:
     until: datetime | None = None
     search: str | None = None
     batch: str | None = None
+    concurrency_key: str | None = None
     waits: str | None = None
     fingerprint: str | None = None
     operation: int | None = None

@@ -27,7 +27,7 @@ from ..backlog import first_due, overdue
 from ..reader import RUNS, Page, Query, Reader, Source, reading
 from .filters import RunFilter
 from .rows import RunRow, rows_of
-from .search import SEARCH_ALL, SEARCH_PAGE, Depth, Found, Hit, named, showing
+from .search import named
 from .wait_reasons import Wait, waits_of
 
 #: The columns by which runs are listed.
@@ -89,12 +89,10 @@ class RunPage(Page[RunRow]):
     :ivar searched_to: of a search that stopped before the page was full, when the last run was
         created at which it looked.
     :ivar waits: of each run that has not begun why it waits, the first reason first.
-    :ivar hits: of a search in payloads, where each run shows what is searched.
     """
 
     searched_to: datetime | None = None
     waits: Mapping[int, tuple[Wait, ...]] = field(default_factory=dict[int, tuple[Wait, ...]])
-    hits: Mapping[int, Hit] = field(default_factory=dict[int, Hit])
 
     @property
     def partial(self) -> bool:
@@ -113,7 +111,7 @@ WINDOW = 50_000
 
 _LONGEST_PAGE = 500
 #: How many runs a bulk action finds.
-MOST_MATCHING = SEARCH_ALL.rows
+MOST_MATCHING = 1_000_000
 #: Of the waiting runs in their order, most match these.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 
@@ -136,19 +134,16 @@ def list_runs(
     cursor = Cursor(before) if isinstance(before, int) else before
     with reading(source) as reader:
         by_name = _named(reader, which)
-        found, floor, hits = page_ids(reader, which, cursor, limit, order, by_name)
+        found, floor = page_ids(reader, which, cursor, limit, order, by_name)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
-        if which.search is not None:
-            rows.sort(key=lambda row: row.id not in first and not hits[row.id].exact)
+        rows.sort(key=lambda row: row.id not in first)
         is_full = len(found) > limit
         last = found[limit - 1] if is_full else floor
         searched_to = None if is_full or floor is None else _created(reader, floor.id)
         following = None if last is None else Cursor(last.id, last.moment)
         waits = waits_of(reader, rows)
-        return RunPage(
-            tuple(rows), following, reader.now, searched_to=searched_to, waits=waits, hits=hits
-        )
+        return RunPage(tuple(rows), following, reader.now, searched_to=searched_to, waits=waits)
 
 
 def _created(reader: Reader, run_id: int) -> datetime | None:
@@ -161,33 +156,18 @@ def _named(reader: Reader, which: RunFilter) -> list[int]:
     if which.search is None:
         return []
     found = named(reader, which.search)
-    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(found), *_conditions(reader, which))
+    others = _conditions(reader, replace(which, search=None))
+    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(found), *others)
     matching = {row.id for row in reader.rows(wanted)}
     return [each for each in found if each in matching]
 
 
-class Matching(NamedTuple):
-    """The runs that match a filter, newest first.
-
-    :ivar stopped_at: of a search that took too long, the last run at which it looked.
-    """
-
-    ids: list[int]
-    stopped_at: int | None = None
-
-
-def matching(
-    source: Source,
-    which: RunFilter,
-    limit: int = MOST_MATCHING,
-    depth: Depth = SEARCH_ALL,
-) -> Matching:
-    """Return all runs that match *which*, up to *limit*, for bulk actions."""
+def matching(source: Source, which: RunFilter, limit: int = MOST_MATCHING) -> list[int]:
+    """Return all runs that match *which*, newest first, up to *limit*, for bulk actions."""
     with reading(source) as reader:
         by_name = _named(reader, which)
-        rows, floor, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, depth)
-        stopped_at = floor.id if floor is not None and len(rows) < limit else None
-        return Matching([*by_name, *(row.id for row in rows)], stopped_at)
+        rows, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, windowed=False)
+        return [*by_name, *(row.id for row in rows)]
 
 
 def _statements(reader: Reader, which: RunFilter) -> list[Query]:
@@ -232,41 +212,30 @@ def page_ids(
     limit: int,
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
-    depth: Depth | None = None,
-) -> Found:
-    """Return up to *limit* plus one ids and times.
+    windowed: bool = True,
+) -> tuple[Sequence[Any], Any]:
+    """Return up to *limit* plus one rows, as a `Cursor` each, and the last row read.
 
-    Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
+    The latter is None where an index narrows the list.
 
-    :param depth: how far a search goes in all rows; None: as far as that of a page.
+    :param named: runs to leave out.
+    :param windowed: whether to read only `WINDOW` rows where no index narrows the list.
     """
-    found = _statements(reader, which)
-    window, seconds = depth or SEARCH_PAGE
-    wide = _is_wide(which)
-    has_floor = wide and which != RunFilter() and depth is None
-    floor = _floor(reader, cursor, order) if has_floor else None
-    # The index of the dead has their order: so they need no fence.
-    fenced = not wide and (order != LATEST_DEATH or which.batch is not None)
+    found, fenced = _statements(reader, which), _is_fenced(which, order)
+    floor = _floor(reader, which, cursor, order) if windowed else None
     if named:
         found = [part.where(RUNS.c.id.not_in(named)) for part in found]
     if cursor is not None:
         found = [part.where(order.beyond(RUNS.c, cursor)) for part in found]
     if floor is not None:
         found = [part.where(not_(order.beyond(RUNS.c, floor))) for part in found]
-    most = limit + 1 if which.search is None else window
     if order == DUE_FIRST and replace(which, search=None) in _NEARLY_ALL_WAITING:
-        found = list(first_due(reader, found, most))
-    rows = reader.rows(_first(found, most, order, fenced))
-    if which.search is None:
-        return Found(rows, floor)
-    shown = showing(reader, which.search, rows, limit + 1, seconds)
-    if shown.floor is not None:
-        return shown
-    return shown._replace(floor=rows[-1] if len(rows) >= window else floor)
+        found = list(first_due(reader, found, limit + 1))
+    return reader.rows(_first(found, limit + 1, order, fenced)), floor
 
 
 def _is_wide(which: RunFilter) -> bool:
-    """Return whether a search reads the primary key, also rows that do not match."""
+    """Return whether a list reads the primary key, also rows that do not match."""
     indexed = which.definition, which.batch, which.operation
     if which.overdue or which.stale or any(each is not None for each in indexed):
         return False
@@ -275,12 +244,24 @@ def _is_wide(which: RunFilter) -> bool:
     return which.status == "succeeded" or (which.status is None and which.waits is None)
 
 
-def _floor(reader: Reader, cursor: Cursor | None, order: Sorting) -> Any:
-    """Return the last of the `WINDOW` rows after *cursor*, whatever is searched in them."""
-    among = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
+def _is_fenced(which: RunFilter, order: Sorting) -> bool:
+    # The index of the dead has their order: so they need no fence.
+    return not _is_wide(which) and (order != LATEST_DEATH or which.batch is not None)
+
+
+def _floor(reader: Reader, which: RunFilter, cursor: Cursor | None, order: Sorting) -> Any:
+    """Return the last of the `WINDOW` rows after *cursor* that a list without an index reads."""
+    indexed = replace(which, search=None)
+    if which == RunFilter() or (which == indexed and not _is_wide(which)):
+        return None
+    among = [select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)]
+    if not _is_wide(which):
+        among = _statements(reader, indexed)
     if cursor is not None:
-        among = among.where(order.beyond(RUNS.c, cursor))
-    last = _first([among], 1, order, fenced=False).offset(WINDOW - 1)
+        among = [part.where(order.beyond(RUNS.c, cursor)) for part in among]
+    if order == DUE_FIRST and indexed in _NEARLY_ALL_WAITING:
+        among = list(first_due(reader, among, WINDOW))
+    last = _first(among, 1, order, _is_fenced(which, order)).offset(WINDOW - 1)
     return next(iter(reader.rows(last)), None)
 
 

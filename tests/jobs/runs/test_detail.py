@@ -122,4 +122,4 @@ def test_a_text_names_a_page(state: State, rows: Rows, jobs: CronJobs) -> None:
     ):
         assert find_place(state, name) == (endpoint, values)
     both = rows.run(idempotency_key=str(run_id))
-    assert find_place(state, str(run_id)) == ("run", {"run_id": run_id, "q": str(run_id)}), both
+    assert find_place(state, str(run_id)) == ("run", {"run_id": run_id}), both

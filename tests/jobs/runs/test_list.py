@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, StateConflict
+from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.orders import list_key_orders
-from flask_cronjobs.jobs.overview import find_place
-from flask_cronjobs.jobs.reader import Reader, plain_data
+from flask_cronjobs.jobs.reader import plain_data
 from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.jobs.runs import search as run_search
-from flask_cronjobs.jobs.runs.actions import CANCEL
 from flask_cronjobs.jobs.runs.detail import facts_of
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import (
@@ -31,11 +28,9 @@ from flask_cronjobs.jobs.runs.list import (
     sorting_of,
 )
 from flask_cronjobs.jobs.runs.rows import RunRow
-from flask_cronjobs.jobs.runs.search import Depth, Found, showing, shown_key
+from flask_cronjobs.jobs.runs.search import shown_key
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.text.redaction import redacted
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
-from tests.plans import sent_by
 from tests.rows import Rows, ago, view_of
 
 
@@ -85,7 +80,7 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
     statuses: tuple[Status | None, ...] = (None, *STATUSES)
     for which in (RunFilter(overdue=True), *(RunFilter(status=each) for each in statuses)):
         order = sorting_of(which.status, which.overdue)
-        found = [rows.get(run_id) for run_id in matching(state, which).ids]
+        found = [rows.get(run_id) for run_id in matching(state, which)]
         assert {run.status for run in found} <= ({which.status} if which.status else {*STATUSES})
         expected = sorted(found, key=lambda run: run.id, reverse=order.descending)
         expected.sort(key=attrgetter(order.column), reverse=order.descending)
@@ -137,90 +132,57 @@ def test_a_run_without_label_has_the_head_of_its_payload_where_payloads_are_show
 # Search
 
 
-@pytest.fixture
-def _shown(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    object.__setattr__(state.settings, "show_payload", True)
-    monkeypatch.setattr(run_list, "SEARCH_PAGE", Depth(5000, 60.0))  # However slow the machine.
-
-
-def test_finds_by_id_and_by_key_and_the_whole_key_comes_first(state: State, rows: Rows) -> None:
-    first = rows.run(idempotency_key="invoice:1")
-    second = rows.run(idempotency_key="invoice:12")
-    assert ids(state, str(first)) == [first, second]
-    assert ids(state, f"#{second} ") == ids(state, str(second), status="queued") == [second]
-    assert ids(state, str(second), status="dead") == []
-    assert ids(state, "invoice:1") == [first, second]
-    assert ids(state, "key:INVOICE:12") == [second]
-    assert ids(state, "9" * 30) == []
-
-
-def test_finds_an_old_run_by_its_id_and_key_beyond_the_window(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_list, "WINDOW", 3)
-    old = rows.run("succeeded", idempotency_key="old")
-    for _ in range(5):
-        rows.run("succeeded")
-    page = list_runs(state, RunFilter(search="old"))
-    assert [row.id for row in page.rows] == [old]
-    assert page.partial
-    assert ids(state, str(old)) == [old]
-
-
-def test_finds_by_a_part_of_the_task_s_name(state: State, rows: Rows) -> None:
-    report, percent = rows.run(job_type="send_report"), rows.run(job_type="import_%")
-    assert ids(state, "REPORT") == [report]
-    assert ids(state, "%") == [percent]
-
-
-@pytest.mark.usefixtures("_shown")
-@pytest.mark.parametrize("search", ["ADA@example", "Müller", '"user": 7', 'a "quoted" word', "\\n"])
-def test_finds_by_a_part_of_the_payload(state: State, rows: Rows, search: str) -> None:
-    payload = {"to": "ada@example.org", "name": "Müller", "user": 7, "t": 'a "quoted" word\\n'}
-    run_id = rows.run(payload=payload)
-    rows.run(payload={"to": "bob@other.org", "name": "Muller", "user": 8})
-    assert ids(state, search) == [run_id]
-
-
-@pytest.mark.usefixtures("_shown")
-def test_a_field_or_the_label_is_searched_alone_and_what_is_exact_comes_first(
+def test_finds_by_id_and_by_key_and_by_how_a_label_or_a_task_begins(
     state: State, rows: Rows
 ) -> None:
-    exact = rows.run(payload={"customer_id": 471, "at": {"zip": "471"}})
-    longer = rows.run(payload={"customer_id": 4711}, label="to 471")
-    other = rows.run(payload={"other_id": 471, "token": 4711}, label="471", job_type="t")
-    key = rows.run(idempotency_key="customer_id:471")
-    assert ids(state, "customer_id:471") == [key, exact, longer]
-    assert ids(state, "zip: 471") == [exact]
-    assert ids(state, "label:471") == [other, longer]
-    assert ids(state, "471") == [other, exact, key, longer]
-    assert ids(state, "token:4711") == []
-    hits = list_runs(state, RunFilter(search="customer_id:471")).hits
-    assert {run: hit.around for run, hit in hits.items()} == {
-        exact: "customer_id: 471",
-        longer: "customer_id: 4711",
-    }
+    first = rows.run(idempotency_key="invoice:1", label="To Ada")
+    second = rows.run(idempotency_key="invoice:12", job_type="report_%", payload={"to": "Bob"})
+    assert ids(state, str(first)) == [first]
+    assert ids(state, f"#{second} ") == ids(state, str(second), status="queued") == [second]
+    assert ids(state, str(second), status="dead") == []
+    assert ids(state, "invoice:1") == [first]
+    assert ids(state, "to a") == [first]
+    assert ids(state, "REPORT_%") == [second]
+    for nothing in ("9" * 30, "invoice", "Ada", "%", "port", "Bob"):
+        assert ids(state, nothing) == [], nothing
 
 
-def test_labels_are_searched_where_payloads_are_hidden(state: State, rows: Rows) -> None:
-    run_id = rows.run(payload={"user": "ada"}, label="for Ada")
-    assert ids(state, "label:ADA") == ids(state, "or ad") == [run_id]
-    assert ids(state, "user:ada") == []
-
-
-@pytest.mark.parametrize("shown", [False, True])
-def test_finds_by_concurrency_key_what_waits_and_what_has_ended(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, shown: bool
+def test_the_run_of_an_id_comes_before_those_whose_label_begins_so(
+    state: State, rows: Rows
 ) -> None:
-    object.__setattr__(state.settings, "show_payload", shown)
+    old = rows.run()
+    labelled = [rows.run(label=f"{old} apples") for _ in range(2)]
+    found = walk(state, RunFilter(search=str(old)), limit=1)
+    assert ids_of(found) == [old, *reversed(labelled)]
+    assert matching(state, RunFilter(search=str(old))) == [old, *reversed(labelled)]
+
+
+@pytest.mark.parametrize("status", [None, "queued", "dead"])
+def test_a_search_reads_a_window_of_rows_but_finds_an_old_run_by_its_id_and_key(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, status: Status | None
+) -> None:
+    monkeypatch.setattr(run_list, "WINDOW", 3)
+    kind = status or "succeeded"
+    made = [rows.run(kind, age=n, idempotency_key=f"k{n}", label="to Ada") for n in range(7)]
+    order = sorting_of(status, False)
+    far = made[0] if order.descending and order.column == "id" else made[6]
+    far = made[0] if status == "queued" else far
+    which = RunFilter(search="to ada", status=status)
+    page = list_runs(state, replace(which, search=f"k{made.index(far)}"), None, 50, order)
+    assert ([row.id for row in page.rows], page.partial) == ([far], True)
+    pages = list(walk(state, which, 50, order))
+    assert [len(page.rows) for page in pages] == [3, 3, 1]
+    assert sorted(ids_of(pages)) == made
+
+
+def test_runs_of_a_concurrency_key_are_listed(state: State, rows: Rows, jobs: CronJobs) -> None:
+    jobs.task(name="send")(lambda: None)
     key: dict[str, Any] = {"concurrency_key": "customer:7", "concurrency_limit": 2}
     ended, waits = rows.run("succeeded", **key), rows.run(**key)
     runs = rows.run("running", concurrency_share=0, **key)
-    other = rows.run("dead", concurrency_key="customer:71", concurrency_limit=2)
-    assert ids(state, "customer:7") == [runs, waits, ended, other]
-    assert ids(state, "key:customer:71") == [other]
-    monkeypatch.setattr(run_list, "WINDOW", 1)
-    assert ids(state, "customer:7")[:2] == [runs, waits]
+    rows.run(concurrency_key="customer:71", concurrency_limit=2)
+    assert ids(state, concurrency_key="customer:7") == [runs, waits, ended]
+    assert ids(state, concurrency_key="customer:7", status="queued") == [waits]
 
 
 def _of_login(jobs: CronJobs) -> None:
@@ -250,10 +212,8 @@ def test_a_key_is_shown_without_the_hidden_values_that_its_template_names(
     assert (view.idempotency_key, view.concurrency_key) == ("login:7:***", "***")
     assert [each.key for each in list_key_orders(state).rows] == ["***"]
     assert "hunter2" not in repr((plain_data(view), list_key_orders(state), facts_of(view)))
-    for search in ("login:7:hunter2", "hunter2", "key:hunter", "7:h"):
-        assert ids(state, search) == [], search
-        assert find_place(state, search)[0] == "runs"
-    assert ids(state, "login:7:***") == ids(state, "key:login:7") == [run_id]
+    for search in ("login:7:hunter2", "hunter2", "login:7:***"):
+        assert ids(state, search) == ids(state, concurrency_key=search) == [], search
 
 
 @pytest.mark.parametrize(
@@ -285,111 +245,6 @@ def test_lists_runs_of_several_statuses_and_of_a_time(state: State, rows: Rows) 
         found = [row.id for row in list_runs(state, RunFilter(statuses=statuses)).rows]
         assert found == sorted((made[each] for each in statuses), reverse=True)
     assert ids(state, since=ago(250), until=ago(50)) == [made["queued"], made["succeeded"]]
-
-
-@pytest.mark.usefixtures("_shown")
-@pytest.mark.parametrize("status", [None, "queued", "dead", "succeeded", "cancelled"])
-@pytest.mark.parametrize("window", [2, 3, 50])
-def test_a_page_does_not_tell_that_a_hidden_value_matches(
-    state: State,
-    rows: Rows,
-    monkeypatch: pytest.MonkeyPatch,
-    status: Status | None,
-    window: int,
-) -> None:
-    monkeypatch.setattr(run_list, "WINDOW", window)
-    made = [rows.run(status or "running", payload={"password": "hunter2"}) for _ in range(5)]
-    order = sorting_of(status, False)
-    for cursor in (None, Cursor(made[2], getattr(rows.get(made[2]), order.column))):
-        right, wrong = (
-            list_runs(state, RunFilter(search=search, status=status), cursor, 1, order)
-            for search in ('"password": "hunter2', '"password": "hunter3')
-        )
-        assert right.rows == ()
-        assert (right.next, right.partial, right.searched_to) == (
-            wrong.next,
-            wrong.partial,
-            wrong.searched_to,
-        )
-
-
-@pytest.mark.usefixtures("_shown")
-@pytest.mark.parametrize("status", ["queued", "dead", "succeeded"])
-def test_a_search_of_payloads_goes_on_from_window_to_window(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, status: Status
-) -> None:
-    for number in range(11):
-        rows.run(status, age=number, payload={"to" if number % 5 == 0 else "token": "ada"})
-    which, order = RunFilter(status=status, search="ada"), sorting_of(status, False)
-    everything = list_runs(state, RunFilter(status=status), None, 50, order).rows
-    monkeypatch.setattr(run_list, "WINDOW", 3)
-    found = ids_of(walk(state, which, 1, order))
-    shown = [row.id for row in everything if "to" in dict(rows.get(row.id).payload or {})]
-    assert found == shown
-    newest = sorted(shown, reverse=True)
-    assert [matching(state, which, limit=most).ids for most in (2, 9)] == [newest[:2], newest]
-
-
-@pytest.mark.usefixtures("_shown")
-@pytest.mark.parametrize("status", [None, "queued", "dead"])
-def test_a_search_that_takes_long_stops_and_goes_on(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, status: Status | None
-) -> None:
-    made = [rows.run(status or "running", age=9 - n, payload={"to": "ada"}) for n in range(3)]
-    others = [rows.run(status or "running", age=20 + n, payload={"to": "bob"}) for n in range(3)]
-    monkeypatch.setattr(run_list, "SEARCH_PAGE", Depth(5000, 0.0))
-    which, order = RunFilter(status=status, search="ada"), sorting_of(status, False)
-    *pages, last = walk(state, which, 50, order)
-    assert all(page.partial for page in pages)
-    assert sorted(ids_of([*pages, last])) == made
-    assert len(pages) + 1 == len(made) + len(others)
-
-
-@pytest.mark.usefixtures("_shown")
-def test_an_action_on_a_search_that_takes_long_is_refused(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    latest = [rows.run(payload={"to": "ada"}) for _ in range(3)][-1]
-    looking = partial(matching, state, RunFilter(search="ada"), depth=Depth(5000, 0.0))
-    assert looking() == ([latest], latest)
-    assert looking(limit=1) == ([latest], None)
-
-    def slow(reader: Reader, search: str, found: Any, most: int, _: float) -> Found:
-        return showing(reader, search, found, most, 0.0)
-
-    monkeypatch.setattr(run_list, "showing", slow)
-    with pytest.raises(StateConflict, match=f"looked back to run {latest} in 10 s, and stopped"):
-        CANCEL.ids(state, RunFilter(search="ada"))
-
-
-@pytest.mark.usefixtures("_shown")
-@pytest.mark.parametrize("status", [None, "queued"])
-def test_a_search_does_the_same_work_whether_or_not_a_hidden_value_matches(
-    state: State,
-    rows: Rows,
-    monkeypatch: pytest.MonkeyPatch,
-    status: Status | None,
-) -> None:
-    """Otherwise its time tells."""
-    for _ in range(3):
-        rows.run(payload={"password": "hunter2"})
-    shown = redacted
-    looked: list[object] = []
-
-    def noted(payload: Any, names: Any) -> Any:
-        looked.append(payload)
-        return shown(payload, names)
-
-    monkeypatch.setattr(run_search, "redacted", noted)
-    work = []
-    for search in ("hunter2", "hunter3"):
-        looked.clear()
-        with sent_by(state.engine) as sent:
-            list_runs(state, RunFilter(search=search, status=status))
-        work.append((len(looked), [statement for statement, _ in sent.statements]))
-    assert work[0] == work[1]
-    assert work[0][0] == 3
-    assert not any("payload" in each and "like" in each.lower() for each in work[0][1])
 
 
 # How long a run in a list took and had waited
