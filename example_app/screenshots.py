@@ -29,7 +29,6 @@ _DESK, _PHONE = 1120, 390
 _MORE = (
     ("errors", "errors", 700),
     ("steps", "runs/101", 950),
-    ("tonight", "tonight", 620),
     ("queues", "queues", 560),
     ("operations", "operations", 430),
     ("order", "order", 380),

@@ -28,7 +28,7 @@ _MODULES = (history, maintenance, queues, run_actions, run_list)
 
 #: The commands to look with, in the order of ``--help``. Those of no section are acts.
 _LOOK = (
-    *("doctor", "list", "show", "definitions", "agenda", "errors", "queues"),
+    *("doctor", "list", "show", "definitions", "errors", "queues"),
     *("ticks", "batches", "effects", "operations"),
 )
 _SET_UP = ("init", "crontab", "prune")

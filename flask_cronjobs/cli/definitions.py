@@ -1,4 +1,4 @@
-"""``definitions``, ``remove``, ``pause``, ``resume`` and ``agenda``; what is due, for ``tick``."""
+"""``definitions``, ``remove``, ``pause`` and ``resume``; what is due, for ``tick``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from ..jobs.agenda import Agenda, moment_of, next_runs, read_agenda, span_of
 from ..jobs.backlog import Due, due, next_due
 from ..jobs.definitions import actions
 from ..jobs.definitions.actions import Target, only
 from ..jobs.definitions.needs import NEEDS
 from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
-from ..jobs.humanize import duration, late, minute, plural, seconds_since
+from ..jobs.humanize import duration, minute, plural
 from ..jobs.reader import Page, Reader, plain_data, reading
 from ..jobs.state import State, state_of
 from ..text import did_you_mean, one_line, printable
@@ -24,19 +23,9 @@ from .params import F, actor
 from .terminal import paint
 
 
-@list_command(
-    *("definitions", "flask jobs admin definitions", "flask jobs admin definitions --next"),
-    limit=50,
-    most=200,
-    by="NAME",
-)
-@click.option("--next", "by_time", is_flag=True, help="List the next runs of all, soonest first.")
-def definitions(limit: int, after: str | None, by_time: bool) -> Listing:
+@list_command("definitions", "flask jobs admin definitions", limit=50, most=200, by="NAME")
+def definitions(limit: int, after: str | None) -> Listing:
     """List definitions, their last runs and next slots."""
-    if by_time and after is not None:
-        raise click.UsageError("--after goes on with the list by name. Leave out --next.")
-    if by_time:
-        return _next_runs(limit)
     found = list_definitions(state_of(), DefinitionFilter(sort="name", after=after), limit=limit)
     is_last = found.total == len(found.rows)
     return Listing(
@@ -47,17 +36,6 @@ def definitions(limit: int, after: str | None, by_time: bool) -> Listing:
         none=no_definitions(),
         below=list(_unscheduled()) if is_last else (),
     )
-
-
-def _next_runs(limit: int) -> Listing:
-    with reading(state_of()) as reader:
-        page = Page(next_runs(reader, limit), None, reader.now)
-    cells = (
-        (moment(run.at), late(seconds_since(run.at, page.now)), run.definition, run.task)
-        for run in page.rows
-    )
-    headers = ("AT", "", "DEFINITION", "TASK")
-    return Listing("next", page, headers, cells, "No definition is scheduled.", flexible=2)
 
 
 @admin_command("remove", "flask jobs admin remove old_report")
@@ -184,79 +162,6 @@ def _only(name: str | None, queue: str | None, task: str | None) -> Target:
 def _named(target: Target) -> str:
     name = one_line(target.name)
     return name if target.kind == "definition" else f"the {target.kind} {name}"
-
-
-def _moment(value: object) -> str:
-    """Refuse what is no moment; the zone of *value* is not known yet."""
-    try:
-        moment_of(str(value), "UTC")
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    return str(value)
-
-
-@list_command(
-    "agenda",
-    "flask jobs admin agenda",
-    "flask jobs admin agenda --until 08:00",
-)
-@click.option(
-    *("--until", "end"), type=_moment, metavar="TIME", help="08:00, 24h or 2026-11-20T08:00. [12h]"
-)
-def agenda(end: str | None) -> Listing:
-    """List what will run, soonest first, and what may collide.
-
-    The next twelve hours, or until TIME, at most a week. A time without a zone is in
-    CRONJOBS_TIMEZONE.
-    """
-    with reading(state_of()) as reader:
-        try:
-            span = span_of(reader.now, reader.state.settings.timezone, end=end)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
-        found = read_agenda(reader, span)
-    shown = [(lane, piece) for lane in found.lanes for piece in lane.of("planned", "band")]
-    shown.sort(key=lambda each: (each[1].start, each[0].name))
-    others = ("start", "end", "now", "number", "delayed", "collisions", "clock_changes", "workers")
-    return Listing(
-        "lanes",
-        Page(found.lanes, None, found.now, found.number),
-        ("AT", "DEFINITION", "WHAT", "TAKES"),
-        (
-            (
-                moment(piece.start),
-                lane.name,
-                "planned" if piece.number == 1 else f"{piece.number:,} times",
-                "" if lane.expected is None else duration(lane.expected),
-            )
-            for lane, piece in shown
-        ),
-        none=f"No definition runs until {moment(found.end)}.",
-        flexible=1,
-        noun="definition",
-        above=[paint("warn", one_line(line)) for line in _warnings(found)],
-        below=[one_line(line) for line in _collisions(found)],
-        others={name: getattr(found, name) for name in others},
-    )
-
-
-def _warnings(found: Agenda) -> Iterator[str]:
-    for change in found.clock_changes:
-        yield f"{change}: {moment(change.at)}."
-    for lane in found.lanes:
-        if lane.late is not None:
-            yield f"{lane.name} has been due since {moment(lane.late)}: no tick records it."
-
-
-def _collisions(found: Agenda) -> Iterator[str]:
-    """Yield which definitions begin at once, and which delayed runs come."""
-    for each in found.collisions:
-        more = "" if each.number == 1 else f", and {plural(each.number - 1, 'more time')}"
-        until = more and f" until {moment(each.last)}"
-        yield f"At {moment(each.at)}{more}{until}, {len(each.names)} begin: {', '.join(each.names)}"
-    for delayed in found.delayed:
-        count = delayed.count.of("delayed run")
-        yield f"{count} of {delayed.task}, from {moment(delayed.first)}"
 
 
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:

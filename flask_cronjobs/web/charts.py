@@ -1,20 +1,18 @@
-"""Draw the charts, the lanes and the lives of runs, to scale. Pure. Templates call them ``say``."""
+"""Draw the chart and the lives of runs, to scale. Pure. Templates call them ``say``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
-from ..jobs.agenda import Lane, Piece
 from ..jobs.definitions.views import Cell
 from ..jobs.humanize import duration, seconds_since
 from ..jobs.runs.detail import RunView
 from ..jobs.runs.rows import RunRow
 from ..jobs.ticks import Bucket
-from .format import Tone, clock, status_tone
+from .format import Tone, status_tone
 
 #: How high a chart is, in its own units; the style sheet scales it.
 HEIGHT = 100.0
@@ -84,7 +82,7 @@ def bars_of(numbers: Sequence[int]) -> list[int]:
     return [max(2, round(BAR * each / most)) if each else 0 for each in numbers]
 
 
-#: The width of a lane and of a life, in their own units.
+#: The width of a life, in its own units.
 ACROSS = 1000.0
 #: The least width of a piece.
 _NARROW = 3.0
@@ -94,71 +92,6 @@ def across(moment: datetime, start: datetime, end: datetime) -> float:
     """Return where *moment* is in what goes from *start* to *end*."""
     part = (moment - start) / (end - start)
     return round(min(max(part, 0.0), 1.0) * ACROSS, 1)
-
-
-#: The tone of each piece of a lane; others are idle.
-_PIECES: dict[str, Tone] = {
-    "succeeded": "good",
-    "running": "busy",
-    "failed": "warn",
-    "missed": "warn",
-    "dead": "bad",
-}
-#: How close pieces of one kind are that are one node of the page.
-_CLOSE = 15.0
-
-
-@dataclass
-class Stretch:
-    """Pieces of a lane of one kind, close to one another: most often one.
-
-    :ivar shape: their outlines, for an SVG path.
-    :ivar first: the first of them.
-    :ivar last: the last of them.
-    :ivar number: how many runs or slots they stand for.
-    """
-
-    shape: str
-    ends: float
-    first: Piece
-    last: Piece
-    number: int
-
-    @property
-    def tone(self) -> str:
-        """The class of its color."""
-        kind = self.first.kind
-        return "older" if kind == "older" else _PIECES.get(kind, "idle")
-
-    @property
-    def until(self) -> datetime:
-        """The whole second behind its end."""
-        return self.last.end + timedelta(seconds=1)
-
-    def title(self, zone: str, now: datetime) -> str:
-        """Return what it is, and when."""
-        words = {"older": "older runs are not shown", "band": "planned"}
-        first, last = (clock(each.start, zone, now) for each in (self.first, self.last))
-        many = f"{self.number:,} " if self.number > 1 else ""
-        kind = words.get(self.first.kind, self.first.kind)
-        return f"{many}{kind}, {first}{f' to {last}' if last != first else ''}"
-
-
-def stretches(lane: Lane, start: datetime, end: datetime) -> list[Stretch]:
-    """Return what to draw of *lane*, each piece to scale: a busy one would have too many nodes."""
-    found: list[Stretch] = []
-    for piece in lane.pieces:
-        x = across(piece.start, start, end)
-        width = max(round(across(piece.end, start, end) - x, 1), _NARROW)
-        y, height = (8, 4) if piece.kind in ("band", "missed", "older") else (2, 16)
-        shape = f"M{x:g} {y}h{width:g}v{height}h-{width:g}z"
-        last = found[-1] if found else None
-        if last and last.first.kind == piece.kind and x - last.ends <= _CLOSE:
-            last.shape, last.ends, last.last = last.shape + shape, x + width, piece
-            last.number += piece.number
-        else:
-            found.append(Stretch(shape, x + width, piece, piece, piece.number))
-    return found
 
 
 #: Runs shorter than that are not told apart by the heights of their cells, in seconds.

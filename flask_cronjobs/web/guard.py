@@ -70,7 +70,6 @@ ROUTES: tuple[Route, ...] = (
     Route("/operations", "operations", "pages", "read"),
     Route("/queues", "queues", "pages", "read"),
     Route("/order", "order", "pages", "read"),
-    Route("/tonight", "tonight", "pages", "read"),
     Route("/metrics", "metrics", "monitoring", "read"),
     Route("/health", "health", "monitoring", "open"),
     Route("/tick", "tick", "monitoring", "token"),

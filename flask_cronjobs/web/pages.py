@@ -9,7 +9,6 @@ from typing import Any
 from flask import Response, abort, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
-from ..jobs.agenda import read_agenda, scheduled_zones, span_of
 from ..jobs.batches.views import find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import list_definitions
@@ -39,7 +38,6 @@ from .params import (
     definition_filter,
     flag,
     needed,
-    page_zone,
     row_id,
     run_filter,
     text,
@@ -103,20 +101,6 @@ def queues() -> ResponseReturnValue:
         found, hosts = list_queues(reader), list_hosts(reader)
     data = {"queues": found.rows, "hosts": hosts.rows}
     return reader_page("queues", found, data=data, hosts=hosts)
-
-
-def tonight() -> ResponseReturnValue:
-    """Render what ran and what will run, a lane each: ``?from=`` to ``?until=``."""
-    asked = {name: text(request.args, name) for name in ("from", "until")}
-    with reading(state_of()) as reader:
-        zones = scheduled_zones(reader)
-        zone = page_zone(zones, reader.state.settings.timezone)
-        try:
-            span = span_of(reader.now, zone, asked["from"], asked["until"])
-        except ValueError as error:
-            raise BadQuery(str(error)) from None
-        found = read_agenda(reader, span)
-    return reader_page("tonight", found, own_zones=zones, asked=asked, refresh=60)
 
 
 def order() -> ResponseReturnValue:

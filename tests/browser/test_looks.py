@@ -45,7 +45,6 @@ PAGES_OF: dict[str, tuple[str, ...]] = {
     "operations": ("/operations",),
     "queues": ("/queues",),
     "order": ("/order", "/order?stopped=1"),
-    "tonight": ("/tonight",),
 }  # fmt: skip
 PAGES = tuple(path for paths in PAGES_OF.values() for path in paths)
 EVIL = (
@@ -186,7 +185,7 @@ def test_last_runs_are_seen_whole_on_a_phone(
 def test_what_can_be_pressed_is_not_printed(browser: Browser, lively_site: Site) -> None:
     seen = """return [...document.querySelectorAll("main button, main input, main .bulk, .pause")]
         .filter((each) => each.checkVisibility()).map((each) => each.outerHTML)"""
-    for path in ("/", "/runs?status=dead", "/runs/56", "/tonight"):
+    for path in ("/", "/runs?status=dead", "/runs/56"):
         browser.get(f"{lively_site.url}{path}")
         assert browser.execute_script(seen) != []
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
@@ -213,7 +212,7 @@ return broken;
 """
 
 
-#: What can be clicked and is smaller than 24 px, apart from what a lane shows twice.
+#: What can be clicked and is smaller than 24 px.
 SMALL = """
 return Array.from(document.querySelectorAll("a, button, input, select, textarea, summary"))
   .filter((each) => each.checkVisibility() && !each.closest(".skip, [aria-hidden]"))

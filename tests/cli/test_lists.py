@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -70,16 +69,9 @@ def test_next_page_is_a_command_with_all_that_was_asked(
     assert f": flask jobs admin {name}" not in admin.ok(*args.split(), "--limit", "3")
 
 
-def test_a_list_of_one_page_says_how_many_there_are(
-    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.agenda.LANES", 2)
+def test_a_list_of_one_page_says_how_many_there_are(admin: Admin, rows: Rows) -> None:
     for number in range(3):
-        rows.definition(f"k{number}", schedule="* * * * *")
         rows.failure(rows.run("dead"), 1, fingerprint=f"f{number}")
-    assert admin.ok("agenda").endswith("These are 2 of 3 definitions.\n")
-    data = admin.data("agenda")
-    assert (len(data["lanes"]), data["number"]["value"]) == (2, 3)
     assert admin.ok("errors", "--limit", "2").endswith("These are 2 of 3 groups.\n")
     assert "These are" not in admin.ok("errors", "--limit", "3")
 
@@ -262,31 +254,6 @@ def test_operations_say_who_did_what_and_what_became_of_it(
     found = admin.data("operations", "--limit", "1")
     assert ([each["what"] for each in found["operations"]], found["before"]) == (["paused"], 2)
     assert "send" in admin.ok("list", "--operation", "1")
-
-
-def test_agenda_lists_what_will_run_soonest_first(admin: Admin, rows: Rows) -> None:
-    assert admin.ok("agenda").startswith("No definition runs until")
-    rows.definition("each", schedule="* * * * *")
-    rows.definition("hourly", schedule="0 * * * *")
-    lines = admin.ok("agenda").splitlines()
-    assert lines[0].split() == ["AT", "DEFINITION", "WHAT", "TAKES"]
-    assert len([line for line in lines if "hourly" in line]) == 12
-    assert "720 times" in "\n".join(lines)
-    until = datetime.fromisoformat(admin.data("agenda", "--until", "08:00")["end"])
-    assert (until.hour, until.minute) == (8, 0)
-    said = admin.refused("agenda", "--until", "25:00", code=2)
-    assert "Invalid value for '--until': '25:00' is not a time. Write 08:00" in said
-    said = admin.refused("agenda", "--until", "2020-01-01T00:00", code=2)
-    assert "is not before 2020-01-01T00:00." in said
-
-
-def test_next_runs_of_all_definitions_are_listed(admin: Admin, rows: Rows) -> None:
-    assert admin.ok("definitions", "--next") == "No definition is scheduled.\n"
-    rows.definition("each", schedule="* * * * *")
-    lines = admin.ok("definitions", "--next", "--limit", "3").splitlines()
-    assert [line.split()[-2] for line in lines] == ["DEFINITION", "each", "each", "each"]
-    assert [each["definition"] for each in admin.data("definitions", "--next")["next"]][:1]
-    assert "Leave out --next" in admin.refused("definitions", "--next", "--after", "a", code=2)
 
 
 # queues

@@ -41,8 +41,6 @@ COMMANDS = (
     ("admin operations --json", '"operations"'),
     ("admin errors", "No errors are open"),
     ("admin queues --json", '"name": "default"'),
-    ("admin agenda --until 24h", "remind"),
-    ("admin definitions --next", "remind"),
     ("admin wait {succeeded}", "succeeded"),
     ("admin list --waits turn", "No runs match"),
     ("admin prune --dry-run", "Would prune 0 runs"),

@@ -10,7 +10,6 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.agenda import read_agenda
 from flask_cronjobs.jobs.batches.views import find_batch, list_batches
 from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
@@ -69,7 +68,6 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "doctor": examine,
     "operations": list_operations,
     "errors": list_errors,
-    "agenda": read_agenda,
     "operations on a run": lambda state: operations_on(state, 1),
     "runs of an operation": lambda state: list_runs(state, RunFilter(operation=1)),
 }
@@ -116,20 +114,6 @@ def test_pages_cost_no_more_with_many_more_finished_runs(state: State) -> None:
     assert [name for name in REPORTS if many[name] > 2 * few[name] + 100] == [], (few, many)
 
 
-@pytest.mark.slow
-def test_tonight_costs_no_more_with_many_runs_of_a_rare_kind_of_definition(state: State) -> None:
-    """Of most definitions there are so few runs that PostgreSQL would read and sort all of one."""
-    add(state.engine, "job_definitions", 1_000, name="'other' || i", job_type="'send'",
-        schedule="'0 7 * * *'")  # fmt: skip
-    add(state.engine, "job_runs", 40_000, job_type="'send'", definition_id="2 + i % 1000",
-        status="'cancelled'", scheduled_for=later(state.engine, LONG_AGO, "i"),
-        finished_at=LONG_AGO)  # fmt: skip
-    run(state.engine, "ANALYZE")
-    few = cost_of(state, read_agenda)
-    finish(state.engine, 1, MANY, FEW + 1)
-    assert cost_of(state, read_agenda) <= 2 * few + 100
-
-
 #: What must not cost more for a longer backlog.
 OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
     "health": read_verdict,
@@ -142,7 +126,6 @@ OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
     "runs of a batch": REPORTS["runs of a batch"],
     "key orders": list_key_orders,
     "queues": list_queues,
-    "agenda": read_agenda,
 }
 #: The same, once autovacuum has analyzed the table: only then PostgreSQL chooses the best index.
 WITH_STATISTICS: dict[str, Callable[[State], object]] = {

@@ -25,7 +25,7 @@ PAYLOAD: dict[str, Any] = {
 }
 COMMANDS = (
     *("", "list", "definitions", "definitions keyed", "batches", "batches b", "effects --all"),
-    *("errors", "operations", "queues", "ticks", "agenda", "doctor"),
+    *("errors", "operations", "queues", "ticks", "doctor"),
     *(f"show {run_id}" for run_id in range(1, 8)),
 )
 

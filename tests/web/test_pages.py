@@ -139,9 +139,7 @@ def test_an_unknown_run_is_404_in_our_layout(pages: Pages) -> None:
         assert "error" in pages.get(f"/jobs/runs/{number}?format=json").get_json()
 
 
-@pytest.mark.parametrize(
-    "path", ["", "runs", "runs?task=break_down", "runs/1", "effects", "ticks", "tonight"]
-)
+@pytest.mark.parametrize("path", ["", "runs", "runs?task=break_down", "runs/1", "effects", "ticks"])
 def test_a_page_costs_few_statements_however_much_it_shows(pages: Pages, path: str) -> None:
     for number in range(5):
         pages.add("succeeded", definition_id=pages.define(f"d{number}"))

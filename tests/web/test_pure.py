@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.ticks import Bucket
 from flask_cronjobs.web import format
-from flask_cronjobs.web.charts import HEIGHT, chart
+from flask_cronjobs.web.charts import HEIGHT, chart, height
 from flask_cronjobs.web.params import BadQuery, filter_args, run_filter, text
 
 NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)
@@ -60,11 +62,11 @@ def test_the_chart_fits_its_box_and_shows_the_seldom() -> None:
     drawn = chart(_buckets(h3=busy, h5=Bucket(NOW, succeeded=3), h23=Bucket(NOW, 1, ticks=1)))
     assert drawn.peak == 100_002
     assert [tone for tone, _, _ in drawn.bars[3].blocks] == ["good", "warn", "bad"]
-    for _, top, height in (block for bar in drawn.bars for block in bar.blocks):
-        assert height >= 1
+    for _, top, high in (block for bar in drawn.bars for block in bar.blocks):
+        assert high >= 1
         assert top >= 0
-        assert top + height <= HEIGHT + 3
-        for number in (top, height):  # Each can be an attribute.
+        assert top + high <= HEIGHT + 3
+        for number in (top, high):  # Each can be an attribute.
             assert re.fullmatch(r"\d+(\.\d+)?", str(number))
     assert sum(bar.silent for bar in drawn.bars) == 19
 
@@ -85,3 +87,9 @@ def test_a_long_name_is_cut_in_the_middle_and_whole_as_its_title() -> None:
     assert f"{'a' * 30}…{'b' * 30}" in shown
     assert f'title="{"a" * 40}&lt;{"b" * 40}"' in shown
     assert "…" not in format.short("a" * 60)
+
+
+def test_cell_is_as_high_as_its_run_was_long() -> None:
+    runs: list[Any] = [SimpleNamespace(took=took) for took in (0.1, 6.0, 8.0, None)]
+    assert [height(run.took, runs) for run in runs] == [" t1", " t3", "", ""]
+    assert height(0.1, runs[:1]) == ""

@@ -39,14 +39,12 @@ from ..runs.search import shown_key
 from ..state import State
 from .needs import set_aside
 from .slots import slots_of
-from .views import DefinitionView, definition_views, next_slots, whole_rows
+from .views import DefinitionView, definition_views, whole_rows
 
 #: How many of the latest runs are shown.
 SHOWN = 50
 #: How many gaps in its slots a definition's page shows.
 GAPS = 20
-#: How many of its next slots a definition's page shows.
-SLOTS = 10
 #: How many definitions of a task are shown.
 DEFINITIONS_OF_A_TASK = 50
 
@@ -74,7 +72,6 @@ class DefinitionDetail:
     """One definition.
 
     :ivar words: its schedule in words; None if it cannot be read.
-    :ivar slots: its next ten slots; none while it is paused.
     :ivar payload: redacted by ``CRONJOBS_REDACT``.
     :ivar task: what this app's code says about its task; None if it does not declare it.
     :ivar missed: the latest slots that it missed, the last gap first, at most 20.
@@ -85,7 +82,6 @@ class DefinitionDetail:
 
     view: DefinitionView
     words: str | None
-    slots: tuple[datetime, ...]
     payload: JSON
     max_attempts: int
     concurrency_key: str | None
@@ -132,13 +128,11 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
         found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
         # A run by hand, or of a slot that was caught up, may have been inserted later than others.
         found.sort(key=lambda run: run.scheduled_for, reverse=True)
-        comes = view.broken is None and view.paused_at is None
         return record(
             DefinitionDetail,
             row,
             view=view,
             words=_words(row.schedule),
-            slots=next_slots(row.schedule, row.timezone, reader.now, SLOTS) if comes else (),
             payload=redacted(row.payload, reader.state.settings.redact),
             concurrency_key=shown_key(
                 *(reader.state, row.job_type, row.payload, "concurrency_key", row.concurrency_key)

@@ -86,7 +86,7 @@ CELLS = 10
 #: How many of its next slots are shown.
 NEXT = 3
 #: How far ahead to search for a slot: the next February 29 can be 8 years away, on a Monday 40.
-HORIZON = timedelta(days=366 * 41)
+_HORIZON = timedelta(days=366 * 41)
 _NAMES = 5_000
 _OF_A_RUN = (
     "id", "definition_id", "status", "scheduled_for", "started_at", "finished_at", "error_type",
@@ -100,19 +100,15 @@ def definition_names(source: Source) -> list[str]:
         return [row.name for row in reader.rows(statement)]
 
 
-def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple[datetime, ...]:
-    """Return the next slots after *now*, in the schedule's zone.
+@lru_cache(maxsize=1_000)
+def next_slots(cron: str, zone: str, minute: datetime) -> tuple[datetime, ...]:
+    """Return the next slots after *minute*, in the schedule's zone.
+
+    Finding them takes half the time of a page of definitions, so they are cached.
 
     :raises ScheduleError: the schedule or its zone cannot be read.
     """
-    # Slots are at whole minutes.
-    return _next_slots(cron, zone, now.replace(second=0, microsecond=0), number)
-
-
-@lru_cache(maxsize=1_000)
-def _next_slots(cron: str, zone: str, minute: datetime, number: int) -> tuple[datetime, ...]:
-    """Return the next slots. Cached: to find them takes half the time of a page of definitions."""
-    following = islice(Schedule(cron, zone).between(minute, minute + HORIZON), number)
+    following = islice(Schedule(cron, zone).between(minute, minute + _HORIZON), NEXT)
     local = parse_zone(zone)
     return tuple(slot.astimezone(local) for slot in following)
 
@@ -124,7 +120,7 @@ def whole_rows(reader: Reader) -> Query:
 
 def definition_views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:
     """Return the definitions of *rows* with their last runs."""
-    latest = last_runs(reader, [row.id for row in rows], CELLS)
+    latest = _last_runs_by_id(reader, [row.id for row in rows])
     return tuple(
         _view(
             *(reader, row, tuple(map(_cell, reversed(latest[row.id])))),
@@ -194,7 +190,8 @@ def _slots(row: Row[Any], now: datetime) -> tuple[datetime, ...]:
     """Return the next slots; before them the one that is due, and that no tick has recorded yet."""
     if row.paused_at is not None or _broken(row) is not None:
         return ()
-    slots = next_slots(row.schedule, row.timezone, now)
+    # Slots are at whole minutes.
+    slots = next_slots(row.schedule, row.timezone, now.replace(second=0, microsecond=0))
     if row.next_run_at is None or row.next_run_at > now:
         return slots
     owed = row.next_run_at.astimezone(parse_zone(row.timezone))
@@ -206,27 +203,21 @@ def _cell(run: Row[Any]) -> Cell:
     return record(Cell, run, took=took)
 
 
-def last_runs(
-    reader: Reader, ids: Sequence[int], number: int, until: datetime | None = None
-) -> dict[int, list[Row[Any]]]:
-    """Return the latest *number* runs of each definition that has some, newest first.
-
-    :param until: none that was scheduled later.
-    """
+def _last_runs_by_id(reader: Reader, ids: Sequence[int]) -> dict[int, list[Row[Any]]]:
+    """Return the latest runs of each definition that has some, newest first."""
     found: dict[int, list[Row[Any]]] = defaultdict(list)
-    for row in reader.rows(_last_runs(reader, ids, number, until)) if ids else ():
+    for row in reader.rows(_last_runs(reader, ids)) if ids else ():
         found[row.definition_id].append(row)
     return found
 
 
-def _last_runs(reader: Reader, ids: Sequence[int], number: int, until: datetime | None) -> Query:
+def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
     latest = RUNS.alias("latest")
-    sooner = () if until is None else (latest.c.scheduled_for <= until,)
     last = (
         select(*(latest.c[name] for name in _OF_A_RUN))
-        .where(latest.c.definition_id == DEFINITIONS.c.id, *sooner)
+        .where(latest.c.definition_id == DEFINITIONS.c.id)
         .order_by(latest.c.scheduled_for.desc())
-        .limit(number)
+        .limit(CELLS)
     )
     some = DEFINITIONS.c.id.in_(ids)
     if reader.dialect.arrays:
