@@ -59,4 +59,4 @@ def _add_commands(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 # The engines are optional, and their functions are documented all the same.
-autodoc_mock_imports = ["billiard", "celery", "kombu", "redis", "rq"]
+autodoc_mock_imports = ["billiard", "celery", "kombu"]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
-from importlib.util import find_spec
 from typing import Any, TypeGuard, cast
 from urllib.parse import urlsplit
 
@@ -18,8 +17,6 @@ from .text.redaction import SECRET_NAMES
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0
 DAY = 86400.0
-#: The modules of the executors that can be named by a text.
-EXECUTORS = f"{__package__}.executors"
 #: A token by RFC 6750; werkzeug does not parse others as tokens.
 _BEARER = r"[A-Za-z0-9._~+/-]+=*"
 
@@ -122,21 +119,9 @@ def _are_executors(value: Any) -> bool:
         return False
     queues = cast("Mapping[object, object]", value)
     return all(
-        isinstance(queue, str) and queue and _is_executor(executor)
+        isinstance(queue, str) and queue and executor == "celery"
         for queue, executor in queues.items()
     )
-
-
-def _is_executor(value: object) -> bool:
-    """Return whether *value* can take runs, or is the name of a module of ours that can.
-
-    The name of an executor becomes a part of tokens.
-    """
-    if isinstance(value, str):
-        return value.isidentifier() and find_spec(f"{EXECUTORS}.{value}") is not None
-    name: object = getattr(value, "name", None)
-    is_name = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) is not None
-    return is_name and callable(getattr(value, "send", None))
 
 
 def _or_none(kind: Kind) -> Kind:
@@ -164,8 +149,8 @@ _URL = Kind(is_url, "a URL that starts with http:// or https://, without spaces"
 _NAMES = Kind(_are_names, "a list of texts", read=lambda names: tuple(map(str.lower, names)))
 _EXECUTORS = Kind(
     _are_executors,
-    "queues and their executors, such as {'reports': 'celery'}: the names of queues, each with "
-    "'celery', 'rq' or an object of a subclass of flask_cronjobs.executors.Executor",
+    "queues and their executor, such as {'reports': 'celery'}: the names of queues, each with "
+    "'celery'",
     is_secret=True,  # It may be a URL with a password.
     read=dict,
 )
@@ -250,13 +235,12 @@ class Settings:
     """``CRONJOBS_KEEP_OUTPUT``: whether to keep the last 64 kB of what a handler prints and logs,
     where its task does not say."""
 
-    executors: Mapping[str, object] = _kept(_EXECUTORS, {})
-    """``CRONJOBS_EXECUTORS``: queues whose runs an executor executes, each with ``"celery"``,
-    ``"rq"`` or an `~flask_cronjobs.executors.Executor`. Runs of all other queues are executed
-    here."""
+    executors: Mapping[str, str] = _kept(_EXECUTORS, {})
+    """``CRONJOBS_EXECUTORS``: queues whose runs Celery executes, each with ``"celery"``. Runs of
+    all other queues are executed here."""
 
     handed_limit: int = _kept(whole(1, 100_000), 100)
-    """``CRONJOBS_HANDED_LIMIT``: how many runs of a queue may wait in an executor's broker."""
+    """``CRONJOBS_HANDED_LIMIT``: how many runs of a queue may wait in Celery's broker."""
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:

@@ -137,28 +137,11 @@ class Claim(NamedTuple):
         return f"task {self.job_type}, run {self.id}"
 
 
-#: How the token of a run begins that was handed to an executor and has not begun there.
+#: How the token of a run begins that was handed to an executor and has not begun there. All of it
+#: is ``handed:celery:DATABASE:host:pid:random``, with the database's fingerprint.
 HANDED = "handed:"
 #: For how many leases a run may wait in a broker before it is handed on again.
 HANDED_LEASES = 5
-
-
-class HandedRun(NamedTuple):
-    """A run that is handed to an executor, such as Celery.
-
-    Its worker begins it by *id* and *token*: whoever brings the token first.
-
-    :ivar id: the run's id.
-    :ivar token: ``handed:EXECUTOR:DATABASE:host:pid:random``, with the database's fingerprint; a
-        worker that begins the run trades it for one of its own.
-    :ivar task: the task's name.
-    :ivar queue: the run's queue.
-    """
-
-    id: int
-    token: str
-    task: str
-    queue: str
 
 
 def handed_to(token: str | None) -> str | None:

@@ -22,7 +22,7 @@ PATIENCE = 120.0
 class Broker:
     """A broker of the tests' own, to kill and to start again. Without persistence.
 
-    :ivar url: how Celery and RQ find it.
+    :ivar url: how Celery finds it.
     """
 
     def __init__(

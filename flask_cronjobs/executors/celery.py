@@ -1,4 +1,8 @@
-"""Execute runs in the workers of Celery."""
+"""Execute runs in the workers of Celery.
+
+Cron, tables and pages stay as they are. A tick or a resident worker claims a run and sends its id
+and token; a process of Celery begins the run with them.
+"""
 
 # Celery has no types, and neither have its parts.
 # pyright: reportMissingTypeStubs=false, reportMissingImports=false, reportUnknownMemberType=false
@@ -7,28 +11,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 
 from billiard.process import current_process
 from celery import Celery
 from celery.signals import worker_process_init
 from flask import Flask
-from kombu.exceptions import ChannelError, OperationalError
+from kombu.exceptions import OperationalError
 
-from ..errors import SetupError
 from ..jobs.state import state_of
-from ..types import HandedRun
-from . import Executor, perform
-
-T = TypeVar("T")
+from ..registry.executor import EXTENSION
+from ..types import Claim
 
 #: The name of the one Celery task, to which the id and the token of a run are sent.
 TASK = "flask_cronjobs.perform"
-#: Where an app keeps its Celery app, as in Flask's documentation.
-EXTENSION = "celery"
 #: How long the workers may take to answer the doctor, in seconds.
 ANSWER_WITHIN = 2.0
 
@@ -42,16 +41,18 @@ def init(celery: Celery, app: Flask) -> None:
     :param celery: the Celery app, with its broker. It needs no result backend.
     :param app: the Flask app; ``app.extensions["celery"]`` becomes *celery*.
     """
-    app.extensions[EXTENSION] = celery
 
     def cronjobs_perform(run_id: int, token: str) -> None:
+        from ..engine.executor_worker import perform_handed
+
         with app.app_context():
-            perform(run_id, token, state_of(app), own_process=_own_process())
+            perform_handed(state_of(app), run_id, token, own_process=_own_process())
 
     # Acknowledged before it begins, whatever the app's default is: the run's row says what becomes
     # of it, and RabbitMQ closes the channel of a message that is not acknowledged for 30 minutes.
     task: Any = celery.task(name=TASK, shared=False, ignore_result=True, acks_late=False)
-    task(cronjobs_perform)
+    app.extensions["celery"] = celery
+    app.extensions[EXTENSION] = CeleryExecutor(celery, task(cronjobs_perform))
     worker_process_init.connect(_import_worker, weak=False)
 
 
@@ -60,68 +61,37 @@ def _import_worker(**_: object) -> None:
     import_module("..engine.executor_worker", __package__)
 
 
-def executor_of_app(app: Flask) -> CeleryExecutor:
-    """Return the executor of *app*.
-
-    :raises SetupError: there is no Celery app that `init` has seen.
-    """
-    celery = app.extensions.get(EXTENSION)
-    if not isinstance(celery, Celery) or TASK not in celery.tasks:
-        raise SetupError(
-            "CRONJOBS_EXECUTORS names 'celery', but no Celery app is initialized on the app "
-            f"{app.name!r}. Call flask_cronjobs.executors.celery.init(celery, app)."
-        )
-    return CeleryExecutor(celery)
-
-
-class CeleryExecutor(Executor):
+class CeleryExecutor:
     """Sends runs as messages of a Celery app."""
 
-    name: str = "celery"
+    def __init__(self, celery: Any, task: Any) -> None:
+        self._celery = celery
+        self._task = task
 
-    def __init__(self, celery: Celery) -> None:
-        self._celery: Any = celery
+    def send(self, queue: str, claims: Sequence[Claim]) -> None:
+        """Send a message for each of *claims*; try twice, since the connection may be an old one.
 
-    def send(self, runs: Sequence[HandedRun]) -> None:
-        """Send a message for each of *runs*."""
-        self._again_if_broken(lambda: self._send(runs))
+        :raises Exception: of the transport's library, whichever that is.
+        """
+        try:
+            self._send(queue, claims)
+        except Exception:
+            self._send(queue, claims)
 
-    def _send(self, runs: Sequence[HandedRun]) -> None:
-        task = self._celery.tasks[TASK]
+    def _send(self, queue: str, claims: Sequence[Claim]) -> None:
         with self._celery.producer_or_acquire() as producer:
             # With Redis, in one request. Kombu has this since 5.7.
             together: Any = getattr(producer, "batch", nullcontext)
             with together():
-                for run in runs:
-                    task.apply_async(
-                        (run.id, run.token),
-                        queue=run.queue,
+                for claim in claims:
+                    self._task.apply_async(
+                        (claim.id, claim.token),
+                        queue=queue,
                         producer=producer,
-                        # Once more, at once: the connection may be an old one.
                         retry_policy={"max_retries": 1, "interval_start": 0},
                     )
 
-    def waiting(self, queue: str) -> int:
-        """Return how many messages wait in Celery's *queue*."""
-        return self._again_if_broken(lambda: self._count(queue))
-
-    def _again_if_broken(self, ask: Callable[[], T]) -> T:
-        """Return what *ask* gets of the broker; try twice: the connection may be old."""
-        try:
-            return ask()
-        except Exception:  # Of the transport's library, whichever that is.
-            return ask()
-
-    def _count(self, queue: str) -> int:
-        with self._celery.connection_or_acquire() as connection:
-            connection.ensure_connection(max_retries=1)
-            with connection.channel() as channel:
-                try:
-                    return int(channel.queue_declare(queue, passive=True).message_count)
-                except ChannelError:  # There is no such queue yet.
-                    return 0
-
-    def check(self, queues: Sequence[str]) -> Sequence[str]:
+    def check(self, queues: Collection[str]) -> Sequence[str]:
         """Return what is wrong: no worker answers, none consumes a queue, or knows the task."""
         try:
             workers = self._celery.control.inspect(timeout=ANSWER_WITHIN)
@@ -131,7 +101,9 @@ class CeleryExecutor(Executor):
         return list(_wrong(queues, consumed, known))
 
 
-def _wrong(queues: Sequence[str], consumed: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
+def _wrong(
+    queues: Collection[str], consumed: dict[str, Any], known: dict[str, Any]
+) -> Iterator[str]:
     if not consumed:
         yield f"No worker of Celery answered within {ANSWER_WITHIN:g} s"
         return

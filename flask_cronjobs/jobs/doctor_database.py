@@ -14,10 +14,9 @@ from ..db.create import missing_storage
 from ..db.engines import USE_UTF8, how_to_create_tables, unfit_encoding
 from ..db.errors import WRITABLE, name_of
 from ..db.notify import is_pooled
-from ..errors import CronJobsError
 from ..models import JobRun
 from ..models.conditions import KEYED, UNKEYED
-from ..registry.executor import Executor, executor_of
+from ..registry.executor import executor_of
 from ..text import one_line
 from ..types import NO_SUCH_TASK
 from .health import Finding
@@ -175,20 +174,17 @@ _TODO = "Start its broker and its workers: see the page outgrowing.md of the doc
 
 
 def executors(reader: Reader) -> Iterator[Finding]:
-    """Check whether each executor can be reached, and has workers for its queues."""
-    queues: dict[str, list[str]] = {}
-    found: dict[str, Executor] = {}
-    for queue, given in reader.state.settings.executors.items():
+    """Check whether Celery can be reached, and has workers for its queues."""
+    if queues := reader.state.settings.executors:
         try:
-            executor = executor_of(reader.state.app, given)
-        except CronJobsError as error:
-            yield Finding("executor", "error", f"Runs of the queue {queue!r} wait: {error}", _TODO)
-            continue
-        found[executor.name] = executor
-        queues.setdefault(executor.name, []).append(queue)
-    for name, executor in found.items():
-        yield from _executor(name, executor, queues[name])
-    yield from _refused(reader)
+            problems = executor_of(reader.state.app).check(queues)
+        except Exception as error:  # Of the transport's library, whichever that is.
+            problems = [f"Celery cannot be asked: {type(error).__name__}: {error}"]
+        for problem in problems:
+            yield Finding("executor", "error", one_line(problem), _TODO)
+        if not problems:
+            yield Finding("executor", "ok", f"Celery executes {', '.join(queues)}")
+        yield from _refused(reader)
 
 
 def _refused(reader: Reader) -> Iterator[Finding]:
@@ -206,18 +202,3 @@ def _refused(reader: Reader) -> Iterator[Finding]:
                 f"{row.queue!r} went back, and waits: {one_line(str(row.why)).rstrip('.')}",
                 "Deploy this code to the executor's workers. Then their runs begin by themselves.",
             )
-
-
-def _executor(name: str, executor: Executor, queues: list[str]) -> Iterator[Finding]:
-    try:
-        waiting = {queue: executor.waiting(queue) for queue in queues}
-        problems = executor.check(queues)
-    except Exception as error:
-        what = one_line(f"{name} cannot be reached: {type(error).__name__}: {error}")
-        yield Finding("executor", "error", what, _TODO)
-        return
-    for problem in problems:
-        yield Finding("executor", "error", one_line(problem), _TODO)
-    if not problems:
-        parts = ", ".join(f"{queue} ({number} waiting)" for queue, number in waiting.items())
-        yield Finding("executor", "ok", f"{name} executes {parts}")

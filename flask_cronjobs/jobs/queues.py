@@ -90,8 +90,7 @@ def _view(
     counts: tuple[Count, Count] | None,
     pause: PauseView | None,
 ) -> QueueView:
-    given = reader.state.settings.executors.get(name)
-    executor = given if given is None or isinstance(given, str) else type(given).__name__
+    executor = reader.state.settings.executors.get(name)
     waiting, due = counts or (Count(0), Count(0))
     return QueueView(
         name=name,

@@ -73,23 +73,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def executor(app: Flask) -> Iterator[Threads]:
-    """The executor of the queue ``far``, which notes how often it is asked what waits."""
-    made = Asked(app)
-    app.config["CRONJOBS_EXECUTORS"] = {"far": made}
+    """The executor of the queue ``far``."""
+    made = Threads(app)
     yield made
     made.close()
 
 
-class Asked(Threads):
-    asked = 0
-
-    def waiting(self, queue: str) -> int:
-        self.asked += 1
-        return super().waiting(queue)
-
-
 def test_no_thread_of_a_worker_repeats_itself_while_the_database_is_away(
-    executor: Asked, jobs: CronJobs, context: None, db: SQLAlchemy, resident: Start,
+    executor: Threads, jobs: CronJobs, context: None, db: SQLAlchemy, resident: Start,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     near = jobs.task(name="near")(lambda: None)
@@ -117,18 +108,18 @@ def test_no_thread_of_a_worker_repeats_itself_while_the_database_is_away(
 
 
 def test_a_broker_that_is_away_is_not_told_at_each_try(
-    executor: Asked, jobs: CronJobs, context: None, db: SQLAlchemy, resident: Start,
+    executor: Threads, jobs: CronJobs, context: None, db: SQLAlchemy, resident: Start,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    executor.unreachable = ConnectionRefusedError("no broker")
+    executor.away = ConnectionRefusedError("no broker")
     jobs.task(name="far", queue="far")(lambda: None).using(commit=True).enqueue()
     resident()
-    wait_until(lambda: executor.asked > TRIES)
-    executor.unreachable = None
+    wait_until(lambda: len(executor.sent) > TRIES)
+    executor.away = None
     wait_until(lambda: succeeded(db))
     away, back = warnings(caplog)
-    assert "threads cannot be reached, so the queue far waits" in away
-    assert "threads is back, after" in back
+    assert "Celery cannot be reached, so the queue far waits" in away
+    assert "Celery is back, after" in back
 
 
 def succeeded(db: SQLAlchemy) -> bool:

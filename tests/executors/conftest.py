@@ -9,7 +9,6 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine import executor_worker
 from tests.executors.threads import Threads
 
 
@@ -17,16 +16,9 @@ from tests.executors.threads import Threads
 def executor(app: Flask) -> Iterator[Threads]:
     """The executor of the queue ``far``; it keeps what it gets until `deliver`."""
     threads = Threads(app, keep=True)
-    app.config["CRONJOBS_EXECUTORS"] = {"far": threads}
     app.config["CRONJOBS_LEASE"] = 600  # None ends while a test goes on.
     yield threads
     threads.close()
-    forget_kept_connections()
-
-
-def forget_kept_connections() -> None:
-    """Close the connections that this thread has kept for the next message."""
-    vars(executor_worker)["_of_thread"].kept.clear()
 
 
 @pytest.fixture

@@ -8,40 +8,50 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from flask_cronjobs.types import HandedRun
+from flask_cronjobs.registry.executor import executor_of
+from flask_cronjobs.types import Claim
 from tests.brokers import Broker
 
 pytest.importorskip("celery")
 TOKEN = "handed:celery:0:host:1:0"
-RUNS = [HandedRun(number, TOKEN, "task", "far") for number in range(50)]
+RUNS = [Claim(number, TOKEN, "task", "{}", 1, 1, None, None) for number in range(50)]
 
 
 @pytest.fixture
 def executor(redis_server: Broker, sqlite_url: str) -> Iterator[Any]:
     from celery import Celery
 
-    from flask_cronjobs.executors.celery import executor_of_app, init
+    from flask_cronjobs.executors.celery import init
 
     redis_server.renew()
     celery = Celery("tests", broker=redis_server.url)
     app = Flask("tests")
     init(celery, app)
-    yield executor_of_app(app)
+    yield executor_of(app)
     celery.close()
 
 
+def waiting(server: Broker) -> int:
+    from redis import Redis
+
+    with Redis.from_url(server.url) as client:
+        return int(client.llen("far"))
+
+
 def test_messages_wait_in_their_order(executor: Any, redis_server: Broker) -> None:
-    executor.send(RUNS)
-    assert executor.waiting("far") == len(RUNS)
+    executor.send("far", RUNS)
+    assert waiting(redis_server) == len(RUNS)
 
 
-def test_they_take_one_exchange(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_take_one_exchange(
+    executor: Any, redis_server: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from kombu.messaging import Producer
     from redis import Connection
 
     if not hasattr(Producer, "batch"):
         pytest.skip("Kombu before 5.7 sends each message by itself")
-    executor.send(RUNS[:1])
+    executor.send("far", RUNS[:1])
     sent: list[object] = []
     send = Connection.send_packed_command
 
@@ -50,23 +60,24 @@ def test_they_take_one_exchange(executor: Any, monkeypatch: pytest.MonkeyPatch) 
         return send(self, command, *args, **more)
 
     monkeypatch.setattr(Connection, "send_packed_command", count)
-    executor.send(RUNS)
+    executor.send("far", RUNS)
     assert len(sent) < 10
-    assert executor.waiting("far") == len(RUNS) + 1
+    monkeypatch.undo()
+    assert waiting(redis_server) == len(RUNS) + 1
 
 
 def test_a_server_that_was_started_anew_gets_them(executor: Any, redis_server: Broker) -> None:
-    executor.send(RUNS)
+    executor.send("far", RUNS)
     redis_server.renew()
-    executor.send(RUNS)
-    assert executor.waiting("far") == len(RUNS)
+    executor.send("far", RUNS)
+    assert waiting(redis_server) == len(RUNS)
 
 
 def test_a_server_that_is_away_is_told(executor: Any, redis_server: Broker) -> None:
-    executor.send(RUNS[:1])
+    executor.send("far", RUNS[:1])
     redis_server.kill()
     with pytest.raises(Exception, match=r"(?i)redis|connect"):
-        executor.send(RUNS)
+        executor.send("far", RUNS)
     redis_server.start()
-    executor.send(RUNS)
-    assert executor.waiting("far") == len(RUNS)
+    executor.send("far", RUNS)
+    assert waiting(redis_server) == len(RUNS)

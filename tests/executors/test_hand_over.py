@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,13 +15,11 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.engine import hand_over
-from flask_cronjobs.engine.hand_over import FEW
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.types import handed_to
+from flask_cronjobs.types import Claim, handed_to
 from tests.executors.threads import Threads
-from tests.marks import on_postgresql
-from tests.rows import Rows, statuses
+from tests.rows import statuses
 
 
 def loaded(db: SQLAlchemy, run: JobRun) -> JobRun:
@@ -45,7 +44,7 @@ def test_a_handed_run_is_executed_by_the_engine(
     assert report.attempts == 0
     handed = loaded(db, run)
     assert (handed.status, handed.attempts) == ("running", 1)
-    assert handed_to(handed.locked_by) == "threads"
+    assert handed_to(handed.locked_by) == "celery"
     executor.deliver(executor.sent[0])
     assert executor.results() == ["succeeded"]
     done = loaded(db, run)
@@ -63,7 +62,7 @@ def test_runs_of_other_queues_are_executed_here(
     far.enqueue()
     assert jobs.tick().succeeded == 1
     assert loaded(db, run).status == "succeeded"
-    assert [each.task for each in executor.sent] == ["far"]
+    assert [each.job_type for each in executor.sent] == ["far"]
 
 
 def test_a_message_that_comes_twice_runs_once(
@@ -93,7 +92,7 @@ def test_a_lost_message_comes_back_by_lease_and_counts_no_attempt(
     assert loaded(db, run).attempts == 1
     executor.deliver(executor.sent[0])  # It comes late, and its token is gone.
     assert executor.results() == [None]
-    assert handed_to(loaded(db, run).locked_by) == "threads"
+    assert handed_to(loaded(db, run).locked_by) == "celery"
     executor.deliver(executor.sent[1])
     assert executor.results() == [None, "succeeded"]
 
@@ -107,7 +106,7 @@ def test_an_executor_that_is_away_gives_runs_back(
     assert statuses(db) == ["queued"] * 3
     assert [run.attempts for run in db.session.query(JobRun)] == [0, 0, 0]
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert "threads cannot be reached, so the queue far waits" in line
+    assert "Celery cannot be reached, so the queue far waits" in line
     assert "no attempt counted: 3" in line
     assert "no broker" in line
     executor.away = None
@@ -215,83 +214,36 @@ def test_a_limited_tick_hands_on_no_more(far: Any, executor: Threads, jobs: Cron
     assert len(executor.sent) == 2
 
 
-def test_an_executor_that_hangs_does_not_hold_a_tick_up(
-    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+def test_a_broker_that_hangs_does_not_hold_a_tick_up_beyond_its_budget(
+    far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And when it answers at last, the thread that was left hands nothing on any more."""
-    from flask_cronjobs.engine import hand_over
+    """And when it answers at last, the thread that was left hands nothing more on."""
+    answers, asked = threading.Event(), list[int]()
 
-    answers, answered = threading.Event(), list[bool]()
-
-    def waiting(queue: str) -> int:
-        answered.append(answers.wait(120))
-        return 0
+    def send(queue: str, claims: Sequence[Claim]) -> None:
+        asked.append(len(claims))
+        assert answers.wait(120)
 
     monkeypatch.setattr(hand_over, "ANSWER_WITHIN", 0.1)
-    monkeypatch.setattr(executor, "waiting", waiting)
-    far.enqueue()
-    jobs.tick()
-    assert answered == []
+    monkeypatch.setattr(hand_over, "SENT_AT_ONCE", 2)
+    monkeypatch.setattr(executor, "send", send)
+    far.enqueue_many([{}] * 3)
+    jobs.tick(budget=0.2)
     (left,) = [each for each in threading.enumerate() if each.name == "cronjobs-hand-over"]
     answers.set()
     left.join()
-    assert (answered, executor.sent, statuses(db)) == ([True], [], ["queued"])
+    assert asked == [2]
 
 
-@pytest.mark.parametrize(
-    ("messages", "level"), [(0, logging.INFO), (7, logging.WARNING)], ids=["runs", "messages"]
-)
-def test_a_tick_that_hands_on_nothing_since_enough_waits_says_so(
-    messages: int,
-    level: int,
-    app: Flask,
-    executor: Threads,
-    db: SQLAlchemy,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_queue_that_is_worked_on_gets_more_than_the_limit_in_one_tick(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    app.config.update(CRONJOBS_HANDED_LIMIT=3, CRONJOBS_TICK_BUDGET=0.5)
-    jobs = CronJobs(app)
-    task = jobs.task(queue="far", name="bounded")(lambda: None)
-    caplog.set_level(logging.INFO)
-    with app.app_context():
-        db.create_all()
-        task.using(commit=True).enqueue_many([{}] * 5)
-        handed = 0
-        if messages:
-            monkeypatch.setattr(executor, "waiting", lambda queue: messages)
-        else:
-            jobs.tick()
-            handed = len(executor.sent)
-            assert "was handed on for" not in caplog.text, "it has handed some on"
-        jobs.tick()
-    (line,) = [each for each in caplog.records if "was handed on for" in each.getMessage()]
-    assert line.levelno == level
-    assert "No run of the queue far" in line.getMessage()
-    assert (
-        f"{handed} wait in threads by the table, and its broker holds {messages} messages"
-    ) in line.getMessage()
-
-
-@on_postgresql
-def test_a_message_whose_token_is_gone_makes_no_new_connection(
-    database_url: str, far: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a broker has lost time, there may be hundreds of them before the first good one."""
-    from flask_cronjobs.db.engines import connect_apart
-    from flask_cronjobs.executors import perform
-
-    made: list[None] = []
-
-    def count(*given: Any) -> Any:
-        made.append(None)
-        return connect_apart(*given)
-
-    perform(1, "handed:threads:gone")
-    monkeypatch.setattr("flask_cronjobs.db.connection.connect_apart", count)
-    for _ in range(3):
-        assert perform(1, "handed:threads:gone") is None
-    assert made == [], "each message made a connection"
+    executor.keep = False
+    object.__setattr__(state_of().settings, "handed_limit", 5)
+    far.enqueue_many([{}] * 50)
+    jobs.tick()
+    executor.results()
+    assert statuses(db) == ["succeeded"] * 50
 
 
 def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
@@ -302,62 +254,3 @@ def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
     far.enqueue()
     jobs.tick(budget=0.01)
     assert len(executor.sent) == 1
-
-
-# A broker gets what its workers begin within the leases, however high the limit is
-
-
-@pytest.fixture
-def leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a tick end that would wait for the workers of an executor."""
-    hand_on = hand_over._Queue.hand_on
-
-    def hand_on_without_waiting(self: Any, most: int) -> str:
-        found = hand_on(self, most)
-        return "nothing" if found == "soon" else found
-
-    monkeypatch.setattr(hand_over._Queue, "hand_on", hand_on_without_waiting)
-
-
-@pytest.mark.usefixtures("leaving")
-def test_a_queue_that_stands_still_gets_a_few(far: Any, executor: Threads, jobs: CronJobs) -> None:
-    far.enqueue_many([{}] * (3 * FEW))
-    for _ in range(2):
-        jobs.tick()
-        assert len(executor.sent) == FEW
-
-
-@pytest.mark.usefixtures("leaving")
-def test_a_queue_gets_as_many_more_as_ended_lately(
-    far: Any, executor: Threads, jobs: CronJobs, state: State, rows: Rows
-) -> None:
-    lease = state.settings.lease
-    for _ in range(5):
-        rows.run("succeeded", queue="far")
-        rows.run("succeeded", age=100 * lease, queue="far")
-        rows.run("succeeded", queue="other")
-        rows.run("cancelled", queue="far")
-    far.enqueue_many([{}] * (3 * FEW))
-    jobs.tick()
-    assert len(executor.sent) == FEW + 5
-
-
-def test_a_queue_that_is_worked_on_gets_all(
-    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    executor.keep = False
-    far.enqueue_many([{}] * (5 * FEW))
-    jobs.tick()
-    executor.results()
-    db.session.expire_all()
-    assert {run.status for run in db.session.query(JobRun)} == {"succeeded"}
-
-
-@pytest.mark.usefixtures("leaving")
-def test_stale_messages_are_worked_off_before_more_is_handed_on(
-    far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(executor, "waiting", lambda queue: FEW)
-    far.enqueue_many([{}] * FEW)
-    jobs.tick()
-    assert executor.sent == []

@@ -16,12 +16,10 @@ from sqlalchemy import text
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import executor_worker
-from flask_cronjobs.executors import perform
 from flask_cronjobs.jobs.runs.leases import database_fingerprint
 from flask_cronjobs.jobs.state import Throttle, state_of
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import handed_to
-from tests.executors.conftest import forget_kept_connections
 from tests.executors.threads import Threads
 from tests.postgres import Server
 
@@ -56,9 +54,12 @@ def other(other_url: str) -> Iterator[Flask]:
         db.create_all()
         jobs.enqueue("far", commit=True)
     yield app
-    forget_kept_connections()
     with app.app_context():
         db.engine.dispose()
+
+
+def perform(run_id: int, token: str) -> str | None:
+    return executor_worker.perform_handed(state_of(), run_id, token)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -152,7 +153,7 @@ def test_a_role_that_may_not_read_the_cluster_s_identity_has_a_fingerprint(
         db.engine.dispose()
 
 
-@pytest.mark.parametrize("forged", ["", "handed:threads", "handed:threads:0:host:1:ab", "odd"])
+@pytest.mark.parametrize("forged", ["", "handed:celery", "handed:celery:0:host:1:ab", "odd"])
 def test_a_forged_token_begins_nothing(
     forged: str, far: Any, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,7 +161,7 @@ def test_a_forged_token_begins_nothing(
     jobs.tick()
     assert perform(run.id, forged) is None
     db.session.refresh(run)
-    assert handed_to(run.locked_by) == "threads"
+    assert handed_to(run.locked_by) == "celery"
     assert len(warnings(caplog)) == 1
 
 

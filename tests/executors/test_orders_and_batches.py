@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import Any
 
 import pytest
 from flask import Flask
@@ -12,8 +10,6 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
 from flask_cronjobs import CronJobs, RetryLater, current_run
-from flask_cronjobs.engine.worker.claims import WorkerClaims
-from flask_cronjobs.jobs.runs.claim import Answer
 from flask_cronjobs.models import JobBatch, JobRate, JobRun
 from tests.executors.threads import Threads
 from tests.marks import on_postgresql
@@ -77,30 +73,6 @@ def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
     jobs.tick()
     db.session.commit()
     assert_it_gives_way(first, second, ledger, executor, jobs, db)
-
-
-def test_a_turn_that_another_worker_is_giving_is_waited_for(
-    executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the other's transaction is open, the run is due and cannot be claimed."""
-
-    @jobs.task(queue="far", concurrency_key="ledger", order="strict")
-    def book() -> None: ...
-
-    run = book.using(commit=True).enqueue()
-    send = WorkerClaims.claim
-    looks: list[None] = []
-
-    def claim_nothing_first(self: WorkerClaims, *args: Any, **more: Any) -> Answer:
-        if threading.current_thread().name == "cronjobs-hand-over":
-            looks.append(None)
-            if len(looks) == 1:
-                return Answer()
-        return send(self, *args, **more)
-
-    monkeypatch.setattr(WorkerClaims, "claim", claim_nothing_first)
-    jobs.tick()
-    assert [each.id for each in executor.sent] == [run.id]
 
 
 def test_a_batch_ends_when_the_executor_has_executed_its_last_run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,16 +11,15 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, SetupError
+from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.registry.executor import executor_of
+from flask_cronjobs.registry.executor import EXTENSION
 from tests.executors.threads import Threads
-from tests.tables import make_tables
 
 
 @pytest.fixture
@@ -37,19 +35,19 @@ def test_pages_say_that_a_run_was_handed_on(handed: int, app: Flask) -> None:
     app.debug = True
     client = app.test_client()
     page = client.get(f"/jobs/runs/{handed}").get_data(as_text=True)
-    assert re.search("It was handed to threads (just now|.* ago), and has not begun there.", page)
+    assert re.search("It was handed to celery (just now|.* ago), and has not begun there.", page)
     assert "<dt>Handed to</dt>" in page
     listed = client.get("/jobs/runs?status=running").get_data(as_text=True)
-    assert "handed to threads," in listed
+    assert "handed to celery," in listed
     assert "1 handed on" in client.get("/jobs/").get_data(as_text=True)
 
 
 def test_commands_say_that_a_run_was_handed_on(handed: int, app: Flask) -> None:
     runner = app.test_cli_runner()
     show = ["jobs", "admin", "show", str(handed)]
-    assert "running, handed to threads" in runner.invoke(args=show).output
-    assert "handed:threads:" in runner.invoke(args=[*show, "--json"]).output
-    assert "handed to threads" in runner.invoke(args=["jobs", "admin", "list"]).output
+    assert "running, handed to celery" in runner.invoke(args=show).output
+    assert "handed:celery:" in runner.invoke(args=[*show, "--json"]).output
+    assert "handed to celery" in runner.invoke(args=["jobs", "admin", "list"]).output
     assert "handed on 1" in runner.invoke(args=["jobs", "admin"]).output
 
 
@@ -90,38 +88,32 @@ def of_engines(state: State) -> Sequence[tuple[str, str]]:
     return [(each.level, each.what) for each in examine(state) if each.id == "executor"]
 
 
-def test_doctor_asks_the_engine(far: Any, executor: Threads, state: State) -> None:
-    assert of_engines(state) == [("ok", "threads executes far (0 waiting)")]
+def test_doctor_asks_celery(
+    far: Any, executor: Threads, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert of_engines(state) == [("ok", "Celery executes far")]
     executor.problems = ["no worker answers"]
     assert of_engines(state) == [("error", "no worker answers")]
-    executor.unreachable = ConnectionRefusedError("no broker")
+
+    def check(queues: object) -> Sequence[str]:
+        raise ConnectionRefusedError("no broker")
+
+    monkeypatch.setattr(executor, "check", check)
     ((level, what),) = of_engines(state)
     assert level == "error"
-    assert "threads cannot be reached: ConnectionRefusedError: no broker" in what
+    assert "Celery cannot be asked: ConnectionRefusedError: no broker" in what
 
 
-@pytest.mark.parametrize("name", ["celery", "rq"])
-def test_doctor_says_that_an_executor_is_not_initialized(
-    name: str, app: Flask, db: SQLAlchemy
+def test_without_celery_doctor_and_ticks_say_what_to_do(
+    far: Any, app: Flask, jobs: CronJobs, state: State, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip(name)
-    from flask_cronjobs.jobs.state import state_of
-
-    app.config["CRONJOBS_EXECUTORS"] = {"far": name}
-    CronJobs(app)
-    make_tables(app, db)
-    ((level, what),) = of_engines(state_of(app))
+    del app.extensions[EXTENSION]
+    ((level, what),) = of_engines(state)
     assert level == "error"
-    assert f"Call flask_cronjobs.executors.{name}.init(" in what
-
-
-def test_an_executor_whose_package_is_missing_says_what_to_install(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "celery", None)
-    monkeypatch.delitem(sys.modules, "flask_cronjobs.executors.celery", raising=False)
-    with pytest.raises(SetupError, match=r"pip install 'Flask-CronJobs\[celery\]'"):
-        executor_of(app, "celery")
+    assert "call flask_cronjobs.executors.celery.init(" in what
+    far.enqueue()
+    jobs.tick()
+    assert "flask_cronjobs.executors.celery.init(" in caplog.text
 
 
 @pytest.mark.parametrize(

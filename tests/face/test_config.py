@@ -48,7 +48,7 @@ VALUES: dict[str, tuple[list[tuple[Any, Any]], list[Any]]] = {
     "KEEP_OUTPUT": ([(True, True)], ["yes"]),
     "EXECUTORS": (
         [({}, {}), ({"mail": "celery"}, {"mail": "celery"})],
-        ["celery", {"mail": "carrot"}, {"": "rq"}, {"mail": object()}],
+        ["celery", {"mail": "carrot"}, {"": "celery"}, {"mail": object()}],
     ),
     "HANDED_LIMIT": ([(1, 1)], [0]),
 }

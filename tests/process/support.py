@@ -94,7 +94,7 @@ class Tick:
         assert done.returncode == 0, done.stderr
 
     def end(self) -> None:
-        """Kill it, and the workers that it forked. RQ's are in groups of their own."""
+        """Kill it, and the workers that it forked."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         for pid in _of_session(self.pid):

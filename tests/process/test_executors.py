@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,31 +14,17 @@ import pytest
 from flask_cronjobs.db.failpoints import VARIABLE
 from flask_cronjobs.types import handed_to
 from tests.brokers import Broker
-from tests.process.executor_app import EXECUTOR, ExecutorSite, executor_site
+from tests.process.executor_app import ExecutorSite, executor_site
 from tests.process.support import wait_until
 
-#: How long a broker is away, in seconds.
-MINUTE = 60.0
-
-
-@pytest.fixture(params=["celery", "rq"])
-def executor(request: pytest.FixtureRequest) -> str:
-    """The executor that executes the runs; the test is skipped where it is not installed."""
-    name: str = request.param
-    pytest.importorskip(name)
-    return name
+pytest.importorskip("celery")
 
 
 @pytest.fixture
-def site(
-    executor: str, database_url: str, tmp_path: Path, redis_server: Broker
-) -> Iterator[ExecutorSite]:
-    """A site whose runs the executor executes, on Redis."""
-    with executor_site(database_url, tmp_path, executor, redis_server) as made:
+def site(database_url: str, tmp_path: Path, redis_server: Broker) -> Iterator[ExecutorSite]:
+    """A site whose runs Celery executes, on Redis."""
+    with executor_site(database_url, tmp_path, redis_server) as made:
         yield made
-
-
-of_celery = pytest.mark.parametrize("executor", ["celery"], indirect=True)
 
 
 def at_work(site: ExecutorSite, task: str, payload: dict[str, Any] | None = None) -> int:
@@ -56,11 +41,7 @@ def assert_each_ran_once(site: ExecutorSite, ids: Sequence[int]) -> None:
     assert site.ends(*ids) == {("succeeded", 1)}
 
 
-@pytest.mark.parametrize(
-    ("executor", "options"),
-    [("celery", ()), ("celery", ("--pool", "threads", "--concurrency", "4")), ("rq", ())],
-    indirect=["executor"],
-)
+@pytest.mark.parametrize("options", [(), ("--pool", "threads", "--concurrency", "4")])
 def test_every_kind_of_run_is_executed_once(site: ExecutorSite, options: tuple[str, ...]) -> None:
     site.start_worker(*options)
     notes = site.enqueue_many("note", [{}] * 20)
@@ -130,7 +111,7 @@ def test_kill_of_the_tick_that_hands_on(point: str, site: ExecutorSite) -> None:
     run = site.enqueue("note")
     done = site.run_tick(env={VARIABLE: point})
     assert done.returncode == -signal.SIGKILL
-    assert handed_to(site.run(run).locked_by) == site.env[EXECUTOR]
+    assert handed_to(site.run(run).locked_by) == "celery"
     site.start_worker()
     if point == "after-send":
         site.wait_for("note")
@@ -148,36 +129,29 @@ def test_kill_of_the_broker_with_its_data(site: ExecutorSite, redis_server: Brok
     assert_each_ran_once(site, ids)
 
 
-def test_a_broker_that_hangs_and_is_away_for_a_minute(
-    site: ExecutorSite, redis_server: Broker
-) -> None:
+def test_a_broker_that_hangs_and_is_away(site: ExecutorSite, redis_server: Broker) -> None:
     site.start_worker()
-    long = at_work(site, "sleep", {"seconds": MINUTE / 4})
-    began, ids = time.monotonic(), list[int]()
+    long = at_work(site, "sleep", {"seconds": 5})
     with redis_server.frozen():
-        while time.monotonic() < began + MINUTE / 2:
-            ids += site.enqueue_many("note", [{}] * 3)
-            assert site.run_tick().returncode == 0
-    assert site.ends(long) == {("succeeded", 1)}, "a long run needs no broker to end"
+        ids = site.enqueue_many("note", [{}] * 3)
+        assert site.run_tick("--budget", "1").returncode == 0
+        site.wait_for_status(long, "succeeded")  # A long run needs no broker to end.
     redis_server.kill()
-    while time.monotonic() < began + MINUTE:
-        ids += site.enqueue_many("note", [{}] * 3)
-        done = site.run_tick()
-        assert done.returncode == 0
-        away = f"{site.env[EXECUTOR]} cannot be reached, so the queue default waits"
-        assert away in done.stderr
-        assert site.ends(*ids[-3:]) == {("queued", 0)}
-        time.sleep(1)
+    ids += site.enqueue_many("note", [{}] * 3)
+    done = site.run_tick()
+    assert done.returncode == 0
+    assert "Celery cannot be reached, so the queue default waits" in done.stderr
+    assert site.ends(*ids[-3:]) == {("queued", 0)}
     redis_server.start()
-    site.start_worker()  # One of RQ does not outlive its broker: a supervisor starts another.
+    site.start_worker()
     site.tick_until_ended(*ids)
     assert_each_ran_once(site, ids)
 
 
-def test_ten_restarts_of_the_broker(site: ExecutorSite, redis_server: Broker) -> None:
-    """Celery's worker and RQ's may end at a restart, so a supervisor starts another one."""
+def test_five_restarts_of_the_broker(site: ExecutorSite, redis_server: Broker) -> None:
+    """Celery's worker may end at a restart, so a supervisor starts another one."""
     worker, ids = site.start_worker(), list[int]()
-    for _ in range(10):
+    for _ in range(5):
         ids += [site.enqueue("note")]
         site.tick_here()
         redis_server.renew()
@@ -213,7 +187,6 @@ def test_resident_worker_hands_on(site: ExecutorSite) -> None:
     resident.stop()
 
 
-@of_celery
 def test_doubled_deliveries(site: ExecutorSite, redis_server: Broker) -> None:
     """Redis delivers a message again that was not acknowledged for its visibility timeout."""
     import redis
@@ -233,8 +206,7 @@ def test_doubled_deliveries(site: ExecutorSite, redis_server: Broker) -> None:
 
 def test_celery_on_rabbitmq(database_url: str, tmp_path: Path, rabbitmq_server: Broker) -> None:
     """A connection cut in mid-run, redelivered messages, and the broker's data lost."""
-    pytest.importorskip("celery")
-    with executor_site(database_url, tmp_path, "celery", rabbitmq_server) as site:
+    with executor_site(database_url, tmp_path, rabbitmq_server) as site:
         worker = site.start_worker()
         ids = site.enqueue_many("note", [{}] * 10)
         long = at_work(site, "sleep", {"seconds": 4})

@@ -30,8 +30,8 @@ for module, names in (
 
 import flask_cronjobs
 package = Path(flask_cronjobs.__file__).parent
-engines = {package / "executors" / name for name in ("celery.py", "rq.py")}  # Not on Windows.
-for path in sorted(set(package.rglob("*.py")) - engines):
+celery = package / "executors" / "celery.py"  # Not on Windows.
+for path in sorted(set(package.rglob("*.py")) - {celery}):
     import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
 
 from flask import Flask

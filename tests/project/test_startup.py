@@ -52,7 +52,7 @@ told()
 #: What a process needs only for runs, for pages, for other commands, or to enqueue.
 IDLE = {
     *("croniter", "alembic", "prometheus_client", "asyncio", "urllib.request", "zoneinfo"),
-    *("celery", "redis", "rq"),
+    *("celery", "redis"),
     *("flask_cronjobs.models.tables", "flask_cronjobs.jobs.runs.enqueue", "flask_cronjobs.once"),
     *("flask_cronjobs.jobs.reader", "flask_cronjobs.jobs.runs.actions", "flask_cronjobs.db.create"),
     *("flask_cronjobs.jobs.operations", "flask_cronjobs.jobs.pruning", "flask_cronjobs.jobs.rates"),

@@ -13,7 +13,7 @@ from sqlalchemy import TextClause, text
 
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
-from ...models.conditions import DONE, HANDED, RUNNABLE, RUNNING, SPENT
+from ...models.conditions import HANDED, RUNNING, SPENT
 from ...text import clean
 from ...types import NO_SUCH_TASK, Claim, Outcome
 from ..orders import COMES_FIRST
@@ -219,14 +219,6 @@ def begin(d: Dialect) -> TextClause:
     """)
 
 
-_REFUSED = f"""
-    SELECT CASE WHEN {HANDED} THEN 'waits'
-                WHEN {RUNNABLE} AND error_type = '{NO_SUCH_TASK}' THEN 'refused'
-                ELSE 'begun' END AS state, last_error
-    FROM job_runs WHERE id = :id
-"""
-
-
 _IN_BROKERS = text(f"""
     SELECT count(*) AS number FROM (
         SELECT queue FROM job_runs WHERE {HANDED} ORDER BY locked_until
@@ -234,54 +226,35 @@ _IN_BROKERS = text(f"""
 """)
 
 
-#: Among how many runs `ended_since` counts.
-LATEST = 2000
+#: In how many seconds a run is due again that a worker of older code has refused.
+REFUSED_FOR = 60
 
 
 def refuse(
     books: Bookkeeping, run_id: int, handed: str, tasks: tuple[str, ...], error: str
 ) -> str | None:
-    """Note *error* in the row of a handed run whose task is none of *tasks*; return its task.
+    """Put a handed run off whose task is none of *tasks*, and note *error*; return its task.
 
     The run stays handed; it is to be released.
 
     :returns: None if it is one of them, or if the run is not handed with that token any more.
     """
+    d = books.dialect
     statement = f"""
-        UPDATE job_runs SET error_type = '{NO_SUCH_TASK}', last_error = :error
+        UPDATE job_runs SET error_type = '{NO_SUCH_TASK}', last_error = :error,
+            run_at = {d.clock_after(":delay")}
         WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
-            AND NOT {books.dialect.one_of("job_type", "tasks")}
+            AND NOT {d.one_of("job_type", "tasks")}
         RETURNING job_type
     """
-    values = {"id": run_id, "handed": handed, "tasks": books.dialect.array(tasks), "error": error}
-    rows = books.rows(text(statement), values)
+    values = {"id": run_id, "handed": handed, "tasks": d.array(tasks), "error": error}
+    rows = books.rows(text(statement), {**values, "delay": REFUSED_FOR})
     return rows[0].job_type if rows else None
-
-
-def refused(books: Bookkeeping, run_id: int) -> tuple[str, str | None]:
-    """Return what became of a run that was refused before, and why.
-
-    Whether it still ``waits`` in a broker, is ``refused`` again, or has ``begun``.
-    """
-    rows = books.rows(text(_REFUSED), {"id": run_id})
-    return (rows[0].state, rows[0].last_error) if rows else ("begun", None)
 
 
 def in_brokers(books: Bookkeeping, queue: str) -> int:
     """Return how many runs of *queue* were handed to an executor and have not begun there."""
     return int(books.rows(_IN_BROKERS, {"queue": queue})[0].number)
-
-
-def ended_since(books: Bookkeeping, queue: str, seconds: float) -> int:
-    """Return how many runs of *queue* have succeeded in the last *seconds*, at the least.
-
-    Among the latest few alone, since other queues may have ended hundreds of thousands meanwhile.
-    """
-    lately = f"{DONE} AND finished_at > {books.dialect.later(':seconds')} ORDER BY finished_at DESC"
-    latest = f"SELECT queue, status FROM job_runs WHERE {lately} LIMIT {LATEST}"
-    of_queue = "queue = :queue AND status = 'succeeded'"
-    statement = f"SELECT count(*) AS number FROM ({latest}) AS latest WHERE {of_queue}"
-    return int(books.rows(text(statement), {"queue": queue, "seconds": -seconds})[0].number)
 
 
 #: Of the database in its cluster, and of the table.
