@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from ..jobs.backlog import Due, due, next_due
+from ..jobs.backlog import due, next_due
 from ..jobs.definitions import actions
 from ..jobs.definitions.actions import Target, only
 from ..jobs.definitions.needs import NEEDS
@@ -165,36 +165,36 @@ def _named(target: Target) -> str:
 
 
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
-    """Print what is due now, or when something will be due."""
+    """Print which slots and how many runs are due now, or what will be due next."""
     with reading(state) as reader:
         found, following = due(reader, queues), _following(reader)
     if as_json:
         click.echo(json.dumps(plain_data(found)))
         return
-    for name, slot in found.definitions:
-        click.echo(f"would enqueue  {one_line(name)}  slot of {minute(slot)}")
-    for line in _runs(state, found, "(not in this code: would wait)"):
-        click.echo(f"would run      {line}")
-    if found.expired:
-        click.echo(f"would reclaim  {plural(found.expired, 'run')} whose worker was lost")
-    if found == Due((), (), 0):
+    for slot in found.slots:
+        click.echo(f"{one_line(slot.name)} is due: the slot of {minute(slot.at)}")
+    if found.runs:
+        click.echo(f"{found.runs.of('run')} due")
+    if not (found.slots or found.runs):
         click.echo(f"Nothing is due; {following}")
 
 
 def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]) -> None:
-    """Print why a tick ran nothing: which due runs wait all the same, and what will be due next."""
+    """Print what will be due next, or how many due runs wait though a tick ran nothing."""
     with reading(state) as reader:
-        found, following = due(reader, queues), _following(reader)
-    for line in _runs(state, found, "(this app's code does not declare the task)"):
-        put(f"waits      {line}")
-    put(f"Nothing was {'run' if found.runs else 'due'}; {following}")
+        number, following = due(reader, queues).runs, _following(reader)
+    if number:
+        why = command("list", "--status", "queued")
+        put(f"Nothing was run, and {number.of('run')} due. To see why: {why}")
+    else:
+        put(f"Nothing was due; {following}")
 
 
 def what_is_due(state: State, queues: tuple[str, ...]) -> str:
     """Return how many runs are due, or else what will be due next."""
     with reading(state) as reader:
-        number = sum(number for _, _, number in due(reader, queues).runs)
-        return f"{plural(number, 'run')} due" if number else _following(reader)
+        number = due(reader, queues).runs
+        return f"{number.of('run')} due" if number else _following(reader)
 
 
 def _following(reader: Reader) -> str:
@@ -205,12 +205,3 @@ def _following(reader: Reader) -> str:
     if reader.state.registry.declarations:
         return "a tick records the schedules that the code declares"
     return "nothing is scheduled"
-
-
-def _runs(state: State, found: Due, unknown: str) -> list[str]:
-    """Return a line for each task and queue with due runs."""
-    return [
-        f"{one_line(task)}  {plural(number, 'run')}  queue {one_line(queue)}"
-        + ("" if task in state.registry.tasks else f"  {unknown}")
-        for task, queue, number in found.runs
-    ]

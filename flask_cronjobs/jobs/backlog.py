@@ -19,7 +19,6 @@ from sqlalchemy import (
     String,
     bindparam,
     column,
-    func,
     select,
     text,
     union_all,
@@ -32,14 +31,26 @@ from ..models.conditions import (
     KEYED,
     KEYED_GROUPS,
     RATE_WAITS,
-    RUNNING,
     SCHEDULED,
     UNKEYED,
     UNKEYED_GROUPS,
 )
 from .definitions.rows import enqueued_here
 from .pauses import is_declared, not_paused, ours, stopping
-from .reader import CAP, DEFINITIONS, RUNS, Count, Query, Reader, Source, read_once, reading, steps
+from .reader import (
+    CAP,
+    DEFINITIONS,
+    RUNS,
+    Count,
+    Query,
+    Reader,
+    Source,
+    capped,
+    count_of,
+    read_once,
+    reading,
+    steps,
+)
 
 #: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
 #: all runs.
@@ -316,22 +327,19 @@ def oldest_due(reader: Reader) -> datetime | None:
     return min((moment for moment in due if moment is not None), default=None)
 
 
-#: How many rows of each kind are read at most.
-MOST_DUE = 10_000
+#: How many slots `due` returns at most.
+_SLOTS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(NamedTuple):
     """What is due now.
 
-    :ivar definitions: the ``name`` of each, with its ``next_run_at``, the slot that is due.
-    :ivar runs: of each ``task`` and ``queue``, the ``count`` of runs.
-    :ivar expired: how many leases ran out.
+    :ivar slots: the ``name`` of each definition that is due, and ``at``, its slot.
+    :ivar runs: how many runs are due that no pause stops.
     """
 
-    definitions: tuple[Any, ...]
-    runs: tuple[Any, ...]
-    expired: int
+    slots: Sequence[Row[Any]]
+    runs: Count
 
 
 class Next(NamedTuple):
@@ -342,22 +350,21 @@ class Next(NamedTuple):
 
 
 def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
-    """Return what is due now, in *queues* or in all; at most `MOST_DUE` of each kind."""
+    """Return which slots are due now, and how many runs, in *queues* or in all."""
     slot = DEFINITIONS.c.next_run_at
     with reading(source) as reader:
-        slots = select(DEFINITIONS.c.name, slot).where(slot <= reader.now, *_slots_of_ours(reader))
+        slots = select(DEFINITIONS.c.name, slot.label("at"))
+        slots = slots.where(slot <= reader.now, *_slots_of_ours(reader))
         waits = [*not_paused(reader), RUNS.c.run_at <= reader.now]
         if queues:
             waits.append(RUNS.c.queue.in_(queues))
-        runs = select(RUNS.c.job_type.label("task"), RUNS.c.queue).where(*waits).limit(MOST_DUE)
-        parts = (runs.where(text(part)).subquery() for part in (UNKEYED, KEYED, RATE_WAITS))
-        some = union_all(*(select(part) for part in parts)).subquery()
-        group = some.c.task, some.c.queue
-        counted = select(*group, func.count().label("count")).group_by(*group).order_by(*group)
-        expired = (text(RUNNING), RUNS.c.locked_until <= reader.now)
-        lost = reader.value(select(func.count()).select_from(RUNS).where(*expired))
-        slots = slots.order_by(slot).limit(MOST_DUE)
-        return Due(tuple(reader.rows(slots)), tuple(reader.rows(counted)), cast("int", lost))
+        parts = (
+            select(RUNS.c.id).where(text(part), *waits).limit(CAP + 1).subquery()
+            for part in (UNKEYED, KEYED, RATE_WAITS)
+        )
+        some = union_all(*(select(part) for part in parts))
+        number = cast("int", reader.value(select(capped(some))))
+        return Due(reader.rows(slots.order_by(slot).limit(_SLOTS)), count_of(number))
 
 
 def next_due(source: Source) -> Next | None:

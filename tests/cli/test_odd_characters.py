@@ -13,7 +13,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, SetupError
-from flask_cronjobs.cli.maintenance import wake_texts
+from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.log import log_run, logger
 from tests.rows import Rows, ago
 
@@ -121,13 +121,6 @@ def test_a_path_that_would_break_the_crontab_line_is_refused(char: str) -> None:
     for folder, log in ((f"/srv/a{char}b", "/x"), ("/srv", f"/x{char}* * * * * root")):
         with pytest.raises(SetupError, match="control character"):
             wake_texts(Path(folder), ("/srv/flask", "jobs", "tick"), None, Path(log), 20)
-
-
-def test_a_missing_folder_of_the_log_is_quoted(run: Run, tmp_path: Path) -> None:
-    log = tmp_path / "$(touch x)" / "log"
-    assert (
-        f"mkdir -p {shlex.quote(str(log.parent))}" in run("admin", "crontab", "--log", log).output
-    )
 
 
 def test_long_ages_are_taken_and_printed_back(run: Run, rows: Rows) -> None:

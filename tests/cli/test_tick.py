@@ -181,11 +181,10 @@ class TestOptions:
         tick.enqueue(delay=90)
         assert "(in 1 min)" in due()
         tick.enqueue()
-        assert due() == "would run      hello  1 run  queue default\n"
+        assert due() == "1 run due\n"
         assert tick.statuses() == ["queued", "queued"]
         told = json.loads(tick("--dry-run", "--json").stdout)
-        run = {"task": "hello", "queue": "default", "count": 1}
-        assert told == {"definitions": [], "runs": [run], "expired": 0}
+        assert told == {"slots": [], "runs": {"value": 1, "capped": False}}
 
     def test_dry_run_tells_only_of_definitions_that_the_tick_would_touch(
         self, tick: Tick, rows: Rows
@@ -194,13 +193,13 @@ class TestOptions:
         rows.definition("stranger", next_run_at=ago(60), origin="database")
         rows.definition("customer", next_run_at=ago(60), origin="database", job_type="hello")
         (line,) = tick("--dry-run").stdout.splitlines()
-        assert line.startswith("would enqueue  customer")
+        assert line.startswith("customer is due: the slot of ")
 
     def test_dry_run_tells_of_runs_at_a_rate(self, tick: Tick, rows: Rows) -> None:
         rows.run(job_type="hello", age=-90, rate_key="r", rate_mark="waits")
         assert "Nothing is due; next: hello, " in tick("--dry-run").output
         rows.run(job_type="hello", rate_key="r", rate_mark="waits")
-        assert tick("--dry-run").output == "would run      hello  1 run  queue default\n"
+        assert tick("--dry-run").output == "1 run due\n"
 
     def test_python_may_claim_nothing_in_any_thread(self, tick: Tick) -> None:
         def claim() -> TickReport:

@@ -185,4 +185,4 @@ class TestReports:
         enqueue_all(tasks)
         jobs.pause(queue="mail")
         jobs.pause(task="keyed")
-        assert [task for task, _, _ in due(state).runs] == ["plain", "waiting"]
+        assert due(state).runs.value == 2
