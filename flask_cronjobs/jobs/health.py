@@ -250,7 +250,7 @@ def _silent(silence: Silence) -> Finding:
         "See `flask jobs admin ticks`. Is the host up, and what does its cron log? One that is "
         "gone for good is forgotten a day after its last tick."
     )
-    return Finding("silent-host", "warning", what, todo, since=silence.since, link=("queues", {}))
+    return Finding("silent-host", "warning", what, todo, since=silence.since, link=("workers", {}))
 
 
 def _doubtful(figures: Figures) -> Finding:
@@ -260,7 +260,7 @@ def _doubtful(figures: Figures) -> Finding:
         "A process died before it could record the result. See `flask jobs admin effects`. Find "
         "out what happened, then use --done or --redo."
     )
-    return Finding("effects-in-doubt", "warning", what, todo, since=since, link=("effects", {}))
+    return Finding("effects-in-doubt", "warning", what, todo, since=since)
 
 
 def _stopped(figures: Figures) -> Finding:
@@ -373,7 +373,7 @@ def _no_ticks(verdict: Verdict, failing: bool) -> Finding:
             "cron does not know the variables of your shell. See its log."
         )
     since, title = verdict.last_tick_at, title or capitalized(what)
-    return Finding("ticks", "error", what, todo, since=since, link=("ticks", {}), title=title)
+    return Finding("ticks", "error", what, todo, since=since, link=("workers", {}), title=title)
 
 
 def _overdue(verdict: Verdict, reader: Reader, ticks_come: bool) -> Iterator[Finding]:

@@ -260,6 +260,17 @@ def list_effects(
         return page_of(reader, statement, limit, _shown, (c.id,), before)
 
 
+def list_doubts(source: Source, limit: int) -> Page[Effect]:
+    """Return the effects in doubt, the newest first."""
+    from .reader import EFFECTS, page_of, reading
+
+    with reading(source) as reader:
+        c = EFFECTS.c
+        columns = c.id, c.key, literal("in_doubt"), c.run_id, c.locked_by, c.created_at, c.done_at
+        doubted = text(OPEN_EFFECT), text(is_in_doubt(reader.dialect))
+        return page_of(reader, select(*columns).where(*doubted), limit, _shown, (c.id,), None)
+
+
 def _shown(rows: Rows) -> list[Effect]:
     found = (Effect(*tuple(row)) for row in rows)
     return [each._replace(worker=without_secret(each.worker)) for each in found]

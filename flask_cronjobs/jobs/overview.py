@@ -1,27 +1,26 @@
-"""The first page, read over one connection; the page of what a text names."""
+"""The first page, read over one connection."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import case, func, select
+from sqlalchemy import func, select
 
 from .backlog import count_waiting, waiting_groups
 from .definitions.needs import DEAD_LOOKED_AT, latest_dead
-from .definitions.views import DefinitionList, list_definitions
+from .definitions.views import DefinitionFilter, DefinitionList, list_definitions
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
-from .humanize import Link
-from .reader import BATCHES, DEFINITIONS, RUNS, Count, Reader, Source, reading, record
+from .reader import RUNS, Count, Reader, Source, reading, record
 from .runs.rows import ERROR_SHOWN, first_line
-from .runs.search import named
 from .ticks import Bucket, read_activity
 
 #: How many definitions the first page shows.
 DEFINITIONS_SHOWN = 12
 _GROUPS = 50
-_A_DAY = timedelta(days=1)
+#: How many labels of a group are shown.
+LABELS = 5
 _GROUPED = ("job_type", "error_type", "fingerprint")
 
 
@@ -29,23 +28,25 @@ _GROUPED = ("job_type", "error_type", "fingerprint")
 class DeadGroup:
     """Dead runs that ended with errors of one group: of one task and type.
 
-    :ivar fingerprint: of the group, as on the page of errors; None if an older version recorded it.
+    :ivar fingerprint: of the group, None if an older version recorded it.
 
     :ivar count: capped, since only the newest dead runs are read.
-    :ivar today: how many of them died within 24 hours.
+    :ivar oldest: when the first of them ended.
     :ivar newest: when the latest of them ended.
     :ivar sample_id: the id of the latest.
     :ivar message: the first line of its error.
+    :ivar labels: for whom the latest of them were.
     """
 
     task: str
     error_type: str | None
     fingerprint: str | None
     count: Count
-    today: int
+    oldest: datetime
     newest: datetime
     sample_id: int
     message: str | None
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,18 @@ class Overview:
     findings: tuple[Finding, ...]
 
 
-def read_overview(source: Source) -> Overview:
-    """Return what the first page shows, of the definitions those first that need a person."""
+def read_overview(
+    source: Source,
+    which: DefinitionFilter | None = None,
+    page: int = 1,
+    limit: int = DEFINITIONS_SHOWN,
+) -> Overview:
+    """Return what the first page shows.
+
+    :param which: which definitions, and in which order; None: those first that need a person.
+    :param page: which page of the definitions, from 1.
+    :param limit: how many of them at most.
+    """
     with reading(source) as reader:
         verdict, figures = read_verdict_and_figures(reader)
         dead, groups = dead_groups(reader)
@@ -87,7 +98,7 @@ def read_overview(source: Source) -> Overview:
         return Overview(
             verdict=verdict,
             figures=figures,
-            definitions=list_definitions(reader, limit=DEFINITIONS_SHOWN),
+            definitions=list_definitions(reader, which, page, limit),
             dead=dead,
             dead_groups=groups,
             orphans=orphans,
@@ -112,7 +123,7 @@ def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
                 newest.c.fingerprint,
                 func.count().label("number"),
                 func.count().over().label("groups"),
-                func.count(case((newest.c.finished_at >= reader.now - _A_DAY, 1))).label("today"),
+                func.min(newest.c.finished_at).label("oldest"),
                 func.max(newest.c.finished_at).label("newest"),
                 func.max(newest.c.id).label("sample_id"),
             )
@@ -124,12 +135,35 @@ def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
         message = func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("message")
         sampled = select(groups, message).join(RUNS, RUNS.c.id == groups.c.sample_id)
         rows = reader.rows(sampled.order_by(groups.c.newest.desc()))
+        labels = _labels(reader)
     full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
     shown = tuple(
-        record(DeadGroup, row, count=Count(row.number, full), message=first_line(row.message))
+        record(
+            DeadGroup,
+            row,
+            count=Count(row.number, full),
+            message=first_line(row.message),
+            labels=tuple(labels.get((row.task, row.error_type, row.fingerprint), ())),
+        )
         for row in rows
     )
     return shown, Count(rows[0].groups if rows else 0, full)
+
+
+def _labels(reader: Reader) -> dict[tuple[Any, ...], list[str]]:
+    """Return the labels of the latest dead runs of each group, each once, the latest first."""
+    dead = latest_dead()
+    of = [dead.c[name] for name in _GROUPED]
+    latest = func.max(dead.c.finished_at)
+    at = func.row_number().over(partition_by=of, order_by=latest.desc()).label("at")
+    each = (
+        select(*of, dead.c.label, at).where(dead.c.label.is_not(None)).group_by(*of, dead.c.label)
+    ).subquery()
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for row in reader.rows(select(each).where(each.c.at <= LABELS).order_by(each.c.at)):
+        group = tuple(row._mapping[name] for name in _GROUPED)
+        found.setdefault(group, []).append(row.label)
+    return found
 
 
 def list_orphans(source: Source) -> tuple[tuple[Orphan, ...], Count]:
@@ -147,29 +181,3 @@ def list_orphans(source: Source) -> tuple[tuple[Orphan, ...], Count]:
         numbers = count_waiting(reader, [each for each in groups if each.task in tasks], "task")
     shown = tuple(Orphan(task, numbers[task][0], oldest[task]) for task in tasks)
     return shown, Count(len(oldest))
-
-
-def find_place(source: Source, name: str) -> Link:
-    """Return the page of what *name* names; else that of the runs in which it is found.
-
-    In this order: the id or a key of a run, the key of a batch, the name of a definition, of a task
-    that the code declares, of a queue.
-    """
-    name = name.strip()
-    with reading(source) as reader:
-        runs = named(reader, name)
-        if runs and (len(runs) == 1 or str(runs[0]) == name.removeprefix("#")):
-            return "run", {"run_id": runs[0]}
-        if _has(reader, BATCHES.c.key, name):
-            return "batch", {"key": name}
-        if _has(reader, DEFINITIONS.c.name, name):
-            return "definition", {"name": name}
-        if name in reader.state.registry.tasks:
-            return "task", {"name": name}
-        if name in reader.state.queues:
-            return "runs", {"queue": name}
-    return "runs", {"q": name}
-
-
-def _has(reader: Reader, column: Any, name: str) -> bool:
-    return bool(reader.rows(select(column).where(column == name).limit(1)))

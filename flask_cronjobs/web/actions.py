@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeAlias
 
@@ -17,13 +16,12 @@ from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
 
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, PayloadError, TablesMissing
-from ..jobs import error_groups as groups
 from ..jobs import once_effects
 from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from ..jobs.definitions.actions import Target, pause, queue_run, remove, resume
 from ..jobs.definitions.detail import read_arguments
 from ..jobs.runs import payloads
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, retrying
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
 from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.filters import RunFilter
 from ..jobs.state import State, state_of
@@ -32,12 +30,10 @@ from ..log import logger
 from ..text import one_line
 from ..types import JSON, json_object, stored_json
 from .params import needed, text
-from .render import Message, back, place_of, reader_page, sent_from
+from .render import Message, back, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
 RUNS_A_CLICK = 10_000
-#: Over how many seconds runs are spread.
-SPREAD = 600.0
 #: What the name of an argument's field begins with.
 FIELD = "argument:"
 View: TypeAlias = Callable[..., ResponseReturnValue]
@@ -47,27 +43,24 @@ View: TypeAlias = Callable[..., ResponseReturnValue]
 Done: TypeAlias = "str | Message | Response"
 
 
-def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done]], View]:
+def action(endpoint: str, *names: str) -> Callable[[Callable[..., Done]], View]:
     """Turn a function that acts into a view that redirects to a page that says what was done.
 
     If a payload was sent that cannot be used, the form is shown again instead.
 
     :param endpoint: the page, if the form does not say from which one it was sent; it also gets the
         view's own arguments.
-    :param about: what the message stands beside: a kind of rows, and the fields of the form that
-        name one, of which the first may not be empty; see `Message.at`. The function gets the
-        fields as arguments.
+    :param names: the fields of the form that the function gets as arguments, of which the first may
+        not be empty.
     :raises NotFound: what is to be changed does not exist; `TablesMissing` and `DatabaseTrouble`
         are raised, too.
     """
-    kind, names = about[:1], about[1:]
 
     def decorate(act: Callable[..., Done]) -> View:
         @wraps(act)
         def view(**route: Any) -> ResponseReturnValue:
             page, values = sent_from(endpoint)
             fields = {name: text(request.form, name) or "" for name in names}
-            place = place_of(*kind, *fields.values())
             if names:
                 needed(request.form, names[0])
             try:
@@ -77,13 +70,10 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done]], View]:
             except (CronJobsError, TypeError) as error:
                 if "payload" in request.form:
                     return edit(error=error, **route) if route else prepare(error)
-                message = Message("bad", f"Nothing was changed. {error}", place)
-                return back(page, message, **values, **route)
+                made = Message("bad", f"Nothing was changed. {error}")
             if isinstance(made, str):
                 made = Message("good", made)
-            if not isinstance(made, Message):
-                return made
-            return back(page, replace(made, place=place), **values, **route)
+            return back(page, made, **values, **route) if isinstance(made, Message) else made
 
         return view
 
@@ -126,7 +116,7 @@ def run_discard(run_id: int) -> str:
     return f"Run {run_id} is discarded."
 
 
-@action("overview", "definition", "name")
+@action("status", "name")
 def definition_run(name: str) -> Done:
     """Queue a run of a definition, due now; with a payload, also of a task."""
     payload = _typed_payload()
@@ -136,14 +126,14 @@ def definition_run(name: str) -> Done:
     return message if payload is None else back("run", message, run_id=run.id)
 
 
-@action("overview", "definition", "name")
+@action("status", "name")
 def definition_pause(name: str) -> str:
     """Pause a definition."""
     pause(state_of(), Target("definition", name), actor())
     return f"{name} is paused. Its slots are not run until it is resumed."
 
 
-@action("overview", "definition", "name")
+@action("status", "name")
 def definition_resume(name: str) -> str:
     """Resume a definition."""
     if resume(state_of(), Target("definition", name), actor()):
@@ -151,14 +141,14 @@ def definition_resume(name: str) -> str:
     return f"{name} was not paused."
 
 
-@action("overview", "definition", "name")
+@action("status", "name")
 def definition_remove(name: str) -> str:
     """Remove a definition that the code does not declare."""
     remove(state_of(), name, actor())
     return f"{name} is removed. Its runs stay."
 
 
-@action("overview")
+@action("status")
 def work_pause() -> str:
     """Pause a task or a queue."""
     target = _task_or_queue()
@@ -166,7 +156,7 @@ def work_pause() -> str:
     return f"The {target.kind} {target.name} is paused. Its runs wait until it is resumed."
 
 
-@action("overview")
+@action("status")
 def work_resume() -> str:
     """Resume a task or a queue."""
     target = _task_or_queue()
@@ -182,7 +172,7 @@ def _task_or_queue() -> Target:
     return Target("task" if kind == "task" else "queue", name)
 
 
-@action("overview", "dead", "task", "error_type", "fingerprint")
+@action("status", "task", "error_type", "fingerprint")
 def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
     """Queue again the dead runs of one task that ended with one type of error, or without one."""
     alike = fingerprint if "fingerprint" in request.form else None
@@ -190,20 +180,20 @@ def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
     return RETRY.many(state_of(), group, actor(), most=RUNS_A_CLICK).sentence(task)
 
 
-@action("batches", "batch", "key")
+@action("batches", "key")
 def batch_retry(key: str) -> str:
     """Queue the dead runs of a batch again."""
     again = request.form.get("again") == "1"
     return retry_batch(state_of(), key, actor(), again, most=RUNS_A_CLICK).sentence(key)
 
 
-@action("batches", "batch", "key")
+@action("batches", "key")
 def batch_cancel(key: str) -> str:
     """Cancel all of a batch that has not ended."""
     return cancel_batch(state_of(), key, actor(), most=RUNS_A_CLICK).sentence(key)
 
 
-@action("batches", "batch", "key")
+@action("batches", "key")
 def batch_close(key: str) -> str:
     """Close a batch that nobody will fill any more."""
     if close_batch(state_of(), key, actor()):
@@ -211,44 +201,14 @@ def batch_close(key: str) -> str:
     return f"{key} was closed already."
 
 
-@action("errors", "error", "fingerprint")
-def error_resolve(fingerprint: str) -> str:
-    """Count a group of errors as resolved."""
-    groups.decide(state_of(), "resolved", fingerprint, actor())
-    return "It is resolved. It comes back when it is seen again."
-
-
-@action("errors", "error", "fingerprint")
-def error_mute(fingerprint: str) -> str:
-    """Mute a group of errors for a week."""
-    groups.decide(state_of(), "muted", fingerprint, actor())
-    return "It is muted for a week."
-
-
-@action("errors", "error", "fingerprint")
-def error_reopen(fingerprint: str) -> str:
-    """Count a group of errors as open."""
-    groups.decide(state_of(), "reopened", fingerprint, actor())
-    return "It is open again."
-
-
-@action("errors", "error", "fingerprint")
-def error_retry(fingerprint: str) -> str:
-    """Queue the dead runs of a group of errors again, spread over ten minutes if asked."""
-    spread = SPREAD if request.form.get("spread") == "1" else 0.0
-    group = RunFilter(status="dead", fingerprint=fingerprint)
-    result = retrying(spread).many(state_of(), group, actor(), most=RUNS_A_CLICK)
-    return result.sentence() + (" They are due within ten minutes." if spread else "")
-
-
-@action("effects", "effect", "key")
+@action("status", "key")
 def effect_done(key: str) -> str:
     """Mark an effect in doubt as done."""
     once_effects.effect_done(state_of(), key, actor())
     return f"{key} is marked as done. It will not be done again."
 
 
-@action("effects", "effect", "key")
+@action("status", "key")
 def effect_redo(key: str) -> str:
     """Mark an effect in doubt as not done."""
     once_effects.effect_redo(state_of(), key, actor())

@@ -69,7 +69,7 @@ def _ask(action: Action, which: RunFilter, picked: list[int] | None) -> Response
         "preview": preview(state_of(), ids),
     }
     asked: dict[str, Any] = {"which": which, "args": filter_args(which), "picked": picked}
-    return reader_page("bulk", tone="warn", data=data, **data, **asked, ids=ids, most=RUNS_A_CLICK)
+    return reader_page("bulk", tone="warn", **data, **asked, ids=ids, most=RUNS_A_CLICK)
 
 
 def _change(action: Action, which: RunFilter, picked: list[int] | None) -> Message:

@@ -14,7 +14,8 @@ from markupsafe import Markup, escape
 from ..errors import ScheduleError
 from ..jobs.batches.views import BatchView
 from ..jobs.definitions.views import DefinitionView
-from ..jobs.humanize import capitalized, since
+from ..jobs.humanize import Link, capitalized, since
+from ..jobs.operations import OperationView
 from ..jobs.runs.detail import RunView
 from ..schedule.cron_text import parse_zone
 from ..text import cut, printable
@@ -86,17 +87,51 @@ def _hour(local: datetime) -> str:
     return f"{local:%H:%M}" if whole else f"{local:%H:%M:%S}"
 
 
-#: A moment in a sentence, such as those of missed slots.
-_IN_TEXT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}) UTC")
+#: In a sentence: a moment, a command or a name of code, and a number before its unit.
+_IN_TEXT = re.compile(
+    r"(?P<moment>[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}) UTC|`(?P<code>[^`]+)`"
+    r"|(?P<number>[0-9]) (?=(?:ms|s|min|h|d|kB|MB|%)\b)"
+)
 
 
-def in_zone(sentence: str, zone: str, now: datetime) -> str:
-    """Return *sentence* with its moments as `clock` says them: a page has one zone."""
+def prose(sentence: str, zone: str, now: datetime) -> Markup:
+    """Return *sentence* as HTML: moments as `clock` says them, code, and numbers with their units.
 
-    def local(found: re.Match[str]) -> str:
-        return clock(datetime.fromisoformat(f"{found[1]}+00:00"), zone, now)
+    A page has one zone; UTC is the title.
+    """
+    parts, at = list[str](), 0
+    for found in _IN_TEXT.finditer(text := printable(sentence)):
+        parts += [escape(text[at : found.start()]), _in_text(found, zone, now)]
+        at = found.end()
+    return Markup("").join([*parts, escape(text[at:])])
 
-    return _IN_TEXT.sub(local, sentence)
+
+def _in_text(found: re.Match[str], zone: str, now: datetime) -> Markup:
+    if found["moment"]:
+        moment = datetime.fromisoformat(f"{found['moment']}+00:00")
+        time = Markup('<time datetime="%s" title="%s">%s</time>')
+        return time % (iso(moment), found[0], clock(moment, zone, now))
+    if found["code"]:
+        return Markup("<code>%s</code>") % found["code"]
+    return escape(f"{found['number']}\N{NO-BREAK SPACE}")
+
+
+#: The pages of what an operation was done to, by the first word of its target.
+_TARGETS: dict[str, tuple[str, str]] = {
+    "definition": ("definition", "name"),
+    "task": ("runs", "task"),
+    "queue": ("runs", "queue"),
+    "batch": ("runs", "batch"),
+}
+
+
+def place_of(operation: OperationView) -> Link | None:
+    """Return the page of what an operation was done to; None if it has none."""
+    if operation.run_id is not None:
+        return "run", {"run_id": operation.run_id}
+    kind, _, name = operation.target.partition(" ")
+    endpoint, field = _TARGETS.get(kind, ("", ""))
+    return (endpoint, {field: name}) if endpoint and name else None
 
 
 def same_day(moment: datetime, other: datetime, zone: str) -> bool:

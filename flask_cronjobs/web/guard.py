@@ -17,7 +17,6 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from ..jobs.state import State, Throttle, state_of
 from ..log import logger
-from ..text import pattern
 
 NAME = "cronjobs"
 
@@ -52,23 +51,17 @@ class Route(NamedTuple):
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("/", "overview", "pages", "read"),
-    Route("/find", "find", "pages", "read"),
+    Route("/", "status", "status", "read"),
     Route("/runs", "runs", "pages", "read"),
+    Route("/workers", "workers", "status", "read"),
     Route("/runs/<int:run_id>", "run", "pages", "read"),
+    Route("/definition", "definition", "status", "read"),
     Route("/runs/<int:run_id>/edit", "edit", "actions", "form"),
     Route("/run", "prepare", "actions", "form"),
     Route("/runs/bulk", "bulk", "bulk", "read"),
-    Route("/definitions", "definitions", "pages", "read"),
-    Route("/definition", "definition", "pages", "read"),
     Route("/task", "task", "pages", "read"),
-    Route("/effects", "effects", "pages", "read"),
     Route("/batches", "batches", "pages", "read"),
     Route("/batch", "batch", "pages", "read"),
-    Route("/ticks", "ticks", "pages", "read"),
-    Route("/errors", "errors", "pages", "read"),
-    Route("/operations", "operations", "pages", "read"),
-    Route("/queues", "queues", "pages", "read"),
     Route("/order", "order", "pages", "read"),
     Route("/metrics", "metrics", "monitoring", "read"),
     Route("/health", "health", "monitoring", "open"),
@@ -81,7 +74,6 @@ ROUTES: tuple[Route, ...] = (
     Route("/<any(pause, resume):act>", "work_act", "actions", "act"),
     Route("/dead/retry", "dead_retry", "actions", "act"),
     Route("/batches/<any(retry, cancel, close):act>", "batch_act", "actions", "act"),
-    Route("/errors/<any(resolve, mute, reopen, retry):act>", "error_act", "actions", "act"),
     Route("/effects/<any(done, redo):act>", "effect_act", "actions", "act"),
 )
 
@@ -114,11 +106,8 @@ _PROXY = (
     "authorize= they are open to direct requests from this machine only. Give authorize= to "
     "CronJobs, or use the address of the app itself."
 )
-#: Headers with which proxies and services in front of an app say for whom they ask.
-_FORWARDED = pattern(
-    r"(?i)forwarded|via|x-forwarded|x-(forwarded|original|envoy|appengine|azure)-.+"
-    r"|(.+-)?(real|client|connecting|cluster-client)-ip(v6)?|cf-ray|cdn-loop"
-)
+#: Headers with which a proxy says for whom it asks, beside those that begin with X-Forwarded-.
+_FORWARDED = ("forwarded", "via")
 _HERE = r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?"
 #: Warnings of wrong tick tokens: one in so many seconds, since anybody can cause them.
 _wrong_token = Throttle()
@@ -234,7 +223,7 @@ def _refusal(action: str) -> Response | AnyResponse | None:
 def _is_open_for_debugging(state: State) -> bool:
     """Return whether debug mode opens the pages to this request; if not, log why, once."""
     elsewhere = next((peer for peer in _peers() if not _is_loopback(peer)), None)
-    forwarded = next((name for name, _ in request.headers if _FORWARDED().fullmatch(name)), None)
+    forwarded = next((name for name, _ in request.headers if _is_of_a_proxy(name)), None)
     if not current_app.debug:
         _warn_once(state, CLOSED)
     elif not re.fullmatch(_HERE, request.host):
@@ -249,6 +238,11 @@ def _is_open_for_debugging(state: State) -> bool:
     else:
         return True
     return False
+
+
+def _is_of_a_proxy(header: str) -> bool:
+    name = header.lower()
+    return name in _FORWARDED or name.startswith("x-forwarded-")
 
 
 def _peers() -> Iterator[str]:

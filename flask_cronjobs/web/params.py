@@ -1,24 +1,18 @@
-"""Read and check the parameters of URLs and forms; the time zone of a page is one of them."""
+"""Read and check the parameters of URLs and forms."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from functools import lru_cache
 from typing import Any, TypeVar, cast
-from urllib.parse import urlencode
 
-from flask import Response, request
 from werkzeug.exceptions import BadRequest
 
-from ..errors import ScheduleError
-from ..jobs.definitions.views import SORTS, STATES, DefinitionFilter
 from ..jobs.humanize import parse_age, parse_time, print_age
 from ..jobs.runs.filters import FILTERS, WAITS, RunFilter
 from ..jobs.runs.list import Cursor
 from ..registry.options import is_moment
-from ..schedule.cron_text import parse_zone
 from ..types import MAX_ID, STATUSES
 
 MAX_TEXT = 500
@@ -52,18 +46,6 @@ def _printed(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     return print_age(value) if isinstance(value, float) else "1" if value is True else str(value)
-
-
-def definition_filter(args: Mapping[str, str]) -> DefinitionFilter:
-    """Return the filter and order of definitions that the parameters describe.
-
-    :raises BadQuery: a value is wrong.
-    """
-    return DefinitionFilter(
-        search=text(args, "search"),
-        state=choice(args, "state", STATES),
-        sort=choice(args, "sort", SORTS) or "need",
-    )
 
 
 def typed_args(args: Mapping[str, str]) -> dict[str, str]:
@@ -190,62 +172,6 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     "flag": flag,
     "id": row_id,
 }
-#: The choice to show times in the zone of the schedule that a page is about.
-SCHEDULE = "schedule"
-_COOKIE = "cronjobs_zone"
-
-
-def page_zone(own: Iterable[str | None], default: str) -> str:
-    """Return the zone of the current page: the one that the user chose, or the schedules'.
-
-    :param own: the zones of the schedules on the page.
-    :param default: the zone where they have none, or different ones.
-    :raises BadQuery: the parameter ``zone`` is no zone.
-    """
-    chosen = _chosen()
-    if chosen != SCHEDULE:
-        return chosen
-    zones = {zone for zone in own if zone is not None and _is_zone(zone)}
-    return zones.pop() if len(zones) == 1 else default
-
-
-def other_zones(shown: str) -> dict[str, str]:
-    """Return the other zones that a page in the zone *shown* offers, each with the page's query."""
-    others = [SCHEDULE] if _chosen() != SCHEDULE else []
-    if shown != "UTC":
-        others.append("UTC")
-    given = request.args.items(multi=True)
-    pairs = [pair for pair in given if pair[0] != "zone" and all(map(is_short, pair))]
-    return {name: f"?{urlencode([*pairs, ('zone', name)])}" for name in others}
-
-
-def keep_zone(response: Response, path: str) -> None:
-    """Let *response* keep the zone that the URL names, for the pages under *path*."""
-    if "zone" in request.args:
-        response.set_cookie(
-            _COOKIE, _chosen(), max_age=365 * 86400, path=path, secure=request.is_secure,
-            httponly=True, samesite="Lax",
-        )  # fmt: skip
-
-
-def _chosen() -> str:
-    """Return the zone of the URL, else that of the cookie, else `SCHEDULE`."""
-    given = text(request.args, "zone")
-    if given is not None:
-        if given != SCHEDULE and not _is_zone(given):
-            raise BadQuery("zone must be 'schedule', or a time zone such as Europe/Berlin.")
-        return given
-    kept = request.cookies.get(_COOKIE, SCHEDULE)
-    return kept if _is_zone(kept) else SCHEDULE
-
-
-@lru_cache(maxsize=256)
-def _is_zone(name: str) -> bool:
-    try:
-        parse_zone(name)
-    except ScheduleError:
-        return False
-    return True
 
 
 def is_short(value: str) -> bool:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import json
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib.metadata import version
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, urlencode
-from zlib import crc32
 
 from flask import Response, current_app, make_response, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -34,7 +31,6 @@ from ..jobs import humanize
 from ..jobs.batches.views import batch_facts
 from ..jobs.definitions.needs import NEEDS
 from ..jobs.definitions.views import SORTS, STATES
-from ..jobs.reader import plain_data
 from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
 from ..jobs.runs.detail import facts_of
 from ..jobs.runs.filters import FILTERS
@@ -46,7 +42,7 @@ from ..types import STATUSES
 from . import TITLES, charts, format
 from .format import Tone
 from .guard import MACHINES, is_reader, may
-from .params import is_short, keep_zone, other_zones, page_zone
+from .params import MAX_TEXT, is_short
 
 #: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
@@ -65,35 +61,19 @@ _SAY = SimpleNamespace(
     **{**vars(humanize), **vars(format), **vars(charts)},
     facts_of=facts_of, batch_facts=batch_facts, NEEDS=NEEDS,
     SORTS=SORTS, STATES=STATES, STATUSES=STATUSES, FILTERS=FILTERS, WINDOW=WINDOW, ACTIONS=ACTIONS,
+    MAX_TEXT=MAX_TEXT,
 )  # fmt: skip
 
 
-@dataclass
-class Message:
-    """The message of an action.
+class Message(NamedTuple):
+    """What the next page says of an action.
 
-    :ivar place: beside what it stands, by `place_of`; empty: at the top.
     :ivar run_id: the run to which it links.
-    :ivar shown: whether the page has shown it.
     """
 
     tone: Tone
     text: str
-    place: str = ""
     run_id: int | None = None
-    shown: bool = False
-
-    def at(self, *about: str) -> bool:
-        """Return whether to show it beside the row that *about* names, as `action` does."""
-        if self.shown or self.place != place_of(*about):
-            return False
-        self.shown = True
-        return True
-
-
-def place_of(*about: str) -> str:
-    """Return a short name for the row that *about* names; empty if it names none."""
-    return f"{crc32(repr(about).encode(errors='replace')):08x}" if about else ""
 
 
 def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -> Response:
@@ -118,7 +98,6 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "may_read": True,
         "refresh": 0,
         "failed": status >= 500,
-        "zones": None,
         "here": here(),
         "csrf_field": str(_config().get("WTF_CSRF_FIELD_NAME", "csrf_token")),
         "csrf": None,
@@ -159,44 +138,23 @@ REFRESH = 15
 
 
 def reader_page(
-    template: str,
-    found: Any = None,
-    tone: Tone = "idle",
-    *,
-    status: int = 200,
-    data: object = None,
-    own_zones: Iterable[str | None] = (),
-    **values: Any,
+    template: str, found: Any = None, tone: Tone = "idle", *, status: int = 200, **values: Any
 ) -> Response:
     """Render a page for a user who may read; show buttons if they may act.
 
-    :param found: what the page shows. It is then the answer to ``?format=json``, its ``now`` is the
-        moment of the page, and the page is refreshed; *data*, ``now`` and ``refresh`` are others.
-    :param own_zones: the time zones of the schedules on the page.
+    :param found: what the page shows. Its ``now`` is then the moment of the page, and the page is
+        refreshed; ``now`` and ``refresh`` are others.
     """
-    answer = found if data is None else data
-    if wants_json() and answer is not None:
-        return Response(json.dumps(plain_data(answer)), mimetype="application/json")
     may_act = may("act")
     values |= {"may_act": may_act, "csrf": _csrf() if may_act else None, "found": found}
-    values["zone"] = page_zone(own_zones, state_of().settings.timezone)
     if found is not None:
         values = {"refresh": REFRESH, "now": getattr(found, "now", None), **values}
-    if request.method == "GET":  # No link leads to the answer to a form that is wrong.
-        values["zones"] = other_zones(values["zone"])
-    response = page(template, status, tone, **values)
-    keep_zone(response, _path())
-    return _packed(response, is_secret=values["csrf"] is not None)
+    return _packed(page(template, status, tone, **values), is_secret=values["csrf"] is not None)
 
 
-def wants_json() -> bool:
-    """Return whether the request is of a script that reads JSON."""
-    return request.args.get("format") == "json"
-
-
-#: The pages to which an action on a definition goes back, and what their URLs keep.
-_PLACES = ("overview", "definitions", "definition", "task", "queues")
-_KEPT = ("name", "search", "state", "sort", "page")
+#: The pages to which an action goes back if its form was there, and what their URLs keep.
+_PLACES = ("status", "runs", "workers", "definition")
+_KEPT = ("name", "sort", "page", "task", "batch", "key")
 
 
 def here() -> str:
@@ -225,7 +183,7 @@ def back(endpoint: str, message: Message, **values: Any) -> AnyResponse:
     text = shortened(message.text, _LONGEST_MESSAGE)
     response.set_cookie(
         _COOKIE,
-        str(_serializer().dumps([message.tone, text, message.place, message.run_id])),
+        str(_serializer().dumps([message.tone, text, message.run_id])),
         max_age=_MESSAGE_AGE,
         path=_path(),
         secure=request.is_secure or bool(_config().get("SESSION_COOKIE_SECURE")),
@@ -265,7 +223,7 @@ def _serializer() -> URLSafeTimedSerializer:
 
 
 def _path() -> str:
-    return url_for(".overview").partition("?")[0]  # The app's url_defaults may add a query.
+    return url_for(".status").partition("?")[0]  # The app's url_defaults may add a query.
 
 
 def _csrf() -> str | None:
@@ -324,8 +282,6 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
 def failure(code: int, text: str, title: str | None = None) -> Response:
     """Render *text* as a page or, for machines, as a line; cut, since it may repeat the request."""
     text = shortened(text, _LONGEST_ERROR)
-    if wants_json():
-        return Response(json.dumps({"error": text}), code, mimetype="application/json")
     if request.endpoint in MACHINES:
         return Response(f"{text}\n", code, mimetype="text/plain")
     title = title or TITLES.get(code, TITLES[500])

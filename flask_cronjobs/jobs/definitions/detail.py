@@ -42,9 +42,9 @@ from .slots import slots_of
 from .views import DefinitionView, definition_views, whole_rows
 
 #: How many of the latest runs are shown.
-SHOWN = 50
+SHOWN = 10
 #: How many gaps in its slots a definition's page shows.
-GAPS = 20
+GAPS = 5
 #: How many definitions of a task are shown.
 DEFINITIONS_OF_A_TASK = 50
 
@@ -74,9 +74,9 @@ class DefinitionDetail:
     :ivar words: its schedule in words; None if it cannot be read.
     :ivar payload: redacted by ``CRONJOBS_REDACT``.
     :ivar task: what this app's code says about its task; None if it does not declare it.
-    :ivar missed: the latest slots that it missed, the last gap first, at most 20.
+    :ivar missed: the latest slots that it missed, the last gap first, at most 5.
     :ivar gaps: how many gaps there are, of those that are looked at.
-    :ivar runs: its last 50 runs, newest first.
+    :ivar runs: its last ten runs, newest first.
     :ivar now: the database's now.
     """
 
@@ -102,7 +102,7 @@ class TaskDetail:
     :ivar declared: what this app's code says about it; None if it does not declare it.
     :ivar definitions: its definitions by name, at most 50.
     :ivar number: how many definitions it has.
-    :ivar runs: its last 50 runs among the newest 50,000 of all tasks, newest first.
+    :ivar runs: its last ten runs among the newest 50,000 of all tasks, newest first.
     :ivar partial: whether there are older runs, which were not searched.
     :ivar now: the database's now.
     """

@@ -245,7 +245,7 @@ def needs(reader: Reader) -> Needs:
 
 def latest_dead(number: int = DEAD_LOOKED_AT) -> Query:
     """Return a subquery of the latest *number* dead runs: what they are, and of which errors."""
-    names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at"
+    names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at", "label"
     dead = select(*(RUNS.c[name] for name in names)).where(text(DEAD))
     return dead.order_by(RUNS.c.finished_at.desc()).limit(number).subquery()
 

@@ -1,22 +1,12 @@
-// The pages work without this script. It asks before bulk actions, renews pages, and copies.
+// The pages work without this script. It asks before some actions, copies, and renews pages.
 "use strict";
+
+document.documentElement.classList.add("scripted");
 
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !window.confirm(question)) event.preventDefault();
 });
-
-// Only the browser knows its zone; the server remembers the choice.
-const zoneLink = document.querySelector("a[data-browser-zone]");
-if (zoneLink) {
-  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  const query = new URLSearchParams(location.search);
-  query.set("zone", zone);
-  zoneLink.href = `?${query}`;
-  zoneLink.hidden = !zone || zone === zoneLink.dataset.browserZone;
-}
-
-document.documentElement.classList.add("scripted");
 
 document.addEventListener("click", async (event) => {
   if (!event.target.classList.contains("copy")) return;
@@ -33,16 +23,8 @@ async function copyText(from) {
   selection.removeAllRanges();
 }
 
-document.addEventListener("keydown", (event) => {
-  const box = document.querySelector(".find input");
-  if (event.key !== "/" || event.ctrlKey || event.altKey || event.metaKey || !box) return;
-  if (event.target.matches("input, select, textarea")) return;
-  event.preventDefault();
-  box.focus();
-});
-
-// Renewing. A page is fetched on time. What came is shown at once, unless the user selects or types
-// just now, or the mouse moves or is pressed: a row may not move away under a click.
+// Renewing. A page is fetched on time. What came is shown at once, unless the user selects, types or
+// picks just now, or the mouse moves or is pressed: a row may not move away under a click.
 
 let moved = 0;
 let pressed = false;
@@ -52,14 +34,16 @@ for (const name of ["pointerup", "pointercancel", "dragend"]) {
   document.addEventListener(name, () => (pressed = false));
 }
 
+function isChanged(field) {
+  if (field.options) return Array.from(field.options).some((each) => each.selected !== each.defaultSelected);
+  return field.checked !== field.defaultChecked || field.value !== field.defaultValue;
+}
+
 function isHeld(main) {
   // A hidden page is renewed in any case.
   if (document.hidden) return false;
-  return (
-    (main.contains(document.activeElement) &&
-      document.activeElement.matches("input:not([type=checkbox]), select, textarea")) ||
-    !document.getSelection().isCollapsed
-  );
+  const fields = Array.from(main.querySelectorAll("input:not([type=hidden]), select, textarea"));
+  return fields.some((each) => each === document.activeElement || isChanged(each)) || !document.getSelection().isCollapsed;
 }
 
 function isAimedAt() {
@@ -69,9 +53,6 @@ function isAimedAt() {
 // What stands for an element in the page that replaces it.
 function nameOf(element) {
   const form = element.closest("form")?.getAttribute("action") ?? "";
-  if (element.matches("input, select, textarea")) {
-    return `${form} ${element.name} ${element.type === "checkbox" ? element.value : ""}`;
-  }
   const label = element.getAttribute("href") ?? element.getAttribute("aria-label");
   return `${element.tagName} ${element.id} ${form} ${label ?? element.textContent}`;
 }
@@ -85,43 +66,23 @@ function pair(old, fresh, css, act) {
   }
 }
 
-function keepField(field, fresh) {
-  if (field.options) {
-    const options = Array.from(field.options);
-    if (options.some((each) => each.selected !== each.defaultSelected)) fresh.value = field.value;
-  } else if (field.checked !== field.defaultChecked) fresh.checked = field.checked;
-  else if (field.value !== field.defaultValue) fresh.value = field.value;
-}
-
-const SCROLLED = "pre, .scroll";
-
-function keepScroll(old, [height, top, left], fresh) {
-  // The end of a log that grows is followed. Its scroll is counted from there.
-  const grown = fresh.matches(".tail") && top < 0 ? fresh.scrollHeight - height : 0;
-  fresh.scrollTo(left, top - grown);
-}
-
 function show(main, fresh) {
   // The server sends a message once, so keep it until the user leaves the page.
   const message = main.querySelector("#message");
-  const row = message?.closest("li")?.id;
   const focused = main.contains(document.activeElement) ? nameOf(document.activeElement) : "";
   const anchor = Array.from(main.querySelectorAll("[id]")).find((each) => each.getBoundingClientRect().top >= 0);
   const top = anchor?.getBoundingClientRect().top;
   const scrolled = [];
-  pair(main, fresh, "details", (each, found) => (found.open = each.open));
-  pair(main, fresh, "input:not([type=hidden]), select, textarea", keepField);
-  pair(main, fresh, SCROLLED, (each, found) =>
-    scrolled.push([each, [each.scrollHeight, each.scrollTop, each.scrollLeft], found]),
-  );
+  pair(main, fresh, "summary", (each, found) => (found.parentElement.open = each.parentElement.open));
+  pair(main, fresh, "pre, .scroll", (each, found) => scrolled.push([found, each.scrollLeft, each.scrollTop]));
   main.dataset.refresh = fresh.dataset.refresh ?? "";
   main.replaceChildren(...fresh.childNodes);
-  if (message) (document.getElementById(row) || main).prepend(message);
-  scrolled.forEach((each) => keepScroll(...each));
+  if (message) main.prepend(message);
+  for (const [each, x, y] of scrolled) each.scrollTo(x, y);
   const same = anchor && document.getElementById(anchor.id);
   if (same && scrollY) scrollBy({ top: same.getBoundingClientRect().top - top, behavior: "instant" });
   if (focused) {
-    const all = Array.from(main.querySelectorAll("a, button, summary, input, [tabindex]"));
+    const all = Array.from(main.querySelectorAll("a, button, summary, [tabindex]"));
     all.find((each) => nameOf(each) === focused)?.focus({ preventScroll: true });
   }
 }
@@ -133,17 +94,30 @@ function setTab(title, icon) {
 
 function printAge(seconds) {
   const [size, unit] = seconds < 90 ? [1, "s"] : seconds < 5400 ? [60, "min"] : [3600, "h"];
-  return `${Math.floor(seconds / size)} ${unit} old`;
+  return `${Math.floor(seconds / size)}\u00a0${unit}`;
+}
+
+function addPause(stamp, act) {
+  const button = document.createElement("button");
+  const [words, sign] = [document.createElement("span"), document.createElement("span")];
+  words.className = "wide";
+  sign.className = "narrow";
+  sign.ariaHidden = "true";
+  const say = (paused) => {
+    words.textContent = button.ariaLabel = paused ? "Renew again" : "Stop renewing";
+    sign.textContent = paused ? "▶" : "❚❚";
+  };
+  say(false);
+  button.append(words, sign);
+  button.addEventListener("click", () => say(act()));
+  stamp.append(button);
 }
 
 function keepFresh(main, stamp) {
-  const [age, trouble] = stamp.children;
-  const pause = document.createElement("button");
+  const [age, trouble] = [stamp.firstElementChild, document.getElementById("trouble")];
   const period = () => Number(main.dataset.refresh) * 1000;
-  let [etag, waiting, paused, asking] = ["", null, false, false];
+  let [etag, waiting, paused, asking, failures, why] = ["", null, false, false, 0, ""];
   let [shown, seen, asked] = [Date.now(), Date.now(), Date.now()];
-  let failures = 0;
-  let why = "";
 
   // Returns the page, or null if it is still as it was.
   async function ask() {
@@ -185,12 +159,13 @@ function keepFresh(main, stamp) {
   }
 
   function tell(held) {
-    const now = Date.now();
-    const long = 8 * period();
+    const [now, long] = [Date.now(), 8 * period()];
     const clock = (moment) => new Date(moment).toLocaleTimeString("en-GB", { timeZone: stamp.dataset.zone });
     const lost = failures > 1 || now - seen > long;
-    age.textContent = (paused ? "Stopped, " : "") + printAge((now - shown) / 1000) + (held ? ", held while you select or type" : "");
-    const text = failures ? `Not renewed since ${clock(seen)}: ${why}. Trying again.` : "";
+    age.textContent = `${printAge((now - shown) / 1000)} old`;
+    const text = failures
+      ? `Not renewed since ${clock(seen)}: ${why}. Trying again.`
+      : held ? "Not renewed while you select or type." : "";
     if (trouble.textContent !== text) trouble.textContent = text;
     // One failure may be a restart.
     document.documentElement.classList.toggle("stale", lost || now - shown > long);
@@ -209,13 +184,11 @@ function keepFresh(main, stamp) {
     tell(held);
   }
 
-  pause.append("Stop renewing");
-  age.after(" ", pause);
-  pause.addEventListener("click", () => {
+  addPause(stamp, () => {
     paused = !paused;
     asked = 0;
-    pause.firstChild.data = paused ? "Renew again" : "Stop renewing";
     beat();
+    return paused;
   });
   main.dataset.tab = document.title;
   main.dataset.icon = document.querySelector("link[rel=icon]").href;

@@ -1,0 +1,70 @@
+"""The pages Status and Workers, and the page of one schedule. Each opens one connection."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+from flask import abort, request
+from flask.typing import ResponseReturnValue
+
+from ..jobs.definitions.detail import find_definition
+from ..jobs.definitions.views import DefinitionFilter
+from ..jobs.health import verdict_tone
+from ..jobs.humanize import plural
+from ..jobs.once_effects import list_doubts
+from ..jobs.operations import list_operations
+from ..jobs.overview import read_overview
+from ..jobs.queues import list_hosts, list_queues
+from ..jobs.reader import reading
+from ..jobs.state import state_of
+from ..jobs.ticks import list_gaps
+from .format import definition_tone
+from .params import choice, clamped, needed
+from .render import reader_page
+
+#: How many rows of each kind the first page shows.
+SCHEDULES_SHOWN = 25
+GROUPS_SHOWN = 10
+DOUBTS_SHOWN = 10
+OPERATIONS_SHOWN = 5
+#: In which order schedules are shown: those first that need a person, or those that come next.
+Sort: TypeAlias = Literal["need", "next"]
+
+
+def status() -> ResponseReturnValue:
+    """Render what needs a person, what failed, the schedules, the last day, and who did what."""
+    sort: Sort = choice(request.args, "sort", get_args(Sort)) or "need"
+    page = clamped(request.args, "page", 1, most=1_000_000)
+    with reading(state_of()) as reader:
+        found = read_overview(reader, DefinitionFilter(sort=sort), page, SCHEDULES_SHOWN)
+        doubts = list_doubts(reader, DOUBTS_SHOWN)
+        operations = list_operations(reader, limit=OPERATIONS_SHOWN).rows
+    number = len(found.findings)
+    return reader_page(
+        "status",
+        found,
+        verdict_tone(found.verdict, found.findings),
+        now=found.verdict.now,
+        headline=f"{plural(number, 'thing')} need{'s' if number == 1 else ''} you"
+        if number
+        else "All is well",
+        sort=sort,
+        most=GROUPS_SHOWN,
+        doubts=doubts,
+        operations=operations,
+    )
+
+
+def workers() -> ResponseReturnValue:
+    """Render the queues, the hosts that serve them, and when no tick came."""
+    with reading(state_of()) as reader:
+        queues, hosts, gaps = list_queues(reader), list_hosts(reader), list_gaps(reader)
+    return reader_page("workers", queues, hosts=hosts, gaps=gaps)
+
+
+def definition() -> ResponseReturnValue:
+    """Render one schedule with its task, its last runs and its next slots."""
+    found = find_definition(state_of(), needed(request.args, "name"))
+    if found is None:
+        abort(404, "There is no schedule of that name. It may have been renamed or removed.")
+    return reader_page("definition", found, definition_tone(found.view))
