@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -18,50 +17,24 @@ MAX_STACK = 16_000
 #: How many exceptions of a chain, and frames of each, a stack shows.
 MAX_CHAIN = 8
 MAX_FRAMES = 30
-#: What the names of secrets contain, in payloads and in texts; ``_`` is any sign or none.
+#: Parts of the names of secrets; ``_`` stands for ``-``, ``_``, a space or nothing.
 SECRET_NAMES = (
     *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "credential"),
     *("cookie", "session", "jwt", "signature", "api_key", "access_key", "private_key"),
     *("account_key", "encryption_key", "signing_key"),
 )
 #: Names of secrets that are parts of many other words.
-SECRET_WORDS = "pass|auth"
-# The patterns take linear time: each looks at a bounded number of characters beyond those that it
-# takes, or at those up to the next place where it can begin.
-_NAMES = "|".join(SECRET_NAMES).replace("session", "session_id").replace("_", "[ _-]?")
-_SECRET = rf"(?:{_NAMES}|[?&]sig|(?<=[_-])(?:{SECRET_WORDS})|(?-i:(?<=[a-z])(?:Pass|Auth)))"
-#: Words of everyday text, too: names of secrets in code and in JSON only.
-_EVERYDAY = rf"(?<![a-z])(?:{SECRET_WORDS}|session)"
-_ANY = rf"[\w.\ -]{{0,40}}? (?:{_SECRET} | {_EVERYDAY})"
-_IS = "(?:=>|:=|!=|={1,3}(?![=>]))"
-_MARKER = pattern(
+_WORDS = r"(?<![a-z])(?:pass|auth|sig)(?![a-z])"
+_NAMES = "|".join(SECRET_NAMES).replace("_", "[ _-]?")
+# The patterns take linear time: each repeats a bounded number of times, or takes what it has read.
+_SECRET = pattern(
     rf"""(?ix)
-    (?: {_SECRET}
-        (?: (?P<count> s(?:[_-][\w-]{{0,40}})? | [_-](?:count|limit|length) )
-            | [_-](?!count|limit|length)[\w-]{{0,40}}
-            | [ ]?(?:hash|hashed|digest|salt|value|confirm|confirmation|id|\d{{1,3}})
-        )? \\{{0,4}} ["']? \]? \s{{0,20}} (?: {_IS} | :(?!=) )
-        | {_EVERYDAY} (?: \\{{0,4}} ["'] \]? \s{{0,20}} (?: {_IS} | :(?!=) ) | \s{{0,20}} {_IS} )
-    )
-    (?! \s{{0,20}} (?: (?:none|null|true|false) | (?(count) \d[\d_.,]* | (?!) ) )  # No secrets.
-        (?: [\s,;&)\]}}"'] | \Z ) )
-    | (?: [\[(,] \s{{0,20}} \[ | \( ) \s{{0,20}} [bruf]{{0,2}} ["'] {_ANY}
-      (?: s | [_-]?(?:hash|key|value|id|\d{{1,3}}) )? ["'] \s{{0,20}} ,
-      (?! \s{{0,20}} [)\]] )  # The first of a pair.
-    | (?<![\w-]) -- {_ANY} [\w-]{{0,40}} (?: ["'], | \s ) (?! \s{{0,20}} -- )  # An option.
-    | (?P<label> (?<![a-z]) (?:name|key) ["']? \s{{0,20}} [:=] \s{{0,20}} ["'] {_ANY} ["'] )
-    """
+    ( (?:{_NAMES}|{_WORDS}) [\w-]{{0,40}} \\{{0,4}} ["']? \]? \s{{0,20}} [=:] [=>]? [ ]? )
+    [^\n]+"""
 )
-_BRACKET = pattern(r"[\[({<]")
-_SPACE = pattern(r"\s{0,20}")
-_INDENT = pattern(r"[ \t]*")
-_BELOW = pattern(r"\s*\n([ \t]*)(?=\S)")
+_WORD = pattern(rf"(?i){_WORDS}")
 _BEARER = pattern(r"(?i)\b(bearer|basic)\s{1,20}[A-Za-z0-9._~+/=-]{8,}")
-_USER = pattern(
-    r"""(?ix) (?<!http) (?<!https) (?<!ws) (?<!wss) :// [^\s/@:"'<>\[]* :
-        | :// [^\s/@:"'<>\[]* : (?! \d{1,5} (?: [\s/?\#"'<>,;)\]}] | \Z ) )  # At a web server.
-        | :// [^\s/@:?\#"'<>]+ @  # A token."""
-)
+_URL = pattern(r"://\S*")
 # Where the message of a database error shows values: as SQLAlchemy and PostgreSQL write them.
 _VALUES = pattern(
     r"""(?sx) ( \[parameters:[ ] | Failing[ ]row[ ]contains[ ]\( | \b[Kk]ey[ ]\([^\n]{1,200}?\)=\(
@@ -86,83 +59,33 @@ _INLINE = pattern(
 HIDDEN = "***"
 #: How many levels of a value are shown; deeper ones are "…".
 DEPTH = 32
-_WORD = pattern(rf"(?i:(?<![a-z])(?:{SECRET_WORDS})(?![a-z]))|(?<=[a-z])(?:Pass|Auth)(?![a-z])")
-#: Of names up to so many characters it is remembered whether they are of secrets.
-_REMEMBERED = 100
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
 def strip_credentials(text: str) -> str:
-    """Replace what looks like a credential by ``***``, up to the end of its line.
+    """Replace what looks like a credential by ``***``.
 
-    1. In a line with a URL that has a user or a password, all from there to the last ``@``.
-    2. What follows ``password=``, ``"token":``, ``Authorization:``, ``("password",`` or
-       ``--password``, up to the end of the line, and the lines below that are indented more deeply.
-    3. The tokens behind ``Bearer`` and ``Basic``.
+    1. What follows the name of a secret and ``=`` or ``:``, up to the end of the line.
+    2. The tokens behind ``Bearer`` and ``Basic``.
+    3. In a URL, the user and the password.
     """
-    if "://" in text and "@" in text:
-        text = "\n".join(map(_without_user, text.split("\n")))
-    parts: list[str] = []
-    done = 0
-    while found := _MARKER().search(text, done):
-        start, end = _hidden(text, found)
-        parts += text[done:start], "***" if start < end else ""
-        done = end
-    return _BEARER().sub(r"\1 ***", "".join((*parts, text[done:])))
+    text = _BEARER().sub(r"\1 ***", _SECRET().sub(r"\1***", text))
+    return _URL().sub(_without_user, text) if "://" in text else text
 
 
-def _without_user(line: str) -> str:
-    """Hide what is between the ``://`` of a user and the last ``@`` of *line*."""
-    last = line.rfind("@")
-    found = _USER().search(line, 0, last + 1)
-    if found is None:
-        return line
-    start = line.index("://", found.start()) + 3
-    # The name of a secret in what is hidden hides the rest of the line, too.
-    rest = "" if _MARKER().search(line, start, last + 1) else line[last:]
-    return f"{line[:start]}***{rest}"
-
-
-def _hidden(text: str, marker: re.Match[str]) -> tuple[int, int]:
-    """Return from where to where the secret goes of which *marker* tells.
-
-    The label of a secret may stand behind it, as in ``{"value": …, "name": "password"}``. Then that
-    goes from the first bracket of the line.
-    """
-    begin = text.rfind("\n", 0, marker.start()) + 1
-    start = _end_of(_SPACE, text, marker.end())
-    end = _end_of_line(text, start)
-    depth = _end_of(_INDENT, text, begin) - begin
-    while (below := _BELOW().match(text, end)) and len(below[1]) + bool(marker["label"]) > depth:
-        end = _end_of_line(text, below.end())
-    bracket = _BRACKET().search(text, begin, marker.start()) if marker["label"] else None
-    return bracket.end() if bracket else start, end
-
-
-def _end_of(pattern: Callable[[], re.Pattern[str]], text: str, start: int) -> int:
-    found = pattern().match(text, start)
-    return found.end() if found else start
-
-
-def _end_of_line(text: str, start: int) -> int:
-    end = text.find("\n", start)
-    return len(text) if end < 0 else end
+def _without_user(url: re.Match[str]) -> str:
+    _, at_sign, host = url[0].rpartition("@")
+    return f"://{HIDDEN}@{host}" if at_sign else url[0]
 
 
 def redacted(value: JSON, names: Sequence[str]) -> JSON:
     """Return *value* with ``***`` under each key that contains one of *names*.
 
-    Also hides the ``value`` of ``{"name": "password", "value": …}``, the second of
-    ``["password", …]``, and what looks like a credential in a text.
+    What looks like a credential in a text is hidden, too.
 
     :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
     """
-    return _redacted(value, _plain_names(tuple(names)), DEPTH)
-
-
-@lru_cache
-def _plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(_plain_name, names))
+    return _redacted(value, tuple(map(_plain_name, names)), DEPTH)
 
 
 def _redacted(value: JSON, names: tuple[str, ...], depth: int) -> JSON:
@@ -173,28 +96,14 @@ def _redacted(value: JSON, names: tuple[str, ...], depth: int) -> JSON:
     if depth <= 0:
         return "…"
     if isinstance(value, list):
-        if len(value) == 2 and _is_secret_name(value[0], names):
-            return [value[0], HIDDEN]
         return [_redacted(member, names, depth - 1) for member in value]
-    labels = [member for key, member in value.items() if _plain_name(str(key)) in ("name", "key")]
-    hidden = (*names, "value") if any(_is_secret_name(label, names) for label in labels) else names
     return {
-        key: HIDDEN if _is_secret_name(key, hidden) else _redacted(member, names, depth - 1)
+        key: HIDDEN if _is_secret(key, names) else _redacted(member, names, depth - 1)
         for key, member in value.items()
     }
 
 
-def _is_secret_name(name: JSON, names: tuple[str, ...]) -> bool:
-    if not isinstance(name, str):
-        return False
-    # Most payloads have the same few names.
-    if len(name) <= _REMEMBERED:
-        return _has_secret(name, names)
-    return _has_secret.__wrapped__(name, names)
-
-
-@lru_cache(maxsize=1000)
-def _has_secret(name: str, names: tuple[str, ...]) -> bool:
+def _is_secret(name: str, names: tuple[str, ...]) -> bool:
     plain = _plain_name(name)
     return any(part in plain for part in names) or bool(_WORD().search(name))
 

@@ -131,7 +131,14 @@ def report(pages: Pages) -> None:
 
 PAYLOADS: list[dict[str, Any]] = [
     {"day": "2026-11-24"},
-    {"day": "2026-11-24", "kind": "long", "dry": True, "order": {"id": 1}, "note": "", "rate": 1.5},
+    {
+        "day": "2026-11-24",
+        "kind": "long",
+        "dry": True,
+        "order": {"id": 1, "due": None},
+        "note": "",
+        "rate": 1.5,
+    },
     {"day": "2026-11-24", "order": None, "note": "a\nb", "anything": "5"},
     {"day": "2026-11-24", "note": "5", "anything": {"a": [1]}},
     {"day": "2026-11-24", "note": '"quoted"', "anything": 5},
@@ -156,7 +163,7 @@ def test_form_has_a_field_for_each_argument_and_a_choice_where_there_are_few(pag
     typed = {"argument:day": "2026-11-24", "argument:kind": "long", "argument:order": '{"id": 1}'}
     typed |= {"argument:dry": "true", "argument:note": "true", "payload": '{"rate": 2}'}
     assert pages.post("/jobs/definitions/run", **{**sent(form), **typed}).status_code == 303
-    stored = {"day": "2026-11-24", "kind": "long", "order": {"id": 1}, "dry": True}
+    stored = {"day": "2026-11-24", "kind": "long", "order": {"id": 1, "due": None}, "dry": True}
     assert pages.runs()[0].payload == {**stored, "note": "true", "rate": 2}
 
 

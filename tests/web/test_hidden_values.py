@@ -20,7 +20,7 @@ PAYLOAD: dict[str, Any] = {
     "user": "ada",
     "password": SECRET,
     "card": {"api_key": SECRET, "number": 5},
-    "pairs": [{"name": "token", "value": SECRET}, ["password", SECRET]],
+    "tokens": [{"value": SECRET}, [SECRET]],
     "dsn": f"postgresql://ada:{SECRET}@db/app",
 }
 COMMANDS = (

@@ -125,7 +125,7 @@ def with_hidden_values(
 ) -> Mapping[str, object]:
     """Return the payload *given*, with the values of *stored* that the pages hide.
 
-    :raises PayloadError: a value is still hidden, or would no longer be.
+    :raises PayloadError: a value is still hidden.
     """
     check_keys(given)
     names = state.settings.redact
@@ -133,14 +133,7 @@ def with_hidden_values(
     shown = redacted(stored, names)
     if shown == stored:  # Nothing is hidden, so the mark is a value.
         return given
-    found = restored(whole, shown, stored)
-    # A value that stays in its place may be hidden because of the name beside it.
-    if found != whole and redacted(found, names) != redacted(whole, names):
-        raise PayloadError(
-            f"The payload has {HIDDEN} beside a name that was changed, and the pages would show "
-            "the value. Write the value, or leave the name."
-        )
-    return cast("Mapping[str, object]", found)
+    return cast("Mapping[str, object]", restored(whole, shown, stored))
 
 
 def _payload_columns(state: State, run: Row[Any], payload: Mapping[str, object]) -> dict[str, Any]:
