@@ -29,16 +29,14 @@ News: TypeAlias = Callable[[str, Any], None]
 
 | kind | value |
 |---|---|
-| ``slot`` | a `RecordedSlot`: it was recorded, as a run or as skipped |
-| ``outcome`` | an `Outcome` that was recorded |
-| ``lost`` | an `Outcome` that was dropped, since the lease was lost |
-| ``at_work`` | an `AtWork`, again and again |
+| ``slot`` | a `RecordedSlot` as a dict: it was recorded, as a run or as skipped |
+| ``outcome`` | `run_news` of an outcome that was recorded |
+| ``lost`` | `run_news` of an outcome that was dropped, since the lease was lost |
 | ``replaced`` | a text: a worker ended at a limit, and a fresh one follows |
-| ``pause`` | None: nothing more comes for the moment, so what was gathered is to be printed |
-| ``flush`` | None: likewise, and the process is about to end |
 
-It is called through `notify` in the thread that has the news, never in the keeper's. In a process
-pool that is the parent, which must not wait in it: who waits there reads nothing from workers.
+All values are JSON. It is called through `notify` in the thread that has the news, never in the
+keeper's. In a process pool that is the parent, which must not wait in it for long: who waits there
+reads nothing from workers.
 """
 
 _signals = Namespace()
@@ -144,18 +142,14 @@ def unheard(kind: str, value: Any) -> None:
     """Hear of nothing: the `News` where nobody asks for any."""
 
 
-def counted(news: News, count: Callable[[str], object]) -> News:
-    """Return what counts attempts, and passes everything on to *news*.
-
-    :param count: called with the kind of each outcome, and with ``lost`` for one that was dropped;
-        not for the outcome of a worker that is gone.
-    """
-
-    def hear(kind: str, value: Any) -> None:
-        if kind == "lost":
-            count("lost")
-        elif kind == "outcome" and not value.reclaimed:
-            count(value.kind)
-        news(kind, value)
-
-    return hear
+def run_news(outcome: Outcome) -> dict[str, object]:
+    """Return what `News` has of an outcome, as in the JSON of a tick."""
+    return {
+        "run_id": outcome.id,
+        "task": outcome.job_type,
+        "attempt": outcome.attempt,
+        "outcome": outcome.kind,
+        "ms": round(outcome.seconds * 1000, 1),
+        "error_type": outcome.error_type,
+        "error": outcome.error,
+    }

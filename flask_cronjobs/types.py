@@ -369,33 +369,6 @@ class TickReport(NamedTuple):
         return sum(getattr(self, kind) for kind in OUTCOME_KINDS)
 
 
-class RunAtWork(NamedTuple):
-    """A run whose handler is at work.
-
-    :ivar seconds: since when, in seconds.
-    :ivar progress: the last fraction that it reported, and the message beside it.
-    """
-
-    id: int
-    task: str
-    attempt: int
-    seconds: float
-    progress: float | None = None
-    message: str | None = None
-
-
-class AtWork(NamedTuple):
-    """What a worker is doing.
-
-    :ivar worker: the id of its process.
-    :ivar stopping: whether it was told to stop.
-    """
-
-    worker: int
-    runs: tuple[RunAtWork, ...]
-    stopping: bool
-
-
 class RecordedSlot(NamedTuple):
     """The row of ``job_runs`` for a slot that runs, or for skipped ones.
 

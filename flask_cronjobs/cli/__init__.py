@@ -49,5 +49,4 @@ def _work_beside_server() -> None:
     from ..engine.threads import start_worker
 
     info = context.ensure_object(ScriptInfo)
-    # The lowest line of the terminal is left to the server.
-    start_worker(info.app_import_path, os.environ | {"TERM": "dumb"})
+    start_worker(info.app_import_path, os.environ)

@@ -109,7 +109,6 @@ def printing(
         queues=queues,
         own_process=True,
         news=printer,
-        watch_every=printer.watch_every,
     )
 
 
@@ -190,4 +189,4 @@ def tick_command(
             with suppress(DatabaseTrouble):  # The tick has done its work.
                 print_idle(state, queues, printer.put)
     finally:
-        printer.flush()
+        printer.end()

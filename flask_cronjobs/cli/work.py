@@ -87,7 +87,7 @@ def work_command(
             _greet(state, queues, printer)
         serve(state, options, limits, parent)
     finally:
-        printer.flush()
+        printer.end()
 
 
 def _limits(runs: int | None, memory: int | None, age: float | None) -> Limits | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import json
 import os
-import pickle
 import selectors
 import signal
-import struct
 import sys
 import threading
 import time
@@ -17,14 +16,13 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..db.statements import deadlines
 from ..errors import CronJobsError, DatabaseTrouble
 from ..jobs.state import State
 from ..log import logger, worker_name
-from ..signals import News, counted, notify
-from ..types import AtWork, Outcome
+from ..signals import News, notify
 from .worker.options import WorkOptions
 from .worker.process_signals import STOP_FROM_PARENT, STOPPING
 from .worker.worker import work
@@ -33,25 +31,18 @@ from .worker.worker import work
 HOPELESS = 3
 #: How long the last of what handlers printed may take to be written, in seconds.
 FLUSH_WITHIN = 3.0
-#: How many bytes a piece of news in a pipe has, before them.
-_LENGTH = struct.Struct("=I")
 
 
 class Pipe:
-    """Sends news from a forked worker to its parent. For any thread."""
+    """Sends news from a forked worker to its parent: a line of JSON for each. For any thread."""
 
     def __init__(self, writer: int) -> None:
         self._writer = writer
         self._lock = threading.Lock()
 
-    def __call__(self, kind: str, value: Any) -> None:
-        """Send *value*; of an outcome not what may be large or cannot be pickled."""
-        if kind in ("pause", "flush"):
-            return
-        if isinstance(value, Outcome):
-            value = value._replace(stack=None, result=None, exception=None, until=None)
-        piece = pickle.dumps((kind, value))
-        left = _LENGTH.pack(len(piece)) + piece
+    def __call__(self, kind: str, value: object) -> None:
+        """Send news; see `signals.News`."""
+        left = f"{json.dumps((kind, value))}\n".encode()
         with self._lock:
             while left:
                 left = left[os.write(self._writer, left) :]
@@ -60,19 +51,6 @@ class Pipe:
         """Send that the worker has ended, and what kept it from its work."""
         with suppress(OSError):  # The parent may be gone.
             self("end", error)
-
-
-def unpack(received: bytes) -> tuple[list[tuple[str, Any]], bytes]:
-    """Return the news that came through a `Pipe`, and the rest, which has not come to its end."""
-    news: list[tuple[str, Any]] = []
-    begin = 0
-    while (piece := begin + _LENGTH.size) <= len(received):
-        end = piece + _LENGTH.unpack_from(received, begin)[0]
-        if end > len(received):
-            break
-        news.append(pickle.loads(received[piece:end]))
-        begin = end
-    return news, received[begin:]
 
 
 def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
@@ -186,7 +164,6 @@ class _ProcessPool:
     def __init__(self, state: State, options: WorkOptions, number: int) -> None:
         self._state = state
         self._counts: Counter[str] = Counter()
-        self._news = counted(options.news, lambda kind: self._counts.update((kind,)))
         self._parent = options.parent
         self._options = options._replace(parent=os.getpid())
         self._number = number
@@ -317,13 +294,15 @@ class _ProcessPool:
             self._selector.unregister(child.pipe)
             child.ended = True
             return False
-        news, child.unread = unpack(child.unread + chunk)
-        for kind, value in news:
+        *lines, child.unread = (child.unread + chunk).split(b"\n")
+        for line in lines:
+            kind, value = json.loads(line)
             if kind == "end":
                 child.orderly, child.error = True, value
-            else:
-                notify(self._news, kind, value)
-        notify(self._news, "pause", None)
+                continue
+            if kind in ("outcome", "lost"):
+                self._counts[value["outcome"] if kind == "outcome" else kind] += 1
+            notify(self._options.news, kind, value)
         return True
 
     def _look_at(self, child: _Child) -> None:
@@ -343,8 +322,6 @@ class _ProcessPool:
             self._selector.unregister(child.pipe)
         os.close(child.pipe)
         self._children.remove(child)
-        if self._options.watch_every is not None:
-            notify(self._news, "at_work", AtWork(child.pid, (), stopping=False))
         self._ended_with(child, os.waitstatus_to_exitcode(status))
 
     def _ended_with(self, child: _Child, status: int) -> None:

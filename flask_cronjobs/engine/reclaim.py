@@ -16,7 +16,7 @@ from ..jobs.runs.claim import Answer
 from ..jobs.runs.leases import renewal_window
 from ..jobs.state import State
 from ..log import worker_name
-from ..signals import News, announce, notify
+from ..signals import News, announce, notify, run_news
 from ..types import Claim, Outcome, handed_to
 from .worker.claims import WorkerClaims
 from .worker.options import WorkOptions
@@ -41,11 +41,10 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
         for outcome in recorded:
             announce(state.app, outcome, recorded=True)
             if outcome.begun:
-                notify(news, "outcome", outcome)
+                notify(news, "outcome", run_news(outcome))
                 reclaimed.append(outcome)
         if len(outcomes) < TAKEN_AT_ONCE or not recorded:
             break
-    notify(news, "pause", None)
     return reclaimed
 
 
@@ -55,9 +54,8 @@ def give_up(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
     while some := leases.give_up_exhausted(books, TAKEN_AT_ONCE):
         for outcome in some:
             announce(state.app, outcome, recorded=True)
-            notify(news, "outcome", outcome)
+            notify(news, "outcome", run_news(outcome))
         given_up += some
-    notify(news, "pause", None)
     return given_up
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from .. import signals
 from ..db.connection import Bookkeeping
@@ -62,8 +63,14 @@ def serve(
     :raises DatabaseTrouble: the database stayed away for longer than a lease.
     """
     tally = Tally()
+
+    def hear(kind: str, value: Any) -> None:
+        if kind in ("outcome", "lost"):
+            tally.count(value["outcome"] if kind == "outcome" else kind)
+        options.news(kind, value)
+
     resident = worker_options(state, options)._replace(
-        news=signals.counted(options.news, tally.count),
+        news=hear,
         resident=True,
         limits=limits,
         parent=parent,

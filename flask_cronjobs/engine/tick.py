@@ -43,7 +43,6 @@ class TickOptions(NamedTuple):
     :ivar budget: seconds after which no more runs are claimed.
     :ivar own_process: whether this process is the tick's own. Then it handles SIGTERM and SIGINT,
         and may be ended when a handler does not end.
-    :ivar watch_every: how often to tell which runs are at work, in seconds; None: never.
     """
 
     workers: int | None = None
@@ -52,7 +51,6 @@ class TickOptions(NamedTuple):
     queues: tuple[str, ...] = ()
     own_process: bool = False
     news: News = unheard
-    watch_every: float | None = None
 
 
 class OpenTick(NamedTuple):
@@ -262,7 +260,6 @@ def worker_options(state: State, options: TickOptions) -> WorkOptions:
         queues=options.queues,
         may_kill=options.own_process,
         news=options.news,
-        watch_every=options.watch_every,
         elsewhere=frozenset(state.settings.executors),
         hands_on=bool(state.settings.executors),
     )

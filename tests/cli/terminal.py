@@ -24,86 +24,6 @@ OVERRIDES = {"NO_COLOR", "COLUMNS", "LINES"}
 CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[78DM])")
 
 
-class Screen:
-    """What a terminal shows, as far as our commands and plain lines need it.
-
-    :ivar scrolled: the lines that have left the screen at its upper edge.
-    :ivar margins: the first and the last row of the region that scrolls, from 0.
-    """
-
-    def __init__(self, rows: int, columns: int) -> None:
-        self.rows: list[str] = [""] * rows
-        self.columns = columns
-        self.scrolled: list[str] = []
-        self.margins: tuple[int, int] = (0, rows - 1)
-        self._row = self._column = 0
-        self._saved = (0, 0)
-        self._wraps = True
-
-    def feed(self, text: str) -> None:
-        """Show *text*."""
-        for part in re.split(f"({CONTROL.pattern}|[\r\n])", text):
-            if part[:1] in ("\x1b", "\r", "\n"):
-                self._control(part)
-            else:
-                for char in part:
-                    self._put(char)
-
-    @property
-    def lines(self) -> list[str]:
-        """All lines, also those that have left it, without the empty ones at the end."""
-        return (
-            "\n".join([*self.scrolled, *(row.rstrip() for row in self.rows)]).rstrip().split("\n")
-        )
-
-    def _put(self, char: str) -> None:
-        if self._column == self.columns and not self._wraps:
-            return
-        if self._column == self.columns:
-            self._column = 0
-            self._down()
-        row = self.rows[self._row].ljust(self.columns)
-        self.rows[self._row] = row[: self._column] + char + row[self._column + 1 :]
-        self._column += 1
-
-    def _down(self) -> None:
-        first, last = self.margins
-        if self._row == last:
-            self.scrolled.append(self.rows.pop(first).rstrip())
-            self.rows.insert(last, "")
-        else:
-            self._row = min(self._row + 1, len(self.rows) - 1)
-
-    def _control(self, part: str) -> None:
-        numbers = [int(number) for number in re.findall(r"\d+", part[2:])]
-        if part == "\r":
-            self._column = 0
-        elif part in ("\n", "\x1bD"):
-            self._down()
-        elif part == "\x1b7":
-            self._saved = self._row, self._column
-        elif part == "\x1b8":
-            self._row, self._column = self._saved
-        elif part.endswith("H"):
-            row, column = numbers or (1, 1)
-            self._row, self._column = row - 1, column - 1
-        elif part.endswith("A"):
-            self._row = max(0, self._row - 1)
-        elif part.endswith("K"):
-            kept = self.rows[self._row]
-            self.rows[self._row] = "" if numbers == [2] else kept[: self._column]
-        elif part.endswith("J"):
-            self.rows[self._row] = self.rows[self._row][: self._column]
-            self.rows[self._row + 1 :] = [""] * (len(self.rows) - self._row - 1)
-        elif part.endswith("r"):
-            first, last = numbers or (1, len(self.rows))
-            self.margins, self._row, self._column = (first - 1, last - 1), 0, 0
-        elif numbers == [7]:
-            self._wraps = part.endswith("h")
-        else:
-            assert part.endswith(("m", "h", "l")), f"What does {part!r} mean?"
-
-
 class Terminal:
     """A command on a terminal of its own.
 
@@ -166,13 +86,6 @@ class Terminal:
             assert time.monotonic() < until, self.output
         os.close(self._reader)
         return self.process.wait(PATIENCE)
-
-    @property
-    def screen(self) -> Screen:
-        """The screen after all that it has written so far."""
-        screen = Screen(*self.size)
-        screen.feed(self.output)
-        return screen
 
     @property
     def lines(self) -> list[str]:

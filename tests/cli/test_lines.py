@@ -1,4 +1,4 @@
-"""Nobody waits for whoever reads lines: they wait, and are dropped where nobody reads."""
+"""Nobody waits for whoever reads lines: what nobody reads is dropped, and counted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TextIO
 
 import pytest
 
-from flask_cronjobs.cli import terminal as lines_module
-from flask_cronjobs.cli.terminal import Lines, leave, ready_streams
+from flask_cronjobs.cli.printer import Printer
+from flask_cronjobs.cli.terminal import leave, ready_streams, write
 
 
 @pytest.fixture
@@ -46,59 +46,44 @@ def read(reader: int, size: int) -> bytes:
 def test_what_a_charset_lacks_is_written_all_the_same() -> None:
     reader, writer = os.pipe()
     with os.fdopen(writer, "w", encoding="ascii") as stream:
-        lines = Lines(stream)
-        lines.put("h\u00e9")
-        assert lines.write(1.0)
+        assert write(stream, "h\u00e9\n", 1.0)
     assert os.read(reader, 100) == b"h\\xe9\n"
     os.close(reader)
 
 
-def test_lines_beyond_a_bound_are_dropped_and_counted(
+def test_lines_that_nobody_reads_are_dropped_and_counted(
     pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines_module, "LINES_WAITING", 3)
     reader, stream = pipe
     filled = fill(stream)
-    lines = Lines(stream)
-    lines.put("first")
-    assert not lines.write()
+    monkeypatch.setattr(sys, "stdout", stream)
+    printer = Printer(as_json=False)
     for number in range(10):
-        lines.put(str(number))
+        printer.put(str(number))
     read(reader, filled)
-    assert lines.write(1.0)
-    assert os.read(reader, 65536).decode().splitlines() == [
-        "first", "0", "1", "2", "(7 lines were dropped: nobody read them in time)",
-    ]  # fmt: skip
+    printer.put("last")
+    lines = os.read(reader, 65536).decode().splitlines()
+    assert lines == ["(10 lines were dropped: nobody read them)", "last"]
 
 
-def test_a_write_waits_as_long_as_somebody_reads_and_no_longer(pipe: tuple[int, TextIO]) -> None:
-    reader, stream = pipe
+def test_a_process_ends_though_its_output_is_not_read(pipe: tuple[int, TextIO]) -> None:
+    _, stream = pipe
     filled = fill(stream)
-    lines = Lines(stream)
-    lines.put("x")
-    assert not lines.write(0.2)
-    read(reader, filled)
-    assert lines.write(1.0)
+    assert not write(stream, "x\n", 0.1)
     leave(stream)  # What Python writes there at the end goes nowhere, and does not wait.
     stream.write("y" * 2 * filled)
     stream.flush()
 
 
-def test_a_terminal_that_takes_a_part_gets_the_rest_later() -> None:
+def test_a_terminal_that_takes_no_more_is_not_waited_for() -> None:
     main, terminal = os.openpty()
     tty.setraw(terminal)
     with os.fdopen(terminal, "w") as stream:
-        lines = Lines(stream)
-        for number in range(2000):
-            lines.put(f"{number:09}" * 10)
-        assert not lines.write()
-        got = b""
-        while not lines.write():
-            got += os.read(main, 65536)
-        while got.count(b"\n") < 2000:
-            got += os.read(main, 65536)
+        while write(stream, "x" * 100, 0.1):
+            pass
+        os.read(main, 65536)
+        assert write(stream, "y" * 100, 1.0)
     os.close(main)
-    assert got.decode().split() == [f"{number:09}" * 10 for number in range(2000)]
 
 
 def test_a_file_that_was_made_a_pipe_takes_lines(

@@ -28,10 +28,8 @@ from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.resident import ResidentMinutes
 from flask_cronjobs.engine.worker import announcer as announcer_module
-from flask_cronjobs.engine.worker.options import Tally
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun, JobTick
-from flask_cronjobs.signals import counted, unheard
 from flask_cronjobs.types import Outcome
 from tests.engine.conftest import Resident
 from tests.marks import on_sqlite
@@ -269,16 +267,6 @@ def test_each_minute_is_told_with_its_report(
         assert None not in finished
         wait_until(lambda: len(reports) == len(finished))
     assert threads == {"cronjobs-report-sender"}
-
-
-def test_reclaimed_runs_are_not_counted_as_attempts_of_this_pool() -> None:
-    tally = Tally()
-    news = counted(unheard, tally.count)
-    failed = Outcome(1, "a:1:x", "failed", 1, "it")
-    news("outcome", failed._replace(reclaimed=True))
-    news("outcome", failed)
-    news("lost", Outcome(2, "a:1:y", "succeeded", 1, "it"))
-    assert +tally.unrecorded() == {"failed": 1, "lost": 1}
 
 
 @pytest.mark.parametrize(

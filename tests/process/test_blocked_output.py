@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -92,24 +91,6 @@ def test_what_handlers_print_stands_before_their_own_line(site: Site) -> None:
     lines = site.run_tick().stdout.splitlines()
     assert lines[:3] == [f"much, much output {number}" for number in range(3)]
     assert "succeeded  print_much" in lines[3]
-
-
-def test_a_reader_that_comes_late_gets_all_lines(site: Site) -> None:
-    site.enqueue_many("note", [{}] * RUNS)
-    fifo = site.folder / "fifo"
-    os.mkfifo(fifo)
-    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    with Path(fifo).open("wb") as output:
-        process = subprocess.Popen(
-            [*FLASK, "jobs", "tick"],
-            cwd=ROOT, env=site.environment, stdin=subprocess.DEVNULL, stdout=output,
-        )  # fmt: skip
-    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
-    wait_until(lambda: site.statuses() == {"succeeded": RUNS})
-    os.set_blocking(reader, True)
-    with os.fdopen(reader) as lines:
-        assert sum("succeeded  note" in line for line in lines) == RUNS
-    assert process.wait(PATIENCE) == 0
 
 
 def run_in_shell(site: Site, command: str, redirect: str = "") -> subprocess.CompletedProcess[str]:

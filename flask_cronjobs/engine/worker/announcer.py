@@ -11,7 +11,7 @@ import time
 from flask import Flask
 
 from ...log import logger
-from ...signals import News, announce, notify
+from ...signals import News, announce, notify, run_news
 from ...types import Outcome
 from ..pings import CLOSE_WITHIN, Pings
 from ..threads import BackgroundThread, Precedence
@@ -76,7 +76,6 @@ class Announcer:
             self._precedence.give_way()
             self._tell(*outcomes.pop(0))
             self._told += 1
-        notify(self._news, "pause", None)
 
     def _tell(self, outcome: Outcome, recorded: bool) -> None:
         try:
@@ -84,6 +83,6 @@ class Announcer:
                 self._pings.ended(outcome)
             announce(self._app, outcome, recorded)
             if outcome.begun:
-                notify(self._news, "outcome" if recorded else "lost", outcome)
+                notify(self._news, "outcome" if recorded else "lost", run_news(outcome))
         except BaseException:
             logger.exception("An outcome could not be announced; the runs go on")

@@ -26,7 +26,6 @@ from ...jobs.runs.claim import Answer
 from ...jobs.runs.leases import progress as write_progress
 from ...jobs.state import Throttle
 from ...log import Outage, logger
-from ...signals import notify
 from ...types import Outcome
 from .admission import LONG, NOTHING, POLL, Admission, Listener, Pace, Wanted
 from .announcer import Announcer
@@ -391,5 +390,4 @@ class Keeper(threading.Thread):
                 "Could not record before the process is ended; runs come back by lease"
             )
         self._announcer.close(LAST_WORDS_WITHIN)
-        notify(self._options.news, "flush", None)
         self._monitor.end_process(stuck)

@@ -124,7 +124,6 @@ class WorkOptions(NamedTuple):
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
-    :ivar watch_every: how often to tell which runs are at work, in seconds; None: never.
     :ivar pings: whether a definition may have a ping URL.
     :ivar handed: the id and token of the one run to begin, which was handed to an executor. Then
         nothing is claimed from the queue.
@@ -148,7 +147,6 @@ class WorkOptions(NamedTuple):
     tick_id: int | None = None
     pings: bool = True
     news: News = unheard
-    watch_every: float | None = None
     handed: tuple[int, str] | None = None
     elsewhere: frozenset[str] = frozenset()
     hands_on: bool = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -12,12 +10,10 @@ from ...db.statements import free_frames
 from ...jobs.state import State
 from ...log import logger
 from ...signals import notify
-from ...types import AtWork, RunAtWork
 from ..pings import Pings
-from ..threads import repeating
 from .admission import Listener, side_by_side_tasks
 from .context import RunnerContext
-from .held_runs import HeldRuns, Leases, Working
+from .held_runs import HeldRuns, Leases
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
 from .options import KeeperConnection, WorkOptions
@@ -58,7 +54,6 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         with (
             noting(state, lambda: runner.at_work),
             handling_signals(runner, keeper, handle_signals),
-            _watching(runner, options, keeper),
             _beside(state, options, keeper),
         ):
             _perform(keeper, runner)
@@ -106,35 +101,3 @@ def _beside(state: State, options: WorkOptions, keeper: Keeper) -> Generator[Non
             hand_over.start()
             stack.callback(hand_over.end)
         yield
-
-
-@contextmanager
-def _watching(runner: Runner, options: WorkOptions, keeper: Keeper) -> Generator[None]:
-    """Tell which runs are at work, some times a second and at the end, if anybody asks for it.
-
-    That there is none is told once.
-    """
-    if options.watch_every is None:
-        yield
-        return
-
-    told: AtWork | None = None
-
-    def tell() -> None:
-        nonlocal told
-        now, before = time.monotonic(), told
-        runs = tuple(_seen(working, now) for working in runner.at_work)
-        told = AtWork(os.getpid(), runs, keeper.stopping)
-        if runs or told != before:
-            notify(options.news, "at_work", told)
-
-    with repeating("cronjobs-watcher", options.watch_every, tell):
-        yield
-
-
-def _seen(working: Working, now: float) -> RunAtWork:
-    claim = working.claim
-    fraction, message = working.run.reported or (None, None)
-    return RunAtWork(
-        claim.id, claim.job_type, claim.attempt, now - working.since, fraction, message
-    )

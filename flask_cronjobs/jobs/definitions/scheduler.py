@@ -275,7 +275,7 @@ def announce_slot(state: State, slot: RecordedSlot, news: News = unheard) -> Non
     else:
         why = f"slot of {slot.at.isoformat()}"
         log_run(logging.INFO, "queued", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why)
-    notify(news, "slot", slot)
+    notify(news, "slot", {**slot._asdict(), "at": slot.at.isoformat()})
 
 
 def tell_late(state: State, books: Bookkeeping) -> None:

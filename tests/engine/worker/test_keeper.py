@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from flask_cronjobs.engine.worker.options import Limits, WorkOptions
 from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
-from flask_cronjobs.types import AtWork, Outcome
+from flask_cronjobs.types import Outcome
 from tests.engine.conftest import lose_answer
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
@@ -267,20 +266,6 @@ def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(
     monkeypatch.setattr("flask_cronjobs.engine.tick.tell_late", lambda *given: time.sleep(0.05))
     enqueue(lambda: time.sleep(0.05), [{}] * 3)
     assert jobs.tick(budget=0.01).succeeded == 1
-
-
-def test_that_no_run_is_at_work_is_told_once(state: State, enqueue: Enqueue) -> None:
-    told: list[AtWork] = []
-
-    def hear(kind: str, value: Any) -> None:
-        if kind == "at_work":
-            told.append(value)
-
-    enqueue(lambda: time.sleep(0.05))
-    work(state, WorkOptions("host:1", watch_every=0.001, news=hear))
-    assert any(each.runs for each in told)
-    assert all(one.runs or one != other for one, other in pairwise(told))
-    assert told[-1].runs == ()
 
 
 def test_worker_that_reaches_a_limit_says_which(
