@@ -16,7 +16,6 @@ from flask_cronjobs.models import (
     JobBatch,
     JobDefinition,
     JobEffect,
-    JobErrorGroup,
     JobFailure,
     JobOperation,
     JobPause,
@@ -64,9 +63,7 @@ def fill(db: SQLAlchemy, now: datetime | None = None) -> int:
     for run, failures in _enqueued_runs(now):
         run_id = session.execute(insert(JobRun).returning(JobRun.id), run).scalar_one()
         for failure in failures:
-            named = fingerprint(run["job_type"], failure["error_type"], failure["error"])
-            kept = {"run_id": run_id, "fingerprint": named, **failure}
-            session.execute(insert(JobFailure), kept)
+            session.execute(insert(JobFailure), {"run_id": run_id, **failure})
         if len(failures) == 3:
             worth_a_look = run_id
     session.execute(insert(JobTick), list(_ticks(now, chance)))
@@ -280,12 +277,6 @@ def _operations(now: datetime, retried: int) -> Iterator[Any]:
     yield JobPause(
         kind="queue", name="images", paused_at=now - timedelta(minutes=12), paused_by="ada"
     )
-    yield JobErrorGroup(
-        fingerprint=fingerprint("send_weekly_report", "TimeoutError", "timed out"),
-        muted_until=now + timedelta(days=6),
-        changed_at=now - timedelta(days=1),
-        changed_by="ada",
-    )
     yield JobBatch(id=1, key="weekly_reports:2026-11-09", opened_at=now - timedelta(hours=2))
 
 
@@ -300,7 +291,6 @@ def _month_in_steps(now: datetime) -> Iterator[Any]:
         run_id=101, attempt=1, worker="web-1:4711:9be2c0", started_at=begun,
         failed_at=begun + timedelta(minutes=4), error_type="Interrupted",
         error="the worker stopped",
-        fingerprint=fingerprint("close_month", "Interrupted", "the worker stopped"),
     )  # fmt: skip
     steps = (("sums", "step", 1, 0, 30, True), ("statements", "each", 2, 41, 40, False))
     for name, kind, attempt, chunks, seconds, over in steps:

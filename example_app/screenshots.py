@@ -27,7 +27,6 @@ FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
 _DESK, _PHONE = 1120, 390
 #: Of these pages one picture each: its name, the page, and how many of its pixels at most.
 _MORE = (
-    ("errors", "errors", 700),
     ("steps", "runs/101", 950),
     ("queues", "queues", 560),
     ("operations", "operations", 430),

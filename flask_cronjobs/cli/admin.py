@@ -16,7 +16,7 @@ from ..jobs.reader import Count
 from ..jobs.state import state_of
 from ..schedule.cron_text import parse_zone
 from ..text import one_line
-from . import crontab, history, maintenance, queues, run_actions, run_list
+from . import crontab, maintenance, queues, run_actions, run_list
 from .definitions import no_definitions
 from .group import JobsGroup, command, examples
 from .output import COMMANDS, Answer, heading, print_answer, print_finding, since, table
@@ -24,11 +24,11 @@ from .params import JSON_FLAG, WIDE
 from .terminal import paint
 
 #: Each declares its commands, as does `definitions`.
-_MODULES = (crontab, history, maintenance, queues, run_actions, run_list)
+_MODULES = (crontab, maintenance, queues, run_actions, run_list)
 
 #: The commands to look with, in the order of ``--help``. Those of no section are acts.
 _LOOK = (
-    *("doctor", "list", "show", "definitions", "errors", "queues"),
+    *("doctor", "list", "show", "definitions", "queues"),
     *("ticks", "batches", "effects", "operations"),
 )
 _SET_UP = ("init", "crontab", "prune")

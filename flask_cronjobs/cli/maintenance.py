@@ -1,4 +1,4 @@
-"""``effects``, ``prune``, ``init`` and ``doctor``."""
+"""``effects``, ``operations``, ``prune``, ``init`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..jobs.doctor import examine
 from ..jobs.health import Finding
 from ..jobs.humanize import minute, plural
 from ..jobs.once_effects import effect_done, effect_redo, list_effects
+from ..jobs.operations import list_operations
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of
 from ..text import one_line
@@ -66,6 +67,27 @@ def _list_effects(everything: bool, limit: int, before: int | None) -> Listing:
     )
     none = "No effects." if everything else "No effect is being done or in doubt."
     return Listing("effects", found, headers, cells, none)
+
+
+@list_command("operations", "flask jobs admin operations", limit=20, most=100)
+def operations(limit: int, before: int | None) -> Listing:
+    """List what operators did, newest first.
+
+    Each retry, cancel, discard, pause, resume, run, edit and prune is kept for a year.
+    """
+    found = list_operations(state_of(), before, limit)
+    headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")
+    cells = (
+        (
+            *(row.id, since(row.started_at, found.now), row.actor, row.what),
+            "" if row.done is None else f"{row.done:,}",
+            "; ".join(filter(None, (row.progress, row.outcome))),
+            row.target,
+        )
+        for row in found.rows
+    )
+    none = "No operation is recorded."
+    return Listing("operations", found, headers, cells, none, spare=("RUNS",))
 
 
 @admin_command("prune", "flask jobs admin prune --dry-run", options=[JSON_FLAG])

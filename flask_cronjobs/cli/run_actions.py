@@ -14,7 +14,7 @@ from ..errors import CronJobsError
 from ..jobs.definitions.actions import queue_run
 from ..jobs.humanize import duration, plural
 from ..jobs.reader import CAP, count_of
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, preview, retrying
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, preview
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.payloads import retry_with, run_again
 from ..jobs.state import state_of
@@ -44,13 +44,11 @@ def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.
 )
 @click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
 @click.option("--from-step", metavar="NAME", help="Do this step and those behind it again.")
-@click.option("--spread", type=age, metavar="AGE", help="Due within AGE, evenly, not all at once.")
 def retry(
     ids: tuple[int, ...],
     which: RunFilter,
     payload: dict[str, JSON] | None,
     from_step: str | None,
-    spread: float | None,
     yes: bool,
 ) -> None:
     """Retry runs, by id or by a filter: queue them again.
@@ -69,7 +67,7 @@ def retry(
             change = retry_with(state_of(), ids[0], payload, actor())
         click.echo(f"Run {ids[0]} of {whose(change.task, change.label)}: queued again.")
         return
-    _act(retrying(spread or 0.0), ids, which, yes)
+    _act(RETRY, ids, which, yes)
 
 
 @_acts(

@@ -74,8 +74,7 @@ BATCHES = Kind(
 GROWING = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
 # For longer than the runs that they changed: who did what is asked late.
 OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
-ERROR_GROUPS = Kind("job_error_groups", "1 = 1", "changed_at", "operations")
-KINDS = (*GROWING, OPERATIONS, ERROR_GROUPS)
+KINDS = (*GROWING, OPERATIONS)
 
 
 def past(d: Dialect, kind: Kind) -> str:

@@ -263,8 +263,7 @@ def is_ahead(d: Dialect) -> str:
 def put_right(connection: Connection, d: Dialect, lease: float) -> None:
     """Let ticks from the future have begun now, and definitions and rate keys go on.
 
-    Leases end within *lease* seconds, unless their workers are there to renew them. Errors were
-    seen and resolved now, so that one that is seen again is open again.
+    Leases end within *lease* seconds, unless their workers are there to renew them.
 
     Definitions go on from the last tick before, so that no slot since then is lost. None is
     recorded a second time, since `uq_job_runs_slot` refuses its row. For how long a handler held a
@@ -278,8 +277,6 @@ def put_right(connection: Connection, d: Dialect, lease: float) -> None:
     free = f"SELECT id FROM job_definitions WHERE considered_until > {future} {d.skip_locked}"
     longest = d.later(str(HANDED_LEASES * lease + AHEAD))
     held = f"SELECT id FROM job_runs WHERE {RUNNING} AND locked_until > {longest} {d.skip_locked}"
-    # No index leads to failures by time, and the clock was ahead when the last ones were written.
-    latest = "SELECT id FROM job_failures ORDER BY id DESC LIMIT 10000"
     for statement in (
         f"""
         UPDATE job_definitions SET next_run_at = COALESCE(({last}), {d.now}),
@@ -296,14 +293,6 @@ def put_right(connection: Connection, d: Dialect, lease: float) -> None:
         WHERE tat > {d.later(f"period * burst + {AHEAD}")}
         """,
         f"UPDATE job_runs SET locked_until = {d.later(str(lease))} WHERE {d.any_of('id', held)}",
-        f"""
-        UPDATE job_failures SET failed_at = {d.now}
-        WHERE {d.any_of("id", latest)} AND failed_at > {future}
-        """,
-        f"""
-        UPDATE job_error_groups SET resolved_at = {d.now}, changed_at = {d.now}
-        WHERE changed_at > {future} AND resolved_at > {future}
-        """,
     ):
         connection.execute(text(statement))
 

@@ -17,7 +17,6 @@ from .columns import UTCDateTime, check, partial, unique
 
 __all__ = [
     "JobAlert",
-    "JobErrorGroup",
     "JobFailure",
     "JobOperation",
     "JobOutput",
@@ -68,18 +67,13 @@ class JobFailure(Base):
     """One failed attempt of a run."""
 
     __tablename__ = "job_failures"
-    __table_args__: Any = (
-        unique("uq_job_failures_attempt", "run_id", "attempt"),
-        Index("ix_job_failures_fingerprint", "fingerprint", "failed_at"),
-    )
+    __table_args__: Any = (unique("uq_job_failures_attempt", "run_id", "attempt"),)
 
     run_id: Mapped[int] = of_run("fk_job_failures_run")
     attempt: Mapped[int]
     worker: Mapped[str]
     started_at: Mapped[datetime | None]
     failed_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    fingerprint: Mapped[str | None]
-    """The group of its error; null if an older version recorded it."""
     error_type: Mapped[str]
     error: Mapped[str]
     stack: Mapped[str | None]
@@ -156,23 +150,6 @@ class JobOperation(Base):
     """When `done` was last written."""
     finished_at: Mapped[datetime | None]
     """When it had ended; null while it is at work, and if it was stopped."""
-
-
-class JobErrorGroup(Base):
-    """What an operator has decided about the errors with one fingerprint."""
-
-    __tablename__ = "job_error_groups"
-    __table_args__: Any = (
-        unique("uq_job_error_groups_fingerprint", "fingerprint"),
-        Index("ix_job_error_groups_changed_at", "changed_at"),
-    )
-
-    fingerprint: Mapped[str]
-    resolved_at: Mapped[datetime | None]
-    """It counts as resolved until it is seen again after that."""
-    muted_until: Mapped[datetime | None]
-    changed_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    changed_by: Mapped[str | None]
 
 
 class JobAlert(Base):

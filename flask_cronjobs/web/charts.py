@@ -72,16 +72,6 @@ def _stacked(parts: Sequence[tuple[Tone, int]], peak: int) -> Iterator[Block]:
             yield tone, round(ground, 2), round(height, 2)
 
 
-#: How high a bar of `bars_of` is at most.
-BAR = 20
-
-
-def bars_of(numbers: Sequence[int]) -> list[int]:
-    """Return how high the bars for *numbers* are; a number above 0 has one that can be seen."""
-    most = max(1, *numbers)
-    return [max(2, round(BAR * each / most)) if each else 0 for each in numbers]
-
-
 #: The width of a life, in its own units.
 ACROSS = 1000.0
 #: The least width of a piece.

@@ -41,7 +41,6 @@ PAGES_OF: dict[str, tuple[str, ...]] = {
     "batches": ("/batches", "/batches?all=1"),
     "batch": ("/batch?key=weekly_reports:2026-11-09",),
     "ticks": ("/ticks",),
-    "errors": ("/errors", "/errors?state=muted", "/errors?state=resolved"),
     "operations": ("/operations",),
     "queues": ("/queues",),
     "order": ("/order", "/order?stopped=1"),

@@ -107,7 +107,6 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
             for change in (
                 "effects --done a",
                 "effects --redo a",
-                "errors --mute a",
                 *(f"batches b --{what}" for what in ("retry", "cancel", "close")),
             )
         ),
@@ -279,15 +278,15 @@ def test_ctrl_c_says_how_many_runs_are_done(
 ) -> None:
     for _ in range(3):
         rows.run("dead")
-    retry, asked = Operator.retry, []
+    change, asked = Operator._change, []
 
     def interrupted(self: Operator, ids: Any, *rest: Any, **more: Any) -> Any:
         asked.append(ids)
         if len(asked) > 1:
             raise KeyboardInterrupt
-        return retry(self, ids, *rest, **more)
+        return change(self, ids, *rest, **more)
 
-    monkeypatch.setattr(Operator, "retry", interrupted)
+    monkeypatch.setattr(Operator, "_change", interrupted)
     monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHANGED_AT_ONCE", 2)
     result = admin("retry", "--status", "dead", "--yes")
     assert result.exit_code == 1

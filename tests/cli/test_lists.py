@@ -69,13 +69,6 @@ def test_next_page_is_a_command_with_all_that_was_asked(
     assert f": flask jobs admin {name}" not in admin.ok(*args.split(), "--limit", "3")
 
 
-def test_a_list_of_one_page_says_how_many_there_are(admin: Admin, rows: Rows) -> None:
-    for number in range(3):
-        rows.failure(rows.run("dead"), 1, fingerprint=f"f{number}")
-    assert admin.ok("errors", "--limit", "2").endswith("These are 2 of 3 groups.\n")
-    assert "These are" not in admin.ok("errors", "--limit", "3")
-
-
 # definitions, pause and resume
 
 
@@ -214,27 +207,6 @@ def test_hosts_say_when_they_were_seen_last(admin: Admin, rows: Rows) -> None:
 
 
 # errors
-
-
-def test_errors_are_listed_and_decided_about(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
-    jobs.task(name="send")(lambda: None)
-    run_id = rows.run("dead", job_type="send", fingerprint="f1")
-    rows.failure(run_id, 1, error="no invoice 7", fingerprint="f1")
-    header, line = admin.ok("errors").splitlines()
-    assert header.split()[:5] == ["GROUP", "LAST", "FIRST", "COUNT", "DEAD"]
-    assert line.startswith("f1")
-    assert line.endswith("█  send  ValueError: no invoice …")
-    assert admin.ok("errors", "--resolve", "f1") == "f1: resolved, until it is seen again.\n"
-    assert admin.ok("errors") == "No errors are open.\n"
-    assert admin.ok("errors", "--mute", "f1") == "f1: muted for a week.\n"
-    assert "f1" in admin.ok("errors", "--state", "muted")
-    assert admin.ok("errors", "--reopen", "f1") == "f1: open.\n"
-    found = admin.data("errors")
-    assert [each["run_id"] for each in found["errors"]] == [run_id]
-    assert found["total"]["value"] == found["numbers"]["open"]["value"] == 1
-    admin.refused("errors", "--resolve", "f1", "--mute", "f1", code=2)
-    said = admin.ok("retry", "--fingerprint", "f1", "--spread", "10m", "--yes")
-    assert said == "1 run is queued again.\n"
 
 
 # operations

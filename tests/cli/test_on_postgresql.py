@@ -39,7 +39,6 @@ COMMANDS = (
     ("admin effects --done charge:1", "marked as done"),
     ("admin ticks --json", '"worker"'),
     ("admin operations --json", '"operations"'),
-    ("admin errors", "No errors are open"),
     ("admin queues --json", '"name": "default"'),
     ("admin wait {succeeded}", "succeeded"),
     ("admin list --waits turn", "No runs match"),

@@ -11,8 +11,6 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.error_groups import decide, list_errors
-from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.testing import travel
 from tests.rows import Rows, now
@@ -152,28 +150,6 @@ def test_a_run_whose_worker_is_lost_comes_back_within_a_lease(
         until = rows.get(run).locked_until
         assert until is not None
         assert until - now() == pytest.approx(leases * 120 * SECOND, abs=30 * SECOND)
-
-
-def test_an_error_that_was_resolved_is_open_when_it_is_seen_again(
-    jobs: CronJobs, state: State, db: SQLAlchemy
-) -> None:
-    @jobs.task(retry=False)
-    def fails() -> None:
-        raise ValueError
-
-    task = fails.using(commit=True)
-    with travel(MONTH):
-        task.enqueue()
-        jobs.tick()
-        (group,) = list_errors(state).rows
-        decide(state, "resolved", group.fingerprint)
-    jobs.tick()
-    (group,) = list_errors(state, "resolved").rows
-    assert group.last <= now()
-    task.enqueue()
-    jobs.tick()
-    (group,) = list_errors(state).rows
-    assert group.came_back
 
 
 def last_tick(db: SQLAlchemy) -> datetime:

@@ -79,6 +79,17 @@ def test_dead_runs_are_in_groups_of_which_the_newest_comes_first(state: State, r
     assert (total.value, first.count, first.sample_id) == (3, Count(2), ids[-1])
     found = [each.error_type for each in (first, second, third)]
     assert found == ["ValueError", "OSError", None]
+    assert (first.newest - first.oldest).total_seconds() == pytest.approx(45, abs=1)
+
+
+def test_group_of_dead_runs_says_for_whom_they_were(state: State, rows: Rows) -> None:
+    for age, label in enumerate(("a", "b", "b", None, "c", "d")):
+        rows.run("dead", age=age, label=label, error_type="ValueError", fingerprint="f1")
+    rows.run("dead", age=9, label="e", error_type="ValueError", fingerprint="f2")
+    rows.run("dead", age=10, error_type="ValueError")
+    groups, _ = dead_groups(state)
+    assert [each.labels for each in groups] == [("a", "b", "c", "d"), ("e",), ()]
+    assert [each.fingerprint for each in groups] == ["f1", "f2", None]
 
 
 def test_activity_has_24_hours_summed_from_ticks(state: State, rows: Rows) -> None:

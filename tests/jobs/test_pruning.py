@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import pruning, ticks
 from flask_cronjobs.jobs.pruning import prunable, prune, seconds_behind
-from flask_cronjobs.models import JobBatch, JobEffect, JobErrorGroup, JobOperation
+from flask_cronjobs.models import JobBatch, JobEffect, JobOperation
 from flask_cronjobs.types import STATUSES, TERMINAL
 from tests.kit import Kit
 from tests.marks import on_postgresql
@@ -289,7 +289,6 @@ def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(kit: Kit, sta
     "made",
     [
         lambda at: JobOperation(what="paused", target="queue mail", actor="ada", started_at=at),
-        lambda at: JobErrorGroup(fingerprint=f"{at}", changed_at=at),
     ],
 )
 def test_what_tells_of_the_past_is_kept_for_a_year(

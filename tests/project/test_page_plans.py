@@ -14,7 +14,6 @@ from flask_cronjobs.jobs.batches.views import find_batch, list_batches
 from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.error_groups import list_errors
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.operations import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
@@ -67,7 +66,6 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "hosts": list_hosts,
     "doctor": examine,
     "operations": list_operations,
-    "errors": list_errors,
     "operations on a run": lambda state: operations_on(state, 1),
     "runs of an operation": lambda state: list_runs(state, RunFilter(operation=1)),
 }
@@ -161,22 +159,3 @@ def cost_of(state: State, read: Callable[[State], object]) -> int:
     with sent_by(state.engine) as sent:
         read(state)
     return cost(state.engine, sent.statements, ours=False)
-
-
-@pytest.mark.slow
-def test_errors_cost_no_more_with_many_more_failures_of_their_groups(state: State) -> None:
-    """Of so many that each count stops at its cap."""
-    fail(state.engine, 6_000)
-    list_errors(state)
-    few = cost_of(state, list_errors)
-    fail(state.engine, 24_000, 6_001)
-    many = cost_of(state, list_errors)
-    assert many <= 2 * few + 100
-
-
-def fail(engine: Engine, number: int, start: int = 1) -> None:
-    """Add so many failures, of five groups."""
-    add(engine, "job_failures", number, start, run_id="9 + i % 900", attempt="i / 900",
-        worker="'w'", error_type="'E'", error="'it broke'", fingerprint="'g' || i % 5",
-        failed_at=later(engine, LONG_AGO, "i"))  # fmt: skip
-    run(engine, "ANALYZE")

@@ -263,7 +263,7 @@ def keep_up(kit: Kit) -> None:
     noted = Operation.begin(kit.books, Act("retried", "runs", "ada"), len(ids))
     operator = Operator(kit.books, noted)
     operator.cancel(ids, "no longer wanted")
-    operator.retry(ids, spread=60.0)
+    operator.retry(ids)
     noted.end(kit.books)
     Operator(kit.books, Operation(Act("retried", "a run", "ada", ids[0]))).retry([ids[0], 0])
     ended = "status = 'succeeded', finished_at = '2026-01-01'"

@@ -13,9 +13,7 @@ from flask_wtf import CSRFProtect  # type: ignore[import-untyped]
 from sqlalchemy import insert
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.error_groups import decide
 from flask_cronjobs.jobs.runs.filters import FILTERS
-from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobPause, JobRun
 from flask_cronjobs.web.guard import RIGHTS
 from tests.marks import on_both
@@ -84,12 +82,7 @@ def filled(pages: Pages) -> Pages:
     pages.add("dead", fingerprint="f2", **strict)
     pages.add("queued", order_mark="waits", **strict)
     for run_id in dead:
-        pages.failure(run_id, 1, fingerprint="f1")
-    ended = pages.add("succeeded")
-    for attempt, group in enumerate(("open", "resolved", "muted")):
-        pages.failure(ended, attempt, fingerprint=group)
-    for decision in ("resolved", "muted"):
-        decide(state_of(pages.app), decision, decision, "ada")
+        pages.failure(run_id, 1)
     pages.effect("charge:1", state="in_doubt")
     pages.insert(JobPause(kind="queue", name="slow", paused_by="ada"))
     return pages
@@ -118,7 +111,7 @@ class Forms(Crawl):
 
     def _kind(self, form: Form) -> object:
         names = {name for name, _ in form.fields} - _OF_FILTERS
-        values = {pair for pair in form.fields if pair[0] in ("do", "spread", "again")}
+        values = {pair for pair in form.fields if pair[0] in ("do", "again")}
         return self._page(form.page), self.action(form), frozenset(names), frozenset(values)
 
 

@@ -25,7 +25,7 @@ PAYLOAD: dict[str, Any] = {
 }
 COMMANDS = (
     *("", "list", "definitions", "definitions keyed", "batches", "batches b", "effects --all"),
-    *("errors", "operations", "queues", "ticks", "doctor"),
+    *("operations", "queues", "ticks", "doctor"),
     *(f"show {run_id}" for run_id in range(1, 8)),
 )
 
@@ -65,7 +65,7 @@ def filled(pages: Pages, told: list[str]) -> Pages:
     # The secret part of a claim's token, of a run that has failed before and is inside `once`.
     token = f"web-1:7:{SECRET}"
     run_id = pages.add("running", locked_by=token, attempts=2)
-    pages.failure(run_id, 1, worker=token, fingerprint="f1")
+    pages.failure(run_id, 1, worker=token)
     pages.effect("effect", run_id=run_id, locked_by=token)
     return pages
 

@@ -71,7 +71,7 @@ def hostile(pages: Pages) -> list[int]:
         ids.append(pages.add(status, attempts=1, **values))
     for run_id in ids:
         failure = dict.fromkeys(("worker", "error_type", "error", "stack"), EVIL)
-        pages.failure(run_id, 1, fingerprint="f1", **failure)
+        pages.failure(run_id, 1, **failure)
     pages.effect(EVIL, state="in_doubt")
     pages.insert(JobBatch(key=EVIL), JobOperation(what=EVIL, target=EVIL, actor=EVIL))
     return ids
@@ -81,7 +81,7 @@ def test_rows_stay_text(pages: Pages, hostile: list[int]) -> None:
     name = quote(EVIL)
     queries = (f"definition?name={name}", f"task?name={name}", f"runs/bulk?do=retry&task={name}")
     lists = (
-        *("", "definitions", "runs", "effects", "ticks", "queues", "operations", "errors"),
+        *("", "definitions", "runs", "effects", "ticks", "queues", "operations"),
         *("batches", *queries),
     )
     for path in (*lists, *(f"runs/{run_id}" for run_id in hostile)):
@@ -137,7 +137,7 @@ def test_the_templates_leave_escaping_alone() -> None:
 
 def test_pages_do_not_repeat_long_parameters(pages: Pages, hostile: list[int]) -> None:
     long = "A" * 2000
-    for path in ("", "definitions", "queues", "errors", "operations", "order"):
+    for path in ("", "definitions", "queues", "operations", "order"):
         usual = len(pages.text(path))
         for name in ("name", "search", "state", "page", "back", "other", long):
             answer = pages.get(f"/jobs/{path}?{name}={long}")

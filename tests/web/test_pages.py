@@ -116,7 +116,6 @@ def test_a_query_that_cannot_be_read_is_400(pages: Pages) -> None:
         *("runs?overdue=perhaps", "runs?task=%00", "runs?task=" + "x" * 501, "runs/bulk?do=dance"),
         *("definitions?search=%00", "definitions?page=0", "definitions?state=happy"),
         *("definitions?sort=color", "definition?name=" + "x" * 501, "effects?before=x"),
-        "errors?state=odd",
     ):
         answer = pages.get(f"/jobs/{query}")
         assert answer.status_code == 400, query
@@ -308,26 +307,7 @@ def test_operations_lead_to_their_runs(pages: Pages) -> None:
     assert pages.data("operations")["operations"][1]["asked"] == 1
 
 
-def test_errors_are_decided_about_by_group(pages: Pages) -> None:
-    for number in range(3):
-        run_id = pages.add("dead", fingerprint="f1")
-        pages.failure(run_id, 1, error=f"no invoice {number}", fingerprint="f1")
-    page = pages.shows("errors", "ValueError: no invoice …", "3 times", "3 dead", "1 group")
-    before, _, more = page.partition("<details><summary>More")
-    assert before.count("/jobs/errors/") == 1
-    assert more.partition("</details>")[0].count("/jobs/errors/") == 3
-    pages.shows("", "fingerprint=f1")
-    assert "resolved" in pages.said(pages.post("/jobs/errors/resolve", fingerprint="f1"))
-    pages.shows("errors?state=resolved", "resolved by ada", "Reopen", hides=["Mute for"])
-    assert "open" in pages.said(pages.post("/jobs/errors/reopen", fingerprint="f1"))
-    assert "muted" in pages.said(pages.post("/jobs/errors/mute", fingerprint="f1"))
-    assert pages.data("errors?state=muted")["errors"][0]["days"][-1] == 3
-    assert pages.post("/jobs/errors/mute", fingerprint="f2").status_code == 404
-    said = pages.said(pages.post("/jobs/errors/retry", fingerprint="f1", spread="1"))
-    assert said == "3 runs are queued again. They are due within ten minutes."
-
-
-def test_group_of_the_dead_is_that_of_errors(pages: Pages) -> None:
+def test_dead_runs_are_retried_by_group(pages: Pages) -> None:
     """Those of an older version, which have none, are grouped by their type."""
     first, second = pages.add("dead", fingerprint="f1"), pages.add("dead", fingerprint="f2")
     old = pages.add("dead")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from sqlalchemy import func, select
 
@@ -231,11 +230,6 @@ RETRY = Action(
     },
     change=Operator.retry,
 )
-
-
-def retrying(spread: float) -> Action:
-    """Return `RETRY`, which lets the runs be due within *spread* seconds, evenly by their ids."""
-    return replace(RETRY, change=partial(Operator.retry, spread=spread))
 
 
 CANCEL = Action(

@@ -24,9 +24,6 @@ CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
 DISCARDABLE: tuple[Status, ...] = ("dead",)
 
 
-#: SQL for a part of ``spread`` seconds, by the id. The modulus is prime, so that ids in regular
-#: steps are spread, too.
-_SPREAD = "CAST(:spread AS double precision) * (job_runs.id % 601) / 600.0"
 #: What is done to batches whose runs were changed; for each, whether it was `halted` before.
 Touch: TypeAlias = Callable[[Connection, Dialect, Mapping[int, bool]], None]
 
@@ -63,7 +60,6 @@ class Operator:
         *,
         columns: Mapping[str, Any] | None = None,
         again: int | None = None,
-        spread: float = 0.0,
     ) -> list[Change]:
         """Queue those of *ids* that are dead, cancelled or failed, due now.
 
@@ -73,12 +69,11 @@ class Operator:
 
         :param columns: what else to change, of `NEW_RUN`.
         :param again: the batch whose ``then`` is to be enqueued once more when it ends.
-        :param spread: let them be due within so many seconds, evenly by their ids.
         """
         d, given = self.books.dialect, dict(columns or {})
         values = {
             "status": "'queued'",
-            "run_at": d.later(_SPREAD) if spread else d.now,
+            "run_at": d.now,
             "finished_at": "NULL",
             "cancel_requested_at": "NULL",
             "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts"
@@ -88,8 +83,6 @@ class Operator:
             "updated_at": d.now,
             **{name: parameter(d, name) for name in given},
         }
-        if spread:
-            given["spread"] = spread
         later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
         taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
         which = f"{_in(RETRIABLE)} AND NOT ({_wants_key('job_runs')} AND {taken})"

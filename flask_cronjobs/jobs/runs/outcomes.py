@@ -42,7 +42,7 @@ _FAILED = f"kind IN {sql_list(FAILED_KINDS)}"
 
 _FAILURE = """
     INSERT INTO job_failures
-        (run_id, attempt, worker, started_at, failed_at, error_type, error, stack, fingerprint)
+        (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
 """
 
 
@@ -161,7 +161,7 @@ def _update_by_kind(d: Dialect) -> str:
 def _failures_of_recorded(d: Dialect) -> str:
     return f"""
     {_FAILURE}
-    SELECT id, attempt, token, started_at, {d.clock}, error_type, error, stack, fingerprint
+    SELECT id, attempt, token, started_at, {d.clock}, error_type, error, stack
     FROM recorded WHERE {_FAILED}
     ON CONFLICT DO NOTHING
     """
@@ -186,8 +186,7 @@ def failures(d: Dialect) -> TextClause:
     """Return SQLite's INSERT of failures: its RETURNING knows no other table, so join again."""
     return text(f"""
     {_FAILURE}
-    SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack,
-        o.fingerprint
+    SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
     FROM {_outcomes(d)} AS o JOIN job_runs r ON r.id = o.id
     WHERE o.{_FAILED} AND o.id IN (SELECT value FROM json_each(:recorded))
     ON CONFLICT DO NOTHING
