@@ -16,16 +16,14 @@ from flask.cli import ScriptInfo, pass_script_info
 
 from ..errors import SetupError
 from ..jobs.state import state_of
-from .output import Answer, admin_command
-from .params import JSON_FLAG
+from .output import Answer, set_up
 
 
-@admin_command(
+@set_up(
     "crontab",
     "flask --app shop jobs admin crontab",
     "(crontab -l; flask --app shop jobs admin crontab) | crontab -",
     "flask --app shop jobs admin crontab --systemd",
-    options=[JSON_FLAG],
 )
 @click.option("--systemd", is_flag=True, help="Print systemd units instead.")
 @click.option("--log", "log", type=click.Path(dir_okay=False, path_type=Path), help="The log file.")

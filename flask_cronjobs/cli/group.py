@@ -6,7 +6,7 @@ import errno
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -60,10 +60,10 @@ class JobsGroup(AppGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that *args* begin with; suggest some for a typo."""
+        """Return the command that *args* begin with; suggest one for a wrong name."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            close = "\n".join(f"  {each}" for each in _similar(ctx, args))
-            hint = f" Did you mean:\n{close}" if close else ""
+            meant = _meant(args)
+            hint = f" Did you mean: {meant}" if meant else ""
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -76,17 +76,17 @@ class LazyGroup(JobsGroup):
 
     def __init__(self, name: str, lazy: Mapping[str, str], help: str, epilog: str) -> None:
         super().__init__(name, help=help, epilog=epilog, context_settings=_SETTINGS)
-        self._lazy = lazy
+        self.lazy: Mapping[str, str] = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted({*super().list_commands(ctx), *self._lazy})
+        return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command *cmd_name*; None if there is none."""
-        if cmd_name not in self._lazy:
+        if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self._lazy[cmd_name].partition(":")
+        module, _, attribute = self.lazy[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
@@ -129,24 +129,15 @@ def this_command(**changed: object) -> str:
     return _line(*words)
 
 
-def _similar(ctx: click.Context, args: Sequence[str]) -> list[str]:
-    """Return the commands that somebody may mean who wrote *args* after the group of *ctx*."""
-    top = ctx.parent if ctx.parent and isinstance(ctx.parent.command, JobsGroup) else ctx
-    known = {path[-1]: path for path in _paths(top, [top.info_name or "jobs"])}
-    names = args[:1] if args[0] in known else similar_names(args[0], list(known), most=2)
-    found = [known[name] for name in names]
-    here = [path for path in found if len(path) == len(_path(ctx)) + 1]
-    return [_line(*path, *args[1:]) for path in here or found]
+def _meant(args: Sequence[str]) -> str:
+    """Return the command that somebody may mean who wrote *args*; empty if there is none."""
+    from . import jobs_group
+    from .admin import admin
 
-
-def _paths(ctx: click.Context, path: list[str]) -> Iterator[list[str]]:
-    """Yield the words of each command in the group of *ctx*, and in groups of ours below it."""
-    assert isinstance(ctx.command, click.Group)
-    for name in ctx.command.list_commands(ctx):
-        yield [*path, name]
-        found = ctx.command.get_command(ctx, name)
-        if isinstance(found, JobsGroup):
-            yield from _paths(click.Context(found, ctx, name), [*path, name])
+    top = {name: ("jobs", name) for name in jobs_group.lazy}
+    known = {**{name: ("jobs", "admin", name) for name in admin.commands}, **top}
+    similar = similar_names(args[0], list(known), most=1)
+    return _line(*known[similar[0]], *args[1:]) if similar else ""
 
 
 def _path(ctx: click.Context) -> list[str]:

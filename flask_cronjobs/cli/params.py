@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -123,6 +123,29 @@ def filtered(command: F, several: bool = False) -> F:
 JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
 #: For each list.
 WIDE = click.Option(["--wide"], is_flag=True, help="Cut nothing to the width of the terminal.")
+
+
+#: How many rows a list prints at most.
+MOST_ROWS = 500
+
+
+def paging(limit: int, by: str) -> Iterator[click.Option]:
+    """Yield the options of a list that prints *limit* rows unless told otherwise.
+
+    :param by: what ``--before`` takes if that is an ``ID``, else ``--after``.
+    """
+    yield click.Option(
+        ["--limit"],
+        type=click.IntRange(1, MOST_ROWS),
+        metavar="N",
+        default=limit,
+        show_default=True,
+        help="Print at most N.",
+    )
+    if by == "ID":
+        yield click.Option(["--before"], type=Id(), metavar=by, help="Only smaller ids.")
+    else:
+        yield click.Option(["--after"], metavar=by, help=f"Only what comes after {by}.")
 
 
 def actor() -> str:

@@ -172,7 +172,7 @@ def tick_command(
     """
     state = state_of()
     if dry_run:
-        from .definitions import print_due
+        from .due import print_due
 
         print_due(state, queues, as_json)
         return
@@ -184,7 +184,7 @@ def tick_command(
             report = tick(state, options)
         printer.summary(report)
         if printer.on_terminal and is_idle(report):
-            from .definitions import print_idle
+            from .due import print_idle
 
             with suppress(DatabaseTrouble):  # The tick has done its work.
                 print_idle(state, queues, printer.put)

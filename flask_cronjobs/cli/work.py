@@ -133,7 +133,7 @@ def _start_again_and_again() -> None:
 
 def _greet(state: State, queues: tuple[str, ...], printer: Printer) -> None:
     """Say to a person that the command works, and what it is waiting for."""
-    from .definitions import what_is_due
+    from .due import what_is_due
 
     try:
         printer.put(f"Working until Ctrl-C; {what_is_due(state, queues)}")

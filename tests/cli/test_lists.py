@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.cli import lists
+from flask_cronjobs.jobs.queues import list_queues
 from tests.rows import Rows, ago
 
 from .conftest import Admin
@@ -69,6 +72,15 @@ def test_next_page_is_a_command_with_all_that_was_asked(
     assert f": flask jobs admin {name}" not in admin.ok(*args.split(), "--limit", "3")
 
 
+def test_a_list_of_one_page_says_how_many_there_are(
+    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "list_queues", partial(list_queues, limit=2))
+    for number in range(3):
+        rows.run(queue=f"q{number}")
+    assert admin.ok("queues").endswith("These are 2 of 3 rows.\n")
+
+
 # definitions, pause and resume
 
 
@@ -77,18 +89,19 @@ def test_definitions_show_their_next_three_slots(admin: Admin, rows: Rows, jobs:
     jobs.task(name="send")(lambda: None)
     made = rows.definition("daily", schedule="0 7 * * *", timezone="Europe/Berlin")
     rows.definition("broken", schedule="61 * * * *")
+    rows.definition("gone")
     rows.run("succeeded", definition_id=made)
-    output = admin.ok("definitions")
-    assert output.count(" 07:00") == 3
-    assert "last ten: succeeded 1; the last took 2.0 s" in output
-    assert "broken: " in output
-    assert "declares no task by that name" in output
-    assert output.count("next:") == 1, "no slot is shown that will not run"
-    line = "Tasks without a schedule in the code: send\n"
-    assert output.endswith(line)
-    assert line not in admin.ok("definitions", "--limit", "1")
+    header, broken, daily, gone, legend, unscheduled = admin.ok("definitions").splitlines()
+    assert header.split() == ["NAME", "TASK", "SCHEDULE", "LAST", "TEN", "TOOK", "NEXT"]
+    assert "  broken: " in broken
+    assert daily.count(" 07:00") == 3
+    assert "0 7 * * * Europe/Berlin  .         2.0 s  " in daily
+    assert gone.endswith("not declared by this app's code")
+    assert legend == ". succeeded"
+    assert unscheduled == "Tasks without a schedule in the code: send"
+    assert unscheduled not in admin.ok("definitions", "--limit", "1")
     found = admin.data("definitions")["definitions"]
-    assert [len(view["next_slots"]) for view in found] == [0, 3]
+    assert [len(view["next_slots"]) for view in found] == [0, 3, 3]
 
 
 def test_pause_and_resume(admin: Admin, jobs: CronJobs, rows: Rows) -> None:

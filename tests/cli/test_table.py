@@ -35,38 +35,8 @@ def test_a_row_fits_on_a_line_of_a_terminal(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(output, "width", lambda: 50)
-    table(("A", "B", "C"), [("x" * 200, "y" * 100, "last")], flexible=0)
+    table(("A", "B", "C"), [("x" * 200, "y" * 100, "last")])
     _, line = capsys.readouterr().out.splitlines()
     assert len(line) <= 50
     assert line.endswith("  last")
     assert line.count("…") == 2
-
-
-def test_columns_without_a_value_are_left_out_first(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(output, "width", lambda: 40)
-    for size, there in ((10, True), (30, False)):
-        table(("B", "NEW SINCE", "B", "WHY"), [("b" * size, None, None, "")], spare=("B",))
-        header = capsys.readouterr().out.splitlines()[0]
-        assert ("NEW SINCE" in header, header.count("B")) == (there, 2)
-
-
-def test_columns_are_left_out_where_there_is_no_room(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-
-    def printed(size: int) -> list[str]:
-        monkeypatch.setattr(output, "width", lambda: size)
-        row = ("id", "b" * 10, "c" * 30, "d" * 10)
-        table(("A", "B", "C", "B"), [row], 2, spare=("B", "A"))
-        _, line = capsys.readouterr().out.splitlines()
-        assert len(line) <= size
-        return [cell[0] for cell in line.split()]
-
-    assert [printed(size) for size in (58, 48, 47, 35, 23)] == [
-        *(["i", "b", "c", "d"], ["i", "b", "c", "d"], ["i", "b", "c"]),
-        *(["i", "c"], ["c"]),
-    ]

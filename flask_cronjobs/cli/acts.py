@@ -1,31 +1,30 @@
-"""``retry``, ``cancel``, ``discard``, ``again``, ``run``."""
+"""Act: on runs, and on definitions, queues and tasks."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 
 import click
 
 from ..errors import CronJobsError
-from ..jobs.definitions.actions import queue_run
+from ..jobs.definitions import actions
+from ..jobs.definitions.actions import Target, only, queue_run
 from ..jobs.humanize import duration, plural
-from ..jobs.reader import CAP, count_of
 from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, preview
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.payloads import retry_with, run_again
 from ..jobs.state import state_of
 from ..jobs.step_views import go_on_from
 from ..registry.options import EnqueueOptions
-from ..text import one_line, printable
+from ..text import did_you_mean, one_line, printable
 from ..types import JSON
-from .group import said
-from .output import Answer, admin_command, moment, table
-from .params import JSON_FLAG, Id, actor, age, filtered, json_object, time_in_zone
-from .run_list import advice_on, whose
+from .group import command, said
+from .output import Answer, act, admin_command, moment, table
+from .params import JSON_FLAG, F, Id, actor, age, filtered, json_object, time_in_zone
+from .runs import advice_on, whose
 
 #: Show a progress bar for this many runs or more.
 _LONG = 500
@@ -35,8 +34,8 @@ def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.
     """Return a decorator for a command that does *action* to runs, by id or by a filter."""
     ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
     yes = click.option("--yes", is_flag=True, help="Do not ask.")
-    add = admin_command(action.name, *calls)
-    return lambda command: add(ids(filtered(yes(command))))
+    add = act(action.name, *calls)
+    return lambda function: add(ids(filtered(yes(function))))
 
 
 @_acts(
@@ -92,7 +91,7 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     _act(DISCARD, ids, which, yes)
 
 
-@admin_command("again", "flask jobs admin again 5", options=[JSON_FLAG])
+@admin_command("Act", [JSON_FLAG], "again", "flask jobs admin again 5")
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--payload", type=json_object, metavar="JSON", help="Other arguments.")
 def again(run_id: int, payload: dict[str, JSON] | None) -> Answer:
@@ -143,7 +142,7 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
     ids = action.ids(state_of(), which)
     label = action.name.capitalize()
     if not ids:
-        advice = _others(action, which) + advice_on(which, action.name)
+        advice = advice_on(which, action.name) or _others(action, which)
         click.echo(f"No {' or '.join(action.statuses(which))} runs match.{advice}")
         return
     if not confirmed:
@@ -169,19 +168,11 @@ def _print_preview(ids: Sequence[int]) -> None:
 
 
 def _others(action: Action, which: RunFilter) -> str:
-    """Return how to do *action* to runs of *which* that have a status it was not asked for."""
-    if which.status is not None:
+    """Return which statuses *action* leaves alone unless it is asked for them."""
+    others = [status for status in action.allowed if status not in action.statuses(which)]
+    if which.status is not None or not others:
         return ""
-    found = {
-        status: count_of(len(action.ids(state_of(), replace(which, status=status), CAP + 1)))
-        for status in action.allowed
-        if status not in action.statuses(which)
-    }
-    return "".join(
-        f" To {action.name} {count.of(f'{status} run')}, add --status {status}."
-        for status, count in found.items()
-        if count
-    )
+    return f" For others, add --status: {', '.join(others)}."
 
 
 @contextmanager
@@ -206,11 +197,10 @@ def progress_bar(label: str, length: int) -> Generator[Progress, None, None]:
 
 
 @admin_command(
-    "run",
+    *("Act", [JSON_FLAG], "run"),
     "flask jobs admin run nightly_report",
     "flask jobs admin run send_mail --payload '{\"user_id\": 1}'",
     "flask jobs admin run send_mail --delay 10m --key mail-1",
-    options=[JSON_FLAG],
 )
 @click.argument("name")
 @click.option("--payload", type=json_object, metavar="JSON", help="The handler's arguments.")
@@ -246,3 +236,72 @@ def run(
     elif delay:
         text = f"Queued {whose}, due in {duration(delay)}."
     return Answer(queued._asdict(), text)
+
+
+def _which(function: F) -> F:
+    """Add ``NAME``, ``--queue`` and ``--task`` to *function*."""
+    queue = click.option("--queue", metavar="NAME", help="All runs of this queue.")
+    task = click.option(
+        "--task",
+        metavar="NAME",
+        help="All runs of this task.",
+    )
+    name = click.argument("name", required=False)
+    return name(queue(task(function)))
+
+
+@act("pause", "flask jobs admin pause nightly_report", "flask jobs admin pause --queue reports")
+@_which
+def pause(name: str | None, queue: str | None, task: str | None) -> None:
+    """Pause a definition, a queue or a task.
+
+    A paused definition enqueues no runs. Of a paused queue or task, runs are enqueued, but no
+    worker begins them; those that run go on.
+    """
+    target = _only(name, queue, task)
+    what = _named(target)
+    if target.kind == "queue" and target.name not in state_of().queues:
+        hint = did_you_mean(target.name, state_of().queues)
+        click.echo(f"No task of this app's code has {what}.{hint}", err=True)
+    is_new = actions.pause(state_of(), target, actor())
+    done = f"Paused {what}" if is_new else f"{one_line(target.name)} is paused already"
+    option = () if target.kind == "definition" else (f"--{target.kind}",)
+    click.echo(f"{done}. To resume it: {command('resume', *option, target.name)}")
+
+
+@act("resume", "flask jobs admin resume nightly_report", "flask jobs admin resume --queue reports")
+@_which
+def resume(name: str | None, queue: str | None, task: str | None) -> None:
+    """Resume a definition, a queue or a task.
+
+    Slots that passed while a definition was paused are not run. Runs that waited for a queue or a
+    task are.
+    """
+    target = _only(name, queue, task)
+    if actions.resume(state_of(), target, actor()):
+        click.echo(f"Resumed {_named(target)}.")
+    else:
+        click.echo(f"Not paused: {_named(target)}.")
+
+
+def _only(name: str | None, queue: str | None, task: str | None) -> Target:
+    target = only(name, queue, task)
+    if target is None:
+        raise click.UsageError("Give one: the NAME of a definition, --queue NAME or --task NAME.")
+    return target
+
+
+def _named(target: Target) -> str:
+    name = one_line(target.name)
+    return name if target.kind == "definition" else f"the {target.kind} {name}"
+
+
+@act("remove", "flask jobs admin remove old_report")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove a definition that the code does not declare.
+
+    Its runs stay. A tick of other code that declares it creates it again.
+    """
+    actions.remove(state_of(), name, actor())
+    click.echo(f"Removed {one_line(name)}. Its runs stay.")

@@ -27,16 +27,18 @@ from ..types import JSON, TERMINAL
 from .group import as_called, command, said
 from .output import (
     Answer,
-    Listing,
     admin_command,
     heading,
     is_wide,
-    list_command,
+    listing,
+    look,
+    look_at_list,
     moment,
     print_facts,
+    refuse_json,
     since,
 )
-from .params import JSON_FLAG, Id, age, filtered
+from .params import Id, age, filtered
 from .terminal import paint
 
 #: The columns of `show_list` with ``--wide``, beside the others.
@@ -54,16 +56,15 @@ _TAIL = 200
 _LONGEST_JSON = 20_000
 
 
-@list_command(
+@look_at_list(
     "list",
     "flask jobs admin list --status dead --newer-than 1d",
     "flask jobs admin list --task send_mail --error Timeout",
     "flask jobs admin list -q invoice:4711",
     limit=20,
-    most=500,
 )
 @partial(filtered, several=True)
-def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
+def show_list(which: RunFilter, limit: int, before: int | None) -> Answer:
     """List runs, newest first.
 
     Of a search, the run of that id or key comes first.
@@ -84,7 +85,7 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Listing:
     if is_wide():
         headers += _WIDE
     cells = (_cells(found, row, labels) for row in found.rows)
-    return Listing("runs", found, headers, cells, none, note=note, spare=("ATTEMPT",))
+    return listing("runs", found, headers, cells, none, note=note)
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
@@ -129,17 +130,17 @@ def _cells(page: RunPage, row: RunRow, labels: bool) -> Sequence[object]:
     return row.id, row.status, row.task, *label, attempts, when, error, *more
 
 
-@admin_command("show", "flask jobs admin show 5", options=[JSON_FLAG])
+@look("show", "flask jobs admin show 5")
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
 @click.option("--output", is_flag=True, help="Print the output of its latest attempt alone.")
 @click.option("--follow", "follows", is_flag=True, help="With --output: go on until it has ended.")
 def show(run_id: int, frames: bool, output: bool, follows: bool) -> Answer | None:
     """Show one run with its payload, attempts, errors and stacks."""
-    as_json = click.get_current_context().params["as_json"]
-    if (follows and not output) or (output and as_json):
-        raise click.UsageError("--follow needs --output, which is without --json.")
+    if follows and not output:
+        raise click.UsageError("--follow needs --output.")
     if output:
+        refuse_json()
         _print_output(state_of(), run_id, follows)
         return None
     view = find_run(state_of(), run_id)
@@ -210,7 +211,9 @@ def _print_attempt(attempt: Attempt, frames: bool) -> None:
         click.echo(printable(attempt.output).rstrip())
 
 
-@admin_command("wait", "flask jobs admin wait 5", "flask jobs admin wait 5 --timeout 10m")
+@admin_command(
+    *("Look", [], "wait", "flask jobs admin wait 5", "flask jobs admin wait 5 --timeout 10m")
+)
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--timeout", type=age, metavar="AGE", help="Wait no longer than AGE: 10m.")
 def wait(run_id: int, timeout: float | None) -> None:

@@ -1,4 +1,4 @@
-"""What waits, who serves it, and what ticks did: ``queues ticks batches``."""
+"""Lists: ``queues ticks batches effects operations``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from sqlalchemy import Row
 from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from ..jobs.batches.views import BatchView, batch_facts, find_batch, list_batches
 from ..jobs.humanize import ago, duration, full, plural, rate, seconds_since
+from ..jobs.once_effects import effect_done, effect_redo, list_effects
+from ..jobs.operations import list_operations
 from ..jobs.queues import list_queues
 from ..jobs.reader import reading
 from ..jobs.state import state_of
 from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks, read_hosts
 from ..text import one_line, printable
 from .group import command
-from .output import Answer, Listing, list_command, moment, print_facts, refuse_to_list, since
+from .output import Answer, listing, look_at_list, moment, print_facts, refuse_json, since
 from .params import actor
 from .terminal import paint
 
 
-@list_command("queues", "flask jobs admin queues")
-def queues() -> Listing:
+@look_at_list("queues", "flask jobs admin queues")
+def queues() -> Answer:
     """List the queues: what waits, how fast, and who serves it.
 
     Counted over the last ten minutes. Of the runs that ended, 95 % had waited no longer.
@@ -41,16 +43,11 @@ def queues() -> Listing:
         for row in found.rows
     )
     none = "No task is declared, and nothing waits."
-    return Listing("queues", found, headers, cells, none, noun="queue")
+    return listing("queues", found, headers, cells, none)
 
 
-@list_command(
-    "ticks",
-    "flask jobs admin ticks",
-    limit=20,
-    most=500,
-)
-def ticks(limit: int, before: int | None) -> Listing:
+@look_at_list("ticks", "flask jobs admin ticks", limit=20)
+def ticks(limit: int, before: int | None) -> Answer:
     """List the latest ticks, and when none came; when each host was seen last.
 
     Newest first, of all hosts. Ticks are kept for a day.
@@ -66,14 +63,14 @@ def ticks(limit: int, before: int | None) -> Listing:
     above = [paint("warn", _gap(gap, found.now)) for gap in gaps.rows]
     if cut := gaps.cut("gap"):
         above.append(f"These are {cut}.")
-    return Listing(
-        *("ticks", found, ("ID", "STARTED", "HOST", "TOOK", "DID"), cells),
-        none="There are no older ticks." if before else none,
+    headers = ("ID", "STARTED", "HOST", "TOOK", "DID")
+    seen = (f"{printable(host.name)} was seen {since(host.seen_at, found.now)}" for host in hosts)
+    return listing(
+        *("ticks", found, headers, cells, "There are no older ticks." if before else none),
         above=() if before else above,
-        below=[
-            f"{printable(host.name)} was seen {since(host.seen_at, found.now)}" for host in hosts
-        ],
-        others={"gaps": gaps.rows, "hosts": hosts},
+        below=seen,
+        gaps=gaps.rows,
+        hosts=hosts,
     )
 
 
@@ -102,13 +99,12 @@ _BAR = 20
 _PARTS = {"succeeded": "#", "dead": "x", "running": "~"}
 
 
-@list_command(
+@look_at_list(
     "batches",
     "flask jobs admin batches",
     "flask jobs admin batches weekly:W47 --retry --again",
     "flask jobs admin batches weekly:W47 --cancel",
     limit=25,
-    most=200,
 )
 @click.argument("key", required=False)
 @click.option("--retry", is_flag=True, help="Retry its dead runs.")
@@ -125,7 +121,7 @@ def batches(
     everything: bool,
     limit: int,
     before: int | None,
-) -> Listing | Answer | None:
+) -> Answer | None:
     """List unfinished batches; or show or change the batch KEY."""
     if (retry + cancel + close) > 1:
         raise click.UsageError("Give one of --retry, --cancel and --close.")
@@ -133,7 +129,7 @@ def batches(
         raise click.UsageError("Give --again with --retry.")
     if not (retry or cancel or close):
         return _list(everything, limit, before) if key is None else _found(key)
-    refuse_to_list()
+    refuse_json()
     if key is None:
         raise click.UsageError("Give the KEY of the batch, too.")
     if close:
@@ -145,7 +141,7 @@ def batches(
     return None
 
 
-def _list(everything: bool, limit: int, before: int | None) -> Listing:
+def _list(everything: bool, limit: int, before: int | None) -> Answer:
     found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
     headers = ("KEY", "STATE", "PROGRESS", "ENDED", "DEAD", "LEFT", "OPENED")
     cells = (
@@ -156,7 +152,7 @@ def _list(everything: bool, limit: int, before: int | None) -> Listing:
         for row in found.rows
     )
     none = "No batches." if everything else "No batch is unfinished. See also --all."
-    return Listing("batches", found, headers, cells, none, flexible=0, spare=("PROGRESS",))
+    return listing("batches", found, headers, cells, none)
 
 
 def _found(key: str) -> Answer:
@@ -189,3 +185,62 @@ def bar(batch: BatchView) -> str:
     for sign, end in parts:
         drawn = drawn.ljust(int(end * _BAR), sign)
     return f"[{drawn.ljust(_BAR, '.')}]"
+
+
+@look_at_list(
+    "effects",
+    "flask jobs admin effects",
+    "flask jobs admin effects --done mail:5",
+    "flask jobs admin effects --redo mail:5",
+    limit=50,
+)
+@click.option("--done", metavar="KEY", help="It was done: do not do it again.")
+@click.option("--redo", metavar="KEY", help="It was not done: do it again.")
+@click.option("--all", "everything", is_flag=True, help="Also list those that are done.")
+def effects(
+    done: str | None, redo: str | None, everything: bool, limit: int, before: int | None
+) -> Answer | None:
+    """List effects begun or in doubt, or resolve one in doubt."""
+    if done is not None and redo is not None:
+        raise click.UsageError("Give --done or --redo, not both.")
+    key, settle, became = done, effect_done, "done. It will not be done again."
+    if key is None:
+        key, settle, became = redo, effect_redo, "not done. The next call does it."
+    if key is None:
+        return _list_effects(everything, limit, before)
+    refuse_json()
+    settle(state_of(), key, actor())
+    click.echo(f"{one_line(key)}: marked as {became}")
+    return None
+
+
+def _list_effects(everything: bool, limit: int, before: int | None) -> Answer:
+    found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
+    headers = ("ID", "STATE", "RUN", "SINCE", "KEY")
+    cells = (
+        (row.id, row.state, row.run_id, since(row.created_at, found.now), row.key)
+        for row in found.rows
+    )
+    none = "No effects." if everything else "No effect is being done or in doubt."
+    return listing("effects", found, headers, cells, none)
+
+
+@look_at_list("operations", "flask jobs admin operations", limit=20)
+def operations(limit: int, before: int | None) -> Answer:
+    """List what operators did, newest first.
+
+    Each retry, cancel, discard, pause, resume, run, edit and prune is kept for a year.
+    """
+    found = list_operations(state_of(), before, limit)
+    headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")
+    cells = (
+        (
+            *(row.id, since(row.started_at, found.now), row.actor, row.what),
+            "" if row.done is None else f"{row.done:,}",
+            "; ".join(filter(None, (row.progress, row.outcome))),
+            row.target,
+        )
+        for row in found.rows
+    )
+    none = "No operation is recorded."
+    return listing("operations", found, headers, cells, none)

@@ -1,0 +1,78 @@
+"""The database: ``doctor``, ``init``, ``prune``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import click
+
+from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
+from ..db.engines import how_to_migrate, refuse_shared_memory
+from ..jobs.doctor import examine
+from ..jobs.health import Finding
+from ..jobs.humanize import minute, plural
+from ..jobs.pruning import prune_all
+from ..jobs.state import state_of
+from .acts import progress_bar
+from .output import Answer, look, print_finding, set_up
+from .params import actor
+
+
+@set_up("prune", "flask jobs admin prune --dry-run")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+def prune(dry_run: bool) -> Answer:
+    """Delete runs older than their retention. Each tick deletes a few, too."""
+    state = state_of()
+    found = prune_all(state, dry_run=True)
+    if not dry_run:
+        with progress_bar("Prune", found) as advance:
+            found = prune_all(state, actor=actor(), progress=advance)
+    text = f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}."
+    return Answer({"runs": found, "dry_run": dry_run}, text)
+
+
+@set_up("init", "flask jobs admin init")
+@click.option("--force", is_flag=True, help="Create them even if the app uses migrations.")
+def init(force: bool) -> Answer:
+    """Create missing job tables, and set up old ones.
+
+    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. In an app with
+    migrations, let those create the tables instead.
+    """
+    engine = state_of().engine
+    refuse_shared_memory(engine)
+    if not force and are_tables_missing(engine) and (migrate := how_to_migrate(engine)):
+        raise click.ClickException(
+            "This app uses migrations. If this command created the tables, the next migration "
+            f"would find nothing to do. {migrate}. (--force creates them.)"
+        )
+    wal = set_wal(engine)
+    vacuum = not are_tables_missing(engine) and set_storage(engine)
+    created = create_tables(engine)
+    text = [f"Created {', '.join(created)}." if created else "All tables exist."]
+    if wal:
+        text.append("Set SQLite's journal mode to WAL.")
+    if vacuum:
+        text.append("Set when to vacuum job_runs.")
+    return Answer({"created": created}, "\n".join(text))
+
+
+@look("doctor", "flask jobs admin doctor", "flask jobs admin doctor --strict --json")
+@click.option("--strict", is_flag=True, help="Exit 1 for a warning, too.")
+def doctor(strict: bool) -> Answer:
+    """Find what is wrong, and say what to do.
+
+    Exits 1 if anything is an error.
+    """
+    findings = examine(state_of())
+    bad = {"error", "warning"} if strict else {"error"}
+    failed = any(finding.level in bad for finding in findings)
+    return Answer({"findings": findings}, partial(_print, findings), status=int(failed))
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    for each in findings:
+        started = f" (since {minute(each.since)})" if each.since else ""
+        what = each.sentence if each.level in ("warning", "error") else each.what
+        print_finding(each, f"{each.id}: {what}{started}")

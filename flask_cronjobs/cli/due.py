@@ -1,0 +1,59 @@
+"""What is due now, or will be next, for ``tick`` and ``work``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import click
+
+from ..jobs.backlog import due, next_due
+from ..jobs.humanize import minute
+from ..jobs.reader import Reader, plain_data, reading
+from ..jobs.state import State
+from ..text import one_line
+from .group import command
+from .output import moment, since
+
+
+def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
+    """Print which slots and how many runs are due now, or what will be due next."""
+    with reading(state) as reader:
+        found, following = due(reader, queues), _following(reader)
+    if as_json:
+        click.echo(json.dumps(plain_data(found)))
+        return
+    for slot in found.slots:
+        click.echo(f"{one_line(slot.name)} is due: the slot of {minute(slot.at)}")
+    if found.runs:
+        click.echo(f"{found.runs.of('run')} due")
+    if not (found.slots or found.runs):
+        click.echo(f"Nothing is due; {following}")
+
+
+def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]) -> None:
+    """Print what will be due next, or how many due runs wait though a tick ran nothing."""
+    with reading(state) as reader:
+        number, following = due(reader, queues).runs, _following(reader)
+    if number:
+        why = command("list", "--status", "queued")
+        put(f"Nothing was run, and {number.of('run')} due. To see why: {why}")
+    else:
+        put(f"Nothing was due; {following}")
+
+
+def what_is_due(state: State, queues: tuple[str, ...]) -> str:
+    """Return how many runs are due, or else what will be due next."""
+    with reading(state) as reader:
+        number = due(reader, queues).runs
+        return f"{number.of('run')} due" if number else _following(reader)
+
+
+def _following(reader: Reader) -> str:
+    """Return what will be due next."""
+    soon = next_due(reader)
+    if soon is not None:
+        return f"next: {one_line(soon.name)}, {moment(soon.at)} ({since(soon.at, reader.now)})"
+    if reader.state.registry.declarations:
+        return "a tick records the schedules that the code declares"
+    return "nothing is scheduled"
