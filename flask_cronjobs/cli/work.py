@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import click
 from flask.cli import with_appcontext
@@ -16,12 +14,8 @@ from ..errors import DatabaseTrouble
 from ..jobs.state import State, state_of
 from ..log import logger
 from .group import examples
-from .params import age
 from .printer import Printer
 from .tick import printing, queues_option, workers_option
-
-#: How Werkzeug ends a process whose code has changed.
-_CHANGED = 3
 
 
 @click.command(
@@ -29,7 +23,7 @@ _CHANGED = 3
     epilog=examples(
         "flask jobs work",
         "flask jobs work --workers 4 --queue mail",
-        "flask jobs work --max-memory 512 --max-age 1h",
+        "flask jobs work --max-memory 512 --max-runs 5000",
     ),
 )
 @workers_option
@@ -44,10 +38,6 @@ _CHANGED = 3
     "--max-runs", type=click.IntRange(1), metavar="N", help="Replace a worker after N runs."
 )
 @click.option(
-    "--max-age", type=age, metavar="AGE", help="Replace a worker after AGE, such as 30m or 1h."
-)
-@click.option("--reload", is_flag=True, help="Start again when code has changed.")
-@click.option(
     "--parent",
     type=click.IntRange(1),
     metavar="PID",
@@ -59,8 +49,6 @@ def work_command(
     queues: tuple[str, ...],
     max_memory: int | None,
     max_runs: int | None,
-    max_age: float | None,
-    reload: bool,
     parent: int | None,
 ) -> None:
     """Run what is due until stopped: for containers without cron.
@@ -71,16 +59,13 @@ def work_command(
     A worker that has reached a limit (--max-…) ends after the run that it is at, and a fresh one
     takes its place.
     """
-    limits = _limits(max_runs, max_memory, max_age)
-    if reload:
-        _start_again_and_again()
-        return
+    limits = _limits(max_runs, max_memory)
     state = state_of()
     printer, options = printing(state, workers, queues, lambda stream: not stream.isatty())
     if state.app.debug and not is_running_from_reloader():
         logger.warning(
             "Debug mode: this command goes on with the code as it is now. To start it again when "
-            "that changes: flask jobs work --reload"
+            "that changes, set CRONJOBS_WORK_IN_DEBUG, and run `flask run --debug` alone."
         )
     try:
         if printer.on_terminal:
@@ -90,45 +75,17 @@ def work_command(
         printer.end()
 
 
-def _limits(runs: int | None, memory: int | None, age: float | None) -> Limits | None:
+def _limits(runs: int | None, memory: int | None) -> Limits | None:
     """Return the limits of each worker, or None if there are none."""
-    limits = Limits(runs, memory, age)
+    limits = Limits(runs, memory)
     if limits == Limits():
         return None
     if not hasattr(os, "fork"):
         raise click.UsageError(
-            "--max-memory, --max-runs and --max-age need a system that can fork. Here, let a "
-            "service manager start the command again."
+            "--max-memory and --max-runs need a system that can fork. Here, let a service manager "
+            "start the command again."
         )
-    if age is not None and age < 1:
-        raise click.BadParameter("Give an age of 1s or more.", param_hint="--max-age")
     return limits
-
-
-def _start_again_and_again() -> None:
-    """Let another process work, and replace it and this one when a module has changed.
-
-    The other one gets SIGTERM, so its handlers may end as they do when it is stopped.
-    """
-    from werkzeug._reloader import run_with_reloader  # What app.run(use_reloader=True) calls.
-
-    os.environ["WERKZEUG_RUN_MAIN"] = "true"  # So that Werkzeug watches here, and starts nothing.
-    this = [sys.executable, *sys.orig_argv[1:]]
-    worker = subprocess.Popen([each for each in this if each != "--reload"])
-
-    def wait() -> None:
-        worker.wait()
-
-    changed = False
-    try:
-        run_with_reloader(wait)  # It returns at Ctrl-C, which the worker has got as well.
-    except SystemExit as ended:
-        worker.terminate()
-        changed = ended.code == _CHANGED
-    finally:
-        worker.wait()
-    if changed:
-        os.execv(sys.executable, this)
 
 
 def _greet(state: State, queues: tuple[str, ...], printer: Printer) -> None:

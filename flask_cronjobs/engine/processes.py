@@ -274,7 +274,7 @@ class _ProcessPool:
             worker=worker_name(),
             news=news,
             max_runs=share if limits is None else limits.runs,
-            tally=self._options.tally if number == 0 else None,
+            minutes=self._options.minutes and number == 0,
             hands_on=self._options.hands_on and number == 0,
         )
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from .. import signals
 from ..db.connection import Bookkeeping
@@ -35,7 +34,7 @@ from .tick import (
 )
 from .webhook import alert
 from .worker.keeper import Keeper
-from .worker.options import Limits, Tally, WorkOptions
+from .worker.options import Limits, WorkOptions
 
 #: How often minute work is done, in seconds: once in each minute of the database's clock.
 MINUTE = 60.0
@@ -62,36 +61,10 @@ def serve(
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database stayed away for longer than a lease.
     """
-    tally = Tally()
-
-    def hear(kind: str, value: Any) -> None:
-        if kind in ("outcome", "lost"):
-            tally.count(value["outcome"] if kind == "outcome" else kind)
-        options.news(kind, value)
-
     resident = worker_options(state, options)._replace(
-        news=hear,
-        resident=True,
-        limits=limits,
-        parent=parent,
-        tally=tally,
+        resident=True, minutes=True, limits=limits, parent=parent
     )
-    try:
-        run_workers(state, number_of_workers(state, options), resident)
-    finally:
-        _record_rest(state, tally)
-
-
-def _record_rest(state: State, tally: Tally) -> None:
-    """Add what workers did after the first of them had ended to its last row."""
-    rest = tally.unrecorded()
-    if tally.tick_id is None or not rest.total():
-        return
-    try:
-        with Bookkeeping(state.engine, patience=RETRY_FOR) as books:
-            ticks.add(books, tally.tick_id, rest)
-    except DatabaseTrouble as trouble:
-        logger.warning("The counts of the last minute are incomplete. %s", trouble)
+    run_workers(state, number_of_workers(state, options), resident)
 
 
 class ResidentMinutes(threading.Thread):
@@ -106,10 +79,9 @@ class ResidentMinutes(threading.Thread):
     :ivar _seen: whether the row says that its work is done: it is finished only a minute later.
     """
 
-    def __init__(self, state: State, options: WorkOptions, tally: Tally, keeper: Keeper) -> None:
+    def __init__(self, state: State, options: WorkOptions, keeper: Keeper) -> None:
         super().__init__(name="cronjobs-minutes", daemon=True)
         self._state = state
-        self._tally = tally
         self._options = options
         self._keeper = keeper
         self._books = Bookkeeping(state.engine, patience=RETRY_FOR)
@@ -120,6 +92,7 @@ class ResidentMinutes(threading.Thread):
         self._listening = False
         self._seen = False
         self._counts: Counter[str] = Counter()
+        self._recorded: Counter[str] = Counter()
         self._trouble = Outage()
 
     def end(self) -> None:
@@ -208,18 +181,16 @@ class ResidentMinutes(threading.Thread):
         """Finish the row, if its work is done."""
         if self._opened is None or not self._done:
             return
-        attempts = self._tally.unrecorded()
+        attempts = self._keeper.counts - self._recorded
         report = finish(self._books, self._opened, self._counts + attempts)
-        self._tally.note_recorded(attempts)
+        self._recorded += attempts
         self._opened, self._done, self._seen = None, False, False
         self._sender.put(report)
 
     def _begin(self) -> OpenTick:
         self._listening = self._keeper.listener.listening
-        opened = begin(self._state, self._books, self._options.queues, True, self._listening)
-        self._tally.tick_id = opened.row.id
         self._counts.clear()
-        return opened
+        return begin(self._state, self._books, self._options.queues, True, self._listening)
 
     def _wake(self, number: int) -> None:
         """Let workers look for runs at once, if there are some: one that listens seldom looks."""

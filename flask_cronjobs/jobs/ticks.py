@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
@@ -169,14 +169,22 @@ def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: f
     counts = {name: getattr(report, name) for name in TICK_COUNTS}
     now = books.dialect.now
     times = f"seen_at = {now}, finished_at = {now}, clock_offset = :clock_offset"
-    values = ", ".join(f"{name} = :{name}" for name in counts)
-    _set(books, tick_id, f"{times}, {values}", clock_offset=clock_offset, **counts)
+    # Other workers of a pool may have added theirs.
+    _set(books, tick_id, f"{times}, {_added(counts)}", clock_offset=clock_offset, **counts)
 
 
-def add(books: Bookkeeping, tick_id: int, counts: Mapping[str, int]) -> None:
-    """Add *counts* to what the row has."""
-    added = ", ".join(f"{name} = {name} + :{name}" for name in counts)
-    _set(books, tick_id, added, **counts)
+def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> None:
+    """Add *counts* to the latest row of a resident worker on *host*."""
+    latest = """
+        SELECT id FROM job_ticks WHERE host = :host AND resident
+        ORDER BY started_at DESC LIMIT 1
+    """
+    statement = text(f"UPDATE job_ticks SET {_added(counts)} WHERE id = ({latest})")
+    books.rows(statement, {"host": host, **counts})
+
+
+def _added(counts: Iterable[str]) -> str:
+    return ", ".join(f"{name} = {name} + :{name}" for name in counts)
 
 
 def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:

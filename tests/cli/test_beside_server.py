@@ -22,7 +22,7 @@ from flask_cronjobs import CronJobs
         (True, True, run_command, None, False, False),  # The process that watches files.
         (True, False, run_command, None, True, False),
         (True, True, routes_command, None, True, False),
-        (True, True, None, None, True, False),  # `app.run()`, or a worker of `--reload`.
+        (True, True, None, None, True, False),  # `app.run()`, or another command.
         (False, True, run_command, None, True, False),
     ],
 )

@@ -313,23 +313,21 @@ def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_
 
 
 @pytest.mark.parametrize(
-    ("limits", "runs", "age", "reached"),
+    ("limits", "runs", "reached"),
     [
-        (Limits(), 9, 9.0, None),
-        (Limits(runs=3), 2, 9.0, None),
-        (Limits(runs=3), 3, 0.0, "after 3 runs"),
-        (Limits(age=3600), 9, 3599.0, None),
-        (Limits(age=3600), 0, 3600.0, "after 1h"),
-        (Limits(memory=10**6), 9, 9.0, None),
-        (Limits(memory=1), 0, 9.0, None),  # It is to do something before it ends.
+        (Limits(), 9, None),
+        (Limits(runs=3), 2, None),
+        (Limits(runs=3), 3, "after 3 runs"),
+        (Limits(memory=10**6), 9, None),
+        (Limits(memory=1), 0, None),  # It is to do something before it ends.
     ],
 )
-def test_limits(limits: Limits, runs: int, age: float, reached: str | None) -> None:
-    assert limits.reached(runs, age) == reached
+def test_limits(limits: Limits, runs: int, reached: str | None) -> None:
+    assert limits.reached(runs) == reached
 
 
 def test_memory_is_measured_in_megabytes() -> None:
     status = Path("/proc/self/status").read_text()
     (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
     assert 0.9 * int(kilobytes) / 1024 < most_held() < 10_000
-    assert Limits(memory=1).reached(1, 0.0) == f"after it held {most_held():.0f} MB"
+    assert Limits(memory=1).reached(1) == f"after it held {most_held():.0f} MB"

@@ -70,20 +70,16 @@ def test_no_worker_takes_more_runs_than_it_may(site: Site, workers: str) -> None
 
 @on_sqlite
 @pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize(
-    ("option", "limit", "why"),
-    [("--max-memory", str(MEMORY), r"after it held \d+ MB"), ("--max-age", "1s", "after 1s")],
-)
-def test_a_worker_ends_after_its_run_and_another_goes_on(
-    site: Site, option: str, limit: str, why: str, workers: str
-) -> None:
-    process = site.start("jobs", "work", "--workers", workers, option, limit)
+def test_a_worker_ends_after_its_run_and_another_goes_on(site: Site, workers: str) -> None:
+    process = site.start("jobs", "work", "--workers", workers, "--max-memory", str(MEMORY))
     first = site.enqueue("hold", {"megabytes": MEMORY, "seconds": 4})  # Longer than any grace.
     (begun,) = site.wait_for("begun")
     (ended,) = site.wait_for("ended")
     assert begun["pid"] == ended["pid"]
     site.wait_for_status(first, "succeeded")
-    replaced = re.compile(f"replaced   worker \\S+:{begun['pid']}  {why}$", re.MULTILINE)
+    replaced = re.compile(
+        f"replaced   worker \\S+:{begun['pid']}  after it held \\d+ MB$", re.MULTILINE
+    )
     wait_until(lambda: replaced.search(process.output))
     last = site.enqueue("note")
     site.wait_for_status(last, "succeeded")
@@ -102,9 +98,3 @@ def test_it_stops_with_the_process_that_it_is_to_stop_with(site: Site) -> None:
     for _ in range(2):
         process.send(signal.SIGUSR1)
     assert (process.wait().returncode, process.errors) == (0, "")
-
-
-@on_sqlite
-def test_an_age_of_nothing_is_refused(site: Site) -> None:
-    done = site.start("jobs", "work", "--max-age", "0s").wait()
-    assert (done.returncode, "Give an age of 1s or more." in done.stderr) == (2, True)

@@ -11,6 +11,7 @@ whose last run has ended; look after the held runs; interrupt handlers that shou
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections import Counter
@@ -41,6 +42,8 @@ from .runner import Runner
 LOCKED_FOR = 5.0
 #: How often batches are looked at while their runs are at work, in seconds.
 BATCHES_EVERY = 1.0
+#: How often a further worker of a pool adds its counts to the row of the minute, in seconds.
+COUNT_EVERY = 60.0
 #: For how long the keeper cancels the waiting runs of a batch before it looks after its own, in
 #: seconds.
 STOP_FOR = 0.2
@@ -86,13 +89,14 @@ class Keeper(threading.Thread):
         self._admission = Admission(state, runner.side_by_side)
         self._claimed = 0
         self._most = float("inf") if options.max_runs is None else options.max_runs
-        self._began = time.monotonic()
         self._has_asked = False
         self._others_claimed = options.queue_look.just_claimed
         self._nothing_comes = False
         self._trouble = Outage()
         self._iteration_began = 0.0
         self._batches = Throttle()
+        self._counted = Throttle()
+        self._added: Counter[str] = Counter()
 
     @property
     def stopping(self) -> bool:
@@ -146,6 +150,7 @@ class Keeper(threading.Thread):
                         self._endure(trouble)
                 self._interrupt()
             self._claims.lost.give_back(now=True)
+            self._add_counts()
         finally:
             if self._options.books is None:
                 self._connection.close()
@@ -170,7 +175,7 @@ class Keeper(threading.Thread):
         limits = self._options.limits
         if limits is None:
             return None
-        return limits.reached(self._claimed, time.monotonic() - self._began)
+        return limits.reached(self._claimed)
 
     def _collect(self) -> None:
         """Wait for a message, and take all that came."""
@@ -321,8 +326,22 @@ class Keeper(threading.Thread):
         if self._claims.turns.pend:
             self._claims.turns.give()
         self._nothing_comes = self._looked_in_vain()
+        if self._counted.ready():
+            self._counted.block_for(COUNT_EVERY)
+            self._add_counts()
         if answered and not self._held_runs.outcomes and not self._claims.lost.unknown:
             self._trouble.over("The database")
+
+    def _add_counts(self) -> None:
+        """Add the counts of a pool's further workers to the row that the first one has begun."""
+        counts = self.counts - self._added
+        if not counts or not self._options.resident or self._options.minutes:
+            return
+        try:
+            ticks.add(self._connection, socket.gethostname(), counts)
+            self._added += counts
+        except DatabaseTrouble as trouble:
+            logger.warning("The counts of this minute are incomplete. %s", trouble)
 
     def _interrupt(self) -> None:
         """Interrupt handlers that should have ended; end the process with one that goes on."""

@@ -1,20 +1,17 @@
-"""What one worker does, until when, where that is counted, and by which connection."""
+"""What one worker does, until when, and by which connection."""
 
 from __future__ import annotations
 
-import mmap
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...db.connection import Bookkeeping
-from ...jobs.humanize import plural, print_age
+from ...jobs.humanize import plural
 from ...jobs.runs.look import QueueLook
 from ...jobs.state import State
 from ...registry.options import Rate
 from ...signals import News, unheard
-from ...types import OUTCOME_KINDS
 from ..threads import Precedence
 
 #: By how much to divide what the system says of memory, to get MB.
@@ -31,19 +28,15 @@ class Limits(NamedTuple):
 
     :ivar runs: how many runs it takes.
     :ivar memory: how much resident memory it may hold, in MB. It runs one run at least.
-    :ivar age: how long it works, in seconds.
     """
 
     runs: int | None = None
     memory: int | None = None
-    age: float | None = None
 
-    def reached(self, runs: int, age: float) -> str | None:
-        """Return after what a worker with so many *runs* and of such an *age* ends, if it does."""
+    def reached(self, runs: int) -> str | None:
+        """Return after what a worker with so many *runs* ends, if it does."""
         if self.runs is not None and runs >= self.runs:
             return f"after {plural(runs, 'run')}"
-        if self.age is not None and age >= self.age:
-            return f"after {print_age(self.age)}"
         if self.memory is not None and runs and (held := most_held()) > self.memory:
             return f"after it held {held:.0f} MB"
         return None
@@ -54,48 +47,6 @@ def most_held() -> float:
     import resource  # Windows lacks it.
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _OF_A_MB
-
-
-#: The kinds of outcomes that are counted.
-KINDS = (*OUTCOME_KINDS, "lost")
-
-
-class Tally:
-    """How many attempts came to which outcome, and how many of them are in a row of ``job_ticks``.
-
-    In memory that a process shares with those that it forks: the parent of a pool hears of all
-    outcomes, its first worker writes the rows, and neither loses count when a worker is killed.
-    Each number has one writer at a time.
-    """
-
-    def __init__(self) -> None:
-        numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
-        self._counted = numbers[: len(KINDS)]
-        self._recorded = numbers[len(KINDS) : 2 * len(KINDS)]
-        self._tick_id = numbers[2 * len(KINDS) :]
-
-    @property
-    def tick_id(self) -> int | None:
-        """The id of the row begun last; None if there is none."""
-        return self._tick_id[0] or None
-
-    @tick_id.setter
-    def tick_id(self, id_: int) -> None:
-        self._tick_id[0] = id_
-
-    def count(self, kind: str) -> None:
-        """Count an attempt."""
-        self._counted[KINDS.index(kind)] += 1
-
-    def unrecorded(self) -> Counter[str]:
-        """Return the counts that no row has yet."""
-        numbers = zip(KINDS, self._counted, self._recorded, strict=True)
-        return Counter({kind: counted - recorded for kind, counted, recorded in numbers})
-
-    def note_recorded(self, counts: Mapping[str, int]) -> None:
-        """Note that a row has *counts*."""
-        for number, kind in enumerate(KINDS):
-            self._recorded[number] += counts[kind]
 
 
 class KeeperConnection(Bookkeeping):
@@ -119,8 +70,8 @@ class WorkOptions(NamedTuple):
     :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
     :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
     :ivar limits: after what it ends all the same, and its parent forks a fresh one.
-    :ivar tally: the counts that it writes each minute, with the minute's other work, beside its
-        runs; None: it does no such work. Of a process pool, the first worker does.
+    :ivar minutes: whether it does the work of each minute beside its runs. Of a process pool, the
+        first worker does, and the others add their counts to the row that it has begun.
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
@@ -141,7 +92,7 @@ class WorkOptions(NamedTuple):
     queues: tuple[str, ...] = ()
     resident: bool = False
     limits: Limits | None = None
-    tally: Tally | None = None
+    minutes: bool = False
     parent: int | None = None
     may_kill: bool = False
     tick_id: int | None = None

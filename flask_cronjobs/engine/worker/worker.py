@@ -88,10 +88,10 @@ def _beside(state: State, options: WorkOptions, keeper: Keeper) -> Generator[Non
     Each in a thread of its own: however long it takes, the leases of the runs are renewed.
     """
     with ExitStack() as stack:
-        if options.tally is not None:
+        if options.minutes:
             from ..resident import ResidentMinutes
 
-            minutes = ResidentMinutes(state, options, options.tally, keeper)
+            minutes = ResidentMinutes(state, options, keeper)
             minutes.start()
             stack.callback(minutes.end)
         if options.hands_on:

@@ -1,4 +1,4 @@
-"""``flask jobs work --reload``: the worker is replaced when code changes, and its runs may end."""
+"""Workers in debug mode: one beside the server is replaced when code changes."""
 
 from __future__ import annotations
 
@@ -109,18 +109,6 @@ def stop(process: subprocess.Popen[bytes]) -> int:
     return process.wait(PATIENCE)
 
 
-def test_a_change_of_code_replaces_the_worker_and_its_runs_end_first(folder: Path) -> None:
-    with at_work(folder, "--debug", "jobs", "work", "--reload") as process:
-        change(folder)
-        let_linger_end(folder)
-        wait_until(lambda: is_new(folder))
-        assert stop(process) == 0
-    assert "goes on with the code as it is now" not in (folder / "errors").read_text()
-    enqueue(folder, "say")
-    again = subprocess.run(flask("jobs", "tick"), cwd=folder, capture_output=True)
-    assert b"succeeded  say" in again.stdout, "the worker has ended"
-
-
 def test_a_worker_in_debug_mode_says_that_it_does_not_see_changes(folder: Path) -> None:
     queues = ["--queue", "default", "--queue", "defaults"]
     with at_work(folder, "--debug", "jobs", "work", *queues) as process:
@@ -128,7 +116,7 @@ def test_a_worker_in_debug_mode_says_that_it_does_not_see_changes(folder: Path) 
         assert stop(process) == 0
     said = (folder / "errors").read_text()
     assert "the queue 'defaults'. Did you mean 'default'?" in said
-    assert "To start it again when that changes: flask jobs work --reload" in said
+    assert "set CRONJOBS_WORK_IN_DEBUG" in said
     assert "the queue 'default'" not in said
 
 
