@@ -42,7 +42,6 @@ __all__ = [
     "UnknownTask",
     "WorkerLost",
     "current_run",
-    "definition_late",
     "in_run",
     "lease_lost",
     "run_cancelled",

@@ -2,8 +2,7 @@
 
 The sender is the Flask app, whose context is pushed for each receiver. Receivers get one keyword
 argument: ``claim`` (`types.Claim`) when a run starts, ``outcome`` (`types.Outcome`) when it ends,
-``slot`` (`types.RecordedSlot`) for a skipped slot, ``late`` (`types.LateSlot`) for a late one,
-``report`` (`types.TickReport`) for a tick.
+``slot`` (`types.RecordedSlot`) for a skipped slot, ``report`` (`types.TickReport`) for a tick.
 
 Receivers of a run's start are called in the handler's thread, and its timeout includes them.
 Receivers of a run's end are called in a thread of their own, one after the other: a slow one delays
@@ -62,11 +61,6 @@ lease_lost: NamedSignal = _signals.signal("lease-lost")
 
 slot_skipped: NamedSignal = _signals.signal("slot-skipped")
 """One slot, or several in a row, were recorded as skipped; ``slot``."""
-
-definition_late: NamedSignal = _signals.signal("definition-late")
-"""A slot of a definition has been due for ``CRONJOBS_HEALTH_OVERDUE``, and no tick has recorded it,
-or no worker has begun its run; ``late``. Sent once for each slot, by one process of those that
-tick and have a receiver."""
 
 tick_finished: NamedSignal = _signals.signal("tick-finished")
 """A tick ended, or a minute of a resident worker; ``report``."""

@@ -385,21 +385,3 @@ class RecordedSlot(NamedTuple):
     at: datetime
     skipped: int
     reason: str | None
-
-
-class LateSlot(NamedTuple):
-    """A slot that did not come in time.
-
-    :ivar definition: the definition's name.
-    :ivar job_type: the task's name.
-    :ivar at: the slot; aware, UTC.
-    :ivar seconds: for how long it has been due.
-    :ivar run_id: its run, which no worker has begun; None if no tick has recorded the slot.
-    """
-
-    definition_id: int
-    definition: str
-    job_type: str
-    at: datetime
-    seconds: float
-    run_id: int | None

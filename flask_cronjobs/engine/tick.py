@@ -17,7 +17,7 @@ from ..db.shared_connection import refuse_shared
 from ..errors import DatabaseTrouble
 from ..jobs import ticks
 from ..jobs.definitions.rows import has_pings
-from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
+from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions
 from ..jobs.runs.look import look_at_queue
 from ..jobs.state import State
 from ..log import __version__, logger, worker_name
@@ -121,7 +121,6 @@ def housekeeping(
         counts["reclaimed"] += len(reclaimed)
         take_lost([*reclaimed, *(give_up(state, books, news) if row.exhausted else ())])
         yield len(reclaimed)
-    tell_late(state, books)
     slots, rows = enqueue_slots(state, books, news)
     counts.update(slots)
     yield slots["recorded"]

@@ -66,8 +66,6 @@ class JobDefinition(Base):
     """The name of the app whose code declared it."""
     ping_url: Mapped[str | None]
     """What tells a monitor of its runs; see `~flask_cronjobs.CronJobs.task`. It is a secret."""
-    late_slot: Mapped[datetime | None]
-    """The last slot of which the signal ``definition_late`` told."""
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
     on_dead: Mapped[str | None]

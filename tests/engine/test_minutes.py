@@ -85,7 +85,7 @@ def test_slow_minute_work_loses_no_run_however_short_the_lease(
         slow.set()
         gate.wait(120)
 
-    monkeypatch.setattr(tick_module, "tell_late", slow_look)
+    monkeypatch.setattr(tick_module, "sync_definitions", slow_look)
     jobs.task(name="long")(lambda: renewed(db)).using(commit=True).enqueue()
     resident()
     assert slow.wait(60)
@@ -197,7 +197,7 @@ def test_a_worker_stops_soon_though_its_minute_work_hangs(
         hanging.set()
         gate.wait(120)
 
-    monkeypatch.setattr(tick_module, "tell_late", hang)
+    monkeypatch.setattr(tick_module, "sync_definitions", hang)
     worker = resident()
     assert hanging.wait(60)
     try:

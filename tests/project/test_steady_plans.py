@@ -15,7 +15,6 @@ from flask_cronjobs.jobs import orders, rates, steps, ticks
 from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
-from flask_cronjobs.jobs.definitions.slots import late_slots, mark_late
 from flask_cronjobs.jobs.operations import Act, Operation
 from flask_cronjobs.jobs.pruning import prune, seconds_behind
 from flask_cronjobs.jobs.runs.changes import Operator
@@ -30,7 +29,7 @@ from flask_cronjobs.jobs.runs.leases import (
 from flask_cronjobs.jobs.runs.outcomes import FAILURES_KEPT, write_output
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.registry.options import Rate
-from flask_cronjobs.types import Claim, LateSlot
+from flask_cronjobs.types import Claim
 from tests.kit import Kit, outcome, plan, spec
 from tests.plans import (
     LONG_AGO,
@@ -240,8 +239,6 @@ def plan_definitions(kit: Kit) -> None:
     kit.definitions.change(found, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
     kit.definitions.mark_declared([found.id], "app")
     assert not kit.definitions.has_pings()
-    late_slots(kit.books, 600.0, ["send"])
-    mark_late(kit.books, LateSlot(found.id, "definition", "task", found.now, 1.0, None))
     assert kit.definitions.ping_urls() == {}
     assert kit.definitions.name_and_timezone(found.id) == ("definition", "Europe/Rome")
     kit.definitions.pause(found)

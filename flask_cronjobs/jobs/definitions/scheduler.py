@@ -1,4 +1,4 @@
-"""Turn due slots into runs, keep the definitions in step with the code, and tell of late slots."""
+"""Turn due slots into runs, and keep the definitions in step with the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
 from .rows import DEFINITIONS_READ, NEAR, DefinitionRow
-from .slots import late_slots, mark_late, record_slots
+from .slots import record_slots
 
 
 def enqueue_slots(
@@ -276,27 +276,3 @@ def announce_slot(state: State, slot: RecordedSlot, news: News = unheard) -> Non
         why = f"slot of {slot.at.isoformat()}"
         log_run(logging.INFO, "queued", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why)
     notify(news, "slot", {**slot._asdict(), "at": slot.at.isoformat()})
-
-
-def tell_late(state: State, books: Bookkeeping) -> None:
-    """Send ``definition_late`` for slots that no worker has told of yet.
-
-    Without a receiver do nothing: then another process may have one, or nobody asks.
-    """
-    if not signals.definition_late.has_receivers_for(state.app):
-        return
-    passed_over: set[int] = set()
-    for late in late_slots(books, state.settings.health_overdue, state.registry.tasks):
-        # Never a later slot before an earlier one: the mark would stand for both.
-        if late.definition_id in passed_over or not mark_late(books, late):
-            passed_over.add(late.definition_id)
-            continue
-        run = late.run_id
-        logger.warning(
-            "The definition %r is late: its slot of %s %s",
-            late.definition,
-            late.at.isoformat(),
-            "is not recorded" if run is None else f"is run {run}, which has not begun",
-            extra={"cronjobs_event": "late", "cronjobs_task": late.job_type},
-        )
-        signals.send(signals.definition_late, state.app, late=late)

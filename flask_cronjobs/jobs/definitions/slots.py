@@ -1,9 +1,9 @@
-"""Record the slots of definitions as runs, and find those that did not come in time."""
+"""Record the slots of definitions as runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -11,16 +11,13 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ...db import failpoints
-from ...db.connection import Bookkeeping, Rows
+from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
-from ...models.conditions import LIVE, LIVE_DEFINED, SCHEDULED
+from ...models.conditions import LIVE
 from ...schedule.catchup import Slot, SlotPlan
-from ...types import LateSlot, RecordedSlot, stored_time, time_or_none
-from ..runs.candidates import unpaused
+from ...types import RecordedSlot, stored_time
 from ..runs.columns import RUN_COLUMNS, insert_into_runs, rate_mark
 
-#: How many late slots of each kind are found at a time.
-LATE_SLOTS_READ = 100
 _SLOT_COLUMNS = {
     **dict.fromkeys(("at", "reason", "kind", "note"), "text"),
     "definition_id": "bigint",
@@ -67,71 +64,6 @@ def insert_slots(
     ]
     parameters = {"ids": d.many(slots), "slots": _table(d, rows, _SLOT_COLUMNS)}
     return [_recorded(d, row) for row in connection.execute(text(insert_of_slots(d)), parameters)]
-
-
-def late_slots(books: Bookkeeping, overdue: float, tasks: Collection[str]) -> list[LateSlot]:
-    """Return slots that are *overdue* seconds late, and of which nobody was told, oldest first.
-
-    A slot is late if it is not recorded, or if no attempt of its run has begun. Runs of paused
-    tasks and queues are not late, nor are those that wait for the rate of one of *tasks*, or for a
-    time or a signal, as a handler that has begun has asked for.
-    """
-    declared = books.dialect.array(tuple(tasks))
-    parameters = {"since": -overdue, "chunk": LATE_SLOTS_READ, "tasks": declared}
-    statements = _unrecorded(books.dialect), _waiting(books.dialect)
-    found = [row for each in statements for row in books.rows(text(each), parameters)]
-    return sorted(_late(found), key=lambda slot: slot.at)
-
-
-def mark_late(books: Bookkeeping, late: LateSlot) -> bool:
-    """Mark that somebody is told of *late*; return False if somebody was, or the row is locked."""
-    d = books.dialect
-    untold = "id = :id AND (late_slot IS NULL OR late_slot < :at)"
-    free = f"SELECT id FROM job_definitions WHERE {untold} {d.skip_locked}"
-    statement = f"UPDATE job_definitions SET late_slot = :at WHERE {d.any_of('id', free)}"
-    values = {"id": late.definition_id, "at": d.instant(late.at)}
-    return bool(books.rows(text(f"{statement} RETURNING id"), values))
-
-
-def _unrecorded(d: Dialect) -> str:
-    return f"""
-    SELECT id, name, job_type, next_run_at AS at, NULL AS run_id, {d.now} AS now
-    FROM job_definitions
-    WHERE {SCHEDULED} AND next_run_at <= {d.later(":since")}
-        AND (late_slot IS NULL OR late_slot < next_run_at)
-    ORDER BY next_run_at LIMIT :chunk
-    """
-
-
-def _waiting(d: Dialect) -> str:
-    # Most definitions have one run that waits, or none. A pause or a rate keeps it on purpose, and
-    # so does its handler, by a sleep or a snooze. But without code that declares the task, no slot
-    # of a rate is ever opened.
-    at_rate = f"rate_mark IS NOT NULL AND {d.one_of('job_type', 'tasks')}"
-    late = (
-        f"status = 'queued' AND attempts = 0 AND NOT ({at_rate})"
-        f" AND scheduled_for <= {d.later(':since')} AND run_at <= {d.later(':since')}"
-    )
-    return f"""
-    WITH waiting AS MATERIALIZED (
-        SELECT id, definition_id, scheduled_for, job_type, queue FROM job_runs
-        WHERE {LIVE_DEFINED} AND ({late}) IS TRUE
-    )
-    SELECT d.id, d.name, d.job_type, w.scheduled_for AS at, w.id AS run_id, {d.now} AS now
-    FROM job_definitions d JOIN waiting w ON w.definition_id = d.id
-    WHERE {d.any_of("d.id", "SELECT definition_id FROM waiting")}
-        AND (d.late_slot IS NULL OR d.late_slot < w.scheduled_for)
-        AND {unpaused("w.job_type", "task")} AND {unpaused("w.queue", "queue")}
-    ORDER BY w.scheduled_for LIMIT :chunk
-    """
-
-
-def _late(rows: Rows) -> Iterator[LateSlot]:
-    """Yield the slots that can be read: SQLite accepts any text, and the tick logs it."""
-    for row in rows:
-        if (at := time_or_none(row.at)) is not None:
-            waited = (stored_time(row.now) - at).total_seconds()
-            yield LateSlot(row.id, row.name, row.job_type, at, waited, row.run_id)
 
 
 def _record(

@@ -24,7 +24,7 @@ def test_a_definition_has_its_own_last_runs(state: State, rows: Rows) -> None:
     assert found is not None
     assert (found.view.name, found.words) == ("own", "every 5 minutes")
     assert found.payload == {"password": "***", "user": 1}
-    assert len(found.runs) == 50
+    assert len(found.runs) == 10
     assert {run.definition for run in found.runs} == {"own"}
     assert found.runs[0].scheduled_for > found.runs[1].scheduled_for
     assert found.task is None
