@@ -41,7 +41,7 @@ def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.
 @_acts(
     RETRY, "flask jobs admin retry 5 6", "flask jobs admin retry --task send_mail --newer-than 2h"
 )
-@click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
+@click.option("--payload", type=json_object, metavar="JSON", help="Give one run new arguments.")
 @click.option("--from-step", metavar="NAME", help="Do this step and those behind it again.")
 def retry(
     ids: tuple[int, ...],
@@ -93,7 +93,7 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 
 @admin_command("Act", [JSON_FLAG], "again", "flask jobs admin again 5")
 @click.argument("run_id", metavar="ID", type=Id())
-@click.option("--payload", type=json_object, metavar="JSON", help="Other arguments.")
+@click.option("--payload", type=json_object, metavar="JSON", help="Give it other arguments.")
 def again(run_id: int, payload: dict[str, JSON] | None) -> Answer:
     """Queue a new run like the run ID, due now."""
     with _explained():
@@ -203,13 +203,15 @@ def progress_bar(label: str, length: int) -> Generator[Progress, None, None]:
     "flask jobs admin run send_mail --delay 10m --key mail-1",
 )
 @click.argument("name")
-@click.option("--payload", type=json_object, metavar="JSON", help="The handler's arguments.")
 @click.option(
-    "--at", "run_at", type=time_in_zone, metavar="TIME", help="Not before TIME: 2026-11-20T06:00Z."
+    "--payload", type=json_object, metavar="JSON", help="Give the handler these arguments."
 )
-@click.option("--delay", type=age, metavar="AGE", help="Not before AGE from now: 10m.")
-@click.option("--queue", metavar="NAME", help="Instead of the task's own queue.")
-@click.option("--key", metavar="KEY", help="Idempotency key: do nothing if a run has it.")
+@click.option(
+    "--at", "run_at", type=time_in_zone, metavar="TIME", help="Run it at TIME: 2026-11-20T06:00Z."
+)
+@click.option("--delay", type=age, metavar="AGE", help="Run it after AGE: 10m.")
+@click.option("--queue", metavar="NAME", help="Use this queue instead of the task's own.")
+@click.option("--key", metavar="KEY", help="Do nothing if a run has this idempotency key.")
 def run(
     name: str,
     payload: dict[str, JSON] | None,
@@ -240,11 +242,11 @@ def run(
 
 def _which(function: F) -> F:
     """Add ``NAME``, ``--queue`` and ``--task`` to *function*."""
-    queue = click.option("--queue", metavar="NAME", help="All runs of this queue.")
+    queue = click.option("--queue", metavar="NAME", help="Name a queue: all its runs.")
     task = click.option(
         "--task",
         metavar="NAME",
-        help="All runs of this task.",
+        help="Name a task: all its runs.",
     )
     name = click.argument("name", required=False)
     return name(queue(task(function)))

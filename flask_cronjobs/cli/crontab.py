@@ -26,7 +26,12 @@ from .output import Answer, set_up
     "flask --app shop jobs admin crontab --systemd",
 )
 @click.option("--systemd", is_flag=True, help="Print systemd units instead.")
-@click.option("--log", "log", type=click.Path(dir_okay=False, path_type=Path), help="The log file.")
+@click.option(
+    "--log",
+    "log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the log to this file.",
+)
 @pass_script_info
 def crontab(info: ScriptInfo, systemd: bool, log: Path | None) -> Answer:
     """Print the crontab line to install, or systemd units.

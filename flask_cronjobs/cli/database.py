@@ -20,7 +20,7 @@ from .params import actor
 
 
 @set_up("prune", "flask jobs admin prune --dry-run")
-@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--dry-run", is_flag=True, help="Count, and delete nothing.")
 def prune(dry_run: bool) -> Answer:
     """Delete runs older than their retention. Each tick deletes a few, too."""
     state = state_of()
@@ -33,7 +33,7 @@ def prune(dry_run: bool) -> Answer:
 
 
 @set_up("init", "flask jobs admin init")
-@click.option("--force", is_flag=True, help="Create them even if the app uses migrations.")
+@click.option("--force", is_flag=True, help="Create the tables even if the app uses migrations.")
 def init(force: bool) -> Answer:
     """Create missing job tables, and set up old ones.
 

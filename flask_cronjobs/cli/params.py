@@ -143,9 +143,9 @@ def paging(limit: int, by: str) -> Iterator[click.Option]:
         help="Print at most N.",
     )
     if by == "ID":
-        yield click.Option(["--before"], type=Id(), metavar=by, help="Only smaller ids.")
+        yield click.Option(["--before"], type=Id(), metavar=by, help="Print only smaller ids.")
     else:
-        yield click.Option(["--after"], metavar=by, help=f"Only what comes after {by}.")
+        yield click.Option(["--after"], metavar=by, help=f"Print only what comes after {by}.")
 
 
 def actor() -> str:

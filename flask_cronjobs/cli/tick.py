@@ -114,10 +114,10 @@ def printing(
 
 Command: TypeAlias = Callable[..., Any]
 workers_option: Callable[[Command], Command] = click.option(
-    "--workers", type=click.IntRange(1, 64), metavar="N", help="Processes. [CRONJOBS_WORKERS]"
+    "--workers", type=click.IntRange(1, 64), metavar="N", help="Use N processes. [CRONJOBS_WORKERS]"
 )
 queues_option: Callable[[Command], Command] = click.option(
-    "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue; may be repeated."
+    "--queue", "queues", metavar="NAME", multiple=True, help="Run this queue only; may be repeated."
 )
 
 

@@ -111,29 +111,51 @@ _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
 _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
 _OF_GROUP = _equals_or_lacks("fingerprint")
-_ALIKE = "Only runs whose error is of this group: see errors."
-_TOUCHED = "Only runs that this operation was the last to change."
-_IN_ERROR = "Only with TEXT in the error's type or message."
-_SEARCHED = "An id, an idempotency key, or how a label or the name of a task begins."
+_ALIKE = "Find only runs whose error is of this group."
+_TOUCHED = "Find only runs that this operation changed last."
+_IN_ERROR = "Find TEXT in the error's type or message."
+_SEARCHED = "Find an id, an idempotency key, or the beginning of a label or a task."
 #: In the order of the options of commands, and of the fields of the page.
 FILTERS = (
-    Filter("status", "status", _equals("status"), "Only runs of this status."),
-    Filter("task", "name", _equals("job_type"), "Only runs of this task."),
-    Filter("queue", "name", _equals("queue"), "Only runs of this queue."),
+    Filter("status", "status", _equals("status"), "Find only runs of this status."),
+    Filter("task", "name", _equals("job_type"), "Find only runs of this task."),
+    Filter("queue", "name", _equals("queue"), "Find only runs of this queue."),
     Filter("error", "text", _has_error, _IN_ERROR, "error contains"),
-    Filter("newer_than", "age", _is_since, "Ended (or due) within AGE: 2h.", "within", "newer"),
-    Filter("older_than", "age", _is_until, "Ended (or due) over AGE ago.", "older than", "older"),
-    Filter("definition", "name", _OF_DEFINITION, "Only runs of this definition.", is_rare=True),
-    Filter("batch", "key", _OF_BATCH, "Only runs of this batch.", is_rare=True),
+    Filter(
+        "newer_than",
+        "age",
+        _is_since,
+        "Find runs that ended, or were due, within AGE.",
+        "within",
+        "newer",
+    ),
+    Filter(
+        "older_than",
+        "age",
+        _is_until,
+        "Find runs that ended, or were due, over AGE ago.",
+        "older than",
+        "older",
+    ),
+    Filter(
+        "definition", "name", _OF_DEFINITION, "Find only runs of this definition.", is_rare=True
+    ),
+    Filter("batch", "key", _OF_BATCH, "Find only runs of this batch.", is_rare=True),
     Filter("concurrency_key", "key", _has_key, parameter="key", label="key", is_rare=True),
-    Filter("overdue", "flag", _all, "Only runs that have waited too long.", is_rare=True),
-    Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
-    Filter("waits", "wait", _waits, "Only runs that wait for this.", "waits:", is_rare=True),
+    Filter("overdue", "flag", _all, "Find only runs that have waited too long.", is_rare=True),
+    Filter("stale", "flag", _is_stale, "Find running runs whose lease ran out.", is_rare=True),
+    Filter("waits", "wait", _waits, "Find only runs that wait for this.", "waits:", is_rare=True),
     Filter("error_type", "type", _equals_or_lacks("error_type"), label="error", is_rare=True),
     Filter("fingerprint", "type", _OF_GROUP, _ALIKE, "errors of group", is_rare=True),
     Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
-    Filter("since", "time", _is_since, "Ended (or due) at TIME or later.", is_rare=True),
-    Filter("until", "time", _is_until, "Ended (or due) at TIME or before.", is_rare=True),
+    Filter(
+        "since",
+        "time",
+        _is_since,
+        "Find runs that ended, or were due, at TIME or later.",
+        is_rare=True,
+    ),
+    Filter("until", "time", _is_until, "Find runs that ended, or were due, by TIME.", is_rare=True),
     Filter("search", "text", lambda _, value: searched(value), _SEARCHED, parameter="q"),
 )
 
