@@ -7,7 +7,6 @@ from functools import partial
 import click
 from flask.cli import with_appcontext
 
-from ..jobs.health import headline_of, verdict_tone
 from ..jobs.humanize import late, printed_zone, seconds_since
 from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
@@ -83,18 +82,14 @@ def _print(seen: Overview) -> None:
 
 def _print_verdict(seen: Overview) -> None:
     """Print the verdict in the color that the page has, and what needs a person."""
-    verdict, findings, several = seen.verdict, seen.findings, len(seen.findings) > 1
-    tone = verdict_tone(verdict, findings)
-    word = "warn" if tone == "warn" else verdict.word
-    said = verdict.sentence
-    if several or tone == "warn":
-        said = headline_of(verdict, findings)
-    click.echo(f"{paint(word, word.upper())}  {one_line(said)}")
-    if said != verdict.sentence and verdict.ticks:
+    verdict = seen.verdict
+    word = "warn" if verdict.tone == "warn" else verdict.word
+    click.echo(f"{paint(word, word.upper())}  {verdict.headline}")
+    if verdict.ticks:
         click.echo(one_line(verdict.ticks))
-    for found in findings:
+    for found in verdict.findings:
         started = f" ({since(found.since, verdict.now)})" if found.since else ""
-        print_finding(found, f"{found.sentence}{started}" if several else "")
+        print_finding(found, f"{found.sentence}{started}")
 
 
 def _print_dead(seen: Overview) -> None:

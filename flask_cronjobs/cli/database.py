@@ -9,8 +9,8 @@ import click
 
 from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
 from ..db.engines import how_to_migrate, refuse_shared_memory
+from ..jobs.checks import Finding
 from ..jobs.doctor import examine
-from ..jobs.health import Finding
 from ..jobs.humanize import minute, plural
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of

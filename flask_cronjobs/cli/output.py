@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from ..jobs.health import Finding
+from ..jobs.checks import Finding
 from ..jobs.humanize import Fact, ago, full, seconds_since
 from ..jobs.reader import Page, plain_data
 from ..text import one_line, printable

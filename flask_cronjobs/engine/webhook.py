@@ -26,10 +26,10 @@ def alert(state: State) -> None:
         return
     # Here, since it maps the tables, which a tick without a webhook does not use.
     from ..jobs import alerts
-    from ..jobs.health import findings_of, read_verdict_and_figures
+    from ..jobs.checks import findings
 
     try:
-        found = findings_of(*read_verdict_and_figures(state))
+        found = findings(state)
         with Bookkeeping(state.engine) as books:
             left = alerts.take(books, found)
             while left:

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
-from .health import Finding
+from .checks import Finding
 from .humanize import capitalized
 
 #: How long something must not have been seen until it has ended, in seconds: what comes and goes

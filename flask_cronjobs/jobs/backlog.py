@@ -1,6 +1,6 @@
 """How much waits to run, since when, and what is due: by task and queue, however many there are.
 
-Why one run waits, `runs.wait_reasons` says; `stalled` what may wait for ever, `definitions.needs`
+Why one run waits, `runs.wait_reasons` says; `checks` what may wait for ever, `definitions.needs`
 which definitions need a person.
 """
 

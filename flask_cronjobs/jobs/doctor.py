@@ -17,13 +17,12 @@ from ..db.dialect import clock_shift
 from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
-from .definitions.needs import CHECK, unrecorded
+from .checks import CHECK_IMPORT, Finding
+from .definitions.needs import unrecorded
 from .definitions.views import DefinitionView, bare_definitions
 from .doctor_database import database, executors, schema, versions
-from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
+from .health import Verdict, read_verdict
 from .humanize import duration, plural
-from .overview import list_orphans
-from .pruning import seconds_behind
 from .reader import DEFINITIONS, Reader, reading
 from .state import State
 from .ticks import CLOCK_TOLERANCE, list_ticks
@@ -31,8 +30,6 @@ from .ticks import CLOCK_TOLERANCE, list_ticks
 #: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
 #: can stop the thread that renews the lease for seconds.
 _LEASE = 60.0
-#: How far pruning may be behind without a warning, in seconds: one tick in twenty prunes.
-_UNPRUNED = 3600.0
 _TICKS = 100
 #: How many definitions with the same fault are named.
 _NAMED = 5
@@ -69,14 +66,12 @@ def _examine(reader: Reader) -> Iterator[Finding]:
 
 
 def _jobs(reader: Reader) -> Iterator[Finding]:
-    verdict, figures = read_verdict_and_figures(reader)
-    yield from _verdict(verdict, figures)
+    verdict = read_verdict(reader)
+    yield from _verdict(verdict)
     yield _own_clock(reader)
     yield from _host_clocks(list_ticks(reader, _TICKS).rows)
     yield _tasks(reader)
-    yield from _orphans(reader)
     yield from _definitions(reader, verdict)
-    yield from _pruning(reader)
     yield from _settings(reader)
     yield from _hidden_pages(reader.state.app, reader.state.settings.url_prefix)
     yield from executors(reader)
@@ -109,16 +104,14 @@ def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
             yield Finding("host-clock", "warning", what, _CLOCK_TODO)
 
 
-def _verdict(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
+def _verdict(verdict: Verdict) -> Iterator[Finding]:
     """Yield what the verdict says, too."""
-    # Of tasks that no code declares, `_orphans` says more.
-    found = [each for each in findings_of(verdict, figures) if each.id != "orphaned-task"]
-    named = {each.id for each in found}
+    named = {each.id for each in verdict.findings}
     if "ticks" not in named:
         yield Finding("ticks", "ok", verdict.ticks)
     if "overdue" not in named:
         yield Finding("overdue", "ok", "no run has waited too long")
-    yield from found
+    yield from verdict.findings
 
 
 def _tasks(reader: Reader) -> Finding:
@@ -127,18 +120,6 @@ def _tasks(reader: Reader) -> Finding:
         return Finding("tasks", "ok", f"this app's code declares {plural(len(tasks), 'task')}")
     todo = "Import the modules that declare tasks where the app is created, such as its factory."
     return Finding("tasks", "warning", "This app's code declares no task: nothing can run", todo)
-
-
-def _orphans(reader: Reader) -> Iterator[Finding]:
-    for orphan in list_orphans(reader)[0]:
-        yield Finding(
-            "orphaned-task",
-            "warning",
-            f"This app's code does not declare the task {orphan.task!r}. Waiting for code that "
-            f"does: {orphan.count.of('run')}",
-            "Declare it, import the module that does, or cancel them: "
-            f"flask jobs admin cancel --task {shlex.quote(orphan.task)}",
-        )
 
 
 def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
@@ -170,7 +151,7 @@ def _unrecorded(reader: Reader) -> Iterator[Finding]:
             "warning",
             "Ticks come, but none has recorded the definition "
             + _first_of(names, "nor {} more that this app's code declares"),
-            f"If it was deployed more than a minute ago: {CHECK}",
+            f"If it was deployed more than a minute ago: {CHECK_IMPORT}",
         )
 
 
@@ -248,19 +229,6 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
             f"The definition {view.name!r} came from code that no longer declares it: none of its "
             "slots is recorded",
             f"If that is intended, and no other app of this name declares it, run: {remove}",
-        )
-
-
-def _pruning(reader: Reader) -> Iterator[Finding]:
-    late = seconds_behind(reader, reader.state.settings)
-    if late > _UNPRUNED:
-        yield Finding(
-            "pruning",
-            "warning",
-            f"Pruning is {duration(late)} behind: so long ago, rows that are still there were past "
-            "their retention",
-            "If it grows, ticks cannot keep up, or cannot delete, which their log says. To delete "
-            "all of them now: flask jobs admin prune",
         )
 
 

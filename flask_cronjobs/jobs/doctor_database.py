@@ -19,7 +19,7 @@ from ..models.conditions import KEYED, UNKEYED
 from ..registry.executor import executor_of
 from ..text import one_line
 from ..types import NO_SUCH_TASK
-from .health import Finding
+from .checks import Finding
 from .humanize import plural
 from .reader import RUNS, Reader
 

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from .backlog import count_waiting, waiting_groups
 from .definitions.needs import DEAD_LOOKED_AT, latest_dead
 from .definitions.views import DefinitionFilter, DefinitionList, list_definitions
-from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
+from .health import Verdict, read_verdict
 from .reader import RUNS, Count, Reader, Source, reading, record
 from .runs.rows import ERROR_SHOWN, first_line
 from .ticks import Bucket, read_activity
@@ -64,19 +64,15 @@ class Overview:
 
     :ivar dead_groups: how many groups there are, of which *dead* are 50 at most.
     :ivar orphan_tasks: likewise, how many tasks.
-    :ivar findings: what needs a person, the most urgent first.
     """
 
     verdict: Verdict
-    figures: Figures
     definitions: DefinitionList
     dead: tuple[DeadGroup, ...]
     dead_groups: Count
     orphans: tuple[Orphan, ...]
     orphan_tasks: Count
     activity: tuple[Bucket, ...]
-    doubts: Count
-    findings: tuple[Finding, ...]
 
 
 def read_overview(
@@ -92,20 +88,16 @@ def read_overview(
     :param limit: how many of them at most.
     """
     with reading(source) as reader:
-        verdict, figures = read_verdict_and_figures(reader)
         dead, groups = dead_groups(reader)
         orphans, tasks = list_orphans(reader)
         return Overview(
-            verdict=verdict,
-            figures=figures,
+            verdict=read_verdict(reader),
             definitions=list_definitions(reader, which, page, limit),
             dead=dead,
             dead_groups=groups,
             orphans=orphans,
             orphan_tasks=tasks,
             activity=read_activity(reader),
-            doubts=figures.doubts,
-            findings=tuple(findings_of(verdict, figures)),
         )
 
 

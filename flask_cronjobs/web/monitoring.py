@@ -23,9 +23,9 @@ from flask.typing import ResponseReturnValue
 from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
-from ..jobs.health import Figures, Verdict, findings_of, read_verdict, read_verdict_and_figures
+from ..jobs.checks import CHECKS
+from ..jobs.health import read_figures, read_verdict
 from ..jobs.humanize import seconds_since
-from ..jobs.pruning import seconds_behind
 from ..jobs.reader import Reader, reading
 from ..jobs.state import State, state_of
 from ..jobs.ticks import read_activity
@@ -124,13 +124,18 @@ def health() -> ResponseReturnValue:
 
 def _health(state: State) -> str:
     try:
-        return read_verdict(state).word
+        return read_verdict(state, only_errors=True).word
     except Exception as error:
         # Report any error to the monitor, but no details: the route is open.
         logger.error("Health could not be read: %s: %s", type(error).__name__, error)
         return "down"
 
 
+_FIGURES = {
+    "oldest_due_seconds": "Seconds for which the oldest runnable run has been due",
+    "running_runs": "Runs that a worker is running; counting stops at 1,000",
+    "handed_runs": "Runs that wait in the brokers of executors, likewise",
+}
 _OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "skipped")
 
 
@@ -152,21 +157,23 @@ def metrics() -> ResponseReturnValue:
 
 
 def _gauges(reader: Reader) -> Iterator[Any]:
-    """Yield a gauge for each metric; one without labels and without a value is left out."""
-    verdict, figures = read_verdict_and_figures(reader)
-    unpruned = seconds_behind(reader, reader.state.settings)
-    for name, text, value in _single(verdict, figures, unpruned):
-        if value is not None:
-            yield _gauge(name, text, {(): value})
-    text = "Seconds for which a task or a queue has been paused"
-    ages = {(each.kind, each.name): each.paused_at for each in verdict.pauses}
-    paused = {of: max(seconds_since(at, verdict.now), 0.0) for of, at in ages.items()}
-    yield _gauge("paused_seconds", text, paused, "kind", "name")
-    text = "Seconds for which work has stood still that waits for what does not come"
-    yield _gauge("stalled_seconds", text, {(e.kind,): e.seconds for e in verdict.stalled}, "kind")
-    text = "What needs a person, as the verdict lists it: 1 or more of a check"
-    needs = Counter((each.id,) for each in findings_of(verdict, figures))
-    yield _gauge("findings", text, needs, "id")
+    """Yield the gauges: a few figures, and what each check finds."""
+    verdict = read_verdict(reader)
+    yield _gauge("healthy", "1 if ticks come and work is claimed in time", {(): verdict.ok})
+    if verdict.age is not None:
+        text = "Seconds since a tick was last seen alive"
+        yield _gauge("last_tick_age_seconds", text, {(): verdict.age})
+    for name, value in read_figures(reader).items():
+        yield _gauge(name, _FIGURES[name], {(): value})
+    numbers, ages = Counter({(check.id,): 0 for check in CHECKS}), dict[Any, float]()
+    for found in verdict.findings:
+        numbers[found.id,] += found.number
+        if found.since is not None:
+            age = seconds_since(found.since, reader.now)
+            ages[found.id,] = max(age, ages.get((found.id,), 0.0))
+    yield _gauge("findings", "How many a check of the verdict has found", numbers, "id")
+    text = "Seconds for which a check of the verdict has found the oldest of them"
+    yield _gauge("finding_age_seconds", text, ages, "id")
     # A gauge, not a counter: ticks are kept for a day only, so the sum can fall.
     text = "Outcomes recorded by the ticks of the last 24 hours"
     day = read_activity(reader)
@@ -182,24 +189,3 @@ def _gauge(name: str, text: str, values: Mapping[Any, float], *labels: str) -> A
     for of, value in values.items():
         gauge.add_metric(of, value)
     return gauge
-
-
-def _single(
-    verdict: Verdict, figures: Figures, unpruned: float
-) -> Iterator[tuple[str, str, float | None]]:
-    """Yield name, meaning and value of the metrics without labels; counts stop at their cap."""
-    yield "healthy", "1 if ticks come and work is claimed in time", verdict.ok
-    yield "last_tick_age_seconds", "Seconds since a tick was last seen alive", verdict.age
-    oldest = figures.oldest or 0.0
-    yield "oldest_due_seconds", "Seconds for which the oldest runnable run has been due", oldest
-    yield "overdue_runs", "Runnable runs that have waited too long", figures.overdue.value
-    yield "running_runs", "Runs that a worker is running", figures.running.value
-    yield "stale_runs", "Running runs whose lease ran out", figures.stale.value
-    handed = None if figures.handed is None else figures.handed.value
-    yield "handed_runs", "Runs that wait in the brokers of executors", handed
-    late = verdict.late.count.value if verdict.late else 0
-    yield "late_definitions", "Definitions whose slots no tick records", late
-    missed = figures.missed.slots if figures.missed else 0
-    yield "missed_slots_24h", "Slots recorded as missed in the last 24 hours", missed
-    yield "dead_runs_24h", "Runs that ended dead in the last 24 hours", figures.dead.value
-    yield "prune_behind_seconds", "Seconds since the oldest row was to be pruned", unpruned

@@ -9,8 +9,6 @@ from flask.typing import ResponseReturnValue
 
 from ..jobs.definitions.detail import find_definition
 from ..jobs.definitions.views import DefinitionFilter
-from ..jobs.health import verdict_tone
-from ..jobs.humanize import plural
 from ..jobs.once_effects import list_doubts
 from ..jobs.operations import list_operations
 from ..jobs.overview import read_overview
@@ -39,15 +37,12 @@ def status() -> ResponseReturnValue:
         found = read_overview(reader, DefinitionFilter(sort=sort), page, SCHEDULES_SHOWN)
         doubts = list_doubts(reader, DOUBTS_SHOWN)
         operations = list_operations(reader, limit=OPERATIONS_SHOWN).rows
-    number = len(found.findings)
     return reader_page(
         "status",
         found,
-        verdict_tone(found.verdict, found.findings),
+        found.verdict.tone,
         now=found.verdict.now,
-        headline=f"{plural(number, 'thing')} need{'s' if number == 1 else ''} you"
-        if number
-        else "All is well",
+        headline=found.verdict.headline,
         sort=sort,
         most=GROUPS_SHOWN,
         doubts=doubts,

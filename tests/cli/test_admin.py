@@ -30,7 +30,7 @@ from .conftest import Admin
 
 def test_overview_of_an_empty_app_teaches(admin: Admin) -> None:
     output = admin.ok()
-    assert output.startswith("NEVER  No tick has run yet")
+    assert output.startswith("NEVER  1 thing needs you\nerror   No tick has run yet")
     assert "add schedule= to a task" in output
 
 

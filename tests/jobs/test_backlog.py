@@ -9,8 +9,9 @@ from flask import Flask
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs import backlog
-from flask_cronjobs.jobs.backlog import Waiting, waiting_groups
-from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
+from flask_cronjobs.jobs.backlog import Waiting, oldest_due, waiting_groups
+from flask_cronjobs.jobs.checks import findings
+from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.runs.filters import RunFilter
@@ -84,7 +85,7 @@ def test_a_run_whose_key_is_at_its_limit_is_not_due(state: State, rows: Rows, st
     rows.run(job_type="full", age=8 * HOUR, concurrency_key="a", concurrency_limit=1)
     expected = {("send", "default"): (12, 6), ("full", "default"): (8, None)}
     assert groups(state) == expected
-    assert round((read_verdict(state).oldest or 0) / HOUR) == 6
+    assert hours_due(state) == 6
 
 
 def test_a_run_at_a_rate_is_due_since_a_start_has_been_free(
@@ -107,11 +108,11 @@ def test_a_run_at_a_rate_is_due_since_a_start_has_been_free(
         ("mail", "busy"): (8, None),
         ("mail", "later"): (-1, None),
     }
-    verdict, figures = read_verdict_and_figures(state)
-    assert (verdict.word, round((verdict.oldest or 0) / HOUR)) == ("overdue", 9)
-    assert figures.overdue.value == len(list_runs(state, RunFilter(overdue=True)).rows) == 2
+    (overdue,) = findings(state)
+    assert (overdue.id, hours_due(state)) == ("overdue", 9)
+    assert overdue.number == len(list_runs(state, RunFilter(overdue=True)).rows) == 2
     rows.rate("new", tat=ago(-HOUR / 2), **start)
-    assert round((read_verdict(state).oldest or 0) / HOUR) == 3
+    assert hours_due(state) == 3
     rows.rate("free", tat=ago(-HOUR / 2), **start)
     assert read_verdict(state).ok
 
@@ -123,11 +124,18 @@ def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(
     rows.run(queue="mail", age=8 * HOUR)
     rows.run(age=2 * HOUR)
     rows.tick()
-    assert round((read_verdict(state).oldest or 0) / HOUR) == 8
+    assert hours_due(state) == 8
     with app.app_context():
         jobs.pause(queue="mail")
-    verdict, figures = read_verdict_and_figures(state)
-    assert round((verdict.oldest or 0) / HOUR) == 2
-    assert figures.overdue.value == 1
+    assert hours_due(state) == 2
+    assert [each.number for each in findings(state) if each.id == "overdue"] == [1]
     ((orphan,), _) = list_orphans(state)
     assert (orphan.task, orphan.count.value) == ("other", 1)
+
+
+def hours_due(state: State) -> int:
+    """For how many hours the oldest run has been due that could run."""
+    with reading(state) as reader:
+        oldest = oldest_due(reader)
+        assert oldest is not None
+        return round((reader.now - oldest).total_seconds() / HOUR)

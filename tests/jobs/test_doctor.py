@@ -15,8 +15,8 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.jobs.checks import Finding
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.health import Finding
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.registry.options import TaskOptions
 from flask_cronjobs.task import Task
@@ -140,11 +140,11 @@ def test_this_host_s_clock_is_compared(state: State, monkeypatch: pytest.MonkeyP
 #: What `make_faults` has made wrong: the ids, each with its level, and a part of what is said.
 FAULTS = {
     "host-clock": ("warning", "The clock of skewed was 1 min 30 s behind the database's"),
-    "orphaned-task": ("warning", "the task 'gone'. Waiting for code that does: 1 run"),
+    "orphaned-task": ("warning", "runs of 'gone' have waited for 2 d: this app's code does not"),
     "broken-definition": ("error", "The definition 'known' is broken and never due"),
     "orphaned-definition": ("warning", "The definition 'customer' is for the task 'gone'"),
     "undeclared-definition": ("info", "The definition 'former' came from code"),
-    "pruning": ("warning", "Pruning is 1 h 10 min behind"),
+    "pruning": ("warning", "pruning is 1 h 10 min behind"),
 }
 
 
@@ -154,7 +154,7 @@ def make_faults(state: State, rows: Rows) -> None:
     rows.tick(age=120, host="mended", clock_offset=90.0)
     rows.tick(age=1, host="mended", clock_offset=0.01)
     rows.tick(host="skewed", clock_offset=-90.0)
-    rows.run(job_type="gone", age=3600)
+    rows.run(job_type="gone", age=2 * 86400)
     rows.definition("known", schedule="61 * * * *")
     rows.definition("customer", origin="database", job_type="gone")
     rows.definition("former", job_type="known")
@@ -268,7 +268,7 @@ def test_the_command_exits_1_for_an_error_and_0_without(
     result = runner.invoke(args=["jobs", "admin", "doctor", "--json"])
     assert result.exit_code == 0, result.output
     findings = json.loads(result.output)["findings"]
-    named = {"id", "level", "what", "todo", "since", "link", "act", "title", "by"}
+    named = {"id", "level", "what", "todo", "since", "link", "act", "by", "number"}
     assert set(findings[0]) == named
     strict = ["jobs", "admin", "doctor", "--strict"]
     warned = runner.invoke(args=strict)

@@ -15,16 +15,9 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble
 from flask_cronjobs.engine import tick as tick_module
+from flask_cronjobs.jobs.checks import Finding
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.health import (
-    Finding,
-    findings_of,
-    headline_of,
-    read_verdict,
-    read_verdict_and_figures,
-    verdict_tone,
-)
-from flask_cronjobs.jobs.reader import Count
+from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.ticks import list_gaps
 from flask_cronjobs.models import JobDefinition, JobTick
@@ -68,7 +61,7 @@ def test_verdict_goes_by_the_age_of_the_last_tick(
         rows.tick(age=age)
     verdict = read_verdict(state)
     assert (verdict.word, verdict.ok) == (word, word == "ok")
-    assert (verdict.headline == verdict.todo == "") == verdict.ok
+    assert (verdict.headline == "All is well") == verdict.ok
     assert verdict.age == (None if age is None else pytest.approx(age, abs=5))
     assert (verdict.last_tick_at is None, verdict.host) == (age is None, age and "web-1")
     assert said in verdict.sentence
@@ -87,28 +80,29 @@ def test_verdict_is_overdue_when_work_waits_though_ticks_come(state: State, rows
     rows.run(age=660)
     verdict = read_verdict(state)
     assert verdict.word == "overdue"
-    assert verdict.oldest == pytest.approx(660, abs=5)
+    (found,) = verdict.findings
+    assert found.since is not None
+    assert (verdict.now - found.since).total_seconds() == pytest.approx(660, abs=5)
 
 
-# The figures
-
-
-def test_figures_count_what_waits_runs_and_died(state: State, rows: Rows) -> None:
-    for _ in range(2):
-        rows.run(age=3600)
+def test_findings_say_how_many(state: State, rows: Rows) -> None:
+    rows.tick()
+    for status in ("queued", "queued", "failed"):
+        rows.run(status, age=3600)
     rows.run(age=5)
     rows.run(age=-3600)
-    rows.run("failed", age=3600)
     rows.run("running")
     rows.run("running", locked_until=ago(5))
-    rows.run("dead", age=3600)
-    rows.run("dead", age=2 * 86400)
-    _, figures = read_verdict_and_figures(state)
-    assert figures.overdue == Count(3)
-    assert figures.oldest == pytest.approx(3600, abs=5)
-    assert figures.running == Count(2)
-    assert figures.stale == Count(1)
-    assert figures.dead == Count(1)
+    for age in (3600, 2 * 86400):
+        rows.run("dead", age=age)
+    rows.run(
+        "skipped",
+        age=3600,
+        error_type="Missed",
+        result={"skipped": 4, "from": ago(7200).isoformat()},
+    )
+    numbers = {found.id: found.number for found in read_verdict(state).findings}
+    assert numbers == {"overdue": 3, "dead": 1, "stale-runs": 1, "missed-slots": 4}
 
 
 class TestScheduleWithoutTick:
@@ -168,18 +162,16 @@ class TestTicksThatFail:
         with pytest.raises(DatabaseTrouble):
             jobs.tick()
         verdict = read_verdict(state_of(app))
-        assert (verdict.word, verdict.failing) == ("late", True)
+        assert verdict.word == "late"
         assert "ticks begin, but fail" in verdict.sentence
         finding = findings(state_of(app))["ticks"]
         assert (finding.level, "by hand" in finding.todo) == ("error", True)
 
     def test_first_ticks_that_fail_are_told_from_no_ticks(self, state: State, rows: Rows) -> None:
         rows.tick(age=1, started_at=ago(1), seen_at=ago(1), finished_at=None)
-        verdict, figures = read_verdict_and_figures(state)
-        assert (verdict.word, verdict.failing) == ("never", True)
-        assert (
-            headline_of(verdict, findings_of(verdict, figures)) == "No tick has done its work yet"
-        )
+        verdict = read_verdict(state)
+        assert verdict.word == "never"
+        assert verdict.sentence == "Ticks begin, but none has done its work yet"
 
     def test_tick_that_is_at_work_for_long_is_well(self, state: State, rows: Rows) -> None:
         rows.tick(started_at=ago(HOUR), seen_at=ago(20), finished_at=None)
@@ -203,13 +195,12 @@ class TestMissed:
         db.session.execute(update(JobTick).values(started_at=ago(27 * HOUR)))
         db.session.commit()
         jobs.tick()
-        verdict, figures = read_verdict_and_figures(state_of(app))
-        assert (verdict.ok, verdict_tone(verdict, findings_of(verdict, figures))) == (True, "warn")
-        assert figures.missed is not None
-        assert figures.missed.slots in (26, 27)
-        assert figures.missed.first == first
+        verdict = read_verdict(state_of(app))
+        assert (verdict.ok, verdict.tone) == (True, "warn")
+        (missed,) = verdict.findings
+        assert (missed.number in (26, 27), missed.since) == (True, first)
         said = f"slots of hourly were missed, from {first:%Y-%m-%d %H:%M} UTC to"
-        assert said in headline_of(verdict, findings_of(verdict, figures))
+        assert said in missed.what
         assert admin().output.startswith("WARN")
         assert said in admin().output
         assert findings(state_of(app))["missed-slots"].level == "warning"
@@ -225,13 +216,10 @@ class TestMissed:
         self, state: State, rows: Rows, kind: str, result: object, slots: int | None
     ) -> None:
         rows.run("skipped", error_type=kind, result=result)
-        missed = read_verdict_and_figures(state)[1].missed
-        assert (missed and missed.slots) == slots
+        rows.tick()
+        assert [each.number for each in read_verdict(state).findings] == ([slots] if slots else [])
 
-    @pytest.mark.pages
-    def test_gaps_of_ticks_are_shown_also_the_current_one(
-        self, app: Flask, state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_gaps_of_ticks_are_listed_also_the_current_one(self, state: State, rows: Rows) -> None:
         for age in (600, 660, 720, 4400, 4460):
             rows.tick(age=age)
         rows.tick(age=300, started_at=ago(300), seen_at=ago(300), finished_at=None)
@@ -240,13 +228,6 @@ class TestMissed:
         assert (ago() - current.start).total_seconds() == pytest.approx(600, abs=5)
         assert past.end is not None
         assert (past.end - past.start).total_seconds() == pytest.approx(3680, abs=5)
-        page = app.test_client().get("/jobs/ticks").text
-        assert "No tick has done its work since" in page
-        assert "gaps" not in page
-        monkeypatch.setattr("flask_cronjobs.jobs.ticks._GAPS", 1)
-        rows.tick(age=9000)
-        assert "The latest: 2 of 3 gaps." in app.test_client().get("/jobs/ticks").text
-        assert "No tick did its work from" in page
 
 
 class TestTwoApps:

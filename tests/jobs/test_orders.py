@@ -9,10 +9,8 @@ from sqlalchemy import text
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import orders as turns_of_orders
-from flask_cronjobs.jobs.health import read_verdict_and_figures
 from flask_cronjobs.jobs.orders import RUNS_READ, list_key_orders
 from flask_cronjobs.jobs.pruning import prunable, prune
-from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.leases import give_up_exhausted
 from flask_cronjobs.jobs.state import State
 from tests.kit import Kit, in_threads
@@ -211,12 +209,3 @@ def test_key_says_for_what_its_first_run_waits(state: State, rows: Rows) -> None
     rows.step(sleeps, "nap", "sleep", due_at=ago(-7200), finished_at=None)
     (found,) = list_key_orders(state).rows
     assert found.why(ago()) == "the first waits for the end of the sleep nap: in 2 h"
-
-
-def test_verdict_says_how_many_wait_behind_dead_runs(
-    held_up: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, figures = read_verdict_and_figures(held_up)
-    assert (figures.stops.value, figures.behind) == (4, Count(7))
-    monkeypatch.setattr("flask_cronjobs.jobs.reader.CAP", 4)
-    assert str(read_verdict_and_figures(held_up)[1].behind) == "4+"

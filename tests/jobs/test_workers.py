@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import CronJobs, __version__
-from flask_cronjobs.jobs.health import findings_of, read_verdict_and_figures
-from flask_cronjobs.jobs.humanize import duration
+from flask_cronjobs.jobs.checks import findings
 from flask_cronjobs.jobs.queues import HostView, hosts_of, list_hosts
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.state import State
@@ -25,11 +24,6 @@ def ticks(rows: Rows, host: str, first: int, last: int, every: int = 5, **values
 
 def hosts(state: State) -> dict[str, HostView]:
     return {each.host: each for each in list_hosts(state).rows}
-
-
-def silent(state: State) -> list[str]:
-    found = findings_of(*read_verdict_and_figures(state))
-    return [each.what for each in found if each.id == "silent-host"]
 
 
 @pytest.mark.parametrize(
@@ -52,9 +46,6 @@ def test_a_host_is(
     rows.tick(age=1, host="web-1")
     ticks(rows, "web-2", first, last, every, **values)
     assert hosts(state)["web-2"].state == becomes
-    assert silent(state) == (
-        [f"the host web-2 has been silent for {duration(last * MINUTE)}"] * (becomes == "silent")
-    )
 
 
 def test_a_tick_notes_its_queues_and_version(state: State, jobs: CronJobs) -> None:
@@ -64,23 +55,10 @@ def test_a_tick_notes_its_queues_and_version(state: State, jobs: CronJobs) -> No
     assert (host.queues, host.version, host.by) == (("mail", "slow"), __version__, ("cron",))
 
 
-def test_silence_is_named_once_and_only_while_others_tick(rows: Rows, state: State) -> None:
-    ticks(rows, "web-2", 120, 70)
-    ticks(rows, "web-3", 120, 60)
-    assert silent(state) == [], "ticks have stopped: the verdict says so"
-    rows.tick(age=1, host="web-1")
-    assert silent(state) == ["2 hosts are silent, web-2 for 1 h 10 min"]
-    assert list(hosts(state)) == ["web-2", "web-3", "web-1"]
-    assert list_hosts(state, limit=1).cut("host") == "1 of 3 hosts"
-    rows.tick(age=1, host="web-2", queues=["mail"])
-    rows.tick(age=1, host="web-3")
-    assert silent(state) == []
-
-
 def test_a_host_that_is_gone_for_a_day_is_forgotten(rows: Rows, state: State) -> None:
     rows.tick(age=1, host="web-1")
     ticks(rows, "web-2", 1700, 1450)
-    assert (list(hosts(state)), silent(state)) == (["web-1"], [])
+    assert list(hosts(state)) == ["web-1"]
 
 
 def test_a_host_says_how_it_ticks_and_what_it_does(rows: Rows, state: State) -> None:
@@ -107,7 +85,7 @@ def test_verdict_names_the_queue_that_no_host_serves(
     rows: Rows, state: State, jobs: CronJobs
 ) -> None:
     def overdue() -> list[str]:
-        found = findings_of(*read_verdict_and_figures(state))
+        found = findings(state)
         return [each.what for each in found if each.id == "overdue"]
 
     jobs.task(name="send")(lambda: None)

@@ -16,10 +16,10 @@ import flask_cronjobs
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.jobs.batches.views import BatchView
+from flask_cronjobs.jobs.checks import Finding
 from flask_cronjobs.jobs.definitions.views import DefinitionList, DefinitionView
-from flask_cronjobs.jobs.health import Figures, Verdict
+from flask_cronjobs.jobs.health import Verdict
 from flask_cronjobs.jobs.overview import DeadGroup, Orphan, Overview
-from flask_cronjobs.jobs.pauses import PauseView
 from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.jobs.runs.detail import Attempt, RunView
 from flask_cronjobs.jobs.runs.rows import RunRow
@@ -110,7 +110,7 @@ def test_reference_goes_into_its_page() -> None:
 
 
 SHAPES: tuple[type, ...] = (
-    Overview, Verdict, Figures, PauseView, DefinitionView,
+    Overview, Verdict, Finding, DefinitionView,
     DefinitionList, RunView, RunRow, Attempt, DeadGroup, Orphan,
     Bucket, BatchView,
 )  # fmt: skip

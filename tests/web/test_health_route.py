@@ -25,11 +25,11 @@ class Slow:
         self._verdict = read_verdict
         monkeypatch.setattr("flask_cronjobs.web.monitoring.read_verdict", self)
 
-    def __call__(self, state: object) -> object:
+    def __call__(self, state: object, **options: bool) -> object:
         self.looks += 1
         self.begun.release()
         self.go_on.wait(30)
-        return self._verdict(state)  # type: ignore[arg-type]
+        return self._verdict(state, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -118,7 +118,8 @@ def test_actions_say_hostile_names_as_text(pages: Pages, hostile: list[int]) -> 
         _check(pages.get("/jobs/").text)
         _check(pages.post(f"/jobs/definitions/{verb}", name=f"{EVIL}?").text)
     pages.post("/jobs/pause", what=f"queue:{EVIL.removesuffix(ODD)}")
-    assert pages.data("")["verdict"]["pauses"][0]["name"] == EVIL.removesuffix(ODD)
+    (paused,) = (e for e in pages.data("")["verdict"]["findings"] if e["id"] == "paused")
+    assert EVIL.removesuffix(ODD) in paused["what"]
     pages.post("/jobs/dead/retry", task=EVIL, error_type=EVIL)
     _check(pages.get("/jobs/").text)
     pages.post("/jobs/effects/done", key=EVIL)

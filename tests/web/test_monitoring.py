@@ -72,23 +72,24 @@ def test_metrics(pages: Pages) -> None:
     pages.tick(5, succeeded=3, dead=1)
     pages.add("running"), pages.add("dead"), pages.add("queued", run_at=NOW.replace(year=2020))
     found = metrics()
-    assert found["cronjobs_prune_behind_seconds"] == 0
-    assert not [name for name in found if name.startswith(("cronjobs_paused", "cronjobs_handed"))]
+    assert found['cronjobs_findings{id="pruning"}'] == 0
+    assert not [name for name in found if name.startswith("cronjobs_handed")]
     pages.add("succeeded", finished_at=datetime.now(timezone.utc) - timedelta(days=16))
     hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
     pages.insert(JobPause(kind="queue", name="mail", paused_by="ada", paused_at=hour_ago))
     found = metrics()
     exact = {
         'outcomes_24h{outcome="succeeded"}': 3, 'outcomes_24h{outcome="dead"}': 1,
-        'outcomes_24h{outcome="skipped"}': 0, "overdue_runs": 1, "running_runs": 1,
-        "stale_runs": 0, "dead_runs_24h": 1, "healthy": 0, "late_definitions": 0,
-        "missed_slots_24h": 0,
+        'outcomes_24h{outcome="skipped"}': 0, "running_runs": 1, "healthy": 0,
+        **{f'findings{{id="{check}"}}': 1 for check in ("overdue", "dead", "paused", "pruning")},
+        **{f'findings{{id="{check}"}}': 0 for check in ("stale-runs", "missed-slots")},
     }  # fmt: skip
     assert {name: found[f"cronjobs_{name}"] for name in exact} == exact
-    assert found["cronjobs_prune_behind_seconds"] == pytest.approx(2 * 86400, abs=600)
+    behind = found['cronjobs_finding_age_seconds{id="pruning"}']
+    assert behind == pytest.approx(2 * 86400, abs=600)
     assert found["cronjobs_oldest_due_seconds"] > 86400
     assert 0 < found["cronjobs_last_tick_age_seconds"] < 60
-    assert 3600 <= found['cronjobs_paused_seconds{kind="queue",name="mail"}'] < 3660
+    assert 3600 <= found['cronjobs_finding_age_seconds{id="paused"}'] < 3660
 
 
 @pytest.mark.parametrize(

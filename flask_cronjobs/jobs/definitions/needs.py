@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,19 +21,15 @@ from sqlalchemy import (
     union_all,
 )
 
-from ...models.columns import UNREADABLE
 from ...models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
-from ..humanize import Link, duration, minute, plural, seconds_since
+from ..humanize import minute, plural
 from ..once_effects import is_in_doubt
 from ..reader import (
     DEFINITIONS,
     EFFECTS,
     RUNS,
-    Count,
     Query,
     Reader,
-    capped,
-    count_of,
     is_one_of,
     read_once,
     readable,
@@ -76,11 +71,6 @@ class Missed:
         of = f" of {', '.join(others)} and {last}" if others else f" of {last}" if last else ""
         return f"{plural(self.slots, 'slot')}{of} {were} missed, {span}"
 
-    @property
-    def link(self) -> Link:
-        """The list of the skipped runs that stand for them."""
-        return "runs", {"status": "skipped", "error_type": "Missed", "newer": "24h"}
-
 
 def set_aside(reader: Reader) -> Query:
     """Return a subquery of the newest runs that were skipped or cancelled."""
@@ -115,50 +105,6 @@ def missed_slots(reader: Reader) -> Missed | None:
         tuple({row.definition_id: None for row in rows if row.definition_id is not None}),
         tuple(sorted({row.name for row in rows if row.name is not None})),
     )
-
-
-#: What to check, for the doctor and the verdict.
-CHECK = "Does the FLASK_APP of cron's line import the module that declares it?"
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """Definitions whose next slot has waited for longer than ``CRONJOBS_HEALTH_OVERDUE``.
-
-    :ivar name: the definition whose slot has waited longest.
-    :ivar seconds: for how long; None if no tick has ever recorded the definition.
-    :ivar count: how many definitions there are.
-    """
-
-    name: str
-    seconds: float | None
-    count: Count
-
-    def __str__(self) -> str:
-        """Return the same for people, as the end of a sentence."""
-        others = f" (and {self.count.value - 1} more)" if self.count.value > 1 else ""
-        if self.seconds is None:
-            return f"no tick has recorded the definition {self.name!r}{others}"
-        waited = duration(self.seconds)
-        return f"the definition {self.name!r}{others} has been due for {waited}: no tick records it"
-
-
-def late_definitions(reader: Reader) -> Late | None:
-    """Return the definitions that no tick serves; None if there are none."""
-    overdue = reader.state.settings.health_overdue
-    before = reader.now - timedelta(seconds=overdue)
-    waiting = select(DEFINITIONS.c.name, DEFINITIONS.c.next_run_at).where(
-        text(SCHEDULED), DEFINITIONS.c.next_run_at < before
-    )
-    count = capped(waiting).label("number")
-    first = waiting.add_columns(count).order_by(DEFINITIONS.c.next_run_at).limit(1)
-    for row in reader.rows(first):
-        at: datetime = row.next_run_at
-        waited = None if at == UNREADABLE else seconds_since(at, reader.now)
-        return Late(row.name, waited, count_of(row.number))
-    if time.monotonic() - reader.state.started > overdue and (names := unrecorded(reader)):
-        return Late(names[0], None, Count(len(names)))
-    return None
 
 
 def unrecorded(reader: Reader) -> list[str]:

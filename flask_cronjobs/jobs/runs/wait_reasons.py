@@ -1,6 +1,6 @@
 """Why one run that has not begun waits: a list of reasons, for lists, pages and commands.
 
-How much waits, `backlog` says; `stalled` what may wait for ever.
+How much waits, `backlog` says; `checks` what may wait for ever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work that waits for what does not come is named once it has waited for too long."""
+"""Each check of the table finds what is wrong once it has been so for too long, and no sooner."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.health import (
-    findings_of,
-    headline_of,
-    read_verdict,
-    read_verdict_and_figures,
-    verdict_tone,
-)
+from flask_cronjobs.jobs.checks import CHECKS, Finding, findings
+from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.overview import list_orphans
-from flask_cronjobs.jobs.stalled import REASONS
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch, JobPause
 from tests.rows import Rows, ago
@@ -92,11 +85,12 @@ def open_batch(rows: Rows, age: float) -> None:
 class Case(NamedTuple):
     """Work that stands still.
 
+    :ivar id: the check that finds it.
     :ivar age: from when on it is named, in seconds.
     :ivar early: an age at which it is not.
     """
 
-    kind: str
+    id: str
     make: Callable[[Rows, float], None]
     age: float
     early: float
@@ -111,22 +105,31 @@ CODE = "runs of 'gone' have waited for 2 d: this app's code does not declare tha
 AGAIN = "run 1 of 'send' was due 2 d ago and has been snoozed 5,000 times"
 OPEN = 'the batch "it\'s" was opened 2 d ago and not closed'
 CASES = [
-    Case("order", head_without_code, HOUR, 300, ORDER, "flask jobs admin cancel 1"),
-    Case("order", rated_head_without_code, HOUR, 300, ORDER, "flask jobs admin cancel 1"),
-    Case("held", held_share, 3 * HOUR, HOUR, HELD, "flask jobs admin show 1"),
-    Case("held", held_turn, 3 * HOUR, HOUR, HELD, "flask jobs admin show 1"),
-    Case("share", no_share, 2 * DAY, 23 * HOUR, SHARE, "list --status running"),
-    Case("undeclared", no_code, 2 * DAY, 23 * HOUR, CODE, "jobs admin cancel --task gone"),
-    Case("undeclared", no_code_at_a_rate, 2 * DAY, 23 * HOUR, CODE, "admin cancel --task gone"),
-    Case("snoozes", snoozes, 2 * DAY, 23 * HOUR, AGAIN, "flask jobs admin show 1"),
-    Case("batch", open_batch, 2 * DAY, 23 * HOUR, OPEN, """admin batches 'it'"'"'s' --close"""),
+    Case("undeclared-order", head_without_code, HOUR, 300, ORDER, "jobs admin cancel 1"),
+    Case("undeclared-order", rated_head_without_code, HOUR, 300, ORDER, "jobs admin cancel 1"),
+    Case("held-key", held_share, 3 * HOUR, HOUR, HELD, "flask jobs admin show 1"),
+    Case("held-key", held_turn, 3 * HOUR, HOUR, HELD, "flask jobs admin show 1"),
+    Case("no-share", no_share, 2 * DAY, 23 * HOUR, SHARE, "list --status running"),
+    Case("orphaned-task", no_code, 2 * DAY, 23 * HOUR, CODE, "jobs admin cancel --task gone"),
+    Case("orphaned-task", no_code_at_a_rate, 2 * DAY, 23 * HOUR, CODE, "cancel --task gone"),
+    Case("snoozed", snoozes, 2 * DAY, 23 * HOUR, AGAIN, "flask jobs admin show 1"),
+    Case("open-batch", open_batch, 2 * DAY, 23 * HOUR, OPEN, """batches 'it'"'"'s' --close"""),
 ]
-RED = {"order", "held"}
+RED = {"undeclared-order", "held-key"}
 of_each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.make.__name__)
 
 
-def test_each_reason_has_a_case() -> None:
-    assert list(dict.fromkeys(case.kind for case in CASES)) == [each.kind for each in REASONS]
+def stalled(state: State) -> list[Finding]:
+    """What stands still, and not the work that waits for a worker."""
+    ids = {case.id for case in CASES}
+    return [each for each in findings(state) if each.id in ids]
+
+
+def test_each_check_has_an_id_of_its_own_and_the_worst_come_first() -> None:
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+    levels = [check.level for check in CHECKS]
+    assert levels == sorted(levels), "errors come before warnings"
+    assert {case.id for case in CASES if case.id in RED} == RED
 
 
 @of_each_case
@@ -134,31 +137,26 @@ def test_what_stands_still_is_named_and_what_no_tick_ends_makes_the_verdict_red(
     state: State, rows: Rows, case: Case
 ) -> None:
     case.make(rows, case.age)
-    verdict, figures = read_verdict_and_figures(state)
-    (found,) = verdict.stalled
-    assert (found.kind, found.overdue) == (case.kind, case.kind in RED)
+    verdict = read_verdict(state)
+    (found,) = verdict.findings
+    assert (found.id, found.level) == (case.id, "error" if case.id in RED else "warning")
     assert case.said in found.what
     assert case.todo in found.todo
-    assert found.seconds == pytest.approx(case.age, abs=60)
-    findings = findings_of(verdict, figures)
-    tone, headline = verdict_tone(verdict, findings), headline_of(verdict, findings)
-    if case.kind in RED:
-        assert (verdict.word, tone, headline) == ("overdue", "bad", "Work stands still")
+    assert found.since is not None
+    assert (verdict.now - found.since).total_seconds() == pytest.approx(case.age, abs=60)
+    if case.id in RED:
+        assert (verdict.word, verdict.tone) == ("overdue", "bad")
         assert case.said in verdict.sentence
     else:
-        assert (verdict.word, tone) == ("ok", "warn")
-        assert case.said in headline
-    (finding,) = (each for each in examine(state) if case.todo in each.todo)
-    assert finding.level == ("error" if case.kind in RED else "warning")
+        assert (verdict.word, verdict.tone) == ("ok", "warn")
 
 
 @of_each_case
 def test_nothing_is_named_before_its_time(state: State, rows: Rows, case: Case) -> None:
     case.make(rows, case.early)
     snoozes(rows, 2 * DAY, number=99)
-    verdict, figures = read_verdict_and_figures(state)
-    assert (verdict.word, verdict.stalled) == ("ok", ())
-    assert headline_of(verdict, findings_of(verdict, figures)) == "All is well"
+    verdict = read_verdict(state)
+    assert (verdict.word, verdict.findings, verdict.headline) == ("ok", (), "All is well")
 
 
 def test_a_key_at_whose_shares_others_have_just_begun_does_not_stand_still(
@@ -168,13 +166,13 @@ def test_a_key_at_whose_shares_others_have_just_begun_does_not_stand_still(
     holder(rows, 5 * HOUR, **two)
     younger = holder(rows, 60, concurrency_share=2, **two)
     rows.run(age=2 * HOUR, concurrency_key="k", **two)
-    assert read_verdict(state).stalled == ()
+    assert stalled(state) == []
     with state.engine.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE job_runs SET started_at = (SELECT min(started_at) FROM job_runs)"
             f" WHERE id = {younger}"
         )
-    assert [each.kind for each in read_verdict(state).stalled] == ["held"]
+    assert [each.id for each in stalled(state)] == ["held-key"]
 
 
 def test_a_task_with_a_long_timeout_may_hold_its_key_for_longer(state: State, rows: Rows) -> None:
@@ -182,7 +180,7 @@ def test_a_task_with_a_long_timeout_may_hold_its_key_for_longer(state: State, ro
     jobs.task(name="slow", timeout=5 * HOUR)(lambda: None)
     state.registry.add(jobs.get("slow"))
     held_share(rows, 5 * HOUR)
-    assert read_verdict(state).stalled == ()
+    assert stalled(state) == []
 
 
 @pytest.mark.parametrize("kind", ["task", "queue"])
@@ -191,10 +189,10 @@ def test_what_is_paused_waits_for_somebody_to_resume_it(
 ) -> None:
     for case in (CASES[0], CASES[2], *CASES[4:6], CASES[7]):
         case.make(rows, case.age)
-    assert {each.kind for each in read_verdict(state).stalled} > {"order", "undeclared"}
+    assert {each.id for each in stalled(state)} > {"undeclared-order", "orphaned-task"}
     for name in ("send", "gone", "default"):
         rows._insert(JobPause, {"kind": kind, "name": name})
-    assert read_verdict(state).stalled == ()
+    assert stalled(state) == []
 
 
 def test_the_most_urgent_is_named_first(state: State, rows: Rows) -> None:
@@ -202,17 +200,9 @@ def test_the_most_urgent_is_named_first(state: State, rows: Rows) -> None:
         make(rows, 2 * DAY)
     rows.run(age=HOUR, job_type="gone", **(ORDERED | {"concurrency_key": "o"}))
     behind(rows, HOUR, concurrency_key="o")
-    verdict = read_verdict(state)
-    kinds = [each.kind for each in verdict.stalled]
-    assert kinds == ["order", "share", "undeclared", "snoozes", "batch"]
-    assert "waits in strict order" in verdict.sentence
-
-
-def test_the_run_that_waits_is_named_with_its_label(state: State, rows: Rows) -> None:
-    rows.run(age=HOUR, job_type="gone", **ORDERED)
-    behind(rows, HOUR, label="invoice 5,\ncustomer 9")
-    (found,) = read_verdict(state).stalled
-    assert found.what.startswith("run 2 (invoice 5, customer 9) waits in strict order behind run 1")
+    ids = [each.id for each in stalled(state)]
+    assert ids == ["undeclared-order", "no-share", "orphaned-task", "snoozed", "open-batch"]
+    assert "waits in strict order" in read_verdict(state).sentence
 
 
 def test_rated_runs_without_code_are_counted_as_those_of_the_task(state: State, rows: Rows) -> None:
