@@ -340,7 +340,7 @@ def _queued(connection: Connection, sql: Callable[[str], str], number: int, labe
 
 
 _BATCH = """
-INSERT INTO job_batches (key, on_dead, opened_at) VALUES ('weekly', 'stop', CURRENT_TIMESTAMP)
+INSERT INTO job_batches (key, opened_at) VALUES ('weekly', CURRENT_TIMESTAMP)
 """
 _MEMBERS = """
 UPDATE job_runs SET batch_id = (SELECT min(id) FROM job_batches) WHERE id % 10 = 3

@@ -31,7 +31,7 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, float], ...] = (
     ("refresh_cache", "refresh_cache", "*/10 * * * *", "UTC", 0.34),
     ("refresh_cache:lagos", "refresh_cache", "5-59/10 * * * *", "Africa/Lagos", 0.5),
     ("cleanup_nightly", "cleanup_nightly", "30 2 * * *", "America/New_York", 3.1),
-    ("plan_weekly_reports", "plan_weekly_reports", "0 3 * * *", "America/New_York", 8.2),
+    ("plan_weekly_reports", "plan_weekly_reports", "0 3 * * 6", "America/New_York", 8.2),
 )
 _SMTP = "smtplib.SMTPServerDisconnected"
 _SMTP_ERROR = "Connection unexpectedly closed: timed out"

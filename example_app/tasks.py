@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from flask import current_app
 from sqlalchemy import delete, func, select, update
 
-from flask_cronjobs import Discard, NotFound, Retry, Schedule, current_run
+from flask_cronjobs import BatchClosed, Discard, Retry, Schedule, current_run
 from flask_cronjobs.models import JobRun
 
 from . import cards, letters
@@ -100,41 +100,40 @@ def cleanup_nightly() -> dict[str, int]:
     return {"sessions": len(ids)}
 
 
-@jobs.task(schedule="0 3 * * *", timezone=OFFICE)
+@jobs.task(schedule="0 3 * * 6", timezone=OFFICE)
 def plan_weekly_reports() -> None:
-    """Enqueue each user's next weekly report, unless it is enqueued already."""
-    for user in db.session.scalars(select(User).where(User.is_staff.is_(False))):
-        enqueue_weekly_report(user)
+    """Enqueue each user's report for next Monday, unless it is enqueued already, as a batch."""
+    week, _ = _next_week(OFFICE)
+    key, payload = f"weekly_reports:{week}", {"week": week}
+    users = db.session.scalars(select(User).where(User.is_staff.is_(False))).all()
+    with (
+        suppress(BatchClosed),  # An earlier attempt has filled it.
+        jobs.batch(key, then=mail_report_summary, then_payload=payload),
+    ):
+        for user in users:
+            enqueue_weekly_report(user)
     db.session.commit()
 
 
 def enqueue_weekly_report(user: User) -> JobRun:
     """Enqueue *user*'s report for next Monday at seven in their time zone, once a week.
 
-    The reports of a week are a batch, which all users join from the Monday before on. The run is
-    inserted in ``db.session``; the caller commits.
+    The run is inserted in ``db.session``; the caller commits.
     """
-    monday = Schedule("0 7 * * 1", user.timezone).next_after(datetime.now(timezone.utc))
+    week, monday = _next_week(user.timezone)
+    last_day = date.fromisoformat(week) + timedelta(days=6)
+    key = f"weekly_report:{user.id}:{week}"
+    return send_weekly_report.using(run_at=monday, idempotency_key=key).enqueue(
+        user.id, week, last_day.isoformat()
+    )
+
+
+def _next_week(zone: str) -> tuple[str, datetime]:
+    """Return the first day of the week that is next reported on in *zone*, and when."""
+    monday = Schedule("0 7 * * 1", zone).next_after(datetime.now(timezone.utc))
     assert monday is not None
-    last_day = monday.astimezone(ZoneInfo(user.timezone)).date() - timedelta(days=1)
-    first_day = last_day - timedelta(days=6)
-    key = f"weekly_report:{user.id}:{first_day}"
-    week = first_day.isoformat()
-    key_of_batch, payload = f"weekly_reports:{week}", {"week": week}
-    with jobs.batch(key_of_batch, then=mail_report_summary, then_payload=payload, close=False):
-        return send_weekly_report.using(run_at=monday, idempotency_key=key).enqueue(
-            user.id, week, last_day.isoformat()
-        )
-
-
-@jobs.task(schedule="0 12 * * 2", timezone=OFFICE)
-def close_weekly_reports() -> None:
-    """Close the batch of last week's reports: on Tuesday noon, all have been due everywhere."""
-    day = current_run.scheduled_for.astimezone(ZoneInfo(OFFICE)).date()
-    week = day - timedelta(days=day.weekday() + 7)
-    with suppress(NotFound):  # There were no users.
-        jobs.batch(f"weekly_reports:{week}").close()
-        db.session.commit()
+    first_day = monday.astimezone(ZoneInfo(zone)).date() - timedelta(days=7)
+    return first_day.isoformat(), monday
 
 
 @jobs.task(retry=MAIL_RETRY, timeout=60, **MAIL_RATE)

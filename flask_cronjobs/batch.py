@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session, SessionTransaction
 
 from .db.dialect import dialect_of
-from .errors import BatchClosed, NotFound, TaskError
-from .jobs.batches.ending import close_in
-from .jobs.batches.rows import THEN_COLUMNS, OpenBatch, hold_open, open_batch
+from .errors import BatchClosed, TaskError
+from .jobs.batches.ending import end_batch
+from .jobs.batches.rows import THEN_COLUMNS, NewBatch, close, hold_open, open_batch
 from .jobs.runs.enqueue import batch_of, explaining_missing_tables, joined, wake
 from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import note_enqueued
 from .jobs.state import State
 from .registry.handler import run_columns
 from .registry.options import check_key
-from .types import BatchOnDead
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from .task import Task
 
 
@@ -34,29 +31,40 @@ class Batch:
     ``db.session``: your commit makes the batch exist, with its runs.
 
     :ivar key: its key.
-    :ivar is_new: whether entering the block has made it; None before.
     """
 
-    def __init__(self, state: State, new: OpenBatch, close: bool) -> None:
+    def __init__(self, state: State, new: NewBatch) -> None:
         self.key: str = new.key
-        self.is_new: bool | None = None
         self._state = state
         self._new = new
-        self._close = close
-        self._id: int | None = None
+        self._id = 0
         self._transaction: SessionTransaction | None = None
-        self._outer: list[Token[Any]] = []
+        self._outer: Token[Any] | None = None
 
     def __enter__(self) -> Batch:
-        """Open the batch, or go on to fill it.
+        """Open the batch, or go on to fill it, if an attempt that committed some runs broke off.
 
         :raises BatchClosed: it is closed.
+        :raises TaskError: this is inside the block of another batch.
         :raises TablesMissing: the job tables do not exist.
         """
         session = self._state.db.session()
+        if batch_of(self._state, session) is not None:
+            raise TaskError(
+                f"The batch {self.key!r} was opened inside the block of another one. A batch has "
+                "no batches inside: let the `then` of one fill the next."
+            )
+        connection = writing_connection(session)
         with explaining_missing_tables(self._state):
-            self._open(session, parent=batch_of(self._state, session))
-        self._outer.append(joined.set(self._member))
+            self._id, is_open = open_batch(connection, dialect_of(connection.engine), self._new)
+        if not is_open:
+            raise BatchClosed(
+                f"The batch {self.key!r} is closed, so no run can join it. Each batch needs a key "
+                "of its own; if an earlier attempt has filled this one, there is nothing to do."
+            )
+        self._transaction = _transactions(session)[0]
+        note_enqueued(session, f"the batch {self.key}")
+        self._outer = joined.set(self._member)
         return self
 
     def __exit__(
@@ -65,31 +73,21 @@ class Batch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the batch, unless an error ends the block or it was made with ``close=False``."""
-        joined.reset(self._outer.pop())
-        if error is None and self._close:
-            self.close()
+        """Close the batch, unless an error ends the block. An empty one ends at once."""
+        if self._outer is not None:
+            joined.reset(self._outer)
+        if error is None:
+            self._close()
 
-    def close(self) -> None:
-        """Close the batch, in ``db.session``: no run can join it after your commit.
-
-        If all of its members have ended, or it has none, ``then`` is enqueued at once.
-
-        :raises NotFound: there is no batch with its key; it was rolled back, perhaps.
-        """
+    def _close(self) -> None:
         session = self._state.db.session()
         connection = writing_connection(session)
-        dialect = dialect_of(connection.engine)
-        with explaining_missing_tables(self._state):
-            found, ended = close_in(connection, dialect, self.key)
-            if not found:
-                raise NotFound(
-                    f"There is no batch {self.key!r}. If its transaction was rolled back, fill it "
-                    "again from the start."
-                )
-            if ended is not None and ended.then_run_id is not None:
-                wake(self._state, session)
+        d = dialect_of(connection.engine)
+        if not close(connection, d, self._id):
+            raise self._gone()
+        ended = end_batch(connection, d, self._id)
         if ended is not None and ended.then_run_id is not None:
+            wake(self._state, session)
             note_enqueued(session, f"{ended.then_task} (run {ended.then_run_id})")
 
     def _member(self, state: State, session: Session) -> int | None:
@@ -98,37 +96,20 @@ class Batch:
             return None
         if self._transaction not in _transactions(session):
             # It has ended, or its savepoint, and with it what kept the batch open.
-            self._hold(session, writing_connection(session))
+            if not hold_open(writing_connection(session), self._id):
+                raise self._gone()
+            self._transaction = _transactions(session)[0]
         return self._id
+
+    def _gone(self) -> BatchClosed:
+        return BatchClosed(
+            f"The batch {self.key!r} takes no more runs: the transaction that opened it was rolled "
+            "back, or somebody closed it after a commit inside its block. If its row is gone, fill "
+            "it again from the start, in a new `with` block."
+        )
 
     def __repr__(self) -> str:
         return f"<Batch {self.key!r}>"
-
-    def _open(self, session: Session, parent: int | None) -> None:
-        connection = writing_connection(session)
-        new = self._new._replace(parent_id=parent)
-        self._id = open_batch(connection, dialect_of(connection.engine), new)
-        self.is_new = self._id is not None
-        if self.is_new:
-            self._transaction = _transactions(session)[0]
-            note_enqueued(session, f"the batch {self.key}")
-        else:
-            self._hold(session, connection)
-
-    def _hold(self, session: Session, connection: Connection) -> None:
-        found = hold_open(connection, dialect_of(connection.engine), self.key, self._close)
-        if found is None:
-            raise BatchClosed(
-                f"The batch {self.key!r} is gone: the transaction that opened it was rolled back, "
-                "or it was pruned. Fill it again from the start, in a new `with` block."
-            )
-        self._id, is_open = found
-        if not is_open:
-            raise BatchClosed(
-                f"The batch {self.key!r} is closed, so no run can join it. Each batch needs a key "
-                "of its own; if an earlier attempt has filled this one, there is nothing to do."
-            )
-        self._transaction = _transactions(session)[0]
 
 
 def _transactions(session: Session) -> list[SessionTransaction]:
@@ -146,24 +127,20 @@ def new_batch(
     key: str,
     then: Task[..., Any] | None,
     then_payload: Mapping[str, object] | None,
-    on_dead: BatchOnDead,
-    close: bool,
 ) -> Batch:
     """Return a batch that nobody has entered yet; see `CronJobs.batch`."""
     check_key("The batch's key", key, 500)
-    if on_dead not in get_args(BatchOnDead):
-        raise TaskError(f"on_dead is {on_dead!r}. Give 'continue' or 'stop'.")
-    new = OpenBatch(key, on_dead)
+    new = NewBatch(key)
     if then is not None:
         new = _followed_by(then, then_payload or {}, state, new)
     elif then_payload is not None:
         raise TaskError("then_payload was given without then. Give the task to run.")
-    return Batch(state, new, close)
+    return Batch(state, new)
 
 
 def _followed_by(
-    then: Task[..., Any], payload: Mapping[str, object], state: State, new: OpenBatch
-) -> OpenBatch:
+    then: Task[..., Any], payload: Mapping[str, object], state: State, new: NewBatch
+) -> NewBatch:
     options = then.enqueue_options
     for name in ("run_at", "delay", "idempotency_key", "unique_while", "replace", "commit"):
         if getattr(options, name):

@@ -32,7 +32,7 @@ from .registry.validation import (
     task_options,
 )
 from .task import Task
-from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
+from .types import Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -313,32 +313,26 @@ class CronJobs(OperatorMethods, StepMethods):
         *,
         then: Task[..., Any] | str | None = None,
         then_payload: Mapping[str, object] | None = None,
-        on_dead: BatchOnDead = "continue",
-        close: bool = True,
     ) -> Batch:
         """Fill a batch: a context manager, inside of which each enqueued run joins the batch.
 
         :param key: the batch's name, unique as long as its row is kept; at most 500 characters.
-        :param then: the task (or its name) of which one run is enqueued when the last member has
+        :param then: the task (or its name) of which one run is enqueued when the last run has
             ended: succeeded, dead, cancelled or skipped. ``current_run.batch`` has the counts.
         :param then_payload: the keyword arguments of that run.
-        :param on_dead: ``"continue"`` with the others when a member dies, or ``"stop"``: cancel
-            those that wait.
-        :param close: whether to close the batch at the end of the block. With False it can be
-            filled again, by the same key, until ``jobs.batch(key).close()``.
-        :returns: the `Batch`. What *then* and *on_dead* are, is decided where it is first opened.
+        :returns: the `Batch`. The end of its block closes it. To enter a closed batch raises
+            `BatchClosed`.
         :raises UnknownTask: no task has the name *then*.
         :raises TaskError: an option is invalid.
         :raises TypeError: the handler of *then* does not take *then_payload*.
         :raises PayloadError: *then_payload* is not plain JSON.
 
-        It works in ``db.session``: the batch and its runs exist with your commit, or not at all. A
-        batch that is opened inside another one's block is a member of that one.
+        It works in ``db.session``: the batch and its runs exist with your commit, or not at all.
         """
         from .batch import new_batch
 
         task = then if then is None or isinstance(then, Task) else self.get(name_of(then))
-        return new_batch(state_of(), key, task, then_payload, on_dead, close)
+        return new_batch(state_of(), key, task, then_payload)
 
     @given_by_position
     def once(

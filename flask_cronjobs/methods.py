@@ -200,9 +200,10 @@ class OperatorMethods:
         :param key: the batch's key.
         :returns: the counts, with whether it has ``finished``; None if there is no such batch.
         """
-        from .jobs.batches.views import find_counts
+        from .jobs.batches.views import find_batch
 
-        return find_counts(state_of(), key)
+        found = find_batch(state_of(), key)
+        return None if found is None else found.counts
 
     def prune(self, dry_run: bool = False) -> int:
         """Delete the runs that are older than their retention. Ticks do this by themselves, too.

@@ -23,8 +23,6 @@ Order: TypeAlias = Literal["strict"]
 OnDead: TypeAlias = Literal["skip", "stop"]
 PauseKind: TypeAlias = Literal["task", "queue"]
 InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
-#: What a dead member of a batch means for those that wait in it.
-BatchOnDead: TypeAlias = Literal["continue", "stop"]
 
 
 class RunIds(list[int]):
@@ -309,16 +307,15 @@ class Outcome(NamedTuple):
 
 
 class BatchCounts(NamedTuple):
-    """How far a batch is, in members: its runs, and the batches inside it.
+    """How far a batch is, in numbers of runs.
 
     :ivar key: the batch's key.
-    :ivar total: all members.
-    :ivar succeeded: those that succeeded. A batch inside counts as ``dead`` if a member of it died,
-        as ``cancelled`` if all of them were cancelled, and otherwise as ``succeeded``.
+    :ivar total: all of its runs.
+    :ivar succeeded: those that succeeded.
     :ivar dead: those that died.
     :ivar cancelled: those that were cancelled.
     :ivar skipped: those that were skipped.
-    :ivar finished: whether the last member has ended and none can join any more.
+    :ivar finished: whether the last run has ended and none can join any more.
     """
 
     key: str
@@ -331,7 +328,7 @@ class BatchCounts(NamedTuple):
 
     @property
     def ended(self) -> int:
-        """How many members have ended."""
+        """How many runs have ended."""
         return self.succeeded + self.dead + self.cancelled + self.skipped
 
 

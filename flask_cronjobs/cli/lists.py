@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from sqlalchemy import Row
 
 from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from ..jobs.batches.views import BatchView, batch_facts, find_batch, list_batches
-from ..jobs.humanize import ago, duration, full, plural, rate, seconds_since
+from ..jobs.humanize import ago, duration, full, rate, seconds_since
 from ..jobs.once_effects import effect_done, effect_redo, list_effects
 from ..jobs.operations import list_operations
 from ..jobs.queues import list_queues
@@ -93,29 +92,21 @@ def _did(tick: Row[Any]) -> str:
     return ", ".join(f"{number:,} {name}" for number, name in counts if number) or none
 
 
-#: How many characters a progress bar has.
-_BAR = 20
-#: What it shows of each status; ``-`` of other ends, ``.`` of what waits.
-_PARTS = {"succeeded": "#", "dead": "x", "running": "~"}
-
-
 @look_at_list(
     "batches",
     "flask jobs admin batches",
-    "flask jobs admin batches weekly:W47 --retry --again",
+    "flask jobs admin batches weekly:W47 --retry",
     "flask jobs admin batches weekly:W47 --cancel",
     limit=25,
 )
 @click.argument("key", required=False)
 @click.option("--retry", is_flag=True, help="Retry its dead runs.")
-@click.option("--again", is_flag=True, help="With --retry: enqueue its then once more at the end.")
 @click.option("--cancel", is_flag=True, help="Cancel all of it that has not ended.")
 @click.option("--close", is_flag=True, help="Close it: nobody will fill it any more.")
 @click.option("--all", "everything", is_flag=True, help="Also list those that have finished.")
 def batches(
     key: str | None,
     retry: bool,
-    again: bool,
     cancel: bool,
     close: bool,
     everything: bool,
@@ -125,8 +116,6 @@ def batches(
     """List unfinished batches; or show or change the batch KEY."""
     if (retry + cancel + close) > 1:
         raise click.UsageError("Give one of --retry, --cancel and --close.")
-    if again and not retry:
-        raise click.UsageError("Give --again with --retry.")
     if not (retry or cancel or close):
         return _list(everything, limit, before) if key is None else _found(key)
     refuse_json()
@@ -136,19 +125,16 @@ def batches(
         closed = close_batch(state_of(), key, actor())
         click.echo(f"Closed {one_line(key)}." if closed else f"{one_line(key)} is closed already.")
         return None
-    change: Callable[..., Any] = partial(retry_batch, again=again) if retry else cancel_batch
+    change = retry_batch if retry else cancel_batch
     click.echo(change(state_of(), key, actor()).sentence(one_line(key)))
     return None
 
 
 def _list(everything: bool, limit: int, before: int | None) -> Answer:
     found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
-    headers = ("KEY", "STATE", "PROGRESS", "ENDED", "DEAD", "LEFT", "OPENED")
+    headers = ("KEY", "STATE", "ENDED", "DEAD", "OPENED")
     cells = (
-        (
-            *(row.key, row.state, bar(row), row.progress.replace(" of ", "/")),
-            *(row.whole["dead"], row.left(found.now), since(row.opened_at, found.now)),
-        )
+        (row.key, row.state, row.progress, row.counts.dead, since(row.opened_at, found.now))
         for row in found.rows
     )
     none = "No batches." if everything else "No batch is unfinished. See also --all."
@@ -167,24 +153,10 @@ def _found(key: str) -> Answer:
 
 
 def _show(batch: BatchView, now: datetime) -> None:
-    whole = batch.whole.total()
-    inside = ", with those inside" if whole > batch.counts.total else ""
-    click.echo(f"Batch {printable(batch.key)}: {batch.state}")
-    click.echo(f"  {bar(batch)} {batch.fraction:.0%} of {plural(whole, 'member')}{inside}")
-    if batch.stop:
-        click.echo(f"  {batch.stop}")
-    print_facts(batch_facts(batch, now), now)
-    if batch.dead_runs:
+    click.echo(f"Batch {printable(batch.key)}: {batch.state}, {batch.progress} runs ended")
+    print_facts(batch_facts(batch), now)
+    if batch.counts.dead:
         click.echo(f"Its dead runs: {command('list', '--batch', batch.key, '--status', 'dead')}")
-
-
-def bar(batch: BatchView) -> str:
-    """Return a progress bar in plain characters, in parts as on the page."""
-    parts = ((_PARTS.get(name, "-"), begins + width) for name, begins, width in batch.segments)
-    drawn = ""
-    for sign, end in parts:
-        drawn = drawn.ljust(int(end * _BAR), sign)
-    return f"[{drawn.ljust(_BAR, '.')}]"
 
 
 @look_at_list(

@@ -127,22 +127,6 @@ class Dialect(NamedTuple):
         """A text that no time is before."""
         return "-infinity" if self.name == "postgresql" else ""
 
-    @property
-    def sees_latest(self) -> str:
-        """SQL for: this transaction sees what others have committed since it began.
-
-        SQLite refuses to write in one that has read what is out of date.
-        """
-        if self.name == "postgresql":
-            return "current_setting('transaction_isolation') = 'read committed'"
-        return "1 = 1"
-
-    def member(self, parameter: str, key: str) -> str:
-        """Return SQL for the value that *parameter*, a JSON object, has for *key* (SQL)."""
-        if self.name == "postgresql":
-            return f"CAST(:{parameter} AS jsonb) -> CAST({key} AS text)"
-        return f"json_extract(:{parameter}, '$.\"' || {key} || '\"')"
-
     def unparsed(self, column: str) -> str:
         """Return SQL for a JSON *column* as a text, which costs the driver less than its value."""
         return f"CAST({column} AS text)" if self.name == "postgresql" else column

@@ -89,7 +89,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
                 queue_look=seen,
             )
             counts += _run_workers(state, options, work_options, books)
-            _end_batches(state, books)
+            _end_batches(books)
         counts["pruned"] = prune_sometimes(state, books, opened.row)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
@@ -126,14 +126,14 @@ def housekeeping(
     yield slots["recorded"]
     sync_definitions(state, books, rows, row.undeclared)
     if row.open_batches:
-        yield _end_batches(state, books)
+        yield _end_batches(books)
 
 
-def _end_batches(state: State, books: Bookkeeping) -> int:
+def _end_batches(books: Bookkeeping) -> int:
     # Here, since few ticks find an open batch.
-    from ..jobs.batches.ending import end_batches, telling
+    from ..jobs.batches.ending import end_batches
 
-    return end_batches(books, telling(state)).enqueued
+    return end_batches(books)
 
 
 def _start_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:

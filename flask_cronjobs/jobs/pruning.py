@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time, time_or_none
 from . import ticks
-from .batches.rows import note_pruned
+from .batches.rows import is_live
 from .humanize import plural
 from .operations import KEPT, Act, Operation
 from .state import State
@@ -32,22 +32,46 @@ class Kind(NamedTuple):
     :ivar which: which rows of the table, in the words of an index.
     :ivar ended: the column with the time from which they are kept.
     :ivar age: for how many seconds, by its name in `_given`: that of a setting, or ``operations``.
-    :ivar free: SQL for: the old row ``one`` may go.
+    :ivar free: returns SQL for: the old row ``one`` may go.
     """
 
     table: str
     which: str
     ended: str
     age: str
-    free: str = "1 = 1"
+    free: Callable[[Dialect], str] = lambda d: "1 = 1"
 
 
 # Without a mark: until somebody has looked at that, nobody knows that the run behind it comes next.
-RUNS = Kind("job_runs", f"{DONE} AND order_mark IS NULL", "finished_at", "retention")
+# The runs of a batch go with it.
+_ALONE = "order_mark IS NULL AND batch_id IS NULL"
+RUNS = Kind("job_runs", f"{DONE} AND {_ALONE}", "finished_at", "retention")
 # A dead run that stops its key waits for an operator, however long.
 DEAD_RUNS = RUNS._replace(
-    which=f"{DEAD} AND order_mark IS NULL AND (on_dead = 'stop') IS NOT TRUE", age="retention_dead"
+    which=f"{DEAD} AND {_ALONE} AND (on_dead = 'stop') IS NOT TRUE", age="retention_dead"
 )
+
+
+def _members_are_old(d: Dialect) -> str:
+    """Return SQL for: each run of the batch ``one``, and its ``then``, is past its retention."""
+
+    def kept(statuses: str, age: str) -> str:
+        return f"""
+            (SELECT r.id FROM job_runs r
+             WHERE r.batch_id = one.id AND r.status <> 'running' AND r.{statuses}
+                AND (r.finished_at >= {d.later(f"0 - :{age}")} OR r.order_mark IS NOT NULL
+                    OR (r.status = 'dead' AND r.on_dead = 'stop')) LIMIT 1)
+        """
+
+    # The last condition reads all members. It is reached once the batch may go, or nearly.
+    return f"""
+        CASE WHEN {is_live("one")} THEN 0 = 1
+            WHEN (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NOT NULL THEN 0 = 1
+            WHEN {kept(DEAD, "retention_dead")} IS NOT NULL THEN 0 = 1
+            ELSE {kept(DONE, "retention")} IS NULL END
+    """
+
+
 # The effects of a run that has not succeeded stay while its row is there: a retry, of its own or an
 # operator's, must find them.
 EFFECTS = Kind(
@@ -55,21 +79,13 @@ EFFECTS = Kind(
     DONE_EFFECT,
     "done_at",
     "retention_dead",
-    """COALESCE((SELECT r.status FROM job_runs r WHERE r.id = one.run_id), 'succeeded')
-        IN ('succeeded', 'skipped')""",
+    lambda d: (
+        """COALESCE((SELECT r.status FROM job_runs r WHERE r.id = one.run_id), 'succeeded')
+        IN ('succeeded', 'skipped')"""
+    ),
 )
-# From the outside in: the members of a batch inside another are counted as long as that one is. Its
-# ``then`` may still ask for the counts, until it is pruned itself.
-BATCHES = Kind(
-    "job_batches",
-    ENDED_BATCH,
-    "finished_at",
-    "retention",
-    """(SELECT r.id FROM job_runs r
-        WHERE r.batch_id = one.id AND r.status <> 'running' LIMIT 1) IS NULL
-    AND (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NULL
-    AND (SELECT p.id FROM job_batches p WHERE p.id = one.parent_id) IS NULL""",
-)
+# The ``then`` of a batch may still ask for the counts, until it is pruned itself.
+BATCHES = Kind("job_batches", ENDED_BATCH, "finished_at", "retention", _members_are_old)
 #: Those that grow with the work. Each tick asks how far behind they are.
 GROWING = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
 # For longer than the runs that they changed: who did what is asked late.
@@ -86,10 +102,9 @@ def past(d: Dialect, kind: Kind) -> str:
 def oldest(d: Dialect, kind: Kind) -> str:
     """Return the query for some old rows of *kind*, from the time ``place`` on."""
     place = d.typed(":place", "timestamptz")
-    columns = ", status, batch_id" if kind.table == "job_runs" else ""
     return f"""
         SELECT id, {kind.ended} AS ended, CAST({kind.ended} AS text) AS place,
-            CASE WHEN {kind.free} THEN 1 ELSE 0 END AS free {columns}
+            CASE WHEN {kind.free(d)} THEN 1 ELSE 0 END AS free
         FROM {kind.table} AS one WHERE {past(d, kind)} AND {kind.ended} >= {place}
         ORDER BY {kind.ended} LIMIT :chunk
     """
@@ -97,13 +112,26 @@ def oldest(d: Dialect, kind: Kind) -> str:
 
 @lru_cache
 def locked_runs(d: Dialect, kind: Kind) -> str:
-    """Return `oldest` of runs, locked, but for those of the batches in ``held``.
+    """Return `oldest` of runs, locked.
 
     So that a run that an operator retries at this moment keeps both its row and its failures.
     """
-    lock = d.skip_locked.replace("NO KEY ", "")
-    held = f"AND ({d.among('batch_id', 'held')}) IS NOT TRUE"
-    return oldest(d, kind).replace("ORDER BY", f"{held} ORDER BY") + lock
+    return oldest(d, kind) + _lock(d)
+
+
+@lru_cache
+def locked_members(d: Dialect) -> str:
+    """Return the query for some runs of the batches in ``ids``, locked."""
+    return f"""
+        SELECT id FROM job_runs WHERE {d.among("batch_id")} AND status <> 'running'
+            AND order_mark IS NULL AND finished_at < CASE WHEN {DEAD}
+                THEN {d.later("0 - :retention_dead")} ELSE {d.later("0 - :retention")} END
+        LIMIT :chunk {_lock(d)}
+    """
+
+
+def _lock(d: Dialect) -> str:
+    return d.skip_locked.replace("NO KEY ", "")
 
 
 @lru_cache
@@ -120,9 +148,13 @@ def delete(d: Dialect, table: str, column: str = "id") -> str:
     return f"DELETE FROM {table} WHERE {d.among(column)}"
 
 
-def delete_ended(d: Dialect, kind: Kind) -> str:
-    """Return `delete` of rows that are of *kind* still."""
-    return f"{delete(d, kind.table)} AND ({kind.which}) IS TRUE"
+def _delete_batches(d: Dialect) -> str:
+    """Return `delete` of batches that have no runs any more."""
+    members = "SELECT r.id FROM job_runs r WHERE r.batch_id = job_batches.id AND r.status"
+    return f"""
+        {delete(d, "job_batches")} AND ({members} <> 'running' LIMIT 1) IS NULL
+            AND ({members} = 'running' LIMIT 1) IS NULL
+    """
 
 
 #: How many steps go with its runs at most, unless one run alone has more.
@@ -148,7 +180,7 @@ def prune(books: Bookkeeping, kept: Settings, operation: Operation | None = None
     kinds = [
         _prune_runs(books, kind, kept, operation)
         if kind.table == "job_runs"
-        else _prune_rows(books, kind, kept)
+        else _prune_rows(books, kind, kept, operation)
         for kind in KINDS
     ]
     while kinds:
@@ -166,11 +198,12 @@ def prune(books: Bookkeeping, kept: Settings, operation: Operation | None = None
 
 def prunable(books: Bookkeeping, kept: Settings) -> int:
     """Return how many runs `prune` would delete now."""
-    total = 0
-    for kind in (RUNS, DEAD_RUNS):
-        sql = f"SELECT count(*) FROM job_runs WHERE {past(books.dialect, kind)}"
-        total += books.rows(text(sql), _given(books.dialect, kept))[0][0]
-    return total
+    d, given = books.dialect, _given(books.dialect, kept)
+    batches = f"SELECT id FROM job_batches AS one WHERE {past(d, BATCHES)} AND {BATCHES.free(d)}"
+    of_batches = f"{d.any_of('batch_id', batches)} AND status <> 'running'"
+    which = (past(d, RUNS), past(d, DEAD_RUNS), of_batches)
+    counts = (f"SELECT count(*) FROM job_runs WHERE {each}" for each in which)
+    return sum(books.rows(text(sql), given)[0][0] for sql in counts)
 
 
 def seconds_behind(source: Bookkeeping | Reader, kept: Settings) -> float:
@@ -187,42 +220,53 @@ def _prune_runs(
     books: Bookkeeping, kind: Kind, kept: Settings, operation: Operation | None
 ) -> Iterator[int]:
     """Delete old runs with what belongs to them; yield how many, after each transaction."""
-    given = {**_given(books.dialect, kept), "held": books.dialect.many(held := set[int]())}
+    given, old = _given(books.dialect, kept), locked_runs(books.dialect, kind)
     while True:
-        found, deleted, busy, are_all = books.transaction(
-            partial(_delete_runs, d=books.dialect, kind=kind, given=given, operation=operation)
+        found, are_all = books.transaction(
+            partial(_delete_runs, d=books.dialect, old=old, given=given, operation=operation)
         )
-        yield deleted
+        yield len(found)
         if are_all:
             return
         # From here on: until a vacuum, PostgreSQL's index has entries of all that was deleted.
-        held |= busy
-        given |= {"place": found[-1].place, "held": books.dialect.many(held)}
+        given["place"] = found[-1].place
+
+
+def _prune_members(
+    books: Bookkeeping, batch_ids: Sequence[int], kept: Settings, operation: Operation | None
+) -> Iterator[int]:
+    """Delete the runs of batches likewise."""
+    d = books.dialect
+    given = {**_given(d, kept), "ids": d.many(batch_ids)}
+    work = partial(_delete_runs, d=d, old=locked_members(d), given=given, operation=operation)
+    are_all = False
+    while not are_all:
+        found, are_all = books.transaction(work)
+        if found:
+            yield len(found)
 
 
 def _delete_runs(
     connection: Connection,
     d: Dialect,
-    kind: Kind,
+    old: str,
     given: Mapping[str, Any],
     operation: Operation | None,
-) -> tuple[Rows, int, set[int], bool]:
-    """Delete some runs.
+) -> tuple[Rows, bool]:
+    """Delete some runs; return them, and whether there are no others.
 
-    :returns: those at which it looked, how many went, the batches that others hold, and whether
-        there are no others.
+    :param old: the query for a chunk of those that may go.
     """
-    old = connection.execute(text(locked_runs(d, kind)), given).all()
-    found = _with_few_steps(connection, d, old)
-    ids, busy = note_pruned(connection, d, found)
-    if ids:
+    rows = connection.execute(text(old), given).all()
+    found = _with_few_steps(connection, d, rows)
+    if ids := [row.id for row in found]:
         given = {"ids": d.many(ids)}
         for table in ("job_failures", "job_outputs", "job_steps"):
             connection.execute(text(delete(d, table, "run_id")), given)
         connection.execute(text(delete(d, "job_runs")), given)
         if operation is not None:
             operation.count(connection, d, len(ids))
-    return found, len(ids), busy, len(old) < ticks.DELETED_AT_ONCE and found is old
+    return found, len(rows) < ticks.DELETED_AT_ONCE and found is rows
 
 
 def _with_few_steps(connection: Connection, d: Dialect, found: Rows) -> Rows:
@@ -237,27 +281,26 @@ def _with_few_steps(connection: Connection, d: Dialect, found: Rows) -> Rows:
     return found
 
 
-def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:
-    """Delete old rows of another table; yield 0, since they are no runs, after each statement.
+def _prune_rows(
+    books: Bookkeeping, kind: Kind, kept: Settings, operation: Operation | None
+) -> Iterator[int]:
+    """Delete old rows of another table; yield how many runs went with them, after each statement.
 
-    To look is apart from deleting, which alone needs SQLite's write lock: what may go never comes
-    back. What may not is passed over, up to the end; then again, as long as something went: with
-    a batch, those inside it may go.
+    Looking is apart from deleting, which alone needs SQLite's write lock: what may go never comes
+    back. What may not is passed over, up to the end.
     """
-    d = books.dialect
-    given, deleted = _given(d, kept), 0
+    d, given = books.dialect, _given(books.dialect, kept)
+    statement = _delete_batches(d) if kind is BATCHES else delete(d, kind.table)
     while True:
         found = books.rows(text(oldest(d, kind)), given)
         if ids := [row.id for row in found if row.free]:
-            books.rows(text(delete_ended(d, kind)), {"ids": d.many(ids)})
-        deleted += len(ids)
+            if kind is BATCHES:
+                yield from _prune_members(books, ids, kept, operation)
+            books.rows(text(statement), {"ids": d.many(ids)})
         yield 0
-        if len(found) == ticks.DELETED_AT_ONCE and (ids or found[-1].place != given["place"]):
-            given["place"] = found[-1].place
-        elif deleted:
-            given, deleted = _given(d, kept), 0
-        else:
+        if len(found) < ticks.DELETED_AT_ONCE or not (ids or found[-1].place != given["place"]):
             return
+        given["place"] = found[-1].place
 
 
 def _given(d: Dialect, kept: Settings) -> dict[str, Any]:

@@ -77,13 +77,11 @@ RATE_READY = f"{RATED} AND rate_mark IS NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
 #: Not while it runs, so that a claim writes nothing to their index. The index of leases has those.
 IN_BATCH = "batch_id IS NOT NULL AND status <> 'running'"
-#: Of a batch: some member has not ended, or some may still join.
+#: Of a batch: some run has not ended, or some may still join.
 OPEN_BATCH = "finished_at IS NULL"
 ENDED_BATCH = "finished_at IS NOT NULL"
 #: Its ``then`` is enqueued.
 FOLLOWED = "then_run_id IS NOT NULL"
-#: It is inside another batch.
-INNER_BATCH = "parent_id IS NOT NULL"
 #: An operator has changed the run.
 OPERATED = "operation_id IS NOT NULL"
 #: Of an operation: one run, not many or something else.

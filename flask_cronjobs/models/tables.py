@@ -289,21 +289,14 @@ class JobBatch(Base):
         unique("uq_job_batches_key", "key"),
         unique("uq_job_batches_then", "then_run_id", where=conditions.FOLLOWED),
         partial("ix_job_batches_open", "id", where=conditions.OPEN_BATCH),
-        partial("ix_job_batches_parent", "parent_id", "finished_at", where=conditions.INNER_BATCH),
         partial("ix_job_batches_ended", "finished_at", where=conditions.ENDED_BATCH),
-        check("ck_job_batches_on_dead", "on_dead IN ('continue', 'stop')"),
         check("ck_job_batches_finished", "finished_at IS NULL OR closed_at IS NOT NULL"),
         check("ck_job_batches_total", "(finished_at IS NULL) = (total IS NULL)"),
     )
 
     key: Mapped[str]
-    parent_id: Mapped[int | None] = mapped_column(BigId)
-    """The batch that this one is a member of."""
-    on_dead: Mapped[str] = mapped_column(server_default=text("'continue'"))
-    """What a dead run does: ``continue``, or ``stop``, which cancels what waits. A retry by an
-    operator sets it to ``continue``."""
     then_task: Mapped[str | None]
-    """The task to run when the last member has ended."""
+    """The task to run when the last run has ended."""
     then_payload: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     then_columns: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """The other columns of that run."""
@@ -313,15 +306,13 @@ class JobBatch(Base):
     closed_at: Mapped[datetime | None]
     """When it was complete: no run joins it any more."""
     finished_at: Mapped[datetime | None]
-    """When the last member had ended, as a worker saw it; null while it is open again."""
+    """When the last run had ended, as a worker saw it."""
     total: Mapped[int | None]
-    """How many members it had when it had finished; until then, their rows are counted."""
+    """How many runs it had when it had finished; until then, their rows are counted."""
     succeeded: Mapped[int | None]
     dead: Mapped[int | None]
     cancelled: Mapped[int | None]
     skipped: Mapped[int | None]
-    pruned: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """How many of its runs were deleted after their retention, by status."""
 
 
 set_when_created(Base.metadata.tables["job_runs"])

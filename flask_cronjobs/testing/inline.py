@@ -85,11 +85,8 @@ class InlineWorker:
         mailbox.write_progress(partial(write_progress, books))
         self._record(outcome)
         if claim.batch_id is not None:
-            end_batches(books, self._tell, [claim.batch_id])
+            end_batches(books, [claim.batch_id])
         self._raise(outcome)
-
-    def _tell(self, outcome: Outcome) -> None:
-        announce(self._app, outcome, recorded=True)
 
     def _record(self, outcome: Outcome) -> None:
         answer = self._claims.record([outcome])

@@ -183,8 +183,7 @@ def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
 @action("batches", "key")
 def batch_retry(key: str) -> str:
     """Queue the dead runs of a batch again."""
-    again = request.form.get("again") == "1"
-    return retry_batch(state_of(), key, actor(), again, most=RUNS_A_CLICK).sentence(key)
+    return retry_batch(state_of(), key, actor(), most=RUNS_A_CLICK).sentence(key)
 
 
 @action("batches", "key")
@@ -197,7 +196,7 @@ def batch_cancel(key: str) -> str:
 def batch_close(key: str) -> str:
     """Close a batch that nobody will fill any more."""
     if close_batch(state_of(), key, actor()):
-        return f"{key} is closed. It ends with its last member."
+        return f"{key} is closed. It ends with its last run."
     return f"{key} was closed already."
 
 

@@ -103,7 +103,6 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
             )
         ),
         ("batches --retry", "Give the KEY of the batch, too."),
-        ("batches b --again", "Give --again with --retry."),
         ("batches b --retry --cancel", "Give one of --retry, --cancel and --close."),
         ("--no-such-option", "No such option"),
         *(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_next_page_is_a_command_with_all_that_was_asked(
         rows.effect(f"k{number}", state="done", done_at=ago(1))
         rows.tick(started_at=ago(100 - number))
         with app.app_context():
-            with jobs.batch(f"b{number}", close=False):
+            with jobs.batch(f"b{number}"):
                 jobs.get("it").enqueue()
             db.session.commit()
     output = admin.ok(*args.split(), "--limit", "2")
@@ -151,22 +152,21 @@ def batch(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> str:
             raise ValueError("bad")
 
     with app.app_context():
-        with jobs.batch("b", then=work, close=False):
+        with suppress(ZeroDivisionError), jobs.batch("b", then=work):
             work.enqueue()
             work.enqueue(bad=True)
             work.using(delay=3600).enqueue_many([{}] * 2)
-        db.session.commit()
+            db.session.commit()
+            raise ZeroDivisionError
         jobs.tick()
     return "b"
 
 
 def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
     line = admin.ok("batches").splitlines()[1].split()
-    assert line[:5] == ["b", "open", "[#####xxxxx..........]", "2/4", "1"]
+    assert line[:6] == ["b", "open", "2", "of", "4", "1"]
     output = admin.ok("batches", batch)
-    assert "Batch b: open" in output
-    assert "50% of 4 members" in output
-    assert "left" not in output  # It can still be filled.
+    assert "Batch b: open, 2 of 4 runs ended" in output
     assert "Its dead runs: flask jobs admin list --batch b --status dead" in output
     assert admin.data("batches", batch)["counts"]["total"] == 4
     assert "no batch nothing" in admin.refused("batches", "nothing")
@@ -175,13 +175,10 @@ def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
 def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None:
     assert "Closed b." in admin.ok("batches", batch, "--close")
     assert "closed already" in admin.ok("batches", batch, "--close")
-    assert "which waits for its time: in " in admin.ok("batches", batch)  # It is delayed.
     assert f"2 runs of {batch} are cancelled.\n" in admin.ok("batches", batch, "--cancel")
     assert "No batch is unfinished" in admin.ok("batches")
     assert "finished" in admin.ok("batches", "--all")
-    said = admin.ok("batches", batch, "--retry", "--again")
-    assert f"1 run of {batch} is queued again.\n" in said
-    assert "about" in admin.ok("batches").splitlines()[1]  # How long it takes.
+    assert f"1 run of {batch} is queued again.\n" in admin.ok("batches", batch, "--retry")
 
 
 # ticks

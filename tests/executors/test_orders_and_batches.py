@@ -102,42 +102,6 @@ def test_a_batch_ends_when_the_executor_has_executed_its_last_run(
     assert told == [3]
 
 
-def test_a_stopped_batch_cancels_its_members_in_the_broker(
-    executor: Threads, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    begun: list[int] = []
-    outside: list[int] = []
-
-    @jobs.task(queue="far", retry=False)
-    def work(number: int) -> None:
-        begun.append(number)
-        if number == 0:
-            raise ValueError("it dies")
-
-    @jobs.task(queue="far", concurrency_key="one", concurrency=1)
-    def limited() -> None:
-        outside.append(current_run.id)
-
-    with jobs.batch("b", on_dead="stop"):
-        work.enqueue_many({"number": number} for number in range(3))
-        limited.enqueue()
-    db.session.commit()
-    jobs.tick()
-    alone = limited.using(commit=True).enqueue().id
-    executor.deliver(next(run for run in executor.sent if run.id == 1))
-    executor.results()
-    jobs.tick()
-    db.session.rollback()
-    statuses = [run.status for run in db.session.query(JobRun).order_by(JobRun.id)]
-    assert statuses[:4] == ["dead", "cancelled", "cancelled", "cancelled"]
-    assert (db.session.query(JobBatch).one().dead, db.session.query(JobBatch).one().total) == (1, 4)
-    jobs.tick()
-    for run in executor.sent[1:]:
-        executor.deliver(run)
-    executor.results()
-    assert (begun, outside) == ([0], [alone])
-
-
 def test_runs_are_handed_on_at_their_rate(
     executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:

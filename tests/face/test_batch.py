@@ -12,18 +12,20 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, func, select, update
+from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import (
     BatchClosed,
     BatchCounts,
     CronJobs,
     Discard,
-    NotFound,
     Retry,
     Task,
     TaskError,
     current_run,
 )
+from flask_cronjobs.jobs.batches.actions import close_batch
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch, JobRun
 from tests.kit import in_threads
 from tests.marks import on_both, on_postgresql, on_sqlite
@@ -76,8 +78,7 @@ def runs_of(db: SQLAlchemy, task: str) -> list[JobRun]:
 def test_then_runs_once_with_the_counts(
     jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
 ) -> None:
-    with jobs.batch("b", then=then, then_payload={"week": "W47"}) as batch:
-        assert batch.is_new
+    with jobs.batch("b", then=then, then_payload={"week": "W47"}):
         work.enqueue_many([{"number": number} for number in range(5)])
         work.enqueue("badly")
         work.enqueue(how="discard")
@@ -120,23 +121,27 @@ def test_nothing_is_there_without_a_commit(
 
 
 @on_both
-def test_batch_waits_until_it_is_closed(
+def test_batch_whose_filling_broke_off_waits_until_it_is_filled(
     jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
 ) -> None:
-    for number in range(3):
-        with jobs.batch("b", then="then", close=False) as batch:
-            assert batch.is_new == (number == 0)
+    for number in range(2):
+        with suppress(ZeroDivisionError), jobs.batch("b", then="then"):
             work.enqueue(number=number)
+            db.session.commit()
+            jobs.tick()
+            if number == 0:
+                raise ZeroDivisionError
         db.session.commit()
-        jobs.tick()
-    assert told == []
-    jobs.batch("b").close()
-    assert runs_of(db, "then") == []  # That was rolled back.
-    jobs.batch("b").close()
-    db.session.commit()
+        assert told == []
     jobs.tick()
-    assert told == [(BatchCounts("b", total=3, succeeded=3, finished=True), {})]
-    assert {run.batch_id for run in runs_of(db, "work")} == {batch_row(db).id}
+    assert told == [(BatchCounts("b", total=2, succeeded=2, finished=True), {})]
+    with pytest.raises(BatchClosed, match="is closed"), jobs.batch("b"):
+        work.enqueue()
+
+
+def test_a_batch_has_no_batches_inside(jobs: CronJobs) -> None:
+    with jobs.batch("b"), pytest.raises(TaskError, match="let the `then`"), jobs.batch("c"):
+        pass
 
 
 @on_both
@@ -155,53 +160,28 @@ def test_empty_batch_is_followed_at_once(
 
 @on_postgresql
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-@pytest.mark.parametrize("in_block", [False, True])
-def test_batch_closed_in_an_old_snapshot_ends_after_its_members(
-    app: Flask,
-    jobs: CronJobs,
-    db: SQLAlchemy,
-    work: Any,
-    then: Any,
-    told: list[Any],
-    level: str,
-    in_block: bool,
+def test_old_snapshot_does_not_end_a_batch_whose_run_is_retried(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, state: State, work: Any, level: str
 ) -> None:
-    with jobs.batch("b", then=then, close=False):
-        pass
-    db.session.commit()
-    db.session.connection(execution_options={"isolation_level": level})
-    assert db.session.scalars(select(JobBatch.closed_at)).all() == [None]  # From now on.
-
-    def fill() -> None:
-        with app.app_context(), jobs.batch("b", close=False):
-            work.enqueue_many([{}, {}])
-            db.session.commit()
-
-    with ThreadPoolExecutor(1) as others:
-        others.submit(fill).result()
-    if in_block:
-        with jobs.batch("b"):
-            pass
-    else:
-        jobs.batch("b").close()
-    db.session.commit()
+    with pytest.raises(OperationalError), jobs.batch("b"):  # noqa: PT012
+        run_id = work.using(commit=True).enqueue("badly").id
+        jobs.tick()
+        db.session.commit()
+        db.session.connection(execution_options={"isolation_level": level})
+        assert db.session.scalars(select(JobRun.status)).all() == ["dead"]  # From now on.
+        jobs.retry(run_id)
+    db.session.rollback()
     assert batch_row(db).finished_at is None
-    jobs.tick()
-    assert told == [(BatchCounts("b", total=2, succeeded=2, finished=True), {})]
 
 
 @on_both
 def test_batch_that_is_closed_meanwhile_takes_no_more_runs(
-    jobs: CronJobs, db: SQLAlchemy, work: Any
+    jobs: CronJobs, db: SQLAlchemy, state: State, work: Any
 ) -> None:
-    with pytest.raises(BatchClosed), jobs.batch("b", close=False):  # noqa: PT012
+    with pytest.raises(BatchClosed, match="takes no more runs"), jobs.batch("b"):  # noqa: PT012
         work.enqueue()
         db.session.commit()
-        jobs.batch("b").close()
-        db.session.commit()
-        work.enqueue()
-    db.session.rollback()
-    with pytest.raises(BatchClosed, match="is closed"), jobs.batch("b"):
+        assert close_batch(state, "b")
         work.enqueue()
     db.session.rollback()
     assert len(runs_of(db, "work")) == 1
@@ -213,7 +193,8 @@ def close_elsewhere(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> Iterator[Call
 
     def close() -> None:
         with app.app_context():
-            jobs.batch("b").close()
+            with suppress(BatchClosed), jobs.batch("b"):
+                pass
             db.session.commit()
             jobs.tick()
 
@@ -226,7 +207,7 @@ def close_elsewhere(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> Iterator[Call
 def test_batch_is_held_beyond_a_savepoint_in_which_a_run_joined(
     jobs: CronJobs, db: SQLAlchemy, work: Any, close_elsewhere: Any, broken: bool
 ) -> None:
-    with jobs.batch("b", close=False):
+    with suppress(BatchClosed), jobs.batch("b"):
         work.enqueue()
         db.session.commit()
         with suppress(ZeroDivisionError), db.session.begin_nested():
@@ -252,7 +233,7 @@ def test_batch_is_held_beyond_a_savepoint_in_which_a_run_joined(
 def test_batch_is_held_on_sqlite_from_the_look_to_the_insert(
     jobs: CronJobs, db: SQLAlchemy, work: Any, close_elsewhere: Any
 ) -> None:
-    with jobs.batch("b", close=False):
+    with jobs.batch("b"):
         work.enqueue()
         db.session.commit()
         main, closing = threading.get_ident(), list[Any]()
@@ -273,9 +254,6 @@ def test_batch_is_held_on_sqlite_from_the_look_to_the_insert(
 def test_two_that_fill_and_close_a_batch_do_so_one_after_the_other(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, work: Any
 ) -> None:
-    with jobs.batch("b", close=False):
-        pass
-    db.session.commit()
     together = threading.Barrier(2)
     ends: list[str] = []
 
@@ -303,7 +281,7 @@ def test_batch_rolled_back_inside_its_block(jobs: CronJobs, db: SQLAlchemy, work
         work.enqueue()
         db.session.rollback()
         work.enqueue()
-    with pytest.raises(NotFound, match="no batch 'b'"), jobs.batch("b"):
+    with pytest.raises(BatchClosed, match="rolled back"), jobs.batch("b"):
         db.session.rollback()
 
 
@@ -344,23 +322,6 @@ def test_then_may_fill_the_next_batch(
     assert told == [(BatchCounts("second", 3, 3, finished=True), {})]
 
 
-@on_both
-def test_on_dead_stop_cancels_what_waits(
-    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
-) -> None:
-    with jobs.batch("b", then=then, on_dead="stop"):
-        work.using(priority=1).enqueue("badly")
-        work.using(delay=3600).enqueue_many([{}] * 3)
-        with jobs.batch("inside", close=True):
-            work.using(delay=3600).enqueue()
-    db.session.commit()
-    jobs.tick()
-    counts = BatchCounts("b", 5, dead=1, cancelled=4, finished=True)
-    assert told == [(counts, {})]
-    run = runs_of(db, "work")[1]
-    assert (run.status, run.error_type) == ("cancelled", "Stopped")
-
-
 def test_batch_of_another_app_takes_no_runs(
     jobs: CronJobs, another: tuple[Flask, SQLAlchemy]
 ) -> None:
@@ -382,7 +343,6 @@ def needs_a_week(week: str) -> None: ...
 REFUSED: dict[str, Callable[[CronJobs, Any], object]] = {
     "key is ''": lambda jobs, then: jobs.batch(""),
     "key is 'xxx": lambda jobs, then: jobs.batch("x" * 501),
-    "on_dead is 'explode'": lambda jobs, then: jobs.batch("b", on_dead="explode"),  # type: ignore[arg-type]
     "without then": lambda jobs, then: jobs.batch("b", then_payload={}),
     r"using\(delay": lambda jobs, then: jobs.batch("b", then=then.using(delay=5)),
     r"'week'\. Give its arguments as then_payload={…}": lambda jobs, then: jobs.batch(

@@ -132,48 +132,44 @@ def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("chunk", [2, 100])
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_all_batches_of_a_nest_go_at_once(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch, depth: int, chunk: int
-) -> None:
+def test_runs_of_a_batch_go_with_it(kit: Kit, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(ticks, "DELETED_AT_ONCE", chunk)
-    around = None
-    for each in range(depth):
-        # Those inside ended first, so that they are passed over while the ones around them stay.
-        around = batch(kit, str(each), parent_id=around, finished_at=ago(days=200 + each))
-    pruned(kit)
-    assert left(kit) == (0, 0, 0)
+    ended = batch(kit, "all are old")
+    for status, days in (("succeeded", 30), ("cancelled", 15), ("dead", 91), ("skipped", 16)):
+        finished(kit, status, days, batch_id=ended)
+    kept = [
+        finished(kit, status, days, batch_id=batch(kit, key, **values))
+        for key, status, days, values in (
+            ("not ended", "succeeded", 30, {"finished_at": None, "total": None}),
+            ("ended lately", "succeeded", 30, {"finished_at": ago(days=13)}),
+            ("one is dead", "dead", 89, {}),
+            ("one was retried", "succeeded", 13, {}),
+        )
+    ]
+    live = kit.run(batch_id=batch(kit, "one is tried again"))
+    then = finished(kit, "succeeded", 13)
+    batch(kit, "its then may ask", then_run_id=then)
+    assert prunable(kit.books, KEPT) == 4
+    assert pruned(kit) == 4
+    assert ids(kit) == [*kept, live, then]
+    assert left(kit)[2] == 6
 
 
-def test_all_batches_of_a_transaction_are_noted_at_once(kit: Kit) -> None:
-    """A statement for each would take longer than all the rest."""
-    batches = [batch(kit, str(each)) for each in range(5)]
-    for member in (*batches, *batches[:2]):
-        finished(kit, "succeeded", 20, batch_id=member)
-        finished(kit, "dead", 1, batch_id=member)
-    finished(kit, "cancelled", 20, batch_id=batches[0])
-    with sent_by(kit.engine) as sent:
-        assert pruned(kit) == 8
-    assert count(sent, "UPDATE job_batches") == 1
-    with Session(kit.engine) as session:
-        noted = session.scalars(select(JobBatch.pruned).order_by(JobBatch.id)).all()
-    assert noted == [{"succeeded": 2, "cancelled": 1}, {"succeeded": 2}, *[{"succeeded": 1}] * 3]
-
-
-@on_postgresql
-def test_batch_that_somebody_holds_keeps_its_runs_and_holds_up_no_other(
+def test_run_that_is_retried_while_its_batch_is_pruned_stays(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
-    held, free = batch(kit, "held"), batch(kit, "free")
-    members = [finished(kit, "succeeded", 30, batch_id=held) for _ in range(5)]
-    for member in (None, free, None):
-        finished(kit, "succeeded", 20, batch_id=member)
-    with kit.engine.begin() as filling:
-        filling.execute(text("SELECT 1 FROM job_batches WHERE key = 'held' FOR SHARE"))
-        assert pruned(kit) == 3
-    assert ids(kit) == members
-    assert pruned(kit) == 5
+    members = [finished(kit, "dead", 100, batch_id=batch(kit, "b"))]
+    real = pruning._prune_members
+
+    def retried(*args: Any) -> Any:
+        other = kit.another()
+        other.operator.retry(members)
+        other.books.close()
+        return real(*args)
+
+    monkeypatch.setattr(pruning, "_prune_members", retried)
+    assert pruned(kit) == 0
+    assert left(kit) == (1, 0, 1)
 
 
 def test_what_must_stay_holds_up_nothing_behind_it(
@@ -191,22 +187,6 @@ def test_what_must_stay_holds_up_nothing_behind_it(
         effect(kit, str(each))
     pruned(kit)
     assert left(kit) == (5, 5, 5)
-
-
-def test_batch_that_is_opened_again_meanwhile_stays(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To look whether it may go is apart from deleting it."""
-    batch(kit, "b")
-    delete_ended = pruning.delete_ended
-
-    def reopened(*args: Any) -> str:
-        kit.another().sql("UPDATE job_batches SET finished_at = NULL, total = NULL")
-        return delete_ended(*args)
-
-    monkeypatch.setattr(pruning, "delete_ended", reopened)
-    pruned(kit)
-    assert left(kit) == (0, 0, 1)
 
 
 def test_others_write_between_two_transactions(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import once_effects, orders, rates
 from flask_cronjobs.jobs.batches import rows as batches
-from flask_cronjobs.jobs.batches.ending import close_in, end_batches
+from flask_cronjobs.jobs.batches.ending import end_batch, end_batches
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions.slots import record_slots
 from flask_cronjobs.jobs.operations import Act, Operation
@@ -284,7 +284,7 @@ class StoreMachine(RuleBasedStateMachine):
     def retry(self, data: st.DataObject) -> None:
         id_ = data.draw(st.sampled_from(sorted(self.runs)))
         self.operator.retry([id_])
-        self.model.retry(id_, bool(self.key_holders))
+        self.runs[id_].retry(bool(self.key_holders))
 
     @rule()
     def prune(self) -> None:
@@ -352,11 +352,11 @@ class StoreMachine(RuleBasedStateMachine):
         rows = {row.id: row for row in self.sql("SELECT * FROM job_batches")}
         assert rows.keys() == self.batches.keys()
         for id_, batch in self.batches.items():
-            row, counts = rows[id_], self.model.counts(id_)
-            assert (row.on_dead, row.then_run_id) == (batch.on_dead, batch.then_run)
+            row, counts = rows[id_], batch.counts
+            assert row.then_run_id == batch.then_run
             assert (row.closed_at is not None) == batch.closed
-            assert (row.finished_at is not None) == batch.finished
-            if batch.finished:
+            assert (row.finished_at is not None) == (counts is not None)
+            if counts is not None:
                 assert row.total == counts.total()
                 assert {kind: getattr(row, kind) for kind in TERMINAL} == {
                     kind: counts[kind] for kind in TERMINAL
@@ -476,84 +476,70 @@ class OrderMachine(StoreMachine):
 
 
 class BatchMachine(StoreMachine):
-    """Batches, also inside batches: they stop, end, go on and are pruned as their members say."""
+    """Batches: they end once and are pruned as their runs say."""
 
     def fill(self) -> None:
-        outer = self.make_batch("continue", None)
-        for batch in (outer, self.make_batch("stop", outer)):
+        for _ in range(2):
+            batch = self.make_batch()
             self.insert(1, None, None, batch)
             self.insert(2, None, None, batch)
         super().fill()
 
-    @property
-    def open_batches(self) -> list[int]:
-        return [id_ for id_, batch in self.batches.items() if not batch.closed]
+    @rule()
+    def open_batch(self) -> None:
+        self.make_batch()
 
-    @rule(on_dead=st.sampled_from(["continue", "stop"]), data=st.data())
-    def open_batch(self, on_dead: str, data: st.DataObject) -> None:
-        """Open a batch, perhaps inside another that is open."""
-        self.make_batch(on_dead, data.draw(st.sampled_from([None, *self.open_batches])))
-
-    def make_batch(self, on_dead: str, parent: int | None) -> int:
-        new = batches.OpenBatch(f"b{next(self.numbers)}", on_dead, parent, "t", "{}", THEN)
-        id_ = self.transaction(lambda c, d: batches.open_batch(c, d, new))
-        assert self.transaction(lambda c, d: batches.open_batch(c, d, new)) is None
-        self.batches[id_] = ModelBatch(new.key, on_dead, parent)
+    def make_batch(self) -> int:
+        new = batches.NewBatch(f"b{next(self.numbers)}", "t", "{}", THEN)
+        id_, is_open = self.transaction(lambda c, d: batches.open_batch(c, d, new))
+        assert is_open
+        assert self.transaction(lambda c, d: batches.open_batch(c, d, new)) == (id_, True)
+        self.batches[id_] = ModelBatch()
         return int(id_)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data(), attempts=st.integers(1, 2), key=st.sampled_from([None, ORDERED]))
     def join_batch(self, data: st.DataObject, attempts: int, key: str | None) -> None:
         id_ = data.draw(st.sampled_from(sorted(self.batches)))
-        batch = self.batches[id_]
-        held = self.transaction(lambda c, d: batches.hold_open(c, d, batch.key, alone=False))
-        assert held == (id_, not batch.closed)
-        if not batch.closed:
+        is_open = self.transaction(lambda c, d: batches.hold_open(c, id_))
+        assert is_open == (not self.batches[id_].closed)
+        if is_open:
             self.insert(attempts, key, "skip" if key == ORDERED else None, id_)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
-    def close_in(self, data: st.DataObject) -> None:
-        """Close a batch; it ends at once if all of its members have."""
-        self.close(data.draw(st.sampled_from(sorted(self.batches))))
+    def close(self, data: st.DataObject) -> None:
+        """Whoever fills a batch closes it; it ends at once if all of its runs have."""
+        id_ = data.draw(st.sampled_from(sorted(self.batches)))
+        assert self.transaction(lambda c, d: batches.close(c, d, id_))
+        self.batches[id_].closed = True
+        self.end_one(id_)
 
     @rule(kind=st.sampled_from(["succeeded", "dead"]))
     def close_all(self, kind: str) -> None:
         """Whoever fills batches is ready, and what is due in them is worked off."""
-        for id_ in self.open_batches:
-            self.close(id_)
+        for id_, batch in self.batches.items():
+            assert self.transaction(lambda c, d, id_=id_: batches.close(c, d, id_))
+            batch.closed = True
         self.work_off(kind)
         self.end_batches()
 
-    def close(self, id_: int) -> None:
-        batch = self.batches[id_]
-        batch.closed = True
+    def end_one(self, id_: int) -> None:
+        """Somebody looks at one batch."""
         ends = self.model.may_end(id_)
-        found, ended = self.transaction(lambda c, d: close_in(c, d, batch.key))
-        assert found
+        ended = self.transaction(lambda c, d: end_batch(c, d, id_))
         assert (ended is not None) == ends
         if ends:
-            self.ended(id_)
-
-    def ended(self, id_: int) -> None:
-        (row,) = self.sql("SELECT then_run_id FROM job_batches WHERE id = :id", id=id_)
-        self.model.end(id_, row.then_run_id)
+            self.model.end(id_, ended.then_run_id)
 
     @rule()
     def end_batches(self) -> None:
-        """A look at all batches stops those in which a member died, and ends those that can be."""
-        told: list[int] = []
-        end_batches(self.books, lambda outcome: told.append(outcome.id))
-        cancelled: list[int] = []
-        while True:
-            stopped = self.model.stop()
-            cancelled += stopped
-            ending = [id_ for id_ in sorted(self.batches) if self.model.may_end(id_)]
-            for id_ in ending:
-                self.ended(id_)
-            if not (stopped or ending):
-                break
-        assert sorted(told) == sorted(cancelled)
+        """A look at all batches ends those that can be."""
+        ending = [id_ for id_ in self.batches if self.model.may_end(id_)]
+        assert end_batches(self.books) == len(ending)
+        for id_ in ending:
+            (row,) = self.sql("SELECT then_run_id FROM job_batches WHERE id = :id", id=id_)
+            self.model.end(id_, row.then_run_id)
 
 
 class EffectMachine(StoreMachine):

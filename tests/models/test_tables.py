@@ -79,7 +79,6 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("ck_job_effects_done", {"done_at": NOW}),
     ("ck_job_batches_finished", {"finished_at": NOW, "total": 1}),
     ("ck_job_batches_total", {"closed_at": NOW, "total": 1}),
-    ("ck_job_batches_on_dead", {"on_dead": "explode"}),
     ("ck_job_runs_on_dead", {**ORDER, "on_dead": "wait"}),
     ("ck_job_runs_order_mark", {**ORDER, "order_mark": "later"}),
     ("ck_job_runs", {**ORDER, "order_mark": "over"}),

@@ -153,7 +153,7 @@ def _trouble(
         hosts += [_start_executor(number, this) for number in range(EXECUTORS[this.executor][0])]
     processes = Processes([host.pid for host in hosts], f"{MARK}={this.folder}")
     repeatable = soak_app.create_app("REPEATABLE READ" if this.database == "postgresql" else None)
-    loads = [Load(app, this.seed, "a", repeatable), Load(repeatable, this.seed, "b", app)]
+    loads = [Load(app, this.seed, "a"), Load(repeatable, this.seed, "b")]
     nemesis = Nemesis(processes, database, this.seed, broker)
     watcher = Watcher(processes, nemesis.thaw_later)
     try:

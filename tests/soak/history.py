@@ -45,9 +45,8 @@ class Batch:
 
     id: int
     key: str
-    parent_id: int | None
     then_run_id: int | None
-    finished: bool
+    finished_at: datetime | None
     counts: tuple[int | None, ...]
     pruned_at: datetime | None = None
 
@@ -333,7 +332,7 @@ def read_batches(connection: Connection) -> list[Batch]:
         record(
             Batch,
             row,
-            finished=row.finished_at is not None,
+            finished_at=_moment(row.finished_at),
             counts=(row.total, row.succeeded, row.dead, row.cancelled),
             pruned_at=_moment(row.gone_at),
         )

@@ -14,8 +14,8 @@ from flask import Flask
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
-from flask_cronjobs import CronJobsError
-from flask_cronjobs.errors import KeyConflict, NotFound
+from flask_cronjobs import BatchClosed, CronJobsError
+from flask_cronjobs.errors import KeyConflict
 from tests.soak.app import LEASE, ROLLED_BACK, Entry, db, jobs
 from tests.soak.history import Watched, moment
 
@@ -40,10 +40,9 @@ class Load(threading.Thread):
     """Makes work in *app* until told to stop.
 
     :param name: begins the names and keys of what it makes.
-    :param other: the same app, with sessions of its own.
     """
 
-    def __init__(self, app: Flask, seed: int, name: str, other: Flask) -> None:
+    def __init__(self, app: Flask, seed: int, name: str) -> None:
         super().__init__(name=f"load {name}", daemon=True)
         self.error: BaseException | None = None
         self.counts: Counter[str] = Counter()
@@ -51,7 +50,6 @@ class Load(threading.Thread):
         self.retried: set[int] = set()
         self.watched: dict[int, Watched] = {}
         self._app = app
-        self._other = other
         self._prefix = name
         self._random = random.Random(f"{seed}:load:{name}")
         self._open: set[str] = set()
@@ -153,44 +151,33 @@ class Load(threading.Thread):
         self._commit([jobs.enqueue("effect", payload).id for _ in range(3)])
 
     def _fill_batch(self) -> None:
-        """Enqueue some runs in a batch, or in one inside another, with a run of `joining` each."""
+        """Enqueue some runs in a batch, which is followed by a run of `joining`."""
         if self._waiting() > BACKLOG:
             return
         self._number += 1
         with jobs.batch(f"{self._prefix}-batch-{self._number}", then="joining"):
             ids = [self._enqueue_one() for _ in range(self._random.randint(0, 5))]
-            if self._random.random() < 0.3:
-                with jobs.batch(f"{self._prefix}-inner-{self._number}", then="joining"):
-                    ids += [self._enqueue_one() for _ in range(self._random.randint(1, 3))]
         self._commit(ids)
 
     def _fill_batch_in_parts(self) -> None:
-        """Fill a batch in two transactions; close it in a third, begun between them."""
+        """Fill a batch in two transactions. One whose filling breaks off stays open until then."""
         if self._waiting() > BACKLOG:
             return
         self._number += 1
         key = f"{self._prefix}-parts-{self._number}"
         self._open.add(key)
-        self._fill_part(key)
-        db.session.execute(text("SELECT count(*) FROM job_batches"))
-        with self._other.app_context():
-            self._fill_part(key)
-        self._close(key)
-
-    def _fill_part(self, key: str) -> None:
-        with jobs.batch(key, then="joining", close=False):
+        with jobs.batch(key, then="joining"):
+            self._commit([self._enqueue_one() for _ in range(self._random.randint(1, 3))])
             ids = [self._enqueue_one() for _ in range(self._random.randint(1, 3))]
         self._commit(ids)
+        self._open.discard(key)
 
     def _close_batches(self) -> None:
         for key in list(self._open):
-            self._close(key)
-
-    def _close(self, key: str) -> None:
-        with suppress(NotFound):
-            jobs.batch(key).close()
-        db.session.commit()
-        self._open.discard(key)
+            with suppress(BatchClosed), jobs.batch(key, then="joining"):
+                pass
+            db.session.commit()
+            self._open.discard(key)
 
     def _commit(self, ids: list[int]) -> None:
         db.session.commit()

@@ -75,14 +75,13 @@ def lawful() -> History:
             Run(11, "plain", "succeeded", 2, 9, result={"token": "11/2"}),
             Run(12, "own_row", "succeeded", 1, 9, result={"token": "12/1"}),
             Run(16, "in_steps", "cancelled", 0, 9),
-            # In a batch, and after one inside it; each is followed by a run.
+            # In a batch, and after one.
             Run(13, "joining", "cancelled", 0, 9),
-            Run(14, "joining", "cancelled", 0, 9, batch_id=1),
+            Run(14, "plain", "cancelled", 0, 9, batch_id=1),
             Run(15, "plain", "cancelled", 0, 9, batch_id=1),
         ],
         batches=[
-            Batch(1, "outer", None, 13, True, (3, 1, 0, 2)),
-            Batch(2, "inner", 1, 14, True, (0, 0, 0, 0)),
+            Batch(1, "batch", 13, SLOT, (2, 0, 0, 2)),
         ],
         failures=[
             Failure(2, 1, "2/1", "WorkerLost"),
@@ -240,10 +239,10 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
         "a run is left behind": row(1, status="failed"),
     },
     "batches_end_once": {
-        "a batch stays open": batch(0, finished=False),
+        "a batch stays open": batch(0, finished_at=None),
         "followed twice": more("runs", Run(16, "joining", "cancelled", 0, 9)),
-        "not followed": batch(1, then_run_id=None),
-        "miscounted": batch(0, counts=(3, 2, 0, 1)),
+        "not followed": batch(0, then_run_id=None),
+        "miscounted": batch(0, counts=(2, 1, 0, 1)),
     },
     "every_slot_matches_one_row": {
         "a slot is lost": gone("runs", lambda run: run.id == 6),

@@ -35,11 +35,10 @@ def statuses(pages: Pages) -> list[str]:
 
 
 def test_batch_shows_how_far_it_is_and_leads_to_its_runs(pages: Pages, batch: str) -> None:
-    progress = "66 % of weekly:&lt;W47&gt; ended"
-    pages.shows("batches", "weekly:&lt;", "2 of 3", "1 dead", progress, "Cancel the rest")
+    pages.shows("batches", "weekly:&lt;", "2 of 3", "1 dead", "Cancel the rest")
     (row,) = pages.data("batches")["batches"]
     assert (row["key"], row["waiting"], row["counts"]["dead"]) == (batch, 1, 1)
-    pages.shows(PAGE, "2 of 3 members have ended.", "Retry the dead")
+    pages.shows(PAGE, "2 of 3 runs have ended.", "Retry the dead")
     runs = pages.shows(f"runs?batch={quote(batch)}&status=dead", "break_down")
     assert "remind" not in runs.partition("<ol")[2]
     pages.shows("runs/1", "/jobs/batch?key=weekly")
@@ -48,12 +47,12 @@ def test_batch_shows_how_far_it_is_and_leads_to_its_runs(pages: Pages, batch: st
         pages.shows(path, "weekly", hides=["<button"])
 
 
-def test_cancel_then_retry_with_then_again(pages: Pages, batch: str) -> None:
+def test_cancel_then_retry(pages: Pages, batch: str) -> None:
     said = pages.get(pages.post("/jobs/batches/cancel", key=batch).location).text
     assert "1 run of weekly:&lt;W47&gt; is cancelled." in said
     assert statuses(pages) == ["cancelled", "dead", "succeeded"]
-    pages.shows(PAGE, "then remind again", hides=["Cancel the rest"])
-    said = pages.get(pages.post("/jobs/batches/retry", key=batch, again="1").location).text
+    pages.shows(PAGE, "Retry the dead", hides=["Cancel the rest"])
+    said = pages.get(pages.post("/jobs/batches/retry", key=batch).location).text
     assert "1 run of weekly:&lt;W47&gt; is queued again." in said
     assert statuses(pages) == ["cancelled", "queued", "succeeded"]
 

@@ -312,10 +312,10 @@ class HeldRuns:
             del self.held[outcome.id]
             self._leases.forget(claim)
 
-    def keep_batches(self, others: Collection[int]) -> None:
-        """Forget the batches of which no run is held any more, but for *others*."""
+    def keep_batches(self) -> None:
+        """Forget the batches of which no run is held any more."""
         held = {claim.batch_id for claim in self.held.values()}
-        self.batches &= {batch for batch in held if batch is not None} | set(others)
+        self.batches &= {batch for batch in held if batch is not None}
 
     def wake(self) -> None:
         """Let `collect` return. May be called from any thread, and from a signal handler."""

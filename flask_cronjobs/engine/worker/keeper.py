@@ -44,9 +44,6 @@ LOCKED_FOR = 5.0
 BATCHES_EVERY = 1.0
 #: How often a further worker of a pool adds its counts to the row of the minute, in seconds.
 COUNT_EVERY = 60.0
-#: For how long the keeper cancels the waiting runs of a batch before it looks after its own, in
-#: seconds.
-STOP_FOR = 0.2
 #: How long receivers of signals and the log may take for one outcome once all work is done, in
 #: seconds, or a lease if that is longer. Then they are left.
 ANNOUNCE_WITHIN = 60.0
@@ -283,10 +280,9 @@ class Keeper(threading.Thread):
         if not batches or not (done or self._batches.ready()):
             return
         self._batches.block_for(BATCHES_EVERY)
-        ended = end_batches(self._connection, self._announcer.tell, batches, STOP_FOR)
-        self._announcer.send()
-        self._held_runs.keep_batches(ended.left)
-        if ended.enqueued:
+        enqueued = end_batches(self._connection, batches)
+        self._held_runs.keep_batches()
+        if enqueued:
             self._pace.look_again()
 
     def _give_up_locked(self) -> None:

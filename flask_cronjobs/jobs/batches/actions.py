@@ -1,20 +1,15 @@
-"""What an operator does to a batch: close it; retry or cancel its runs, also those inside it."""
+"""What an operator does to a batch: close it; retry or cancel its runs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 from ...errors import NotFound, StateConflict
 from ...log import DEFAULT_ACTOR
-from ...types import Status
 from ..operations import Act, perform
-from ..runs.actions import CANCEL, RETRY, Action, BulkResult
-from ..runs.changes import Operator
+from ..runs.actions import CANCEL, RETRY, BulkResult
 from ..runs.filters import RunFilter
 from ..state import State
-from . import rows
-from .ending import end_batches, family, telling
+from .ending import end_batches
+from .rows import close
 from .views import BatchView, find_batch
 
 
@@ -30,62 +25,43 @@ def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
         return False
     with state.bookkeeping() as books:
         act = Act("closed", f"batch {key}", actor)
-        if not perform(books, act, lambda inner: rows.close(inner, found.id)):
+        closed = perform(
+            books,
+            act,
+            lambda inner: inner.transaction(
+                lambda c: close(c, inner.dialect, found.id, wait=False)
+            ),
+        )
+        if not closed:
             raise StateConflict(
                 f"The batch {key!r} is being filled by a transaction that has not ended. Wait "
                 "until it has, then try again."
             )
-        end_batches(books, telling(state), [found.id])
+        end_batches(books, [found.id])
     return True
 
 
 def cancel_batch(
     state: State, key: str, actor: str = DEFAULT_ACTOR, most: int | None = None
 ) -> BulkResult:
-    """Cancel the members of a batch that have not ended, also those of batches inside it.
-
-    An open batch is closed first.
+    """Cancel the runs of a batch that have not ended. An open batch is closed first.
 
     :raises NotFound: there is no such batch.
     :raises StateConflict: a transaction is filling it.
     """
     close_batch(state, key, actor)
-    return _with_inside(CANCEL, state, _batch(state, key), None, actor, most)
+    return CANCEL.many(state, RunFilter(batch=key), actor, most=most)
 
 
 def retry_batch(
-    state: State,
-    key: str,
-    actor: str = DEFAULT_ACTOR,
-    again: bool = False,
-    most: int | None = None,
+    state: State, key: str, actor: str = DEFAULT_ACTOR, most: int | None = None
 ) -> BulkResult:
-    """Queue the dead runs of a batch again, also those of batches inside it.
+    """Queue the dead runs of a batch again. If it has ended, it stays so.
 
-    Each of these is open again until they have ended.
-
-    :param again: enqueue its ``then`` once more at its end. Otherwise there is no second one.
     :raises NotFound: there is no such batch.
     """
-    found = _batch(state, key)
-    change = partial(Operator.retry, again=found.id if again else None)
-    return _with_inside(replace(RETRY, change=change), state, found, "dead", actor, most)
-
-
-def _with_inside(
-    action: Action,
-    state: State,
-    batch: BatchView,
-    status: Status | None,
-    actor: str,
-    most: int | None,
-) -> BulkResult:
-    """Change the runs of *batch* with that *status*, and those of batches inside it."""
-    which = RunFilter(batch=batch.key, status=status)
-    with state.bookkeeping() as books:
-        keys = family(books, batch.id, dead=status == "dead").values()
-    ids = [run for each in keys for run in action.ids(state, replace(which, batch=each))]
-    return action.many(state, ids, actor, most=most, found_by=which)
+    _batch(state, key)
+    return RETRY.many(state, RunFilter(batch=key, status="dead"), actor, most=most)
 
 
 def _batch(state: State, key: str) -> BatchView:

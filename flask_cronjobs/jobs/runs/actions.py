@@ -16,7 +16,7 @@ from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...registry.options import is_id
 from ...text import one_line
 from ...types import STATUSES, TERMINAL, Outcome, Status
-from ..batches.ending import end_batches, telling
+from ..batches.ending import end_batches
 from ..humanize import plural
 from ..operations import Act, Operation
 from ..reader import CAP, RUNS, Source, is_one_of, reading
@@ -171,7 +171,7 @@ class Action:
     def _change(
         self, state: State, operator: Operator, ids: Sequence[int], actor: str
     ) -> list[Change]:
-        """Change those of *ids* that can be changed, and end the batches whose last members end.
+        """Change those of *ids* that can be changed, and end the batches whose last runs end.
 
         Log each, and send the signal for those that are cancelled now.
         """
@@ -179,7 +179,7 @@ class Action:
         changes = self.change(operator, ids, reason)
         ended = {each.batch_id for each in changes if each.status in TERMINAL}
         if batches := {batch for batch in ended if batch is not None}:
-            end_batches(operator.books, telling(state), batches)
+            end_batches(operator.books, batches)
         for change in changes:
             log_run(
                 logging.INFO,

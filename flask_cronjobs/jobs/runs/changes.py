@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
@@ -15,17 +15,13 @@ from ...db.dialect import Dialect
 from ...db.errors import LOCK_WAIT
 from ...models.conditions import HANDED, HOLDS_KEY, sql_list
 from ...types import Status
-from ..batches.rows import halted, hold_batches, recount, reopen
+from ..batches.rows import hold_batches
 from ..operations import Act, Operation, note
 from .columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter, rate_mark
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
 DISCARDABLE: tuple[Status, ...] = ("dead",)
-
-
-#: What is done to batches whose runs were changed; for each, whether it was `halted` before.
-Touch: TypeAlias = Callable[[Connection, Dialect, Mapping[int, bool]], None]
 
 
 class Change(NamedTuple):
@@ -59,7 +55,6 @@ class Operator:
         _: str = "",
         *,
         columns: Mapping[str, Any] | None = None,
-        again: int | None = None,
     ) -> list[Change]:
         """Queue those of *ids* that are dead, cancelled or failed, due now.
 
@@ -68,7 +63,6 @@ class Operator:
         later one wants it.
 
         :param columns: what else to change, of `NEW_RUN`.
-        :param again: the batch whose ``then`` is to be enqueued once more when it ends.
         """
         d, given = self.books.dialect, dict(columns or {})
         values = {
@@ -86,7 +80,7 @@ class Operator:
         later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
         taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
         which = f"{_in(RETRIABLE)} AND NOT ({_wants_key('job_runs')} AND {taken})"
-        return self._change(ids, which, values, given, partial(reopen, again=again))
+        return self._change(ids, which, values, given, lives_again=True)
 
     def cancel(self, ids: Sequence[int], reason: str) -> list[Change]:
         """Cancel those of *ids* that wait, and request it for those that run.
@@ -109,7 +103,7 @@ class Operator:
         """Turn those of *ids* that are dead into cancelled ones; their failed attempts stay."""
         # They end anew, so that they can be retried for as long as other cancelled runs.
         values = ended("'cancelled'", self.books.dialect.now, ":reason", "'Discarded'")
-        return self._change(ids, _in(DISCARDABLE), values, {"reason": reason}, recount)
+        return self._change(ids, _in(DISCARDABLE), values, {"reason": reason})
 
     def _change(
         self,
@@ -117,13 +111,13 @@ class Operator:
         which: str,
         values: Mapping[str, str],
         given: Mapping[str, Any],
-        batches: Touch | None = None,
+        lives_again: bool = False,
     ) -> list[Change]:
         """Change those of *ids* for which *which* is true; leave rows that stay locked.
 
         :param values: SQL by column, with parameters that are *given*.
-        :param batches: called for the batches whose runs were changed, and for those around them,
-            in the same transaction.
+        :param lives_again: whether that makes runs live that had ended: then their batches are held
+            meanwhile, and runs of those that another transaction holds are left.
         """
         d = self.books.dialect
         changes: list[Change] = []
@@ -137,7 +131,7 @@ class Operator:
             RETURNING id, job_type, status, attempts, batch_id, label
         """
         while True:
-            work = partial(_changed, d, statement, given, left, batches, self.operation)
+            work = partial(_changed, d, statement, given, left, lives_again, self.operation)
             # One run is not changed twice. Many go on, and are counted by the operation's row.
             changes += self.books.transaction(work, repeat=self.operation.id is not None)
             if len(changes) == len(ids):
@@ -155,25 +149,18 @@ def _changed(
     statement: str,
     given: Mapping[str, Any],
     ids: Sequence[int],
-    batches: Touch | None,
+    lives_again: bool,
     operation: Operation,
     connection: Connection,
 ) -> Sequence[Change]:
-    """Execute *statement*; if it touches *batches*, not for runs of those that another holds."""
-    held = hold_batches(connection, d, ids) if batches else {}
-    busy = d.many([batch for batch, around in held.items() if not around])
-    before = halted(connection, d, {each for around in held.values() for each in around})
-    values = {**given, "ids": d.many(ids), "busy": busy}
+    busy = hold_batches(connection, d, ids) if lives_again else []
+    values = {**given, "ids": d.many(ids), "busy": d.many(busy)}
 
     def change(noted: int) -> list[Change]:
         rows = connection.execute(text(statement), {**values, "operation": noted}).all()
         return [Change(*tuple(row)) for row in rows]
 
-    changes = operation.changing(connection, d, change)
-    touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
-    if batches and touched:
-        batches(connection, d, {each: each in before for each in touched})
-    return changes
+    return operation.changing(connection, d, change)
 
 
 def key_holder(books: Bookkeeping, run_id: int) -> int | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, NotFound, Retry, StateConflict, Task, current_run
 from flask_cronjobs.jobs.batches.actions import cancel_batch, close_batch, retry_batch
@@ -15,6 +16,7 @@ from flask_cronjobs.jobs.batches.views import BatchView, find_batch
 from flask_cronjobs.jobs.runs.actions import DISCARD
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
+from tests.marks import on_postgresql
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -71,56 +73,61 @@ def shop(jobs: CronJobs, db: SQLAlchemy, state: State) -> Shop:
 def test_counts_are_right_at_any_time(shop: Shop) -> None:
     shop.fill(3, bad=1)
     view = shop.view()
-    assert (view.state, view.waiting, view.counts.ended, view.fraction) == ("running", 4, 0, 0.0)
+    assert (view.state, view.waiting, view.progress) == ("running", 4, "0 of 4")
     shop.jobs.tick(max_runs=2)
-    assert (shop.view().waiting, shop.view().fraction) == (2, 0.5)
+    assert (shop.view().waiting, shop.view().progress) == (2, "2 of 4")
     shop.jobs.tick()
     assert shop.view().state == "finished"
     assert shop.counts() == (4, 3, 1, 0)
 
 
-def test_retry_of_the_dead_runs_with_then_again(shop: Shop) -> None:
-    shop.fill(1, bad=2)
+def test_ended_batch_stays_as_it_ended(shop: Shop) -> None:
+    *_, first, _ = shop.fill(1, bad=2)
     shop.jobs.tick()
+    DISCARD.one(shop.state, first)
     shop.mended = True
-    assert retry_batch(shop.state, "b", again=True).changed == 2
+    assert retry_batch(shop.state, "b").changed == 1
+    assert shop.view().state == "finished"
     shop.jobs.tick()
-    assert shop.thens() == 2
-    assert [counts.dead for counts in shop.told] == [2, 0]
+    assert (shop.counts(), shop.thens()) == ((3, 1, 2, 0), 1)
 
 
-def test_retry_and_cancel_of_an_outer_batch_are_of_what_is_inside_too(shop: Shop) -> None:
-    with shop.jobs.batch("outer", then=shop.then):
-        shop.fill(0, 1, "inner")
+def test_run_that_is_retried_before_the_end_counts_as_it_ended_then(shop: Shop) -> None:
+    with shop.jobs.batch("b", then=shop.then):
+        shop.work.enqueue(bad=True)
         shop.work.using(delay=3600).enqueue()
     shop.db.session.commit()
     shop.jobs.tick()
-    assert shop.counts("outer")[2] == 1
     shop.mended = True
-    assert retry_batch(shop.state, "outer").changed == 1
+    assert retry_batch(shop.state, "b").changed == 1
     shop.jobs.tick()
-    assert (shop.counts("inner"), shop.counts("outer")[2]) == ((1, 1, 0, 0), 0)
-    assert cancel_batch(shop.state, "outer").changed == 1
-    shop.jobs.tick()
-    assert (shop.view("outer").state, shop.view("outer").whole["dead"]) == ("finished", 0)
+    assert cancel_batch(shop.state, "b").changed == 1
+    assert (shop.view().state, shop.counts(), shop.thens()) == ("finished", (2, 1, 0, 1), 1)
 
 
-def test_counts_of_an_ended_batch_follow_a_discard(shop: Shop) -> None:
-    with shop.jobs.batch("outer"):
-        _, dead = shop.fill(1, bad=1, key="inner")
+@on_postgresql
+def test_runs_of_a_batch_that_somebody_holds_are_not_retried(shop: Shop) -> None:
+    with shop.jobs.batch("b"):
+        shop.work.enqueue(bad=True)
+        shop.work.using(delay=3600).enqueue()
     shop.db.session.commit()
     shop.jobs.tick()
-    assert (shop.counts("inner"), shop.counts("outer")[2]) == ((2, 1, 1, 0), 1)
-    DISCARD.one(shop.state, dead)
-    assert shop.counts("inner") == (2, 1, 0, 1)
-    assert shop.counts("outer")[2] == 0  # The inner batch is not dead any more.
-    assert shop.thens() == 1
+    with shop.state.engine.begin() as holding:
+        holding.execute(text("SELECT 1 FROM job_batches FOR UPDATE"))
+        assert retry_batch(shop.state, "b").left == 1
+    assert retry_batch(shop.state, "b").changed == 1
+
+
+def break_off(shop: Shop) -> None:
+    """Leave a batch open with one run."""
+    with suppress(ZeroDivisionError), shop.jobs.batch("b", then=shop.then):
+        shop.work.using(commit=True).enqueue()
+        raise ZeroDivisionError
 
 
 def test_close_by_an_operator(shop: Shop) -> None:
-    with shop.jobs.batch("b", then=shop.then, close=False):
-        pass
-    shop.db.session.commit()
+    break_off(shop)
+    shop.jobs.tick()
     assert shop.view().state == "open"
     assert close_batch(shop.state, "b")
     assert not close_batch(shop.state, "b")
@@ -129,18 +136,15 @@ def test_close_by_an_operator(shop: Shop) -> None:
         close_batch(shop.state, "c")
 
 
+@on_postgresql
 def test_batch_that_is_being_filled_cannot_be_closed(shop: Shop, app: Flask) -> None:
-    if shop.state.engine.dialect.name == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
-    with shop.jobs.batch("b", close=False):
-        pass
-    shop.db.session.commit()
-    with shop.jobs.batch("b", close=False):
+    break_off(shop)
+    with shop.jobs.batch("b"):
         shop.work.enqueue()
         with pytest.raises(StateConflict, match="being filled"):
             close_batch(shop.state, "b")
         with app.app_context():
             shop.jobs.tick()  # Nor does it hold up a tick.
     shop.db.session.commit()
-    assert close_batch(shop.state, "b")
-    assert shop.counts()[0] == 1
+    assert not close_batch(shop.state, "b")
+    assert shop.counts()[0] == 2

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from flask_cronjobs.jobs.batches.ending import end_batch, end_batches
-from flask_cronjobs.jobs.batches.rows import OpenBatch, open_batch
+from flask_cronjobs.jobs.batches.rows import NewBatch, open_batch
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, in_threads
 
@@ -18,9 +18,8 @@ THEN = {"queue": "default", "priority": 0, "max_attempts": 3}
 def make_batch(kit: Kit, key: str = "b", closed: bool = True, **values: object) -> int:
     """A batch with `then`, without runs; its id."""
     with kit.engine.begin() as connection:
-        made = OpenBatch(key, "continue", then_task="then", then_payload="{}", then_columns=THEN)
-        batch = open_batch(connection, kit.books.dialect, made)
-        assert batch is not None
+        made = NewBatch(key, then_task="then", then_payload="{}", then_columns=THEN)
+        batch, _ = open_batch(connection, kit.books.dialect, made)
         values |= {"closed_at": "2026-01-01 00:00:00.000000"} if closed else {}
         for name, value in values.items():
             sql = f"UPDATE job_batches SET {name} = :value WHERE id = :id"
@@ -38,7 +37,7 @@ def thens(kit: Kit) -> int:
 def finish(worker: Kit, claim: Claim, batch: int) -> None:
     """Record a success, and end the batch if it can be."""
     assert worker.finish(claim)
-    end_batches(worker.books, lambda outcome: None, [batch])
+    end_batches(worker.books, [batch])
 
 
 def test_many_workers_that_finish_at_once_enqueue_one_then(kit: Kit) -> None:
@@ -64,10 +63,10 @@ def test_run_whose_end_is_not_committed_is_live(kit: Kit) -> None:
     with kit.engine.connect() as slow:
         slow.execute(text(f"{done} locked_until = NULL WHERE id = {first}"))
         assert kit.finish(claims[second])
-        assert not end_batches(kit.books, lambda outcome: None, [batch]).enqueued
+        assert not end_batches(kit.books, [batch])
         slow.commit()
-    assert end_batches(kit.books, lambda outcome: None).enqueued == 1
-    assert end_batches(kit.books, lambda outcome: None).enqueued == 0
+    assert end_batches(kit.books) == 1
+    assert end_batches(kit.books) == 0
 
 
 def test_batch_that_is_being_filled_is_neither_ended_nor_waited_for(kit: Kit) -> None:
@@ -77,21 +76,5 @@ def test_batch_that_is_being_filled_is_neither_ended_nor_waited_for(kit: Kit) ->
     with kit.engine.connect() as other:
         other.execute(text(f"SELECT id FROM job_batches WHERE id = {batch} FOR SHARE"))
         assert kit.books.transaction(lambda c: end_batch(c, kit.books.dialect, batch)) is None
-        assert end_batches(kit.books, lambda outcome: None).enqueued == 0
-    assert end_batches(kit.books, lambda outcome: None).enqueued == 1
-
-
-def test_stopping_goes_on_where_it_was_left(kit: Kit) -> None:
-    batch = make_batch(kit, on_dead="stop")
-    kit.runs(30, batch_id=batch, priority=-1)
-    kit.run(batch_id=batch, status="failed", attempts=1)
-    claim = kit.claim(limit=1)[0]
-    kit.run(batch_id=batch)
-    assert kit.finish(claim, "dead")
-    told: list[int] = []
-    left = end_batches(kit.books, lambda outcome: told.append(outcome.id), [batch], seconds=-1)
-    assert (left.enqueued, left.left) == (0, frozenset({batch}))
-    done = end_batches(kit.books, lambda outcome: told.append(outcome.id), left.left)
-    assert (done.enqueued, len(told), len(set(told))) == (1, 31, 31)
-    statuses = kit.sql("SELECT status, count(*) FROM job_runs GROUP BY status ORDER BY status")
-    assert [tuple(row) for row in statuses] == [("cancelled", 31), ("dead", 1), ("queued", 1)]
+        assert end_batches(kit.books) == 0
+    assert end_batches(kit.books) == 1
