@@ -1,4 +1,4 @@
-"""Parse cron texts and zone names, and say in words when one runs.
+"""Parse cron texts and zone names.
 
 An error says what to write instead.
 
@@ -9,7 +9,7 @@ clock, and of the calendar only the lengths of the months.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timezone, tzinfo
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
@@ -62,24 +62,14 @@ class _Field(NamedTuple):
         return self.low + self.size - 1
 
 
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September",
-    "October", "November", "December",
-)  # fmt: skip
-_WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
-
-
-def _short(names: Sequence[str], first: int) -> dict[str, int]:
-    """Return the names that a cron text may have, each with its number."""
-    return {name[:3].lower(): number for number, name in enumerate(names, first)}
-
-
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_WEEKDAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 _FIELDS = (
     _Field("minute", 0, 59, 60),
     _Field("hour", 0, 23, 24),
     _Field("day-of-month", 1, 31, 31),
-    _Field("month", 1, 12, 12, _short(_MONTHS, 1)),
-    _Field("day-of-week", 0, 7, 7, _short(_WEEKDAYS, 0)),
+    _Field("month", 1, 12, 12, dict(zip(_MONTHS, range(1, 13), strict=True))),
+    _Field("day-of-week", 0, 7, 7, dict(zip(_WEEKDAYS, range(7), strict=True))),
 )
 _LONGEST = dict(zip(range(1, 13), (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), strict=True))
 
@@ -228,7 +218,7 @@ def _simplified(cron: Cron) -> Cron:
         return cron._replace(days=_ALL_DAYS, weekdays=tuple(range(7)), either_day=False)
     comes = cron.days[0] <= longest
     if not comes and not cron.either_day:
-        months = ",".join(_MONTHS[month - 1][:3].lower() for month in cron.months)
+        months = ",".join(_MONTHS[month - 1] for month in cron.months)
         _refuse(
             f"its date never comes, because there is no day {cron.days[0]} in {months}",
             f"Write a day from 1 to {longest}, or another month.",
@@ -300,88 +290,3 @@ def _refuse_term(field: _Field, term: str, what: str, instead: str) -> NoReturn:
 
 def _refuse(what: str, instead: str) -> NoReturn:
     raise ScheduleError(f"{what}. {instead}")
-
-
-#: Up to so many times of a day are listed one by one.
-_TIMES = 6
-
-
-def in_words(cron: str) -> str:
-    """Return when *cron* runs, such as ``at 07:00, on Monday to Friday``.
-
-    :raises ScheduleError: it cannot be read.
-    """
-    parsed = parse_cron(cron)
-    times, dates = _times(parsed), _dates(parsed)
-    if dates:
-        return f"{times}, {dates}"
-    return f"every day {times}" if times.startswith("at ") else times
-
-
-def _times(cron: Cron) -> str:
-    minutes, hours = cron.minutes, cron.hours
-    if len(hours) == 24:
-        return _minutes(minutes)
-    if len(minutes) * len(hours) <= _TIMES:
-        return f"at {_list([f'{hour:02}:{minute:02}' for hour in hours for minute in minutes])}"
-    first, last = f"{hours[0]:02}:{minutes[0]:02}", f"{hours[-1]:02}:{minutes[-1]:02}"
-    if hours[-1] - hours[0] == len(hours) - 1:
-        every = "every hour" if len(minutes) == 1 else _minutes(minutes)
-        return f"{every} from {first} to {last}"
-    if len(minutes) == 1 and (step := _step_of(hours, 24)):
-        return f"every {step} hours" + ("" if first == "00:00" else f" from {first} on")
-    every = f"at minute {minutes[0]}" if len(minutes) == 1 else _minutes(minutes)
-    return f"{every} of the hours {_spans(hours, str)}"
-
-
-def _minutes(minutes: Sequence[int]) -> str:
-    step = _step_of(minutes, 60)
-    if step:
-        every = "every minute" if step == 1 else f"every {step} minutes"
-        return every + (f" from minute {minutes[0]} on" if minutes[0] else "")
-    if len(minutes) == 1:
-        return "every hour" + (f" at minute {minutes[0]}" if minutes[0] else "")
-    return f"every hour at the minutes {_spans(minutes, str)}"
-
-
-def _dates(cron: Cron) -> str:
-    months = "" if len(cron.months) == 12 else _spans(cron.months, lambda each: _MONTHS[each - 1])
-    # With Sunday as 7, at the end, so that a weekend is a span.
-    from_monday = sorted(day or 7 for day in cron.weekdays)
-    on = f"on {_spans(from_monday, lambda day: _WEEKDAYS[day % 7])}"
-    weekdays = "" if len(cron.weekdays) == 7 else on
-    if len(cron.days) == 31:
-        return " ".join(part for part in (weekdays, months and f"in {months}") if part)
-    number = "day" if len(cron.days) == 1 else "the days"
-    days = f"on {number} {_spans(cron.days, str)} of {months or 'the month'}"
-    if not weekdays:
-        return days
-    if not cron.either_day:
-        return f"{days}, but only {weekdays}"
-    return f"{days} or {weekdays}" + (f" in {months}" if months else "")
-
-
-def _step_of(values: Sequence[int], size: int) -> int:
-    """Return the step of *values* that goes on from the end of *size* to its start; 0 if none."""
-    if len(values) < 2:
-        return 0
-    step = values[1] - values[0]
-    regular = size % step == 0 and list(values) == list(range(values[0] % step, size, step))
-    return step if regular else 0
-
-
-def _spans(values: Sequence[int], name: Callable[[int], str]) -> str:
-    """Return *values* as a list, three or more in a row as ``1 to 5``."""
-    found: list[str] = []
-    start = 0
-    for end in range(1, len(values) + 1):
-        if end < len(values) and values[end] == values[end - 1] + 1:
-            continue
-        run = values[start:end]
-        found += [f"{name(run[0])} to {name(run[-1])}"] if len(run) > 2 else map(name, run)
-        start = end
-    return _list(found)
-
-
-def _list(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

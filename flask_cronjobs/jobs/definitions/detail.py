@@ -10,11 +10,9 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from ...errors import ScheduleError
 from ...registry.handler import Handler
 from ...registry.options import TaskOptions
 from ...registry.retry import Retry, RetryPolicy
-from ...schedule.cron_text import in_words
 from ...text import cut
 from ...text.redaction import redacted
 from ...types import JSON
@@ -71,7 +69,6 @@ class MissedSlots:
 class DefinitionDetail:
     """One definition.
 
-    :ivar words: its schedule in words; None if it cannot be read.
     :ivar payload: redacted by ``CRONJOBS_REDACT``.
     :ivar task: what this app's code says about its task; None if it does not declare it.
     :ivar missed: the latest slots that it missed, the last gap first, at most 5.
@@ -81,7 +78,6 @@ class DefinitionDetail:
     """
 
     view: DefinitionView
-    words: str | None
     payload: JSON
     max_attempts: int
     concurrency_key: str | None
@@ -132,7 +128,6 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
             DefinitionDetail,
             row,
             view=view,
-            words=_words(row.schedule),
             payload=redacted(row.payload, reader.state.settings.redact),
             concurrency_key=shown_key(
                 *(reader.state, row.job_type, row.payload, "concurrency_key", row.concurrency_key)
@@ -182,13 +177,6 @@ def _gap(row: Row[Any]) -> MissedSlots:
     number, first = slots_of(row.result, row.scheduled_for)
     why = row.last_error or "missed"
     return MissedSlots(row.id, number, first, row.scheduled_for, why, row.finished_at)
-
-
-def _words(cron: str) -> str | None:
-    try:
-        return in_words(cron)
-    except ScheduleError:
-        return None
 
 
 def read_arguments(source: Source, name: str) -> tuple[str, JSON] | None:
