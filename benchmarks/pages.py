@@ -231,8 +231,7 @@ def web_paths(app: Flask, run_id: int) -> list[str]:
     if f"{prefix}/runs" in ours:
         found += [f"{prefix}/runs?status={status}" for status in ("queued", "succeeded", "skipped")]
         found += [f"{prefix}/runs?status=queued&task=task_3", f"{prefix}/runs?overdue=1"]
-        found += [f"{prefix}/runs?q=nothing", f"{prefix}/runs?format=json"]
-        found += [f"{prefix}/?format=json", f"{prefix}/definitions?sort=next"]
+        found += [f"{prefix}/runs?q=nothing", f"{prefix}/?sort=next"]
     return [path for path in found if "<" not in path]
 
 

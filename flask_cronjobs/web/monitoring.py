@@ -1,7 +1,7 @@
 """The routes for machines: a tick by URL, health for a monitor, metrics for Prometheus.
 
 The route of health is open: without limits, requests to it could occupy the database and all
-threads. So there is one look at a time, limited in time, and kept for a few seconds.
+threads. So there is one look at a time, and other requests get the last answer meanwhile.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as Late
 from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
@@ -33,18 +31,12 @@ from ..log import logger
 from ..types import TickReport
 from .params import clamped
 
-#: For how many seconds an answer is kept.
-KEEP = 3.0
-#: After how many seconds a request gives up on a look. Monitors seldom wait for longer than ten.
+#: For how many seconds others wait for the first answer, and take an earlier one.
 LIMIT = 5.0
-#: After how many seconds another look begins beside one that hangs, and how many may hang at once.
-HANGS = 30.0
-MOST_HANGING = 3
-_THREAD = "cronjobs-health"
 
 
-class HealthCache:
-    """Calls a function in a thread of its own, for all requests of a process. Thread-safe.
+class HealthLook:
+    """Looks at the health once at a time for all requests of a process. Thread-safe.
 
     :param look: returns the status, and never raises.
     """
@@ -52,32 +44,23 @@ class HealthCache:
     def __init__(self, look: Callable[[], str]) -> None:
         self._look = look
         self._lock = threading.Lock()
-        self._last: Future[str] | None = None
-        self._began = float("-inf")
+        self._last = ""
+        self._began = 0.0
 
     def status(self) -> str:
-        """Return the status, `KEEP` seconds old at most; ``down`` if there is none in time."""
-        with self._lock:
-            if self._is_needed():
-                self._begin()
-            last, left = self._last, self._began + LIMIT - time.monotonic()
+        """Return the status.
+
+        While another request looks, return the last status; ``down`` once that takes longer than
+        `LIMIT` seconds.
+        """
+        if not self._lock.acquire(timeout=0 if self._last else LIMIT):
+            return self._last if time.monotonic() < self._began + LIMIT else "down"
         try:
-            return last.result(max(left, 0.0)) if last is not None else "down"
-        except Late:
-            return "down"
-
-    def _is_needed(self) -> bool:
-        done = self._last is None or self._last.done()
-        if time.monotonic() < self._began + (KEEP if done else HANGS):
-            return False
-        return sum(thread.name == _THREAD for thread in threading.enumerate()) < MOST_HANGING
-
-    def _begin(self) -> None:
-        last = self._last = Future[str]()
-        self._began = time.monotonic()
-        look = threading.Thread(target=lambda: last.set_result(self._look()), name=_THREAD)
-        look.daemon = True
-        look.start()
+            self._began = time.monotonic()
+            self._last = self._look()
+            return self._last
+        finally:
+            self._lock.release()
 
 
 def tick() -> ResponseReturnValue:
@@ -114,11 +97,11 @@ def health() -> ResponseReturnValue:
     """Return 200 ``ok``, or 503 and ``never``, ``late``, ``overdue`` or, on an error, ``down``."""
     state = state_of()
     kept: dict[str, Any] = current_app.extensions
-    # A forked process needs its own: threads are not forked.
-    cache: HealthCache = kept.setdefault(
-        f"cronjobs.health:{os.getpid()}", HealthCache(lambda: _health(state))
+    # A forked process needs its own: a lock that was held at the fork would stay so.
+    look: HealthLook = kept.setdefault(
+        f"cronjobs.health:{os.getpid()}", HealthLook(lambda: _health(state))
     )
-    status = cache.status()
+    status = look.status()
     return Response(f"{status}\n", 200 if status == "ok" else 503, mimetype="text/plain")
 
 

@@ -42,7 +42,6 @@ def status() -> ResponseReturnValue:
         found,
         found.verdict.tone,
         now=found.verdict.now,
-        headline=found.verdict.headline,
         sort=sort,
         most=GROUPS_SHOWN,
         doubts=doubts,

@@ -15,9 +15,10 @@ from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict
+from flask_cronjobs.jobs.once_effects import list_doubts
 from flask_cronjobs.jobs.operations import list_operations, operations_on
 from flask_cronjobs.jobs.orders import list_key_orders
-from flask_cronjobs.jobs.overview import find_place, read_overview
+from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.queues import list_hosts, list_queues
 from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.runs.detail import find_run
@@ -57,7 +58,6 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "overdue runs": lambda state: list_runs(state, RunFilter(overdue=True)),
     "a run of a definition": lambda state: find_run(state, 11),
     "a dead run": lambda state: find_run(state, 4),
-    "what a text names": lambda state: find_place(state, "nothing"),
     "batches": list_batches,
     "one batch": lambda state: find_batch(state, "reports"),
     "runs of a batch": lambda state: list_runs(state, RunFilter(batch="reports")),
@@ -65,6 +65,7 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "queues": list_queues,
     "hosts": list_hosts,
     "doctor": examine,
+    "effects in doubt": lambda state: list_doubts(state, 10),
     "operations": list_operations,
     "operations on a run": lambda state: operations_on(state, 1),
     "runs of an operation": lambda state: list_runs(state, RunFilter(operation=1)),

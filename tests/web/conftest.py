@@ -70,12 +70,6 @@ def jobs(app: Flask, db: SQLAlchemy, rights: set[str], settings: dict[str, Any])
 
 
 @pytest.fixture(autouse=True)
-def _no_kept_health(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each request to health look anew."""
-    monkeypatch.setattr("flask_cronjobs.web.monitoring.KEEP", 0.0)
-
-
-@pytest.fixture(autouse=True)
 def _strict(app: Flask) -> None:
     """Nothing that a template names may be missing."""
     app.jinja_env.undefined = StrictUndefined
@@ -108,12 +102,6 @@ class Pages(Rows):
         assert [part for part in parts if part not in page] == [], path
         assert [part for part in hides if part in page] == [], path
         return page
-
-    def data(self, path: str) -> Any:
-        """What the page at *path* answers to a script."""
-        answer = self.get(f"/jobs/{path}{'&' if '?' in path else '?'}format=json")
-        assert (answer.status_code, answer.mimetype) == (200, "application/json"), answer.text
-        return answer.get_json()
 
     def post(self, path: str, **form: str) -> TestResponse:
         """Post as a page of our own does."""

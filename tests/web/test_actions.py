@@ -133,9 +133,9 @@ def test_the_group_without_a_type_of_error_is_not_all_of_the_task(
 )
 def test_an_effect_in_doubt_is_resolved(pages: Pages, verb: str, said: str, again: str) -> None:
     pages.effect("charge:1", state="in_doubt")
-    assert "It was done" in pages.text("effects")
+    assert "It was done" in pages.text()
     assert said in pages.said(pages.post(f"/jobs/effects/{verb}", key="charge:1"))
-    assert "charge:1" not in pages.text("effects")
+    assert "It was done" not in pages.text()
     answer = pages.post(f"/jobs/effects/{verb}", key="charge:1")
     assert again in (str(answer.status_code) if again == "404" else pages.said(answer))
 
@@ -191,7 +191,7 @@ class TestMessage:
     def test_of_another_site_is_not_shown(self, pages: Pages) -> None:
         """A subdomain can set cookies for its parent, and so for the pages."""
         serializer = URLSafeTimedSerializer("another app's", salt="cronjobs_message")
-        signed = serializer.dumps(["good", "Your password expired", "", None])
+        signed = serializer.dumps(["good", "Your password expired", None])
         for cookie in ("good%20Your%20password", str(signed)):
             pages.client.set_cookie("cronjobs_message", cookie, path="/jobs/")
             assert "password" not in pages.text()
@@ -222,9 +222,8 @@ class TestActionOnADefinition:
     @pytest.mark.parametrize("action", ["pause", "run"])
     @pytest.mark.parametrize(
         "url",
-        ["/jobs/", "/jobs/definition?name=a%26b", "/jobs/definitions?search=a%26b&sort=name",
-         "/jobs/task?name=remind"],
-    )  # fmt: skip
+        ["/jobs/", "/jobs/?sort=next&page=1", "/jobs/definition?name=a%26b"],
+    )
     def test_stays_on_its_page(self, pages: Pages, url: str, action: str) -> None:
         pages.define("a&b", job_type="remind")
         answer = pages.post(f"/jobs/definitions/{action}", **self._sent(pages, url, action))
@@ -235,15 +234,15 @@ class TestActionOnADefinition:
         pages.define("gone", job_type="gone")
         fields = self._sent(pages, "/jobs/definition?name=gone", "remove")
         answer = pages.post("/jobs/definitions/remove", **fields)
-        assert answer.location == "/jobs/definitions#message"
+        assert answer.location == "/jobs/#message"
 
     def test_leads_to_our_pages_with_what_they_know(self, pages: Pages) -> None:
         pages.define("nightly")
-        odd = "definitions?_external=1&_scheme=evil&endpoint=x&said=x&page=2"
+        odd = "status?_external=1&_scheme=evil&endpoint=x&said=x&page=2"
         for back, leads in (
             *((back, "/jobs/") for back in ("", "?", "logout?name=x", "//evil.example/?name=x")),
             *((back, "/jobs/") for back in ("https://evil.example", "run?run_id=1")),
-            (odd, "/jobs/definitions?page=2"),
+            (odd, "/jobs/?page=2"),
         ):
             answer = pages.post("/jobs/definitions/pause", name="nightly", back=back)
             assert answer.location == f"{leads}#message", back

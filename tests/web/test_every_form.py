@@ -88,6 +88,7 @@ def filled(pages: Pages) -> Pages:
     pages.add("queued", order_mark="waits", **strict)
     for run_id in dead:
         pages.failure(run_id, 1)
+    pages.add("succeeded")
     pages.effect("charge:1", state="in_doubt")
     pages.insert(JobPause(kind="queue", name="slow", paused_by="ada"))
     return pages
@@ -150,7 +151,7 @@ def test_each_form_is_refused_from_elsewhere_and_without_its_token(
     filled: Pages, forms: Forms
 ) -> None:
     """It changes nothing then; nor if the user may not act."""
-    stranger = _token(filled.app.test_client().get("/jobs/queues").text)
+    stranger = _token(filled.app.test_client().get("/jobs/workers").text)
     before = filled.contents()
     for form in forms.kinds:
         token = form.sent()["csrf_token"][0]

@@ -41,8 +41,8 @@ def test_health_is_a_bare_word(pages: Pages) -> None:
 @pytest.mark.parametrize(
     ("path", "reads", "error", "status", "says"),
     [("health", "monitoring.read_verdict", DatabaseTrouble, 503, "down\n"),
-     ("", "pages.read_overview", DatabaseTrouble, 503, "The database does not answer"),
-     ("", "pages.read_overview", RuntimeError, 500, "Something went wrong")],
+     ("", "status.read_overview", DatabaseTrouble, 503, "The database does not answer"),
+     ("", "status.read_overview", RuntimeError, 500, "Something went wrong")],
 )  # fmt: skip
 def test_in_trouble_nothing_leaks(
     pages: Pages, monkeypatch: pytest.MonkeyPatch,

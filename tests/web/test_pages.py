@@ -1,10 +1,10 @@
-"""What the pages that read show: the overview, and what all of them have in common."""
+"""Status, Workers and the page of a schedule, by the questions that they answer; the shell."""
 
 from __future__ import annotations
 
 import gzip
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -13,30 +13,31 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.runs.actions import RETRY
+from flask_cronjobs.jobs.state import state_of
 
 from .conftest import NOW, Pages
 
+# Is something wrong, and since when?
+
 
 @pytest.mark.parametrize(
-    ("ticked", "run", "title", "icon", "part"),
+    ("ticked", "run", "tab", "icon", "part"),
     [
-        (None, {}, "No tick has run yet", "bad", "flask jobs admin crontab"),
+        (None, {}, "(1) No tick has run yet", "bad", "flask jobs tick</code></pre>"),
         (5, {}, "All is well", "good", "from web-1"),
-        (5, {"status": "dead"}, "Ticks are running, but 1 run ended dead in the last 24 h", "warn",
-         "Retry"),
-        (5, {"status": "running", "locked_until": NOW - timedelta(minutes=5)},
-         "Ticks are running, but a worker was lost", "warn", "status=running"),
+        (5, {"status": "dead"}, "(1) 1 run ended dead in the last 24 h", "warn", "Retry"),
+        (400, {}, "(1) Ticks have stopped", "bad", "<code>flask jobs admin crontab</code>"),
     ],
-)  # fmt: skip
+)
 def test_the_verdict_is_first_in_title_and_icon(
-    pages: Pages, ticked: int | None, run: dict[str, Any], title: str, icon: str, part: str
+    pages: Pages, ticked: int | None, run: dict[str, Any], tab: str, icon: str, part: str
 ) -> None:
     if ticked is not None:
         pages.tick(ticked)
     if run:
         pages.add(**run)
-    tab = f"{title} · Jobs" if icon == "good" else f"(1) Jobs · {title}"
-    pages.shows("", f"<title>{tab}</title>", f"icon-{icon}.svg", part)
+    pages.shows("", f"<title>{tab} · Jobs</title>", f"icon-{icon}.svg", part)
 
 
 def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages) -> None:
@@ -45,66 +46,282 @@ def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages) -> Non
         pages.jobs.pause(task="break_down")
     pages.add(run_at=NOW - timedelta(hours=1))
     pages.add(status="dead")
-    pages.effect("e", state="in_doubt")
-    page = pages.shows("", "<title>(4) Jobs · 4 things need you</title>", "icon-bad.svg")
-    links = re.findall(r'<li class="(bad|warn)">\s*<a href="([^"]+)">', page)
-    assert links == [
-        ("bad", "/jobs/runs?overdue=1"),
-        ("warn", "/jobs/runs?status=dead&amp;newer=24h"),
-        ("warn", "/jobs/effects"),
-        ("warn", "/jobs/runs?task=break_down"),
+    page = pages.shows("", "<title>(3) 3 things need you · Jobs</title>", "icon-bad.svg")
+    needs = page.partition('<ol class="needs">')[2].partition("</ol>")[0]
+    assert re.findall(r'<li class="(\w+)">\s*<p><a href="([^"]+)">', needs) == [
+        ("error", "/jobs/runs?overdue=1"),
+        ("warning", "/jobs/runs?status=dead&amp;newer=24h"),
+        ("warning", "/jobs/runs?task=break_down"),
     ]
-    assert 'value="task:break_down"' in page
-    assert "/jobs/runs/bulk?do=retry&amp;status=dead&amp;newer=24h" in page
-    found = pages.data("")["verdict"]["findings"]
-    assert [each["id"] for each in found] == ["overdue", "dead", "effects-in-doubt", "paused"]
-    assert all(each["since"] for each in found)
+    assert needs.count("<time ") == 3
+    assert 'value="task:break_down"' in needs
+    assert "/jobs/runs/bulk?do=retry&amp;status=dead&amp;newer=24h" in needs
+    pages.rights.discard("act")
+    pages.shows("", "break_down is paused by", hides=["Resume", "Retry", "<button"])
 
 
-def test_the_empty_page_teaches(pages: Pages) -> None:
-    declared = "declares 1 schedule; the next tick records it"
-    pages.shows("", declared, "flask jobs tick", hides=["schedule=", "Dead"])
-    pages.jobs._registry.declarations.clear()
-    pages.shows("", "Add <code>schedule=</code> to a task, and the next tick records it")
-    pages.shows("runs", ".enqueue(")
-    pages.shows("ticks", "flask jobs admin crontab")
-    pages.shows("effects", "No effect is in doubt")
-    pages.shows("effects?all=1", "jobs.once(")
+def test_an_effect_in_doubt_is_answered_at_once(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.web.status.DOUBTS_SHOWN", 2)
+    pages.tick(5)
+    run_id = pages.add("succeeded")
+    pages.effect("busy", locked_by="me", locked_until=datetime.now(timezone.utc) + timedelta(1))
+    pages.effect("charge:1", state="in_doubt", run_id=run_id)
+    pages.shows("", ">charge:<wbr>1</b>", f"/jobs/runs/{run_id}", "It was done", "It was not",
+                "(1) 1 effect is in doubt", hides=["busy", "admin effects"])  # fmt: skip
+    pages.effect("e2", state="in_doubt")
+    pages.effect("e3", state="in_doubt")
+    pages.shows("", "3 effects are in doubt. All of them: <code>flask jobs admin effects")
 
 
-def test_a_definition_shows_its_schedule_outcomes_and_slots(pages: Pages) -> None:
+# What failed, why, and for whom?
+
+
+def test_dead_runs_are_grouped_by_task_and_error(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for hours, label in ((5, "user 1"), (4, "user 2"), (3, "user 1"), (2, None)):
+        pages.add("dead", label=label, finished_at=NOW - timedelta(hours=hours),
+                  last_error="no domain\nmore", fingerprint="f1")  # fmt: skip
+    pages.add("dead", error_type=None, last_error=None, finished_at=NOW)
+    page = pages.shows("", "no error type", "ValueError: no domain</p>", "4 dead", "1 dead")
+    first, second = page.partition('<ol class="rows failed">')[2].split("<li>")[1:3]
+    assert "no error type" in first
+    assert re.findall(r'<span class="label">([^<]*)', second) == ["user 1", "user 2"]
+    assert ">5 h<" in re.sub(r"\s", " ", second)
+    assert page.count("Retry all") == 1
+    href = "/jobs/runs/bulk?do=discard&amp;status=dead&amp;task=remind&amp;error_type=ValueError"
+    assert f'href="{href}&amp;fingerprint=f1"' in page
+    monkeypatch.setattr("flask_cronjobs.web.status.GROUPS_SHOWN", 1)
+    pages.shows("", "1 of 2 groups", "All dead runs", hides=["no domain"])
+
+
+def test_group_that_is_retried_is_of_one_fingerprint(pages: Pages) -> None:
+    """Those of an older version, which have none, are grouped by their type."""
+    first, second = pages.add("dead", fingerprint="f1"), pages.add("dead", fingerprint="f2")
+    old = pages.add("dead")
+    form = {"task": "remind", "error_type": "ValueError"}
+    pages.post("/jobs/dead/retry", **form, fingerprint="f1")
+    pages.post("/jobs/dead/retry", **form, fingerprint="")
+    assert [pages.status(each) for each in (first, second, old)] == ["queued", "dead", "queued"]
+
+
+# What comes next?
+
+
+def _names(page: str) -> list[str]:
+    """The schedules of a page, in their order."""
+    listed = page.partition('<ol class="rows schedules">')[2]
+    return re.findall(r'<div class="what">\s*<p><a href="/jobs/definition\?name=([^"]*)"', listed)
+
+
+def test_a_schedule_shows_its_outcomes_and_its_next_slot(pages: Pages) -> None:
+    pages.app.config["CRONJOBS_TIMEZONE"] = "Europe/Berlin"
     definition = pages.define()
     for hours in (3, 2):
         slot = NOW - timedelta(hours=hours)
         pages.add("succeeded", definition_id=definition, scheduled_for=slot)
     pages.add("dead", definition_id=definition)
-    page = pages.shows("", "<code>0 7 * * *</code> Europe/Berlin")
+    page = pages.shows("", "<code>0 7 * * *</code> Europe/Berlin", ">Pause<span", ">Run now<span")
     cells, _, legend = page.partition("Legend")
     assert cells.count('class="cell succeeded"') == 2
     assert cells.count('class="cell dead"') == 1
     assert legend.count('class="cell ') == 2
-    # In its zone, with UTC on hover.
-    shown = r'<time datetime="([^"]*)T0[56]:00:00\+00:00" title="\1 0[56]:00:00 UTC">[^<]*07:00<'
-    assert len(re.findall(shown, page)) == 3
+    # UTC is the title; the zone of the pages is the app's.
+    assert re.search(r'title="[^"]* 0[56]:00:00 UTC">\w+ 0[56]:00<', page)
 
 
-def test_dead_runs_are_grouped_by_task_and_error(pages: Pages) -> None:
-    for error_type in ("ValueError", "ValueError", "KeyError", None):
-        pages.add("dead", error_type=error_type, last_error="no domain\nmore")
-    page = pages.shows("", "2 runs", "no error type", "ValueError: no domain</span>")
-    assert page.count("Retry all") == 1
-    href = "/jobs/runs/bulk?do=discard&amp;status=dead&amp;task=remind&amp;error_type=ValueError"
-    assert f'href="{href}&amp;fingerprint="' in page
-    pages.shows("runs?status=dead&error_type=KeyError", "KeyError")
-    pages.shows("runs?status=dead&error_type=", "#4", hides=["#1<"])
+def test_schedules_that_need_a_person_are_first_or_those_that_are_next(pages: Pages) -> None:
+    for hours, name in ((3, "a"), (2, "b")):
+        pages.define(name, next_run_at=NOW + timedelta(hours=hours))
+    pages.add("dead", definition_id=pages.define("z", next_run_at=NOW + timedelta(hours=9)))
+    pages.define("paused", paused_at=NOW)
+    assert _names(pages.shows("", ">dead runs</span>")) == ["z", "a", "b", "paused"]
+    page = pages.shows("?sort=next", 'sort=next#schedules" aria-current="true">next first')
+    assert _names(page) == ["b", "a", "z", "paused"]
+
+
+def test_schedules_come_in_pages_both_ways(pages: Pages) -> None:
+    for number in range(60):
+        pages.define(f"d{number:02}")
+    first = pages.shows("", "1 of 3", 'page=2&amp;sort=need#schedules">Next', hides=["Previous"])
+    assert _names(first) == [f"d{number:02}" for number in range(25)]
+    last = pages.shows("?page=9", "3 of 3", ">Previous<", hides=[">Next<"])
+    assert _names(last)[-1] == "d59"
+
+
+# What is this schedule, and what is its task?
+
+
+def test_a_schedule_tells_its_runs_slots_and_task(pages: Pages) -> None:
+    definition = pages.define("nightly", payload={"token": "x", "days": 3})
+    for hours in range(1, 12):
+        slot = NOW - timedelta(hours=hours)
+        times = {"run_at": slot, "started_at": slot + timedelta(seconds=3)}
+        times["finished_at"] = slot + timedelta(seconds=3 + hours)
+        status = "dead" if hours == 4 else "succeeded"
+        pages.add(status, definition_id=definition, scheduled_for=slot, **times)
+    pages.add("skipped", definition_id=definition, error_type="Missed")
+    page = pages.shows(
+        "definition?name=nightly",
+        *("<title>nightly · Jobs</title>", "<code>0 7 * * *</code> Europe/Berlin"),
+        *("Missed slots", "2.0 s</td>", "&#34;token&#34;: &#34;***&#34;", "icon-warn.svg"),
+        *('href="/jobs/runs?task=remind"', 'href="/jobs/runs?definition=nightly"'),
+        *('href="/jobs/run?name=nightly">Run with arguments', "10 attempts, exponential delays"),
+    )
+    assert page.partition('id="next"')[2].partition("</ol>")[0].count("<li>") == 3
+    assert page.partition("<tbody>")[2].count("<tr>") == 10
+    pages.hide_payloads()
+    pages.shows("definition?name=nightly", "Payloads are hidden", hides=["&#34;days"])
+
+
+def test_a_schedule_says_what_is_wrong(pages: Pages) -> None:
+    # By the clock of now, not of when the tests were collected.
+    ago = datetime.now(timezone.utc) - timedelta(minutes=2)
+    wrong: list[tuple[dict[str, Any], str, str]] = [
+        ({}, "good", "No runs yet"),
+        ({"paused_at": NOW}, "idle", "paused</span>"),
+        ({"schedule": "61 * * * *"}, "warn", "the minute field says"),
+        ({"timezone": "Mars/Olympus"}, "warn", "Mars/Olympus"),
+        ({"job_type": "gone"}, "warn", "no task gone"),
+        ({"origin": "code"}, "warn", "no longer declares it"),
+        ({"next_run_at": ago}, "good", "2 min late"),
+    ]
+    for number, (values, icon, said) in enumerate(wrong):
+        pages.define(f"d{number}", **({"origin": "database"} | values))
+        pages.shows(f"definition?name=d{number}", said, f"icon-{icon}.svg")
+    pages.shows("", *(said for _, _, said in wrong))
+
+
+def test_a_name_with_any_characters_has_a_page(pages: Pages) -> None:
+    pages.define("a/../b?c=d&e#f %2F ☃")
+    (name,) = _names(pages.text())
+    pages.shows(f"definition?name={name}", "☃ · Jobs</title>")
+
+
+@pytest.mark.parametrize("path", ["definition"])
+def test_an_unknown_name_is_404_and_a_missing_one_400(pages: Pages, path: str) -> None:
+    answer = pages.get(f"/jobs/{path}?name=nobody")
+    assert (answer.status_code, "There is no schedule of that " in answer.text) == (404, True)
+    assert pages.get(f"/jobs/{path}").status_code == 400
+
+
+# How was the last day, and who did what?
 
 
 def test_the_chart_tells_its_numbers_without_being_seen(pages: Pages) -> None:
     pages.tick(3 * 3600, succeeded=40, failed=3, dead=2)
     pages.tick(5)
-    page = pages.shows("", "40 succeeded, 3 failed and will be retried, 2 dead", "40 succeeded<")
+    page = pages.shows("", "40 succeeded<", "3 failed, will be retried<", "2 dead<")
     assert page.count("<rect") == 24 + 3
     assert "2 hours without a tick" in page or "1 hour without a tick" in page
+
+
+def test_the_last_operations_lead_to_what_they_changed(pages: Pages) -> None:
+    run_id = pages.add("dead")
+    with pages.app.app_context():
+        RETRY.one(state_of(pages.app), run_id, "eve")
+    for name in ("q1", "q2", "q3", "q4"):
+        pages.post("/jobs/pause", what=f"queue:{name}")
+    shown = pages.shows("", "ada paused", f'href="/jobs/runs/{run_id}">')
+    shown = shown.partition('id="operations"')[2]
+    assert shown.index("runs?queue=q4") < shown.index("runs?queue=q1")
+    pages.post("/jobs/pause", what="queue:q5")
+    pages.shows("", "admin operations", hides=["eve retried"])
+
+
+# Is a worker alive, and who serves this queue?
+
+
+def test_workers_show_what_waits_and_who_serves_it(pages: Pages) -> None:
+    pages.shows("workers", "No host has ticked", "<b>default</b>", hides=['class="trouble">served'])
+    pages.tick(5, host="db7", queues=["mail", "slow"], version="1.2")
+    pages.add("running", locked_by="db7:7:secret")
+    pages.add("queued")
+    parts = [
+        "db7",
+        "mail, slow",
+        "version 1.2",
+        "1 waiting",
+        "1 due",
+        'class="trouble">served by nobody',
+    ]
+    pages.shows("workers", *parts, hides=["secret"])
+    answer = pages.post("/jobs/pause", what="queue:default", back="workers?")
+    assert answer.location.endswith("/jobs/workers#message")
+    assert pages.said(answer) == "The queue default is paused. Its runs wait until it is resumed."
+    pages.shows("workers", "by ada", ">Resume<", hides=["served by nobody"])
+    pages.rights.discard("act")
+    pages.shows("workers", "by ada", hides=["Resume"])
+
+
+def test_gaps_between_ticks_are_told_in_words(pages: Pages) -> None:
+    pages.tick(3600)
+    pages.tick(5)
+    pages.shows("workers", "No tick did its work from ", 'class="verdict warn"')
+    pages.shows("workers", hides=["since"])
+
+
+def test_pauses_of_a_task_or_queue_begin_and_end(pages: Pages) -> None:
+    pages.tick(5)
+    pages.post("/jobs/pause", what="task:remind")
+    pages.shows("", "The task remind is paused. Its runs wait until it is resumed.", ">Resume<")
+    for said in ("is resumed.", "was not paused."):
+        pages.post("/jobs/resume", what="task:remind")
+        pages.shows("", f"The task remind {said}")
+    for what in ("task:nobody", "definition:remind", "queue:", ""):
+        pages.post("/jobs/pause", what=what)
+    assert pages.contents()["job_pauses"] == []
+
+
+@pytest.mark.parametrize("what", ["task:remind", "queue:default"])
+def test_run_that_waits_for_a_pause_says_so_and_is_not_late(pages: Pages, what: str) -> None:
+    run_id, failed = pages.add("queued"), pages.add("failed")
+    pages.shows(f"runs/{run_id}", "It waits for a worker: ")
+    pages.shows("runs", "min late")
+    pages.post("/jobs/pause", what=what)
+    kind, _, name = what.partition(":")
+    waits = f"It waits until the {kind} {name} is resumed: ada paused it just now."
+    for path in (f"runs/{run_id}", f"runs/{failed}"):
+        page = pages.shows(path, waits, hides=[" late", "The next tick runs it"])
+        assert f'name="what" value="{what}"><button>Resume the {kind}' in re.sub(r"\n *", "", page)
+    assert pages.shows("runs", hides=[" late"]).count(">paused<") == 2
+
+
+# The shell, and what all pages have in common
+
+
+def test_an_empty_app_shows_only_what_it_uses(pages: Pages) -> None:
+    declared = "declares 1 schedule; the next tick records it"
+    unused = ["What failed", "The last 24 hours", "Who did what", "class=&#34;needs&#34;"]
+    pages.shows("", declared, "flask jobs tick", hides=["schedule=", *unused])
+    pages.jobs._registry.declarations.clear()
+    pages.shows("", "Add <code>schedule=</code> to a task, and the next tick records it")
+    pages.shows("workers", "flask jobs admin crontab")
+
+
+def test_each_page_marks_its_tab(pages: Pages) -> None:
+    pages.define()
+    run = pages.add("dead")
+    marks = {
+        "": 'page">Status', "runs": 'page">Runs', "workers": 'page">Workers',
+        "definition?name=remind": 'true">Status', "run?name=remind": 'true">Status',
+        f"runs/{run}": 'true">Runs', f"runs/{run}/edit": 'true">Runs',
+    }  # fmt: skip
+    for path, mark in marks.items():
+        head = pages.text(path).partition("</header>")[0]
+        assert re.findall(r'aria-current="(\w+">\w+)', head) == [mark], path
+        assert re.findall(r'<a href="/jobs/[^"]*"[^>]*>(\w+)', head) == [
+            "Status",
+            "Runs",
+            "Workers",
+        ]
+
+
+def test_the_box_in_the_head_searches_runs(pages: Pages) -> None:
+    pages.shows("", '<form class="find" method="get" action="/jobs/runs" role="search">')
+    pages.shows('runs?q=x"y', 'name="q" value="x&#34;y"')
 
 
 def test_a_query_that_cannot_be_read_is_400(pages: Pages) -> None:
@@ -114,15 +331,11 @@ def test_a_query_that_cannot_be_read_is_400(pages: Pages) -> None:
         *("runs?before=1_x", "runs?before=1_-5", "runs?before=1_99999999999999999999"),
         *("runs?before=x_1", "runs?before=1_2_3", "runs?older=soon", "runs?newer=1y"),
         *("runs?overdue=perhaps", "runs?task=%00", "runs?task=" + "x" * 501, "runs/bulk?do=dance"),
-        *("definitions?search=%00", "definitions?page=0", "definitions?state=happy"),
-        *("definitions?sort=color", "definition?name=" + "x" * 501, "effects?before=x"),
+        *("?page=0", "?page=x", "?sort=color", "definition?name=" + "x" * 501),
     ):
         answer = pages.get(f"/jobs/{query}")
         assert answer.status_code == 400, query
         assert "must be" in answer.text, query
-        answer = pages.get(f"/jobs/{query}&format=json")
-        assert (answer.status_code, answer.mimetype) == (400, "application/json"), query
-        assert "must be" in answer.get_json()["error"], query
 
 
 def test_numbers_are_clamped(pages: Pages) -> None:
@@ -134,47 +347,21 @@ def test_an_unknown_run_is_404_in_our_layout(pages: Pages) -> None:
         answer = pages.get(f"/jobs/runs/{number}")
         assert answer.status_code == 404
         assert "There is no run" in answer.text
-        assert "Back to the overview" in answer.text
-        assert "error" in pages.get(f"/jobs/runs/{number}?format=json").get_json()
+        assert "Back to Status" in answer.text
 
 
-@pytest.mark.parametrize("path", ["", "runs", "runs?task=break_down", "runs/1", "effects", "ticks"])
+@pytest.mark.parametrize("path", ["", "runs", "workers", "runs/1", "definition?name=d0"])
 def test_a_page_costs_few_statements_however_much_it_shows(pages: Pages, path: str) -> None:
     for number in range(5):
         pages.add("succeeded", definition_id=pages.define(f"d{number}"))
-        pages.add("dead", error_type=f"E{number}")
+        pages.add("dead", error_type=f"E{number}", label=f"user {number}")
+        pages.effect(f"e{number}", state="in_doubt")
     sent: list[str] = []
     with pages.app.app_context():
         event.listen(pages.db.engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
     pages.text(path)
     assert 0 < len(sent) <= 20
     assert not [text for text in sent if text.lstrip().upper().startswith(("INSERT", "UPDATE"))]
-
-
-def test_ticks_show_host_and_what_they_did(pages: Pages) -> None:
-    pages.tick(5, host="db-7", succeeded=1200, dead=1, clock_offset=-90.0)
-    pages.tick(65)
-    pages.tick(125, finished_at=None)
-    said = "db-7", "1,200 succeeded, 1 dead", "nothing was due", "behind", "nothing yet"
-    assert pages.shows("ticks", *said).count('data-head="took"') == 2
-
-
-def test_queues_show_what_waits_and_who_serves_it(pages: Pages) -> None:
-    pages.shows("queues", "No host has ticked", ">default</a>", hides=['"trouble">nobody'])
-    pages.tick(5, host="db7", queues=["mail", "slow"], version="1.2")
-    running = pages.add("running", locked_by="db7:7:secret")
-    pages.add("queued")
-    parts = ["db7", "mail, slow", "1.2", f"/runs/{running}", "1 due", '"trouble">nobody']
-    pages.shows("queues", *parts, hides=["secret"])
-    answer = pages.post("/jobs/pause", what="queue:default", back="queues?")
-    assert answer.location.endswith("/jobs/queues#message")
-    assert pages.said(answer) == "The queue default is paused. Its runs wait until it is resumed."
-    pages.shows("queues", "paused by ada", ">Resume<", hides=['data-head="by"><span'])
-    data = pages.data("queues")
-    assert [each["name"] for each in data["queues"]] == ["default"]
-    assert data["hosts"][0]["queues"] == ["mail", "slow"]
-    pages.rights.discard("act")
-    pages.shows("queues", "paused by ada", hides=["Resume"])
 
 
 def test_missing_tables_say_what_to_run_and_name_the_database_in_the_log_alone(
@@ -195,26 +382,12 @@ def test_missing_tables_say_what_to_run_and_name_the_database_in_the_log_alone(
     assert database in caplog.text
 
 
-def test_each_page_marks_its_place_in_the_header(pages: Pages) -> None:
-    pages.define()
-    run = pages.add("dead")
-    marks = {
-        "": 'page">Overview', "definitions": 'page">Definitions', "runs": 'page">Runs',
-        "definition?name=remind": 'true">Definitions', "task?name=remind": 'true">Definitions',
-        f"runs/{run}": 'true">Runs', f"runs/{run}/edit": 'true">Runs', "order": 'page">Order',
-    }  # fmt: skip
-    for path, mark in marks.items():
-        found = re.findall(r'<a href="[^"]*" aria-current="(\w+">\w+)', pages.text(path))
-        assert found[0] == mark, path
-        assert path == "order" or len(found) == 1, path
-
-
 def test_a_page_that_is_as_it_was_is_not_sent_again_nor_kept(pages: Pages) -> None:
     pages.add("succeeded")
     first = pages.get("/jobs/runs", headers={"Accept-Encoding": "gzip"})
     assert first.headers["Content-Encoding"] == "gzip"
     assert first.headers["Cache-Control"] == "no-store"
-    assert gzip.decompress(first.data).decode().count("As of ") == 1
+    assert gzip.decompress(first.data).decode().count("as of ") == 1
     known = {"If-None-Match": first.headers["ETag"]}
     again = pages.get("/jobs/runs", headers=known)
     assert (again.status_code, again.data) == (304, b"")
@@ -234,97 +407,3 @@ def test_the_apps_own_handlers_leave_our_pages_alone(pages: Pages) -> None:
     pages.app.register_error_handler(404, lambda error: ("theirs", 404))
     assert "There is no run" in pages.get("/jobs/runs/7").text
     assert pages.get("/elsewhere").text == "theirs"
-
-
-# JSON
-
-
-def test_each_page_that_reads_is_data_for_scripts(pages: Pages) -> None:
-    run_id = pages.add("dead", payload={"user": 1, "token": "hunter2"})
-    pages.tick(5)
-    pages.define(payload={"to": "ada"})
-    keys = {
-        "": "verdict", "runs": "runs", f"runs/{run_id}": "payload", "effects": "effects",
-        "ticks": "ticks", "definitions": "definitions", "definition?name=remind": "view",
-        "task?name=remind": "runs", "runs/bulk?do=retry&status=dead": "count", "order": "keys",
-        "batches": "batches",
-    }  # fmt: skip
-    for path, key in keys.items():
-        data = pages.data(path)
-        assert key in data, path
-        assert "hunter2" not in str(data)
-    assert pages.data("runs")["runs"][0]["id"] == run_id
-    assert pages.data("definition?name=remind")["payload"] == {"to": "ada"}
-    pages.hide_payloads()
-    assert pages.data("definition?name=remind")["payload"] is None
-    pages.rights.clear()
-    answer = pages.get("/jobs/runs?format=json")
-    assert (answer.status_code, answer.mimetype) == (403, "application/json")
-
-
-@pytest.mark.parametrize(
-    ("path", "rows", "by"),
-    [
-        ("runs?status=succeeded", "runs", "before"),
-        ("runs?status=dead", "runs", "before"),
-        ("effects?all=1", "effects", "before"),
-        ("order?all=1", "keys", "after"),
-    ],
-)
-def test_pages_of_lists_link_on_and_are_data_by_the_same_cursor(
-    pages: Pages, path: str, rows: str, by: str
-) -> None:
-    strict = {"concurrency_limit": 1, "on_dead": "stop"}
-    for at in range(5):
-        pages.add("succeeded")
-        pages.add("dead", finished_at=NOW - timedelta(minutes=at))
-        # Long since: how late it is does not change meanwhile.
-        pages.add("queued", concurrency_key=f"k{at}", run_at=NOW.replace(year=2020), **strict)
-        pages.effect(f"key{at}", state="done", done_at=NOW)
-    whole = pages.data(path)[rows]
-    seen: list[Any] = []
-    following = ""
-    while following is not None:
-        asked = f"{path}&limit=2{following and f'&{by}={following}'}"
-        page, data = pages.text(asked), pages.data(asked)
-        assert ("data-refresh" in page) == (not following)
-        seen += data[rows]
-        following = data[by]
-        assert ('rel="next"' in page) == (following is not None)
-        assert following is None or f"{by}={following}" in page
-    assert len(whole) == 5
-    assert seen == whole
-
-
-def test_operations_lead_to_their_runs(pages: Pages) -> None:
-    run_id = pages.add("dead")
-    pages.post("/jobs/runs/bulk/act", do="retry", status="dead")
-    pages.post("/jobs/pause", what="queue:mail")
-    shown = pages.shows("operations", "retried", "1 queued", "paused", "queue mail")
-    assert "1 run, status dead" in shown
-    assert "/jobs/runs?operation=1" in shown
-    assert [run["id"] for run in pages.data("runs?operation=1")["runs"]] == [run_id]
-    assert pages.data("operations")["operations"][1]["asked"] == 1
-
-
-def test_dead_runs_are_retried_by_group(pages: Pages) -> None:
-    """Those of an older version, which have none, are grouped by their type."""
-    first, second = pages.add("dead", fingerprint="f1"), pages.add("dead", fingerprint="f2")
-    old = pages.add("dead")
-    form = {"task": "remind", "error_type": "ValueError"}
-    assert len(pages.data("")["dead"]) == 3
-    pages.post("/jobs/dead/retry", **form, fingerprint="f1")
-    pages.post("/jobs/dead/retry", **form, fingerprint="")
-    assert [pages.status(each) for each in (first, second, old)] == ["queued", "dead", "queued"]
-
-
-def test_lists_that_are_cut_say_of_how_many(
-    app: Flask, pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.overview._GROUPS", 2)
-    for number in range(3):
-        pages.add("dead", error_type=f"E{number}")
-        pages.add("queued", job_type=f"gone{number}")
-    pages.shows("", "2 of 3 groups", "2 of 3 tasks")
-    printed = app.test_cli_runner().invoke(args=["jobs", "admin"]).output
-    assert ("(2 of 3 groups)" in printed, "(2 of 3 tasks)" in printed) == (True, True)

@@ -38,10 +38,22 @@ def test_the_clock_of_a_zone(moment: datetime, zone: str, shown: str) -> None:
     assert format.clock(moment, zone, NOW) == shown
 
 
-def test_a_sentence_has_the_pages_clock() -> None:
-    sentence = "missed, from 2026-11-20 05:00 UTC to 2026-11-20 11:30 UTC; 2026-11-20 10:00:00"
-    local = "missed, from today 06:00 to today 12:30; 2026-11-20 10:00:00"
-    assert format.in_zone(sentence, "Europe/Berlin", NOW) == local
+def test_a_sentence_has_the_pages_clock_code_and_numbers_with_their_units() -> None:
+    sentence = "<b> missed at 2026-11-20 05:00 UTC; `flask jobs tick` 3 min 20 s; 2 days; 7 d"
+    time = (
+        '<time datetime="2026-11-20T05:00:00+00:00" title="2026-11-20 05:00 UTC">today 06:00</time>'
+    )
+    said = (
+        f"&lt;b&gt; missed at {time}; <code>flask jobs tick</code> 3\xa0min 20\xa0s; 2 days; 7\xa0d"
+    )
+    assert format.prose(sentence, "Europe/Berlin", NOW) == said
+
+
+def test_names_break_between_words() -> None:
+    assert format.breakable("send_mail:a.b") == "send_<wbr>mail:<wbr>a.<wbr>b"
+    assert format.breakable("a__b") == "a__<wbr>b"
+    assert format.breakable("<b>_\u202e") == "&lt;b&gt;_<wbr>\ufffd"
+    assert format.breakable("") == ""
 
 
 def test_a_filter_survives_the_way_through_a_url() -> None:

@@ -1,14 +1,11 @@
-"""One run: its relatives, and the page of what a text names."""
+"""One run and its relatives."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
-from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.overview import find_place
 from flask_cronjobs.jobs.runs import detail
 from flask_cronjobs.jobs.runs.detail import Family, facts_of
 from flask_cronjobs.jobs.state import State
@@ -102,24 +99,3 @@ def test_dead_runs_of_one_group_of_errors_are_alike(state: State, rows: Rows) ->
         "1 other run",
         ("runs", {"status": "dead", "fingerprint": "a"}),
     )
-
-
-def test_a_text_names_a_page(state: State, rows: Rows, jobs: CronJobs) -> None:
-    jobs.task(name="send", queue="mail")(lambda: None)
-    rows.definition("nightly")
-    run_id = rows.run(idempotency_key="invoice:7")
-    with state.engine.begin() as connection:
-        connection.execute(text("INSERT INTO job_batches (key) VALUES ('reports')"))
-    for name, endpoint, values in (
-        (f" #{run_id} ", "run", {"run_id": run_id}),
-        ("invoice:7", "run", {"run_id": run_id}),
-        ("reports", "batch", {"key": "reports"}),
-        ("nightly", "definition", {"name": "nightly"}),
-        ("send", "task", {"name": "send"}),
-        ("mail", "runs", {"queue": "mail"}),
-        ("4711", "runs", {"q": "4711"}),
-        ("customer", "runs", {"q": "customer"}),
-    ):
-        assert find_place(state, name) == (endpoint, values)
-    both = rows.run(idempotency_key=str(run_id))
-    assert find_place(state, str(run_id)) == ("run", {"run_id": run_id}), both
