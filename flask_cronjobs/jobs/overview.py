@@ -28,8 +28,7 @@ _GROUPED = ("job_type", "error_type", "fingerprint")
 class DeadGroup:
     """Dead runs that ended with errors of one group: of one task and type.
 
-    :ivar fingerprint: of the group, None if an older version recorded it.
-
+    :ivar fingerprint: of the error; None if an older version recorded it.
     :ivar count: capped, since only the newest dead runs are read.
     :ivar oldest: when the first of them ended.
     :ivar newest: when the latest of them ended.
