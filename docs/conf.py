@@ -1,13 +1,6 @@
 """Configuration of Sphinx."""
 
-import sys
 from importlib.metadata import version as version_of
-from pathlib import Path
-
-from sphinx.application import Sphinx
-
-sys.path.insert(0, str(Path(__file__).parent))
-from commands import reference
 
 project = "Flask-CronJobs"
 author = "Flask-CronJobs contributors"
@@ -46,17 +39,6 @@ smartquotes = False
 html_theme = "furo"
 html_title = f"{project} {version}"
 html_copy_source = False
-
-
-def setup(app: Sphinx) -> None:
-    """Put the command reference into its page."""
-    app.connect("source-read", _add_commands)
-
-
-def _add_commands(app: Sphinx, page: str, source: list[str]) -> None:
-    if page == "commands":
-        source[0] = source[0].replace("<!-- commands -->", reference())
-
 
 # The engines are optional, and their functions are documented all the same.
 autodoc_mock_imports = ["billiard", "celery", "kombu"]
