@@ -212,6 +212,6 @@ def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:
             return
         signals.send(signals.tick_finished, state.app, report=report)
         ping(state.settings.ping_url)
-        alert(state)
+        alert(state, report.worker)
 
     return BackgroundThread("cronjobs-report-sender", send)

@@ -95,7 +95,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
     signals.send(signals.tick_finished, state.app, report=report)
     ping_ended(state, lost)
     ping(state.settings.ping_url)
-    alert(state)
+    alert(state, report.worker)
     return report
 
 

@@ -7,59 +7,56 @@ there is ``CRONJOBS_PING_URL``.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
-from ..db.connection import Bookkeeping, Rows
 from ..errors import CronJobsError
+from ..jobs import ticks
 from ..jobs.state import State
 from ..log import logger
 from ..text import one_line
 from .pings import ping
 
+if TYPE_CHECKING:
+    from ..jobs.checks import Finding
+
 #: How many characters a message may have: Discord refuses more.
 _LONGEST = 2_000
 
 
-def alert(state: State) -> None:
-    """Tell the webhook what began and ended since the last look, if there is one. Never raises."""
+def alert(state: State, worker: str) -> None:
+    """Tell the webhook, if there is one, what began and ended since it was told. Never raises.
+
+    1. Find what needs a person now, and the ids that the last tick found whose POST succeeded.
+    2. POST what is new and what is over, if they differ.
+    3. Write the ids to the row of the tick that *worker* has just finished. If the POST failed,
+       leave NULL, so that the next tick tells the same.
+    """
     url = state.settings.alert_url
     if url is None:
         return
     # Here, since it maps the tables, which a tick without a webhook does not use.
-    from ..jobs import alerts
-    from ..jobs.checks import findings
+    from ..jobs.checks import WEBHOOK, findings
 
     try:
-        found = findings(state)
-        with Bookkeeping(state.engine) as books:
-            left = alerts.take(books, found)
-            while left:
-                text, told = message(state.app.name, left)
-                if not ping(url, json.dumps({"text": text}).encode()):
-                    alerts.give_back(books, left)
-                    break
-                alerts.forget(books, left[:told])
-                left = left[told:]
+        found = [each for each in findings(state) if each.id != WEBHOOK]
+        with state.bookkeeping() as books:
+            before = ticks.told_findings(books)
+            text = message(state.app.name, found, before)
+            if not text or ping(url, json.dumps({"text": text}).encode()):
+                ticks.write_findings(books, worker, sorted({each.id for each in found}))
     except CronJobsError as error:
         logger.warning("CRONJOBS_ALERT_URL was not told what needs a person: %s", error)
 
 
-def message(app: str, changes: Rows) -> tuple[str, int]:
-    """Return a text with a line for each of *changes*, and how many of them fit into it.
+def message(app: str, found: Sequence[Finding], before: Collection[str]) -> str:
+    """Return a line for each of *found* whose id is not among those *before*, and for what is over.
 
-    :param changes: what `alerts.take` has returned.
+    What a webhook would not take, since it is too long, is left out.
     """
-    lines = [
-        f"{app}: over: {change.what}"
-        if change.ended_at
-        else f"{app}: {change.what}{f'. {change.todo}' if change.todo else ''}"
-        for change in changes
-    ]
-    text, told = _plain(lines[0])[:_LONGEST], 1
-    for line in map(_plain, lines[1:]):
-        if len(text) + 1 + len(line) > _LONGEST:
-            break
-        text, told = f"{text}\n{line}", told + 1
-    return text, told
+    lines = [f"{app}: {each.told}" for each in found if each.id not in before]
+    lines += [f"{app}: over: {id_}" for id_ in sorted(set(before) - {each.id for each in found})]
+    return "\n".join(map(_plain, lines))[:_LONGEST]
 
 
 def _plain(line: str) -> str:

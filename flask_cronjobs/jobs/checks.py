@@ -108,6 +108,11 @@ class Finding:
         what = capitalized(self.what)
         return f"{what} by {self.by}" if self.by else what
 
+    @property
+    def told(self) -> str:
+        """What was found and what to do, for those who may not see the pages."""
+        return f"{capitalized(self.what)}{f'. {self.todo}' if self.todo else ''}"
+
 
 #: What a check has seen: values for its texts. ``since``, ``by`` and ``number`` are the finding's.
 Seen: TypeAlias = Mapping[str, Any]
@@ -189,6 +194,8 @@ _UNPRUNED = timedelta(hours=1)
 _RECENT_TICKS = 100
 #: How many first runs of a strict order are looked at.
 _HEADS = 1_000
+#: The id of the check of the webhook, which cannot be told its own failure.
+WEBHOOK = "webhook"
 #: What to check where a schedule has no tick.
 CHECK_IMPORT = "Does the FLASK_APP of cron's line import the module that declares it?"
 
@@ -394,6 +401,19 @@ def _unpruned(reader: Reader, before: datetime) -> Iterator[Seen]:
         yield {"since": since}
 
 
+def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
+    """Find since when ticks have finished that could not tell the webhook."""
+    if reader.state.settings.alert_url is None:
+        return
+    c = TICKS.c
+    told = select(func.max(c.started_at)).where(c.findings.is_not(None)).scalar_subquery()
+    since_then = c.started_at > func.coalesce(told, literal(UNREADABLE, c.started_at.type))
+    first = select(func.min(c.started_at)).where(c.finished_at.is_not(None), since_then)
+    since = reader.value(first)
+    if isinstance(since, datetime) and since <= before:
+        yield {"since": since}
+
+
 def _paused(reader: Reader, before: datetime) -> Iterator[Seen]:
     for pause in list_pauses(reader):
         at, by = pause.paused_at, pause.paused_by
@@ -560,6 +580,13 @@ CHECKS = (
         "retention",
         todo="If it grows, ticks cannot keep up, or cannot delete, which their log says. To delete "
         "all of them now: flask jobs admin prune",
+    ),
+    Check(
+        id=WEBHOOK,
+        level="warning",
+        look=_failed_webhook,
+        what="CRONJOBS_ALERT_URL has not answered for {long}",
+        todo="See the log of the ticks: it names the host and the status.",
     ),
     Check(
         id="paused",

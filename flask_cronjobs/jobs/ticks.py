@@ -192,6 +192,23 @@ def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:
     _set(books, tick_id, "listening = :listening", listening=listening)
 
 
+def told_findings(books: Bookkeeping) -> Sequence[str]:
+    """Return the ids of the findings that the webhook was told last."""
+    told = "SELECT findings FROM job_ticks WHERE findings IS NOT NULL"
+    for row in books.rows(text(f"{told} ORDER BY started_at DESC, id DESC LIMIT 1")):
+        found: Sequence[str] = books.dialect.parsed(row.findings)
+        return found
+    return ()
+
+
+def write_findings(books: Bookkeeping, worker: str, ids: Sequence[str]) -> None:
+    """Record in the row of the last tick of *worker* the ids of what the webhook knows."""
+    last = "SELECT max(id) FROM job_ticks WHERE worker = :worker AND finished_at IS NOT NULL"
+    written = f"findings = {books.dialect.typed(':findings', 'jsonb')}"
+    statement = text(f"UPDATE job_ticks SET {written} WHERE id = ({last})")
+    books.rows(statement, {"worker": worker, "findings": json.dumps(ids)})
+
+
 def _set(books: Bookkeeping, tick_id: int, assignments: str, **values: object) -> None:
     """Change the row of a tick.
 

@@ -16,7 +16,6 @@ from . import conditions
 from .columns import UTCDateTime, check, partial, unique
 
 __all__ = [
-    "JobAlert",
     "JobFailure",
     "JobOperation",
     "JobOutput",
@@ -152,25 +151,6 @@ class JobOperation(Base):
     """When it had ended; null while it is at work, and if it was stopped."""
 
 
-class JobAlert(Base):
-    """One thing that needs a person, from when a tick saw it until its end was told."""
-
-    __tablename__ = "job_alerts"
-    __table_args__: Any = (unique("uq_job_alerts_open", "name", where="ended_at IS NULL"),)
-
-    name: Mapped[str]
-    """The name of the check, and what it is about."""
-    what: Mapped[str]
-    """What was found, as a sentence."""
-    todo: Mapped[str]
-    begun_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    """When a tick saw it last."""
-    ended_at: Mapped[datetime | None]
-    told_at: Mapped[datetime | None]
-    """When its begin was told, or, if it has ended, its end; null: not yet."""
-
-
 class JobPause(Base):
     """A task or a queue that is paused: nobody claims its runs."""
 
@@ -232,6 +212,8 @@ class JobTick(Base):
     """The names of the queues that it serves; null: all."""
     version: Mapped[str | None]
     """The version of Flask-CronJobs."""
+    findings: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    """The ids of the findings that the webhook knows of; null without one, or if it failed."""
     recorded: Mapped[int] = mapped_column(server_default=text("0"))
     """Runs inserted for due slots."""
     skipped: Mapped[int] = mapped_column(server_default=text("0"))

@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs import alerts
+from flask_cronjobs.engine.webhook import message
 from flask_cronjobs.jobs.checks import findings
 from flask_cronjobs.jobs.definitions.views import list_definitions
 from flask_cronjobs.jobs.humanize import capitalized
@@ -182,9 +182,7 @@ def test_all_who_say_what_needs_a_person_say_the_same(
     metrics = client.get("/jobs/metrics").text
     assert re.findall(r'cronjobs_findings{id="([^"]+)"} 1.0', metrics) == [id_]
     assert f"cronjobs_healthy {1 - is_red}.0" in metrics
-    with state_of(app).bookkeeping() as books:
-        told = alerts.take(books, findings(state_of(app)))
-    assert [each.what for each in told] == [sentence]
+    assert message("shop", findings(state_of(app)), ()).startswith(f"shop: {sentence}. ")
     assert what.lower() in html.unescape(client.get("/jobs/").text).lower()
     assert sentence in " ".join(run().output.split())
     listed = json.loads(run("list", "--overdue", "--json").output)["runs"]

@@ -22,7 +22,6 @@ from tests.marks import on_postgresql
 NAMES = {
     *("job_definitions", "job_runs", "job_failures", "job_outputs", "job_effects", "job_pauses"),
     *("job_ticks", "job_batches", "job_operations", "job_steps", "job_rates"),
-    "job_alerts",
 }
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)
 LOCK: dict[str, Any] = {"locked_by": "host:1:token", "locked_until": NOW}
