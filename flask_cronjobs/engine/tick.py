@@ -81,7 +81,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
         until = opened.started + budget
         start_comes = _start_comes(state, books, options.queues, until)
         seen = look_at_queue(books)
-        if seen.may_find or seen.just_claimed or start_comes:
+        if seen.may_find or start_comes:
             work_options = worker_options(state, options)._replace(
                 until=until,
                 tick_id=opened.row.id,

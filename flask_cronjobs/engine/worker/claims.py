@@ -208,13 +208,6 @@ class WorkerClaims:
         """Return what `jobs.runs` does, for the tasks and queues of this worker."""
         return next_run(self._books, self._request)
 
-    def may_come_back(self) -> bool:
-        """Return whether another worker may give back a run that it has just claimed.
-
-        :raises DatabaseTrouble: the database could not be used.
-        """
-        return self._request.handed is None and look_at_queue(self._books).just_claimed
-
     def _send(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Answer:
         if request is not None:
             self.lost.sent(request.token)

@@ -87,7 +87,6 @@ class Keeper(threading.Thread):
         self._claimed = 0
         self._most = float("inf") if options.max_runs is None else options.max_runs
         self._has_asked = False
-        self._others_claimed = options.queue_look.just_claimed
         self._nothing_comes = False
         self._trouble = Outage()
         self._iteration_began = 0.0
@@ -348,15 +347,9 @@ class Keeper(threading.Thread):
             self._end_process(stuck)
 
     def _looked_in_vain(self) -> bool:
-        """Return whether a tick has claimed all that comes: no other worker gives a run back."""
+        """Return whether a tick holds no run, and has found no more to claim."""
         waits = self._options.resident or self._claims.starts.next_at < self._options.until
-        done = self._held_runs.empty and self._pace.exhausted and not self._closed()
-        if waits or not done:
-            return False
-        before, self._others_claimed = self._others_claimed, self._claims.may_come_back()
-        if before and not self._others_claimed:
-            self._pace.look_again()  # It may have come back between our claim and this look.
-        return not (before or self._others_claimed)
+        return self._held_runs.empty and self._pace.exhausted and not waits
 
     def _renew(self) -> bool:
         """Renew leases; learn which were lost, and which runs are to be cancelled.

@@ -9,7 +9,7 @@ from sqlalchemy import TextClause, text
 
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
-from ...models.conditions import HANDED, KEYED, UNKEYED, UNPLACED
+from ...models.conditions import KEYED, UNKEYED, UNPLACED
 from ...types import is_alone
 from .candidates import candidates
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 #: How many waiting runs are looked at, of those with a concurrency key and of those without.
 LOOKED_AT = 100
-#: For how long after its claim a run may come back that a worker has claimed ahead, in seconds: one
-#: that another run holds up there is given back within half of it.
-AHEAD_FOR = 1.0
 
 
 class QueueLook(NamedTuple):
@@ -29,13 +26,10 @@ class QueueLook(NamedTuple):
     :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
         certain. True is not: the runs may be of tasks or keys that cannot be claimed.
     :ivar turns_pend: whether turns of strict orders are to be given first; see `jobs.orders`.
-    :ivar just_claimed: whether a worker has just claimed a run. It may have claimed more than it
-        can begin soon, and give it back: a tick does not end meanwhile.
     """
 
     may_find: bool
     turns_pend: bool = False
-    just_claimed: bool = False
 
 
 def look_at_queue(books: Bookkeeping) -> QueueLook:
@@ -43,7 +37,7 @@ def look_at_queue(books: Bookkeeping) -> QueueLook:
     rows = books.rows(look_statement(books.dialect))
     turns_pend = any(row.unplaced for row in rows)
     may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
-    return QueueLook(may_find, turns_pend, any(row.just_claimed for row in rows))
+    return QueueLook(may_find, turns_pend)
 
 
 @lru_cache(maxsize=4)
@@ -51,30 +45,20 @@ def look_statement(d: Dialect) -> TextClause:
     """Return the query for how many runs are in the first window, and how many of them are due.
 
     That window alone, in the order of an index: there may be a million runs that are due next year.
-    Where nobody has looked yet whose turn it is in a strict order, a run may be due. And a run that
-    another worker has just claimed may come back.
+    Where nobody has looked yet whose turn it is in a strict order, a run may be due.
     """
     unplaced = f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"
     windows = " UNION ALL ".join(
         f"""
         SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
-            0 AS unplaced, 0 AS just_claimed FROM (
+            0 AS unplaced FROM (
             SELECT run_at FROM job_runs WHERE {condition}
             ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
         ) AS first_window
         """
         for condition in (UNKEYED, KEYED)
     )
-    just_claimed = f"""
-        SELECT id FROM job_runs
-        WHERE status = 'running' AND started_at > {d.later(str(-AHEAD_FOR))}
-            AND ({HANDED}) IS NOT TRUE
-        ORDER BY locked_until DESC LIMIT 1
-    """
-    return text(f"""
-        {windows} UNION ALL SELECT 0, 0, count(*), 0 FROM ({unplaced}) AS unplaced
-        UNION ALL SELECT 0, 0, 0, count(*) FROM ({just_claimed}) AS just_claimed
-    """)
+    return text(f"{windows} UNION ALL SELECT 0, 0, count(*) FROM ({unplaced}) AS unplaced")
 
 
 def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | None:
