@@ -55,9 +55,8 @@ SHORTLY = 0.1
 _inside: ContextVar[frozenset[tuple[Flask, str]]] = ContextVar(
     "flask_cronjobs.once", default=frozenset()
 )
-#: The tokens and keys for which a thread of a run is inside `once`.
-_taken: set[tuple[str, str]] = set()
-_turns = threading.Condition()
+#: The tokens and keys for which a thread of a run is inside `once`, and a mark of that call.
+_doing: dict[tuple[str, str], object] = {}
 
 
 class _Effect(NamedTuple):
@@ -143,23 +142,26 @@ def _owning(state: State, key: str) -> Generator[_Effect]:
     own = run.thread == threading.get_ident()
     connected: AbstractContextManager[Bookkeeping]
     connected = nullcontext(run.books) if own else state.bookkeeping()
-    with _in_turn(run.claim.token, key), connected as books:
+    with _alone(run.claim.token, key), connected as books:
         yield _Effect(state, books, key, run.claim.token, run.claim.id)
 
 
 @contextmanager
-def _in_turn(owner: str, key: str) -> Generator[None]:
-    """Let the threads of one run do *key* one by one: their marks have the same owner."""
-    turn = (owner, key)
-    with _turns:
-        _turns.wait_for(lambda: turn not in _taken)
-        _taken.add(turn)
+def _alone(owner: str, key: str) -> Generator[None]:
+    """Refuse *key* to a second thread of a run at the same time: their marks have the same owner.
+
+    :raises SetupError: another thread is doing it.
+    """
+    ours, this = object(), (owner, key)
+    if _doing.setdefault(this, ours) is not ours:
+        raise SetupError(
+            f"once({key!r}) is called while another thread of this run does it. Call it in one "
+            "thread, or give each call a key of its own."
+        )
     try:
         yield
     finally:
-        with _turns:
-            _taken.discard(turn)
-            _turns.notify_all()
+        del _doing[this]
 
 
 def _refusing_own_lock(effect: _Effect) -> AbstractContextManager[None]:

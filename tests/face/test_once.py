@@ -22,6 +22,7 @@ from flask_cronjobs import (
     SetupError,
     TaskError,
     current_run,
+    once,
 )
 from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
@@ -313,17 +314,32 @@ def test_threads_of_a_handler_do_their_effects_side_by_side(
 
 
 @on_both
-def test_threads_of_a_handler_do_one_effect_once(jobs: CronJobs, perform: Perform) -> None:
+def test_one_effect_in_two_threads_of_a_handler_is_refused(
+    jobs: CronJobs, perform: Perform
+) -> None:
     """They have one token, by which they could not tell each other's marks from their own."""
     done: list[str] = []
+    refused = threading.Event()
 
-    def effect(key: str) -> str:
-        time.sleep(0.3)  # So that the others come while it is at it.
-        done.append(key)
+    def effect() -> str:
+        assert refused.wait(60)
+        done.append("k")
         return "sent"
 
-    assert perform(gathering(jobs, ["k"] * 4, effect)).result == ["sent"] * 4
-    assert done == ["k"]
+    def second() -> None:
+        with pytest.raises(SetupError, match="while another thread of this run does it"):
+            jobs.once("k", lambda: "never")
+        refused.set()
+
+    async def handler() -> str | None:
+        first = asyncio.create_task(asyncio.to_thread(jobs.once, "k", effect))
+        while not once._doing:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(second)
+        return await first
+
+    assert perform(handler).result == "sent"
+    assert (done, once._doing) == (["k"], {})
 
 
 @on_both
