@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from traceback import walk_tb
+from traceback import clear_frames
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -138,6 +138,8 @@ T = TypeVar("T")
 
 #: How long to wait for the first byte in one go, in seconds. Then psycopg looks after the rest.
 AT_ONCE = 1.0
+#: Of how many errors in a chain the frames are cleared.
+MAX_CHAIN = 8
 
 
 def wait_in(driver: Any, waiting: Callable[[], AbstractContextManager[None]]) -> None:
@@ -316,24 +318,10 @@ def free_frames(error: BaseException) -> None:
 
 
 def clear_chain(error: BaseException) -> None:
-    """Clear the frames of *error*, and of all errors that led to it or are inside it."""
-    seen: set[int] = set()
-    chain: list[object] = [error]
-    while chain:
-        link = chain.pop()
-        if isinstance(link, BaseException) and id(link) not in seen:
-            seen.add(id(link))
-            with suppress(Exception):  # An exception's attributes may be code that raises.
-                for frame, _ in walk_tb(link.__traceback__):
-                    _clear(frame)
-                chain += [link.__cause__, link.__context__]
-                if isinstance(group := getattr(link, "exceptions", None), tuple):
-                    chain += group
-
-
-def _clear(frame: FrameType) -> None:
-    """Clear the variables of *frame*, if it has ended."""
-    with suppress(RuntimeError):  # It is at work.
-        frame.clear()
-        # Up to Python 3.12, whoever read them has made a copy, which lives until the next reading.
-        _ = frame.f_locals
+    """Clear the frames of *error*, and of the errors that were being handled when it was raised."""
+    link: BaseException | None = error
+    for _ in range(MAX_CHAIN):
+        if link is None:
+            break
+        clear_frames(link.__traceback__)
+        link = link.__context__

@@ -175,31 +175,6 @@ def test_kept_exception_holds_neither_the_run_nor_its_app_context(
     assert alive[0]() is None
 
 
-def test_frames_of_a_group_are_freed_too(
-    jobs: CronJobs, told: list[Outcome], enqueue: Enqueue
-) -> None:
-    class Group(Exception):
-        exceptions: tuple[object, ...] = ()
-
-    def member() -> None:
-        local = Big()  # noqa: F841
-        raise Broken
-
-    def fail() -> None:
-        group = Group()
-        try:
-            member()
-        except Broken as error:
-            group.exceptions = (error, "no exception", group)
-        raise group
-
-    enqueue(fail, retry=False)
-    jobs.tick()
-    raised: Any = told[0].exception
-    assert frames(raised.exceptions[0])[-1].f_code.co_name == "member"
-    assert "local" not in frames(raised.exceptions[0])[-1].f_locals
-
-
 def test_announcer_that_waits_for_more_keeps_no_exception(
     app: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
