@@ -14,7 +14,7 @@ from ..schedule.cron_text import parse_zone
 from ..text import one_line
 
 # Each module declares its commands, in the order in which ``--help`` lists them.
-from . import runs, definitions, lists, acts, database, crontab  # isort: skip
+from . import runs, definitions, lists, acts, crontab, database  # isort: skip
 from .definitions import legend_of, no_definitions, obstacle_to, outcomes_of, schedule_of
 from .group import JobsGroup, command, examples
 from .output import COMMANDS, SECTIONS, Answer, heading, print_finding, since, table

@@ -19,17 +19,24 @@ from .output import Answer, look, print_finding, set_up
 from .params import actor
 
 
-@set_up("prune", "flask jobs admin prune --dry-run")
-@click.option("--dry-run", is_flag=True, help="Count, and delete nothing.")
-def prune(dry_run: bool) -> Answer:
-    """Delete runs older than their retention. Each tick deletes a few, too."""
-    state = state_of()
-    found = prune_all(state, dry_run=True)
-    if not dry_run:
-        with progress_bar("Prune", found) as advance:
-            found = prune_all(state, actor=actor(), progress=advance)
-    text = f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}."
-    return Answer({"runs": found, "dry_run": dry_run}, text)
+@look("doctor", "flask jobs admin doctor", "flask jobs admin doctor --strict --json")
+@click.option("--strict", is_flag=True, help="Exit 1 for a warning, too.")
+def doctor(strict: bool) -> Answer:
+    """Find what is wrong, and say what to do.
+
+    Exits 1 if anything is an error.
+    """
+    findings = examine(state_of())
+    bad = {"error", "warning"} if strict else {"error"}
+    failed = any(finding.level in bad for finding in findings)
+    return Answer({"findings": findings}, partial(_print, findings), status=int(failed))
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    for each in findings:
+        started = f" (since {minute(each.since)})" if each.since else ""
+        what = each.sentence if each.level in ("warning", "error") else each.what
+        print_finding(each, f"{each.id}: {what}{started}")
 
 
 @set_up("init", "flask jobs admin init")
@@ -58,21 +65,14 @@ def init(force: bool) -> Answer:
     return Answer({"created": created}, "\n".join(text))
 
 
-@look("doctor", "flask jobs admin doctor", "flask jobs admin doctor --strict --json")
-@click.option("--strict", is_flag=True, help="Exit 1 for a warning, too.")
-def doctor(strict: bool) -> Answer:
-    """Find what is wrong, and say what to do.
-
-    Exits 1 if anything is an error.
-    """
-    findings = examine(state_of())
-    bad = {"error", "warning"} if strict else {"error"}
-    failed = any(finding.level in bad for finding in findings)
-    return Answer({"findings": findings}, partial(_print, findings), status=int(failed))
-
-
-def _print(findings: Sequence[Finding]) -> None:
-    for each in findings:
-        started = f" (since {minute(each.since)})" if each.since else ""
-        what = each.sentence if each.level in ("warning", "error") else each.what
-        print_finding(each, f"{each.id}: {what}{started}")
+@set_up("prune", "flask jobs admin prune --dry-run")
+@click.option("--dry-run", is_flag=True, help="Count, and delete nothing.")
+def prune(dry_run: bool) -> Answer:
+    """Delete runs older than their retention. Each tick deletes a few, too."""
+    state = state_of()
+    found = prune_all(state, dry_run=True)
+    if not dry_run:
+        with progress_bar("Prune", found) as advance:
+            found = prune_all(state, actor=actor(), progress=advance)
+    text = f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}."
+    return Answer({"runs": found, "dry_run": dry_run}, text)

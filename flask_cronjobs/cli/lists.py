@@ -47,9 +47,9 @@ def queues() -> Answer:
 
 @look_at_list("ticks", "flask jobs admin ticks", limit=20)
 def ticks(limit: int, before: int | None) -> Answer:
-    """List the latest ticks, and when none came; when each host was seen last.
+    """List the ticks of the last day, the gaps between them, and the hosts.
 
-    Newest first, of all hosts. Ticks are kept for a day.
+    The newest tick is first. The last lines say when each host was seen.
     """
     with reading(state_of()) as reader:
         found = list_ticks(reader, limit, before)
