@@ -28,6 +28,7 @@ from ..jobs.state import State, state_of
 from ..jobs.step_views import go_on_from
 from ..log import logger
 from ..text import one_line
+from ..text.redaction import HIDDEN
 from ..types import JSON, json_object, stored_json
 from .params import needed, text
 from .render import Message, back, reader_page, sent_from
@@ -292,6 +293,8 @@ def _form(
     state: State, task: str, payload: JSON, error: Exception | None, **values: Any
 ) -> Response:
     """Render a form with *payload*, or as it was sent if there is an *error*."""
+    if HIDDEN in json.dumps(payload):
+        abort(403, "A value of this payload is hidden, so it cannot be edited here.")
     handler = state.registry.tasks.get(task)
     stored = payload if isinstance(payload, dict) else {}
     fields = list(handler.arguments.fields(stored)) if handler else []

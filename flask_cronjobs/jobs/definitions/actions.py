@@ -23,7 +23,7 @@ from ...types import PauseKind
 from ..operations import Act, perform
 from ..runs.changes import queue_new
 from ..runs.columns import RUN_COLUMNS
-from ..runs.payloads import with_hidden_values
+from ..runs.payloads import refuse_hidden
 from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
@@ -143,8 +143,8 @@ def _definition_run(
         **options.own_columns,
     }
     if payload is not None:
-        whole = with_hidden_values(state, payload, spec.payload)
-        made = payload_columns(task, state.settings, task.payload_from(whole))
+        refuse_hidden(state, payload, spec.payload)
+        made = payload_columns(task, state.settings, task.payload_from(payload))
         if made["concurrency_key"] is None:  # The row may have one that the code has dropped.
             del made["concurrency_key"]
         else:

@@ -1,11 +1,11 @@
 """Retry a run with another payload, or run it again as a new run.
 
-A payload is checked as by ``enqueue``. Where it has a value as the pages show it, hidden by
-``CRONJOBS_REDACT``, the value that is stored is meant.
+A payload is checked as by ``enqueue``.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ def retry_with(
         makes another concurrency key.
     :raises UnknownTask: this app's code does not declare its task.
     :raises TypeError: the handler does not take *payload*.
-    :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
+    :raises PayloadError: *payload* is not plain JSON, or was copied with hidden values.
     """
 
     def change(operator: Operator, ids: Sequence[int], _: str) -> list[Change]:
@@ -68,7 +68,7 @@ def run_again(
     :raises NotFound: there is no such run.
     :raises UnknownTask: this app's code does not declare its task.
     :raises TypeError: the handler does not take the payload (any more).
-    :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
+    :raises PayloadError: *payload* is not plain JSON, or was copied with hidden values.
     """
     with state.bookkeeping() as books:
         run = _stored(books, run_id)
@@ -88,59 +88,22 @@ def run_again(
     return new_id
 
 
-def restored(given: JSON, shown: JSON, stored: JSON) -> JSON:
-    """Return *given*, with what is *stored* wherever it has what was *shown* in its place.
+def refuse_hidden(state: State, given: Mapping[str, object], stored: JSON) -> None:
+    """Refuse a payload that was copied with the mark of values that are hidden in *stored*.
 
-    :raises PayloadError: *given* has the mark of a hidden value where it is not known which.
-    """
-    if isinstance(given, dict):
-        known = shown.keys() if isinstance(shown, dict) and isinstance(stored, dict) else ()
-        was_shown, was = cast("tuple[dict[str, JSON], ...]", (shown, stored))
-        return {
-            key: restored(value, was_shown[key], was[key])
-            if key in known
-            else restored(value, None, None)
-            for key, value in given.items()
-        }
-    if isinstance(given, list):
-        is_same = isinstance(shown, list) and isinstance(stored, list) and len(given) == len(shown)
-        nothing: list[JSON] = [None] * len(given)
-        before = cast("list[JSON]", shown if is_same else nothing)
-        was_stored = cast("list[JSON]", stored if is_same else nothing)
-        return [restored(*each) for each in zip(given, before, was_stored, strict=True)]
-    if given == shown and type(given) is type(shown):
-        return stored
-    is_mark = given == HIDDEN or (
-        isinstance(given, str) and isinstance(shown, str) and HIDDEN in given and HIDDEN in shown
-    )
-    if is_mark:
-        raise PayloadError(
-            f"The payload has {HIDDEN} in a place where no value is known. Write the value."
-        )
-    return given
-
-
-def with_hidden_values(
-    state: State, given: Mapping[str, object], stored: JSON
-) -> Mapping[str, object]:
-    """Return the payload *given*, with the values of *stored* that the pages hide.
-
-    :raises PayloadError: a value is still hidden.
+    :raises PayloadError: it was.
     """
     check_keys(given)
-    names = state.settings.redact
-    whole = cast("JSON", dict(given))
-    shown = redacted(stored, names)
-    if shown == stored:  # Nothing is hidden, so the mark is a value.
-        return given
-    return cast("Mapping[str, object]", restored(whole, shown, stored))
+    is_hidden = redacted(stored, state.settings.redact) != stored
+    if is_hidden and HIDDEN in json.dumps(given, default=str):
+        raise PayloadError(f"{HIDDEN} stands for a value that is hidden. Write the value.")
 
 
 def _payload_columns(state: State, run: Row[Any], payload: Mapping[str, object]) -> dict[str, Any]:
     """Return the columns that go with *payload*; a definition's own key and limit stay."""
     handler = _handler(state, run)
-    whole = with_hidden_values(state, payload, _parsed(run))
-    made = payload_columns(handler, state.settings, handler.payload_from(whole))
+    refuse_hidden(state, payload, _parsed(run))
+    made = payload_columns(handler, state.settings, handler.payload_from(payload))
     key, limit = made["concurrency_key"], handler.concurrency_limit
     if key is None or run.definition_id is not None:
         key, limit = key or run.concurrency_key, run.concurrency_limit or limit
