@@ -91,12 +91,12 @@ def insert_ordered(books: Bookkeeping) -> None:
     moment = "timestamptz '{}'" if postgresql else "'{}.000000'"
     past, future = moment.format("2026-01-01 00:00:00"), moment.format("2999-01-01 00:00:00")
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})"
-    columns = "job_type, payload, concurrency_key, concurrency_limit, on_dead, order_mark"
+    columns = "job_type, payload, concurrency_key, concurrency_limit, strict, order_mark"
     firsts = f"""
         INSERT INTO job_runs ({columns}, run_at, status, attempts, locked_by, locked_until,
             concurrency_share, finished_at)
         {numbers.format(KEYS)}
-        SELECT 't', {payload}, 'ordered ' || i, 1, 'stop', NULL,
+        SELECT 't', {payload}, 'ordered ' || i, 1, true, NULL,
             CASE WHEN i % 3 = 1 THEN {future} ELSE {past} END,
             CASE i % 3 WHEN 0 THEN 'running' WHEN 1 THEN 'failed' ELSE 'dead' END, 1,
             CASE WHEN i % 3 = 0 THEN 'host:1:x' END, CASE WHEN i % 3 = 0 THEN {future} END,
@@ -106,7 +106,7 @@ def insert_ordered(books: Bookkeeping) -> None:
     behind = f"""
         INSERT INTO job_runs ({columns}, run_at)
         {numbers.format(KEYS * BEHIND)}
-        SELECT 't', {payload}, 'ordered ' || (1 + i % {KEYS}), 1, 'stop', 'waits', {past} FROM n
+        SELECT 't', {payload}, 'ordered ' || (1 + i % {KEYS}), 1, true, 'waits', {past} FROM n
     """
     for statement in (firsts, behind, "ANALYZE"):
         books.rows(text(statement))
@@ -119,8 +119,8 @@ def median_of_turns(books: Bookkeeping, rounds: int) -> float:
         books.rows(
             text(
                 "INSERT INTO job_runs"
-                " (job_type, concurrency_key, concurrency_limit, on_dead, order_mark)"
-                f" VALUES ('t', 'ordered {1 + number}', 1, 'stop', 'new')"
+                " (job_type, concurrency_key, concurrency_limit, strict, order_mark)"
+                f" VALUES ('t', 'ordered {1 + number}', 1, true, 'new')"
             )
         )
         began = time.perf_counter()

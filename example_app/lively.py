@@ -303,18 +303,15 @@ def _month_in_steps(now: datetime) -> Iterator[Any]:
 
 
 def _ledgers(now: datetime) -> Iterator[Any]:
-    """Add the lines of two ledgers in strict order, of which one is stopped by a dead line."""
+    """Add the lines of two ledgers in strict order, of which one waits for a retry."""
     for number, (user, minutes) in enumerate(((7, 95), (7, 60), (7, 20), (8, 1))):
         at = now - timedelta(minutes=minutes)
         values = {"user_id": user, "text": f"invoice {4711 + number}", "cents": 12900}
-        order = {"concurrency_key": f"account:{user}", "concurrency_limit": 1, "on_dead": "stop"}
-        mark, ended = (
-            ("waits" if number in (1, 2) else None),
-            _gave_up("ValueError", "no user 7", at),
-        )
-        if number:
-            ended = {}
+        order = {"concurrency_key": f"account:{user}", "concurrency_limit": 1, "strict": True}
+        mark = "waits" if number in (1, 2) else None
+        again = {} if number else {"status": "failed", "attempts": 1, "error_type": "ValueError",
+                                   "last_error": "no user 7", "failed_at": at}  # fmt: skip
         yield JobRun(
-            **_run("book", at, payload=values) | order | {"order_mark": mark} | ended,
+            **_run("book", at, payload=values) | order | {"order_mark": mark} | again,
             label=f"user {user}",
         )

@@ -178,13 +178,12 @@ def send_welcome(user_id: int) -> str | None:
     return jobs.once(f"welcome:{user_id}", send_mail, letter)
 
 
-@jobs.task(concurrency_key="account:{user_id}", order="strict", on_dead="stop", atomic=True)
+@jobs.task(concurrency_key="account:{user_id}", order="strict", atomic=True)
 def book(user_id: int, text: str, cents: int) -> dict[str, int]:
     """Add a line to a user's ledger.
 
     Each line goes on from the balance before. So the lines of one user are written one after the
-    other, in the order in which they were enqueued, also when one fails and is tried again. If one
-    gives up, the ledger stops there until somebody has looked.
+    other, in the order in which they were enqueued, also when one fails and is tried again.
     """
     lines = select(Entry.balance).where(Entry.user_id == user_id).order_by(Entry.id.desc())
     balance = (db.session.scalars(lines.limit(1)).first() or 0) + cents

@@ -32,7 +32,7 @@ from .registry.validation import (
     task_options,
 )
 from .task import Task
-from .types import Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
+from .types import Catchup, InDoubt, Order, Overlap, Replace, UniqueWhile
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -154,7 +154,6 @@ class CronJobs(OperatorMethods, StepMethods):
         around: AroundHook | None = None,
         keep_output: bool | None = None,
         order: Order | None = None,
-        on_dead: OnDead | None = None,
         unique: str | None = None,
         unique_while: UniqueWhile | None = None,
         rate: str | None = None,
@@ -195,8 +194,6 @@ class CronJobs(OperatorMethods, StepMethods):
         :param order: ``"strict"``: execute the runs of a concurrency key one after the other, in
             the order of their ids. The next waits until the one before has ended, also while that
             waits for a retry. It needs ``concurrency_key``.
-        :param on_dead: in a strict order, what the runs behind a dead one do: ``"skip"`` it, the
-            default, or ``"stop"`` until an operator retries or discards it.
         :param unique: the idempotency key of runs that are enqueued without one: a format, filled
             in from the payload, such as ``"import:{shop_id}"``. Runs of schedules have none.
         :param unique_while: as long as *unique_while* of `Task.using` says, unless a call does.

@@ -19,8 +19,6 @@ UniqueWhile: TypeAlias = Literal["kept", "pending", "waiting"]
 Replace: TypeAlias = bool | Literal["payload", "run_at"]
 #: How the runs of a concurrency key are executed; None stands for no order.
 Order: TypeAlias = Literal["strict"]
-#: What a dead run of a strict order means for those behind it.
-OnDead: TypeAlias = Literal["skip", "stop"]
 PauseKind: TypeAlias = Literal["task", "queue"]
 InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
 

@@ -161,9 +161,6 @@ def _print(view: RunView, frames: bool) -> None:
         lost = f", handed to {row.handed_to} {since(row.started_at, view.now)}"
     click.echo(f"Run {row.id} of {whose(row.task, row.label)}: {paint(row.status)}{lost}")
     print_facts(facts_of(view), view.now)
-    if view.stopped:
-        first = str(view.waits_for)
-        click.echo(f"To go on: {command('retry', first)}, or: {command('discard', first)}")
     for pause in view.pauses:
         resume = command("resume", f"--{pause.kind}", pause.name)
         click.echo(printable(f"{pause}; to resume it: {resume}"))

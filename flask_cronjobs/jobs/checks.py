@@ -295,7 +295,7 @@ def _behind_undeclared(reader: Reader, before: datetime) -> Iterable[Seen]:
     heads = (
         select(RUNS.c.id, RUNS.c.concurrency_key, RUNS.c.job_type, RUNS.c.run_at)
         .where(*rows, RUNS.c.job_type.in_({each.task for each in unknown}), RUNS.c.run_at <= before)
-        .where(RUNS.c.on_dead.is_not(None), *not_paused(reader))
+        .where(RUNS.c.strict, *not_paused(reader))
         .limit(_HEADS)
         .subquery()
         for rows in ([text(KEYED_GROUPS)], [text(RATE_WAITS), at_rate])

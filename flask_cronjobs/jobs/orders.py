@@ -11,7 +11,7 @@ from sqlalchemy import TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
-from ..models.conditions import HAS_TURN, ORDERED, RUNNING, STOPS, UNPLACED
+from ..models.conditions import HAS_TURN, ORDERED, RUNNING, UNPLACED
 
 if TYPE_CHECKING:
     from .pauses import PauseView
@@ -33,7 +33,7 @@ _FIRST = f"""
 """
 #: The condition that a row of ``job_runs`` has no order, or comes first in its key's. Its turn does
 #: not say so: somebody may have retried an earlier run since that was given.
-COMES_FIRST = f"(on_dead IS NULL OR id = ({_FIRST}))"
+COMES_FIRST = f"(NOT strict OR id = ({_FIRST}))"
 #: The query for the runs under ``token`` that come first.
 HELD_FIRST = text(
     f"SELECT id FROM job_runs WHERE {RUNNING} AND locked_by = :token AND {COMES_FIRST}"
@@ -56,7 +56,7 @@ def _place(d: Dialect) -> TextClause:
     mark = "min(CASE WHEN order_mark = 'over' THEN id END)"
     # Else SQLite takes them to be many, and reads the whole table for a Bloom filter.
     few = f"LIMIT {2 * RUNS_READ}"
-    is_settled = "queue.first IS NULL OR queue.first IN (0, queue.holder) OR next.id IS NOT NULL"
+    is_settled = "queue.first IS NULL OR queue.first = queue.holder OR next.id IS NOT NULL"
     return text(f"""
     WITH marked AS MATERIALIZED (
         SELECT id, concurrency_key AS key, order_mark FROM job_runs WHERE {UNPLACED}
@@ -65,7 +65,7 @@ def _place(d: Dialect) -> TextClause:
     queue AS MATERIALIZED ({_queue(f"SELECT key, {mark} AS mark FROM marked GROUP BY key")}),
     next AS MATERIALIZED (
         SELECT id, concurrency_key AS key FROM job_runs
-        WHERE {d.any_of("id", "SELECT first FROM queue WHERE holder IS NULL AND first > 0")}
+        WHERE {d.any_of("id", "SELECT first FROM queue WHERE holder IS NULL")}
             AND (finished_at IS NULL AND order_mark IS NOT NULL) IS TRUE
         {d.skip_locked}
     ),
@@ -95,7 +95,7 @@ def _make_way(d: Dialect) -> TextClause:
         SELECT concurrency_key AS key FROM job_runs WHERE {UNPLACED}
         ORDER BY id LIMIT {RUNS_READ} {d.skip_locked}
     """
-    late = "SELECT holder FROM queue WHERE first > 0 AND first < holder"
+    late = "SELECT holder FROM queue WHERE first < holder"
     free = f"SELECT id FROM job_runs WHERE {d.any_of('id', late)} {d.skip_locked}"
     return text(f"""
     WITH queue AS MATERIALIZED ({_queue(f"SELECT DISTINCT key FROM ({new}) AS found")})
@@ -110,10 +110,10 @@ def _mend(d: Dialect) -> TextClause:
 
     Somebody has deleted or changed runs by hand. It goes from key to key, at one step each.
     """
-    lost = "SELECT first FROM queue WHERE holder IS NULL AND first > 0"
+    lost = "SELECT first FROM queue WHERE holder IS NULL"
     free = f"SELECT id FROM job_runs WHERE {d.any_of('id', lost)} {d.skip_locked}"
     return text(f"""
-    WITH RECURSIVE {_hops(ORDERED)},
+    WITH RECURSIVE {_hops()},
     queue AS MATERIALIZED ({_queue("SELECT key FROM hop WHERE key IS NOT NULL")})
     UPDATE job_runs SET order_mark = 'new'
     WHERE {d.any_of("id", free)} AND (finished_at IS NULL AND order_mark = 'waits') IS TRUE
@@ -121,9 +121,9 @@ def _mend(d: Dialect) -> TextClause:
     """)
 
 
-def _hops(which: str, condition: str = "") -> str:
-    """Return the CTE ``hop`` that goes from key to key of such runs; the last has none."""
-    later = f"SELECT concurrency_key FROM job_runs WHERE {which} AND concurrency_key > {{}}"
+def _hops(condition: str = "") -> str:
+    """Return the CTE ``hop`` that goes from key to key; the last has none."""
+    later = f"SELECT concurrency_key FROM job_runs WHERE {ORDERED} AND concurrency_key > {{}}"
     step = f"({later} ORDER BY concurrency_key LIMIT 1)"
     return f"""
     hop(key, place) AS (
@@ -137,12 +137,12 @@ def _hops(which: str, condition: str = "") -> str:
 def _queue(keys: str) -> str:
     """Return the SELECT of *keys*, each with its first run and the one that has its turn.
 
-    ``first`` is 0 if a dead run stops the key. The ranges stand for equality: see `candidates`.
+    The ranges stand for equality: see `candidates`.
     """
     this = "concurrency_key >= keys.key AND concurrency_key <= keys.key"
     return f"""
     SELECT keys.*,
-        (SELECT CASE WHEN finished_at IS NULL THEN id ELSE 0 END FROM job_runs
+        (SELECT id FROM job_runs
          WHERE {ORDERED} AND {this} ORDER BY concurrency_key, id LIMIT 1) AS first,
         (SELECT id FROM job_runs
          WHERE {HAS_TURN} AND {this} ORDER BY concurrency_key LIMIT 1) AS holder
@@ -206,19 +206,12 @@ class KeyOrder(NamedTuple):
     waits: tuple[Wait, ...] = ()
     place: str = ""
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the others wait until an operator retries or discards the first, a dead run."""
-        return self.first.status == "dead"
-
     def why(self, now: datetime) -> str:
         """Return what the others wait for, in a few words."""
         # Here, since workers give turns and show none.
         from .humanize import since
 
         first = self.first
-        if self.stopped:
-            return f"stopped by a dead run, {since(first.finished_at, now)}"
         if first.is_stale(now):
             return "the worker of the first was lost; the next tick takes the run back"
         if first.status == "running":
@@ -231,15 +224,12 @@ class KeyOrder(NamedTuple):
 _KEYS, _RUNS = 1_000, 50_000
 
 
-def list_key_orders(
-    source: Source, *, stopped: bool = False, after: str = "", limit: int = 50
-) -> Page[KeyOrder]:
+def list_key_orders(source: Source, *, after: str = "", limit: int = 50) -> Page[KeyOrder]:
     """Return the keys with a strict order whose runs have not all ended.
 
     Those that hold up most runs come first; of more than 1,000 keys, the first by name are looked
     at.
 
-    :param stopped: only those that a dead run stops.
     :param after: the `KeyOrder.place` of the last key of the page before.
     """
     # Here, since it maps the tables, which a tick does not use.
@@ -250,7 +240,7 @@ def list_key_orders(
     from .runs.wait_reasons import waits_of
 
     with reading(source) as reader:
-        which = _heads(STOPS if stopped else ORDERED, reader.dialect)
+        which = _heads(reader.dialect)
         limits = {"keys": _KEYS, "runs": _RUNS, "most": CAP + 2}
         place = re.fullmatch("([0-9]{1,19}):([0-9]{1,19})", after)
         last = (-int(place[1]), int(place[2])) if place else (-_RUNS, 0)
@@ -273,39 +263,20 @@ def list_key_orders(
         return Page(keys[:limit], following, reader.now)
 
 
-def _heads(which: str, d: Dialect) -> str:
+def _heads(d: Dialect) -> str:
     """Return the SELECT of keys, the first run of each, and how many runs it has, up to a cap.
 
     It goes from key to key, at one step each.
-
-    :param which: the condition of an index: keys with such runs are meant.
     """
-    return f"""
-    WITH RECURSIVE {_hops(which, "AND hop.place < :keys")},
-    keys AS (SELECT key FROM hop WHERE key IS NOT NULL)
-    SELECT key, min(id) AS first, count(*) AS members
-    FROM (SELECT keys.key, member.id FROM keys {_of_keys(d)} LIMIT :runs) AS counted
-    GROUP BY key ORDER BY members DESC, first
-    """
-
-
-def _of_keys(d: Dialect) -> str:
-    """Return SQL that joins ``keys`` to the runs of each that have a place in its order."""
     this = "concurrency_key >= keys.key AND concurrency_key <= keys.key"
     first = f"FROM job_runs WHERE {ORDERED} AND {this} ORDER BY concurrency_key, id LIMIT :most"
-    return d.join_each("member", "concurrency_key, finished_at", first)
-
-
-def behind_dead(d: Dialect) -> str:
-    """Return the SELECT of how many runs wait behind dead ones, counted up to `CAP` plus one."""
-    from .reader import CAP
-
-    dead = f"SELECT concurrency_key AS key FROM job_runs WHERE {STOPS} LIMIT {CAP + 1}"
-    keys = f"(SELECT DISTINCT key FROM ({dead}) AS dead) AS keys"
-    runs = _of_keys(d).replace(":most", str(CAP + 2))
-    waits = "CASE WHEN finished_at IS NULL THEN 1 END"
     return f"""
-    SELECT count({waits}) FROM (
-        SELECT member.finished_at FROM {keys} {runs} LIMIT {2 * CAP + 3}
+    WITH RECURSIVE {_hops("AND hop.place < :keys")},
+    keys AS (SELECT key FROM hop WHERE key IS NOT NULL)
+    SELECT key, min(id) AS first, count(*) AS members
+    FROM (
+        SELECT keys.key, member.id FROM keys
+        {d.join_each("member", "concurrency_key, finished_at", first)} LIMIT :runs
     ) AS counted
+    GROUP BY key ORDER BY members DESC, first
     """

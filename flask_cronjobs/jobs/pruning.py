@@ -46,10 +46,7 @@ class Kind(NamedTuple):
 # The runs of a batch go with it.
 _ALONE = "order_mark IS NULL AND batch_id IS NULL"
 RUNS = Kind("job_runs", f"{DONE} AND {_ALONE}", "finished_at", "retention")
-# A dead run that stops its key waits for an operator, however long.
-DEAD_RUNS = RUNS._replace(
-    which=f"{DEAD} AND {_ALONE} AND (on_dead = 'stop') IS NOT TRUE", age="retention_dead"
-)
+DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND {_ALONE}", age="retention_dead")
 
 
 def _members_are_old(d: Dialect) -> str:
@@ -59,8 +56,7 @@ def _members_are_old(d: Dialect) -> str:
         return f"""
             (SELECT r.id FROM job_runs r
              WHERE r.batch_id = one.id AND r.status <> 'running' AND r.{statuses}
-                AND (r.finished_at >= {d.later(f"0 - :{age}")} OR r.order_mark IS NOT NULL
-                    OR (r.status = 'dead' AND r.on_dead = 'stop')) LIMIT 1)
+                AND (r.finished_at >= {d.later(f"0 - :{age}")} OR r.order_mark IS NOT NULL) LIMIT 1)
         """
 
     # The last condition reads all members. It is reached once the batch may go, or nearly.

@@ -57,15 +57,11 @@ DONE_EFFECT = "state = 'done'"
 OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
 SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
 PINGED = "ping_url IS NOT NULL"
-#: Dead, and nothing behind it in the strict order of its key runs until an operator has decided.
-STOPS = "status = 'dead' AND on_dead = 'stop'"
 #: Has a place in the strict order of its key.
-ORDERED = f"on_dead IS NOT NULL AND (finished_at IS NULL OR ({STOPS}))"
+ORDERED = "strict AND finished_at IS NULL"
 #: May run next in the strict order of its key, or runs.
 #: By the status, so that PostgreSQL does not take the index of ORDERED, with all that wait, for it.
-HAS_TURN = (
-    "on_dead IS NOT NULL AND order_mark IS NULL AND status IN ('queued', 'failed', 'running')"
-)
+HAS_TURN = "strict AND order_mark IS NULL AND status IN ('queued', 'failed', 'running')"
 #: Came or ended since somebody last looked whose turn it is; see `jobs.orders`.
 UNPLACED = "order_mark IN ('new', 'over')"
 #: Begins at a rate. In a strict order, not before its turn.

@@ -35,7 +35,6 @@ class JobDefinition(Base):
         check("ck_job_definitions_origin", "origin IN ('code', 'database')"),
         check("ck_job_definitions_max_attempts", "max_attempts >= 1"),
         check("ck_job_definitions_concurrency_limit", conditions.KEY_HAS_LIMIT),
-        check("ck_job_definitions_on_dead", "on_dead IN ('skip', 'stop')"),
     )
 
     name: Mapped[str]
@@ -68,8 +67,8 @@ class JobDefinition(Base):
     """What tells a monitor of its runs; see `~flask_cronjobs.CronJobs.task`. It is a secret."""
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    on_dead: Mapped[str | None]
-    """As of its runs; null without a strict order."""
+    strict: Mapped[bool] = mapped_column(server_default=text("'0'"))
+    """Whether its runs have a strict order."""
     rate_key: Mapped[str | None]
     label: Mapped[str | None]
     """The label of its runs, made when it was declared."""
@@ -93,7 +92,6 @@ class JobRun(Base):
         # At most one run of a strict order may run next.
         unique("uq_job_runs_turn", "concurrency_key", where=conditions.HAS_TURN),
         partial("ix_job_runs_order", "concurrency_key", "id", where=conditions.ORDERED),
-        partial("ix_job_runs_stops", "concurrency_key", "id", where=conditions.STOPS),
         partial("ix_job_runs_unplaced", "id", where=conditions.UNPLACED),
         partial("ix_job_runs_spent", "id", where=conditions.SPENT),
         partial("ix_job_runs_snoozed", "id", where=conditions.SNOOZED),
@@ -136,12 +134,11 @@ class JobRun(Base):
             f" AND {conditions.RUNNABLE})",
         ),
         check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
-        check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
         check("ck_job_runs_order_mark", "order_mark IN ('new', 'waits', 'over')"),
         check(
             "ck_job_runs_order",
-            "(on_dead IS NULL OR concurrency_key IS NOT NULL) AND (order_mark IS NULL"
-            " OR (on_dead IS NOT NULL AND (order_mark = 'over') = (finished_at IS NOT NULL)))",
+            "(NOT strict OR concurrency_key IS NOT NULL) AND (order_mark IS NULL"
+            " OR (strict AND (order_mark = 'over') = (finished_at IS NOT NULL)))",
         ),
         storage_options(),
     )
@@ -196,9 +193,8 @@ class JobRun(Base):
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
     batch_id: Mapped[int | None] = mapped_column(BigId)
     """The batch that the run belongs to."""
-    on_dead: Mapped[str | None]
-    """What those behind it in the strict order of its concurrency key do if it ends dead: ``skip``
-    it and go on, or ``stop``; null without a strict order."""
+    strict: Mapped[bool] = mapped_column(server_default=text("'0'"))
+    """Whether it has a place in the strict order of its concurrency key."""
     order_mark: Mapped[str | None]
     """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
     it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""

@@ -8,7 +8,7 @@ from ..config import Settings
 from ..errors import TaskError, UnknownTask
 from ..schedule import Schedule
 from ..text import did_you_mean
-from ..types import JSON, Catchup, OnDead, Overlap
+from ..types import JSON, Catchup, Overlap
 from .handler import Handler, run_columns
 from .options import Around, Rate, check_name, check_options
 from .payload import payload_text
@@ -44,7 +44,7 @@ class DefinitionSpec(NamedTuple):
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
     ping_url: str | None = None
-    on_dead: OnDead | None = None
+    strict: bool = False
     rate_key: str | None = None
     label: str | None = None
 

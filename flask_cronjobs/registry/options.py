@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 from ..config import FLAG, Kind, choice, in_seconds, is_number, is_url, whole
 from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
 from ..text import is_printable, pattern
-from ..types import MAX_ID, Catchup, OnDead, Order, Overlap, Replace, UniqueWhile
+from ..types import MAX_ID, Catchup, Order, Overlap, Replace, UniqueWhile
 from .retry import Retry, RetryCallable
 
 #: The longest timeout of a task, in seconds (30 days).
@@ -27,7 +27,7 @@ _INSTANT = timedelta(microseconds=1)
 #: The longest `Rate.rest`: no date may be beyond what Python knows.
 MOST_REST = timedelta(days=3653)
 #: The columns of a run that an option fills by itself, and their types in PostgreSQL.
-STORED = {"queue": "text", "priority": "integer", "on_dead": "text"}
+STORED = {"queue": "text", "priority": "integer", "strict": "boolean"}
 #: What a text has in braces that was to be an f-string.
 _UNFILLED = pattern(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
 
@@ -46,7 +46,6 @@ class TaskOptions(NamedTuple):
     around: Around | None = None
     keep_output: bool | None = None
     order: Order | None = None
-    on_dead: OnDead | None = None
     unique: str | None = None
     unique_while: UniqueWhile | None = None
     rate: str | None = None
@@ -57,9 +56,7 @@ class TaskOptions(NamedTuple):
     @property
     def columns(self) -> dict[str, object]:
         """The values of `STORED`."""
-        # What those behind a dead run do, in a strict order.
-        on_dead = None if self.order is None else self.on_dead or "skip"
-        return {**{name: getattr(self, name) for name in STORED}, "on_dead": on_dead}
+        return {"queue": self.queue, "priority": self.priority, "strict": self.order is not None}
 
 
 #: The options of a schedule that a task may be declared with, and what they are by default.
@@ -279,7 +276,6 @@ _KINDS: Mapping[str, Kind] = {
     "async_at_once": whole(1, 1000),
     "keep_output": FLAG,
     "order": choice(*get_args(Order)),
-    "on_dead": choice(*get_args(OnDead)),
     "rate": Kind(
         lambda value: isinstance(value, str) and _RATE().fullmatch(value),
         "a number and a time, such as '100/minute', '5/s', '1000/hour' or '20/10s'",

@@ -73,7 +73,6 @@ def written_instead(where: str, name: str) -> str | None:
 
 #: Options that do nothing without another one, and an example of that.
 _NEEDS = {
-    "on_dead": ("order", "order='strict'"),
     "rate_key": ("rate", "rate='100/minute'"),
     "burst": ("rate", "rate='100/minute'"),
     "unique_while": ("unique", "unique='import:{shop_id}'"),

@@ -36,12 +36,11 @@ from .render import ACTIONS, REFRESH, reader_page
 
 
 def order() -> ResponseReturnValue:
-    """Render the keys whose runs wait for one another; with ``?stopped=1``, those stopped."""
-    args = _flag("stopped")
+    """Render the keys whose runs wait for one another."""
     after = text(request.args, "after") or ""
     limit = clamped(request.args, "limit", 50)
-    found = list_key_orders(state_of(), stopped=bool(args), after=after, limit=limit)
-    return _list_page("order", found, args)
+    found = list_key_orders(state_of(), after=after, limit=limit)
+    return _list_page("order", found, {})
 
 
 def task() -> ResponseReturnValue:

@@ -43,7 +43,7 @@ PAGES_OF: dict[str, tuple[str, ...]] = {
     "ticks": ("/ticks",),
     "operations": ("/operations",),
     "queues": ("/queues",),
-    "order": ("/order", "/order?stopped=1"),
+    "order": ("/order",),
 }  # fmt: skip
 PAGES = tuple(path for paths in PAGES_OF.values() for path in paths)
 EVIL = (

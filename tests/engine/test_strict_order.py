@@ -75,30 +75,32 @@ def dead(db: SQLAlchemy) -> Callable[[], int]:
     return lambda: db.session.scalars(select(JobRun.id).where(JobRun.status == "dead")).one()
 
 
-def test_dead_run_stops_its_key_and_no_other(
+def test_order_goes_on_behind_a_dead_run(
     jobs: CronJobs, db: SQLAlchemy, ledger: MakeLedger, dead: Callable[[], int]
 ) -> None:
-    books = ledger(on_dead="stop")
+    books = ledger()
     books.fail = {1: 3}
     books.enqueue(range(4))
-    books.enqueue(range(10, 14), "b")
     books.tick(5)
-    assert (books.of("a"), books.of("b")) == ([0], [10, 11, 12, 13])
-    assert statuses(db)[:4] == ["succeeded", "dead", "queued", "queued"]
+    assert books.of("a") == [0, 2, 3]
+    assert statuses(db) == ["succeeded", "dead", "succeeded", "succeeded"]
     jobs.retry(dead())
     books.tick()
-    assert books.of("a") == [0, 1, 2, 3]
+    assert books.of("a") == [0, 2, 3, 1]
 
 
 def test_a_turn_that_is_not_its_own_is_taken_from_a_run(
     jobs: CronJobs, db: SQLAlchemy, ledger: MakeLedger
 ) -> None:
     """Somebody has changed rows by hand. Else it would be claimed and given back for ever."""
-    books = ledger(on_dead="stop")
-    books.fail = {0: 3}
-    _, behind = books.enqueue(range(2))
-    books.tick(3)
-    db.session.execute(update(JobRun).where(JobRun.id == behind).values(order_mark=None))
+    books = ledger()
+    first, behind = books.enqueue(range(2))
+    later = now() + timedelta(hours=1)
+    db.session.execute(update(JobRun).where(JobRun.id == first).values(run_at=later))
+    db.session.commit()
+    books.tick()
+    for run_id, mark in ((first, "waits"), (behind, None)):
+        db.session.execute(update(JobRun).where(JobRun.id == run_id).values(order_mark=mark))
     books.enqueue([10], "b")
     db.session.commit()
     jobs.tick(budget=2)
@@ -126,7 +128,7 @@ def test_slots_of_a_definition_are_in_order_too(jobs: CronJobs, db: SQLAlchemy) 
 
     @jobs.task(
         schedule="* * * * *", catchup="all", overlap="allow",
-        concurrency_key="statement", order="strict", on_dead="stop",
+        concurrency_key="statement", order="strict",
     )  # fmt: skip
     def statement() -> None:
         done.append(current_run.scheduled_for)
@@ -139,15 +141,15 @@ def test_slots_of_a_definition_are_in_order_too(jobs: CronJobs, db: SQLAlchemy) 
     jobs.tick()
     assert len(done) >= 5
     assert done == sorted(done)
-    orders = db.session.execute(select(JobRun.on_dead, JobRun.order_mark).distinct())
-    assert orders.all() == [("stop", None)]
-    assert db.session.get_one(JobRun, jobs.run_now("statement")).on_dead == "stop"
+    orders = db.session.execute(select(JobRun.strict, JobRun.order_mark).distinct())
+    assert orders.all() == [(True, None)]
+    assert db.session.get_one(JobRun, jobs.run_now("statement")).strict
 
 
 def test_new_payload_cannot_move_a_run_to_another_key(
     state: State, ledger: MakeLedger, dead: Callable[[], int]
 ) -> None:
-    books = ledger(on_dead="stop")
+    books = ledger()
     books.fail = {0: 3}
     books.enqueue(range(2))
     books.tick(3)
@@ -155,7 +157,7 @@ def test_new_payload_cannot_move_a_run_to_another_key(
         retry_with(state, dead(), {"account": "b", "number": 0})
     retry_with(state, dead(), {"account": "a", "number": 7})
     books.tick()
-    assert books.of("a") == [7, 1]
+    assert books.of("a") == [1, 7]
 
 
 def test_replaced_payload_keeps_its_place_and_its_key(ledger: MakeLedger) -> None:
@@ -173,14 +175,15 @@ def test_replaced_payload_keeps_its_place_and_its_key(ledger: MakeLedger) -> Non
 def test_run_again_is_a_new_run_at_the_end(
     db: SQLAlchemy, state: State, ledger: MakeLedger, dead: Callable[[], int]
 ) -> None:
-    books = ledger(on_dead="stop")
+    books = ledger()
     books.fail = {0: 3}
     books.enqueue(range(2))
     books.tick(3)
     new = run_again(state, dead())
     assert db.session.get_one(JobRun, new).order_mark == "new"
+    books.enqueue([2])
     books.tick()
-    assert books.done == []
+    assert books.of("a") == [1, 0, 2]
 
 
 def test_app_without_the_task_gives_turns_too(jobs: CronJobs, ledger: MakeLedger) -> None:
@@ -259,5 +262,5 @@ def test_then_of_a_batch_takes_its_place_in_the_order(
     books.enqueue([3])
     books.tick()
     assert books.of("a") == [1, 2, 3]
-    turns = select(JobRun.on_dead, JobRun.order_mark).where(JobRun.job_type == "book")
-    assert {tuple(row) for row in db.session.execute(turns)} <= {("skip", "over"), ("skip", None)}
+    turns = select(JobRun.strict, JobRun.order_mark).where(JobRun.job_type == "book")
+    assert {tuple(row) for row in db.session.execute(turns)} <= {(True, "over"), (True, None)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import Select, func, select
 from werkzeug.test import TestResponse
 
 from example_app.demo import put_back
@@ -50,11 +50,6 @@ class Tally:
     def put_back(self, period: timedelta) -> None:
         with self.app.app_context():
             put_back(period)
-
-    def allow_one_attempt(self, task: str) -> None:
-        with self.app.app_context():
-            db.session.execute(update(JobRun).where(JobRun.job_type == task).values(max_attempts=1))
-            db.session.commit()
 
     def runs(self, task: str) -> list[JobRun]:
         return self.all(select(JobRun).where(JobRun.job_type == task).order_by(JobRun.id))

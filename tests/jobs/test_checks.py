@@ -17,7 +17,7 @@ from tests.rows import Rows, ago
 
 HOUR = 3600.0
 DAY = 24 * HOUR
-ORDERED: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "skip"}
+ORDERED: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "strict": True}
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def held_share(rows: Rows, age: float) -> None:
 
 
 def held_turn(rows: Rows, age: float) -> None:
-    holder(rows, age, on_dead="skip")
+    holder(rows, age, strict=True)
     behind(rows, HOUR)
 
 

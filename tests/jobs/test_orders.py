@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import orders as turns_of_orders
 from flask_cronjobs.jobs.orders import RUNS_READ, list_key_orders
-from flask_cronjobs.jobs.pruning import prunable, prune
 from flask_cronjobs.jobs.runs.leases import give_up_exhausted
 from flask_cronjobs.jobs.state import State
 from tests.kit import Kit, in_threads
@@ -18,9 +16,9 @@ from tests.marks import on_postgresql
 from tests.rows import Rows, ago
 
 
-def ordered(kit: Kit, key: str = "key", on_dead: str = "skip", **values: Any) -> int:
+def ordered(kit: Kit, key: str = "key", **values: Any) -> int:
     given = {"concurrency_key": key, "concurrency_limit": 1, "order_mark": "new"}
-    return kit.run(on_dead=on_dead, **{**given, **values})
+    return kit.run(strict=True, **{**given, **values})
 
 
 def give(kit: Kit) -> bool:
@@ -56,8 +54,8 @@ def test_runs_of_the_key_without_an_order_do_not_wait_for_a_turn(kit: Kit) -> No
 def test_more_runs_than_one_statement_looks_at(kit: Kit) -> None:
     number = RUNS_READ + 10
     kit.sql(
-        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, order_mark)"
-        f" SELECT 'task', 'key-' || (id % 3), 1, 'skip', 'new' FROM {_numbers(kit, number)}"
+        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, strict, order_mark)"
+        f" SELECT 'task', 'key-' || (id % 3), 1, true, 'new' FROM {_numbers(kit, number)}"
     )
     assert give(kit)
     assert [row.order_mark for row in kit.all_rows()] == [None] * 3 + ["waits"] * (number - 3)
@@ -69,18 +67,6 @@ def _numbers(kit: Kit, number: int) -> str:
         return f"generate_series(1, {number}) AS numbers(id)"
     counted = f"SELECT 1 AS id UNION ALL SELECT id + 1 FROM n WHERE id < {number}"
     return f"(WITH RECURSIVE n AS ({counted}) SELECT id FROM n)"
-
-
-def test_dead_run_that_stops_its_key_is_not_pruned(kit: Kit) -> None:
-    stopping, _ = ordered(kit, on_dead="stop"), ordered(kit, "other")
-    give(kit)
-    for claim in kit.claim():
-        kit.finish(claim, "dead")
-    give(kit)
-    kit.sql("UPDATE job_runs SET finished_at = :then", then=ago(days=400))
-    assert prunable(kit.books, Settings(retention=1.0, retention_dead=1.0)) == 1
-    assert sum(prune(kit.books, Settings(retention=1.0, retention_dead=1.0))) == 1
-    assert [row.id for row in kit.all_rows()] == [stopping]
 
 
 def test_tick_knows_that_turns_are_to_be_given(kit: Kit) -> None:
@@ -113,9 +99,9 @@ def test_more_marks_than_one_statement_looks_at_behind_a_lock_hold_up_no_other_k
 ) -> None:
     """They wait for the next run, for the one with the turn to give way, or are locked."""
     first = ordered(kit) if locked == "holder" else 0
-    over = "'task', 'key', 1, 'skip', 'over', 'succeeded', 1, now()"
+    over = "'task', 'key', 1, true, 'over', 'succeeded', 1, now()"
     kit.sql(
-        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, order_mark,"
+        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, strict, order_mark,"
         f" status, attempts, finished_at) SELECT {over} FROM {_numbers(kit, 2 * RUNS_READ)}"
     )
     last = ordered(kit, order_mark=None if locked == "holder" else "waits")
@@ -174,10 +160,10 @@ def test_many_workers_at_once_keep_the_order(kit: Kit) -> None:
 
 @pytest.fixture
 def held_up(state: State, rows: Rows) -> State:
-    """Keys by name, with so many runs behind the first one, which is dead but for one key."""
-    order: dict[str, Any] = {"concurrency_limit": 1, "on_dead": "stop"}
+    """Keys by name, with so many runs behind the first one."""
+    order: dict[str, Any] = {"concurrency_limit": 1, "strict": True}
     for key, behind in (("a", 0), ("b", 3), ("c", 1), ("d", 3), ("going", 5)):
-        rows.run("queued" if key == "going" else "dead", concurrency_key=key, **order)
+        rows.run(concurrency_key=key, **order)
         for _ in range(behind):
             rows.run(concurrency_key=key, order_mark="waits", **order)
     return state
@@ -185,18 +171,12 @@ def held_up(state: State, rows: Rows) -> State:
 
 @pytest.mark.parametrize("limit", [1, 2, 10])
 def test_keys_that_hold_up_most_come_first(held_up: State, limit: int) -> None:
-    def listed(stopped: bool) -> list[tuple[str, int]]:
-        after, seen = "", list[tuple[str, int]]()
-        while True:
-            page = list_key_orders(held_up, stopped=stopped, after=after, limit=limit)
-            seen += [(each.key, each.waiting.value) for each in page.rows]
-            if page.next is None:
-                return seen
-            after = page.next
-
-    dead = [("b", 3), ("d", 3), ("c", 1), ("a", 0)]
-    assert listed(stopped=True) == dead
-    assert listed(stopped=False) == [("going", 5), *dead]
+    after, seen = "", list[tuple[str, int]]()
+    while after is not None:
+        page = list_key_orders(held_up, after=after, limit=limit)
+        seen += [(each.key, each.waiting.value) for each in page.rows]
+        after = page.next
+    assert seen == [("going", 5), ("b", 3), ("d", 3), ("c", 1), ("a", 0)]
 
 
 @pytest.mark.parametrize("after", ["", "b", "3", "3:x", "3:" + "9" * 5000, "9" * 5000 + ":1"])
@@ -205,7 +185,7 @@ def test_what_is_no_place_begins_with_the_first_key(held_up: State, after: str) 
 
 
 def test_key_says_for_what_its_first_run_waits(state: State, rows: Rows) -> None:
-    sleeps = rows.run(age=-7200, concurrency_key="a", concurrency_limit=1, on_dead="skip")
+    sleeps = rows.run(age=-7200, concurrency_key="a", concurrency_limit=1, strict=True)
     rows.step(sleeps, "nap", "sleep", due_at=ago(-7200), finished_at=None)
     (found,) = list_key_orders(state).rows
     assert found.why(ago()) == "the first waits for the end of the sleep nap: in 2 h"

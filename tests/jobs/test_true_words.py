@@ -105,7 +105,7 @@ def test_a_slot_that_has_passed_is_late_and_not_to_come(
     assert line.endswith("3 min late")
 
 
-_KEY: dict[str, Any] = {"concurrency_key": "7", "concurrency_limit": 1, "on_dead": "skip"}
+_KEY: dict[str, Any] = {"concurrency_key": "7", "concurrency_limit": 1, "strict": True}
 
 
 def _paused(rows: Rows) -> None:

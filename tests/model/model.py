@@ -20,21 +20,14 @@ class ModelRun:
     cancel_requested: bool = False
     unique: bool = False
     """Whether it has a key that no other run may have while it is pending."""
-    on_dead: str | None = None
-    """In a strict order, what those behind it do if it ends dead."""
+    strict: bool = False
     batch: int | None = None
     failed_attempts: list[int] = field(default_factory=list)
 
     @property
     def has_place(self) -> bool:
         """Whether those behind it in a strict order wait for it."""
-        stops = self.status == "dead" and self.on_dead == "stop"
-        return self.on_dead is not None and (self.status in LIVE or stops)
-
-    @property
-    def may_be_pruned(self) -> bool:
-        """Whether it goes once it is old."""
-        return self.status in TERMINAL and not self.has_place
+        return self.strict and self.status in LIVE
 
     @property
     def holds_key(self) -> bool:
@@ -106,7 +99,7 @@ class Model:
     def comes_first(self, id_: int) -> bool:
         """Whether no earlier run of the one strict order is to end before."""
         earlier = (run for other, run in self.runs.items() if other < id_)
-        return self.runs[id_].on_dead is None or not any(run.has_place for run in earlier)
+        return not self.runs[id_].strict or not any(run.has_place for run in earlier)
 
     def members(self, id_: int) -> dict[int, ModelRun]:
         """The runs of a batch."""
@@ -127,7 +120,7 @@ class Model:
 
     def prune(self, marked: set[int]) -> None:
         """All that has ended is old, and goes, but for those whose turn nobody has given on."""
-        old = {id_ for id_, run in self.runs.items() if run.may_be_pruned} - marked
+        old = {id_ for id_, run in self.runs.items() if run.status in TERMINAL} - marked
         for id_ in old:
             if self.runs[id_].batch is None:
                 del self.runs[id_]

@@ -54,7 +54,8 @@ KEYED, ORDERED = "k", "o"
 #: And one with a rate.
 RATED, RATE = "r", Rate(timedelta(hours=1), 3)
 #: Of the run of ``then``.
-THEN = {**dict.fromkeys(batches.THEN_COLUMNS), "queue": "default", "priority": 0, "max_attempts": 2}
+THEN = {**dict.fromkeys(batches.THEN_COLUMNS), "queue": "default", "priority": 0,
+        "max_attempts": 2, "strict": False}  # fmt: skip
 #: The tables, in an order in which nothing is missed while they are emptied.
 TABLES = ("job_rates", "job_failures", "job_effects", "job_batches", "job_runs", "job_definitions")
 
@@ -90,7 +91,7 @@ class StoreMachine(RuleBasedStateMachine):
     def fill(self) -> None:
         """Make what the rules are about: in many histories, no rule that makes any is chosen."""
         for _ in range(3):
-            self.insert(2, None, None)
+            self.insert(2, None, strict=False)
 
     def teardown(self) -> None:
         if hasattr(self, "books"):
@@ -108,22 +109,22 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def enqueue(self, attempts: list[int], key: str | None) -> None:
         for most in attempts:
-            self.insert(most, key, None)
+            self.insert(most, key, strict=False)
 
     def insert(
         self,
         attempts: int,
         key: str | None,
-        on_dead: str | None,
+        strict: bool,
         batch: int | None = None,
         rate_key: str | None = None,
     ) -> int:
         limit = None if key is None else 1
-        values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "on_dead": on_dead,
+        values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "strict": strict,
                   "concurrency_key": key, "concurrency_limit": limit, "batch_id": batch,
                   "rate_key": rate_key, "run_at": None, "delay": 0.0}  # fmt: skip
         id_, _ = changes.insert_by_operator(self.books, values)
-        self.runs[id_] = ModelRun(attempts, on_dead=on_dead, batch=batch)
+        self.runs[id_] = ModelRun(attempts, strict=strict, batch=batch)
         return id_
 
     def transaction(self, work: Any) -> Any:
@@ -139,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
         values = {"job_type": "t", "queue": "default", "priority": 0, "max_attempts": 2,
                   "concurrency_limit": None, "concurrency_key": None, "payload": "{}", "delay": 0.0,
                   "run_at": None, "idempotency_key": "u", "unique_while": "pending",
-                  "batch_id": None, "on_dead": None, "rate_key": None, "label": None}  # fmt: skip
+                  "batch_id": None, "strict": False, "rate_key": None, "label": None}  # fmt: skip
         with Session(self.engine) as session:
             run, became, _ = insert_run(session, values)
             id_ = run.id
@@ -415,22 +416,19 @@ class OrderMachine(StoreMachine):
     """Runs in strict order: each begins when no earlier one is to end before."""
 
     def fill(self) -> None:
-        self.enqueue_ordered(["skip", "stop", "skip", "stop"])
+        self.enqueue_ordered(4)
         super().fill()
 
-    def enqueue_ordered(self, on_dead: list[str]) -> None:
-        for each in on_dead:
-            self.insert(2, ORDERED, each)
+    @rule(number=st.integers(1, 3))
+    def enqueue_ordered(self, number: int) -> None:
+        for _ in range(number):
+            self.insert(2, ORDERED, strict=True)
 
-    @rule(on_dead=st.lists(st.sampled_from(["skip", "stop"]), min_size=1, max_size=3))
-    def enqueue_more(self, on_dead: list[str]) -> None:
-        self.enqueue_ordered(on_dead)
-
-    @rule(on_dead=st.sampled_from(["skip", "stop"]), is_late=st.booleans())
-    def enqueue_late(self, on_dead: str, is_late: bool) -> None:
+    @rule(is_late=st.booleans())
+    def enqueue_late(self, is_late: bool) -> None:
         """A transaction that has taken an id commits after another with a higher one."""
         gaps = sorted(set(range(min(self.runs, default=1), max(self.runs, default=1))) - self.used)
-        id_ = self.insert(2, ORDERED, on_dead)
+        id_ = self.insert(2, ORDERED, strict=True)
         if is_late and gaps:
             self.sql("UPDATE job_runs SET id = :gap WHERE id = :id", gap=gaps[-1], id=id_)
             self.runs[gaps[-1]] = self.runs.pop(id_)
@@ -440,7 +438,7 @@ class OrderMachine(StoreMachine):
 
     @property
     def ordered(self) -> list[int]:
-        return [id_ for id_, run in self.runs.items() if run.on_dead and run.batch is None]
+        return [id_ for id_, run in self.runs.items() if run.strict and run.batch is None]
 
     @precondition(lambda self: self.ordered)
     @rule(data=st.data())
@@ -481,8 +479,8 @@ class BatchMachine(StoreMachine):
     def fill(self) -> None:
         for _ in range(2):
             batch = self.make_batch()
-            self.insert(1, None, None, batch)
-            self.insert(2, None, None, batch)
+            self.insert(1, None, False, batch)
+            self.insert(2, None, False, batch)
         super().fill()
 
     @rule()
@@ -504,7 +502,7 @@ class BatchMachine(StoreMachine):
         is_open = self.transaction(lambda c, d: batches.hold_open(c, id_))
         assert is_open == (not self.batches[id_].closed)
         if is_open:
-            self.insert(attempts, key, "skip" if key == ORDERED else None, id_)
+            self.insert(attempts, key, key == ORDERED, id_)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
@@ -602,7 +600,7 @@ class RateMachine(StoreMachine):
     @rule(number=st.integers(1, 3))
     def enqueue_rated(self, number: int) -> None:
         for _ in range(number):
-            self.insert(2, None, None, rate_key=RATED)
+            self.insert(2, None, strict=False, rate_key=RATED)
 
     @property
     def free(self) -> int:

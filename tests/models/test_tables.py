@@ -41,7 +41,7 @@ def insert(engine: Engine, row: Base) -> None:
 
 
 KEY: dict[str, Any] = {"concurrency_key": "key", "concurrency_limit": 1}
-ORDER: dict[str, Any] = {**KEY, "on_dead": "skip", "order_mark": "new"}
+ORDER: dict[str, Any] = {**KEY, "strict": True, "order_mark": "new"}
 KINDS: dict[str, tuple[type[Base], dict[str, Any]]] = {
     "runs": (JobRun, {"job_type": "a"}),
     "definitions": (JobDefinition, {"name": "a", "job_type": "a", "schedule": "* * * * *"}),
@@ -78,11 +78,10 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("ck_job_effects_done", {"done_at": NOW}),
     ("ck_job_batches_finished", {"finished_at": NOW, "total": 1}),
     ("ck_job_batches_total", {"closed_at": NOW, "total": 1}),
-    ("ck_job_runs_on_dead", {**ORDER, "on_dead": "wait"}),
     ("ck_job_runs_order_mark", {**ORDER, "order_mark": "later"}),
     ("ck_job_runs", {**ORDER, "order_mark": "over"}),
-    ("ck_job_runs", {"on_dead": "skip", "order_mark": "new"}),
-    ("ck_job_runs", {**ORDER, "on_dead": None}),
+    ("ck_job_runs", {"strict": True, "order_mark": "new"}),
+    ("ck_job_runs", {**ORDER, "strict": False}),
 ]
 
 

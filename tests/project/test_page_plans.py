@@ -87,7 +87,7 @@ def state(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> State:
     for status in ("queued", "succeeded", "dead"):
         rows.run(status, age=3600, batch_id=batch)
     RETRY.many(made, [rows.run("dead", age=3600) for _ in range(3)])
-    strict = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "stop"}
+    strict = {"concurrency_key": "k", "concurrency_limit": 1, "strict": True}
     rows.run("dead", age=3600, **strict)
     rows.run("queued", age=3600, order_mark="waits", **strict)
     finish(made.engine, definition, FEW)

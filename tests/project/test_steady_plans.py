@@ -193,7 +193,7 @@ def give_turns(kit: Kit) -> None:
     values: dict[str, Any] = {
         "concurrency_key": "in order",
         "concurrency_limit": 1,
-        "on_dead": "skip",
+        "strict": True,
     }
     first, second, *_ = [kit.run(order_mark="new", **values) for _ in range(4)]
     orders.give(kit.books)
@@ -217,7 +217,12 @@ def finish(kit: Kit, claims: tuple[Claim, ...]) -> None:
 def end_all_batches(kit: Kit) -> None:
     """Open, fill and close a batch, retry a run of it, and end it."""
     with kit.engine.begin() as connection:
-        made = NewBatch("b", "task", "{}", {"priority": 0, "queue": "default", "max_attempts": 3})
+        made = NewBatch(
+            "b",
+            "task",
+            "{}",
+            {"priority": 0, "queue": "default", "max_attempts": 3, "strict": False},
+        )
         batch, _ = open_batch(connection, kit.books.dialect, made)
         assert hold_open(connection, batch)
     dead, *others = kit.runs(3, batch_id=batch)

@@ -73,8 +73,6 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"order": "strict"}, TaskError, "needs a concurrency_key"),
     ({**STRICT, "order": "loose"}, TaskError, "order is 'loose'. Give one of 'strict'"),
     ({**STRICT, "concurrency": 2}, TaskError, "concurrency is 2, but with order='strict' one"),
-    ({**STRICT, "on_dead": "wait"}, TaskError, "on_dead is 'wait'"),
-    ({"on_dead": "stop"}, TaskError, "on_dead has no effect without order='strict'"),
     ({**ARGUMENT, "schedule": "5/15 * * * *"}, ScheduleError, "5/15"),
     ({**ARGUMENT, "timezone": "Berlin"}, ScheduleError, "Europe/Berlin"),
     ({**ARGUMENT, "overlap": "queue"}, TaskError, "'skip', 'allow'"),
@@ -167,21 +165,6 @@ def test_wrong_call_is_refused_at_once(call: Wrong, error: type[Exception], sent
     with pytest.raises(error) as caught:
         call(jobs, task)
     assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "on_dead"),
-    [
-        ({}, None),
-        (STRICT, "skip"),
-        ({**STRICT, "concurrency": 1}, "skip"),
-        ({**STRICT, "on_dead": "stop"}, "stop"),
-    ],
-)
-def test_dead_runs_are_skipped_unless_they_are_to_stop_the_key(
-    options: dict[str, Any], on_dead: str | None
-) -> None:
-    assert CronJobs().task(**options)(handler).options.columns["on_dead"] == on_dead
 
 
 def test_enqueue_without_the_tables_says_how_to_make_them(app: Flask, db: SQLAlchemy) -> None:

@@ -83,7 +83,7 @@ def filled(pages: Pages) -> Pages:
     pages.add("running")
     dead = [pages.add("dead", fingerprint="f1", max_attempts=1) for _ in range(2)]
     pages.step(dead[0], "totals")
-    strict = {"concurrency_key": "account:1", "concurrency_limit": 1, "on_dead": "stop"}
+    strict = {"concurrency_key": "account:1", "concurrency_limit": 1, "strict": True}
     pages.add("dead", fingerprint="f2", **strict)
     pages.add("queued", order_mark="waits", **strict)
     for run_id in dead:

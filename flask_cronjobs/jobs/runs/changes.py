@@ -72,7 +72,7 @@ class Operator:
             "cancel_requested_at": "NULL",
             "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts"
             " ELSE attempts + 1 END",
-            "order_mark": "CASE WHEN on_dead IS NOT NULL THEN 'new' END",
+            "order_mark": "CASE WHEN strict THEN 'new' END",
             "rate_mark": rate_mark(parameter(d, "rate_key") if "rate_key" in given else "rate_key"),
             "updated_at": d.now,
             **{name: parameter(d, name) for name in given},
@@ -180,7 +180,7 @@ def stored_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
         SELECT id, job_type, status, CAST(payload AS text) AS payload, queue, priority,
             (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id)
                 AS definition_id,
-            concurrency_key, concurrency_limit, on_dead, rate_key
+            concurrency_key, concurrency_limit, strict, rate_key
         FROM job_runs WHERE id = :id
     """
     rows = books.rows(text(statement), {"id": run_id})

@@ -45,12 +45,12 @@ def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str)
     A run in strict order is marked as new, so that somebody looks whose turn it is, and one with a
     rate as waiting.
 
-    :param values: SQL for each column that is given, ``on_dead`` among them.
+    :param values: SQL for each column that is given, ``strict`` among them.
     :param due: SQL for when they are due; their slot is the same, unless *values* have another.
     :param source: the statement from its FROM on.
     """
     columns = {
-        "order_mark": f"CASE WHEN {values['on_dead']} IS NOT NULL THEN 'new' END",
+        "order_mark": f"CASE WHEN {values['strict']} THEN 'new' END",
         "rate_mark": rate_mark(values.get("rate_key", "NULL")),
         **dict.fromkeys(("scheduled_for", "run_at"), due),
         **dict.fromkeys(("created_at", "updated_at"), now),
@@ -79,7 +79,7 @@ def ended(
     return {
         "status": status,
         "finished_at": now,
-        "order_mark": f"CASE WHEN {run}on_dead IS NOT NULL THEN 'over' END",
+        "order_mark": f"CASE WHEN {run}strict THEN 'over' END",
         "last_error": error,
         "error_type": error_type,
         "fingerprint": fingerprint,

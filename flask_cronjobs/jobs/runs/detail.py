@@ -103,7 +103,7 @@ class RunView:
     :ivar attempts: the latest 50, newest first.
     :ivar now: the database's now.
     :ivar batch: the key of its batch.
-    :ivar on_dead: in a strict order, what those behind it do if it ends dead.
+    :ivar strict: whether it has a place in the strict order of its concurrency key.
     :ivar waits: why it has not begun, the first reason first.
     :ivar pauses: the pauses of its task and its queue, if it waits.
     :ivar steps: its durable steps, the latest 50, in order.
@@ -128,7 +128,7 @@ class RunView:
     attempts: tuple[Attempt, ...]
     now: datetime
     batch: str | None = None
-    on_dead: str | None = None
+    strict: bool = False
     waits: tuple[Wait, ...] = ()
     pauses: tuple[PauseView, ...] = ()
     steps: tuple[StepView, ...] = ()
@@ -141,11 +141,6 @@ class RunView:
     def waits_for(self) -> int | None:
         """The run for which it waits."""
         return next((wait.run_id for wait in self.waits if wait.run_id is not None), None)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether that run is dead and stops its key: somebody must retry or discard it."""
-        return any(wait.kind == "stopped" for wait in self.waits)
 
 
 def find_run(source: Source, run_id: int) -> RunView | None:
@@ -162,8 +157,7 @@ def facts_of(run: RunView) -> list[Fact]:
     """Return what the page of *run* and the command ``show`` say of it, in this order."""
     row, now = run.row, run.now
     waits = row.status in ("queued", "failed")
-    back, behind = since(row.locked_until, now), "stop" if run.on_dead == "stop" else "go on"
-    order = "strict" if run.on_dead else None
+    back, order = since(row.locked_until, now), "strict" if run.strict else None
     latest = f"in attempt {row.attempts}" if row.attempts > 1 else None
     is_over = row.locked_until is not None and row.locked_until <= now
     return known(
@@ -189,7 +183,7 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("batch", run.batch, link=("batch", {"key": run.batch})),
         Fact("idempotency key", run.idempotency_key),
         Fact("concurrency key", run.concurrency_key, f"at most {run.concurrency_limit} at once"),
-        Fact("order", order, f"if a run ends dead, those behind it {behind}", ("order", {})),
+        Fact("order", order, link=("order", {})),
         *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
         Fact("before it", run.position),
         Fact("reason", _reason(run)),

@@ -98,7 +98,7 @@ def insert_run(
             same_task = holder.job_type == values["job_type"]
             if not (replace and holder.is_replaceable and same_task):
                 return InsertedRun(_from_row(session, holder), "found")
-            if holder.on_dead is not None and replace != "run_at":
+            if holder.strict and replace != "run_at":
                 _keep_order(holder, values["concurrency_key"])
         # The run that had the key gave it up between the statements, or another one took it and
         # can be replaced: begin again.
@@ -162,7 +162,7 @@ def _replace_one(d: Dialect, replace: Replace) -> str:
         given["rate_mark"] = rate_mark(given["rate_key"])
     keeps_order = ""
     if "concurrency_key" in given:
-        keeps_order = f"AND (on_dead IS NULL OR concurrency_key = {given['concurrency_key']})"
+        keeps_order = f"AND (NOT strict OR concurrency_key = {given['concurrency_key']})"
     return f"""
         UPDATE job_runs SET {", ".join(f"{name} = {value}" for name, value in given.items())}
         WHERE idempotency_key = {parameter(d, "idempotency_key")}
@@ -190,7 +190,7 @@ def _as_loaded(session: Session, values: Mapping[str, Any], row: Any) -> JobRun:
     due, made = stored_time(row.run_at), stored_time(row.created_at)
     own = {name: values[name] for name in GIVEN}
     own["payload"] = json.loads(values["payload"])
-    own["order_mark"] = None if values["on_dead"] is None else "new"
+    own["order_mark"] = "new" if values["strict"] else None
     own["rate_mark"] = None if values["rate_key"] is None else "waits"
     times = {"scheduled_for": due, "run_at": due, "created_at": made, "updated_at": made}
     return _with_values(session, {**_fresh(), **own, **times, "id": row.id})

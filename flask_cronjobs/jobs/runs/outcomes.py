@@ -69,7 +69,7 @@ def _values(d: Dialect) -> str:
     values |= {
         # A run that is given back asks for its turn anew: it may have had that of another.
         "order_mark": f"CASE WHEN {ends} THEN {values['order_mark']}"
-        " WHEN given.kind = 'released' AND job_runs.on_dead IS NOT NULL THEN 'new'"
+        " WHEN given.kind = 'released' AND job_runs.strict THEN 'new'"
         " ELSE job_runs.order_mark END",
         "rate_mark": f"CASE WHEN NOT ({ends}) THEN {rate_mark('job_runs.rate_key')} END",
         "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",

@@ -115,7 +115,7 @@ def _keep_order(run: Row[Any], key: str | None) -> None:
 
     :raises StateConflict: *key* is another.
     """
-    if run.on_dead is not None and key != run.concurrency_key:
+    if run.strict and key != run.concurrency_key:
         raise StateConflict(
             f"Run {run.id} has its place in the strict order of its concurrency key, and the new "
             "payload belongs to another key. Run it again with that payload, as a new run, and "

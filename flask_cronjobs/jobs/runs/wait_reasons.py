@@ -24,7 +24,7 @@ ForOthers: TypeAlias = Literal["turn", "rate", "share", "executor", "worker"]
 #: Those that end at the time when the run is due.
 Timed: TypeAlias = Literal["later", "signal", "sleep"]
 #: Those that somebody must end.
-ForSomebody: TypeAlias = Literal["stopped", "paused", "undeclared", "unserved"]
+ForSomebody: TypeAlias = Literal["paused", "undeclared", "unserved"]
 FOR_OTHERS, TIMED = get_args(ForOthers), get_args(Timed)
 
 
@@ -94,14 +94,14 @@ def _of_keys(ids: Sequence[int]) -> Any:
     In ranges, so that PostgreSQL goes along the index of a key.
     """
     c = RUNS.c
-    columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.on_dead
+    columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.strict
     own = select(*columns, c.rate_key, c.rate_mark).where(c.id.in_(ids)).subquery()
     rate = and_(RATES.c.key == own.c.rate_key, own.c.rate_mark.is_not(None))
     has_share = (c.concurrency_key == own.c.key, c.concurrency_share.is_not(None))
     taken = select(func.count()).where(*has_share).scalar_subquery()
     first = select(c.id).where(*has_share).order_by(c.concurrency_share).limit(1)
     in_key = (c.concurrency_key >= own.c.key, c.concurrency_key <= own.c.key, c.id < own.c.id)
-    earlier = select(c.id).where(text(ORDERED), own.c.on_dead.is_not(None), *in_key)
+    earlier = select(c.id).where(text(ORDERED), own.c.strict, *in_key)
     before = earlier.order_by(c.concurrency_key, c.id).limit(1)
     s = STEPS.c
     waits = (s.run_id == own.c.id, s.due_at.is_not(None), s.finished_at.is_(None))
@@ -126,10 +126,7 @@ def _due(waiting: _Waiting) -> str:
 
 def _in_order(waiting: _Waiting) -> Iterable[Wait]:
     before = waiting.before
-    if before is not None and before.status == "dead":
-        what = f"for run {before.id}, which is dead and stops its key: retry or discard that run"
-        yield Wait("stopped", f"stopped by run {before.id}", what, before.id)
-    elif before is not None:
+    if before is not None:
         what = f"for run {before.id}, which comes before it in the order of its key"
         yield Wait("turn", f"behind run {before.id}", what, before.id)
 

@@ -12,7 +12,7 @@ from flask_cronjobs.jobs.batches.rows import NewBatch, open_batch
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, in_threads
 
-THEN = {"queue": "default", "priority": 0, "max_attempts": 3}
+THEN = {"queue": "default", "priority": 0, "max_attempts": 3, "strict": False}
 
 
 def make_batch(kit: Kit, key: str = "b", closed: bool = True, **values: object) -> int:

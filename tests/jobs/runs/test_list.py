@@ -196,7 +196,7 @@ _LOGIN: dict[str, Any] = {
     "idempotency_key": "login:7:hunter2",
     "concurrency_key": "hunter2",
     "concurrency_limit": 1,
-    "on_dead": "stop",
+    "strict": True,
     "order_mark": None,
 }
 

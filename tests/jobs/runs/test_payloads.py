@@ -132,7 +132,7 @@ def test_a_definition_whose_order_the_code_has_dropped_runs_with_other_arguments
     state: State, jobs: CronJobs, rows: Rows
 ) -> None:
     jobs.task(name="plain")(lambda word="x": None)
-    order = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "stop"}
+    order = {"concurrency_key": "k", "concurrency_limit": 1, "strict": True}
     rows.definition("nightly", job_type="plain", overlap="allow", **order)
     run = rows.get(queue_run(state, "nightly", {"word": "y"}).id)
     assert {name: getattr(run, name) for name in order} == order

@@ -18,7 +18,7 @@ from flask_cronjobs.models import JobRate
 from tests.rows import Rows, ago, view_of
 
 KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
-STRICT: dict[str, Any] = {**KEY, "on_dead": "stop"}
+STRICT: dict[str, Any] = {**KEY, "strict": True}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def _nothing(rows: Rows) -> None:
         (_holder, {**KEY, "concurrency_limit": 2}, ["worker"]),
         (_holder, {**KEY, "concurrency_key": "l"}, ["worker"]),
         (lambda rows: rows.run(**STRICT), {**STRICT, "order_mark": "waits"}, ["turn"]),
-        (lambda rows: rows.run("dead", **STRICT), {**STRICT, "order_mark": "waits"}, ["stopped"]),
+        (lambda rows: rows.run("dead", **STRICT), STRICT, ["worker"]),
         (lambda rows: rows.run("succeeded", **STRICT), STRICT, ["worker"]),
         (lambda rows: rows.run(**STRICT, job_type="gone"), {}, ["worker"]),
     ],
@@ -63,8 +63,8 @@ def test_a_run_waits_for(
     seen = view_of(state, run_id)
     assert [wait.kind for wait in seen.waits] == kinds
     assert list_runs(state).waits[run_id] == seen.waits
-    named = first if kinds[0] in ("share", "turn", "stopped") else None
-    assert (seen.waits_for, seen.stopped) == (named, kinds == ["stopped"])
+    named = first if kinds[0] in ("share", "turn") else None
+    assert seen.waits_for == named
     assert (seen.position is None) == (kinds != ["worker"])
 
 
