@@ -154,6 +154,9 @@ def without_secret(token: str | None) -> str | None:
     return token.rpartition(":")[0] or token
 
 
+#: How many bytes are kept of what an attempt prints and logs: the last ones.
+MAX_OUTPUT = 64 * 1024
+
 #: What `error_type` says of a run whose worker died, or lost it.
 WORKER_LOST = "WorkerLost"
 
@@ -272,6 +275,7 @@ class Outcome(NamedTuple):
         a hundred outcomes wait for slow receivers. Its frames have no local variables any more, and
         its message is as it was raised, credentials included.
     :ivar label: the run's label, if it has one.
+    :ivar output: what the handler has printed and logged, if that is kept.
     """
 
     id: int
@@ -292,6 +296,7 @@ class Outcome(NamedTuple):
     until: datetime | None = None
     holds_rate: bool = False
     label: str | None = None
+    output: str | None = None
 
     @property
     def identity(self) -> tuple[int, str]:

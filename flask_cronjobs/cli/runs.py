@@ -50,8 +50,6 @@ STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
 #: How long a search goes on for one page.
 _SEARCHED_SECONDS = 10.0
-#: By how many of its last characters what was printed is found again in a longer output.
-_TAIL = 200
 #: How many characters of a payload or a result are printed; --json prints all.
 _LONGEST_JSON = 20_000
 
@@ -134,18 +132,16 @@ def _cells(page: RunPage, row: RunRow, labels: bool) -> Sequence[object]:
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
 @click.option("--output", is_flag=True, help="Print the output of its latest attempt alone.")
-@click.option("--follow", "follows", is_flag=True, help="With --output: go on until it has ended.")
-def show(run_id: int, frames: bool, output: bool, follows: bool) -> Answer | None:
+def show(run_id: int, frames: bool, output: bool) -> Answer | None:
     """Show one run with its payload, attempts, errors and stacks."""
-    if follows and not output:
-        raise click.UsageError("--follow needs --output.")
-    if output:
-        refuse_json()
-        _print_output(state_of(), run_id, follows)
-        return None
     view = find_run(state_of(), run_id)
     if view is None:
         raise no_run(run_id)
+    if output:
+        refuse_json()
+        latest = view.attempts[0].output if view.attempts else None
+        click.echo(printable(latest or ""), nl=False)
+        return None
     return Answer(view, partial(_print, view, frames))
 
 
@@ -231,19 +227,6 @@ def wait(run_id: int, timeout: float | None) -> None:
     raise click.exceptions.Exit(STATUS_OF.get(row.status, NOT_IN_TIME))
 
 
-def _print_output(state: State, run_id: int, follows: bool) -> None:
-    """Print the output of the latest attempt; with *follows*, also what is added until its end."""
-    printed, attempt = "", 0
-    for view in looks(state, run_id, None if follows else 0.0):
-        latest = view.attempts[0] if view.attempts else None
-        if latest is None or latest.output is None:
-            continue
-        if latest.number != attempt:
-            printed, attempt = "", latest.number
-        click.echo(printable(added(printed, latest.output)), nl=False)
-        printed = latest.output
-
-
 def looks(state: State, run_id: int, timeout: float | None = None) -> Iterator[RunView]:
     """Yield the run, again and again, until it has ended or *timeout* seconds are over.
 
@@ -259,12 +242,3 @@ def looks(state: State, run_id: int, timeout: float | None = None) -> Iterator[R
         if view.row.status in TERMINAL or left <= 0:
             return
         time.sleep(left)
-
-
-def added(printed: str, output: str) -> str:
-    """Return what *output*, of which only the end is kept, has after what was *printed*."""
-    if output.startswith(printed):
-        return output[len(printed) :]
-    tail = printed[-_TAIL:]
-    at = output.rfind(tail)
-    return output if at < 0 else output[at + len(tail) :]

@@ -64,25 +64,6 @@ class BackgroundThread(Generic[T]):
             self._do(work)
 
 
-@contextmanager
-def repeating(name: str, every: float, do: Callable[[], object]) -> Generator[None]:
-    """Call *do* every so many seconds, in a thread beside this block, and once more at its end."""
-    ended = threading.Event()
-
-    def repeat() -> None:
-        while not ended.wait(every):
-            do()
-        do()
-
-    thread = threading.Thread(target=repeat, name=name, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 #: How long to give way at most, in seconds. The keeper may be waiting for something else.
 GIVE_WAY_FOR = 0.02
 

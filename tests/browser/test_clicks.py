@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from flask_cronjobs.models import JobOutput, JobRun
+from flask_cronjobs.models import JobRun
 from flask_cronjobs.web import pages, render
 
 from .chromium import Browser, missing, start
@@ -301,35 +300,6 @@ def test_a_page_without_its_database_renews_itself(browser: Browser, site: Site)
     with site.app.app_context():
         site.db.create_all()
     _until(lambda: _heading(browser) != "The tables are missing")
-
-
-@pytest.mark.usefixtures("quick")
-def test_the_output_of_a_running_attempt_is_followed_at_its_end(
-    browser: Browser, site: Site
-) -> None:
-    def says(lines: int) -> None:
-        with site.app.app_context():
-            site.db.session.merge(
-                JobOutput(id=1, run_id=1, attempt=1, worker="w", output="line\n" * lines + "end")
-            )
-            site.db.session.commit()
-
-    site.enqueue(1)
-    with site.app.app_context():
-        run = site.db.session.get_one(JobRun, 1)
-        soon = run.run_at + timedelta(hours=1)
-        run.status, run.attempts, run.started_at = "running", 1, run.run_at
-        run.locked_by, run.locked_until = "web-1:7:ab", soon
-        site.db.session.commit()
-    says(200)
-    browser.get(f"{site.url}/runs/1")
-    below = """const log = document.querySelector(".tail");
-        return log.scrollHeight - log.clientHeight - Math.abs(log.scrollTop)"""
-    assert browser.execute_script(below) > 100
-    end = "return document.querySelector('.tail').scrollTop"
-    says(400)
-    _until(lambda: browser.find_element(By.CLASS_NAME, "tail").text.count("line") == 400)
-    assert browser.execute_script(end) == 0  # Counted from the end.
 
 
 def test_the_keyboard_is_enough(browser: Browser, site: Site) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import update
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli.runs import added
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.models import JobOutput, JobRun
 from tests.rows import Rows, ago, now, runs
@@ -124,41 +122,6 @@ def test_what_an_attempt_said_that_was_given_back_is_shown_while_its_run_waits(
     assert "Attempt 2: released" in shown
     assert "worker w:1\n" in shown
     assert admin.ok("show", run_id, "--output") == "so far\n"
-
-
-def test_follow_prints_what_is_added_until_the_run_has_ended(
-    admin: Admin, app: Flask, db: SQLAlchemy, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = rows.run("running", job_type="send", attempts=1)
-    with app.app_context():
-        db.session.add(JobOutput(run_id=run_id, attempt=1, worker="w", output="one\n"))
-        db.session.commit()
-
-    def goes_on(_: float) -> None:
-        with app.app_context():
-            db.session.execute(update(JobOutput).values(output="one\ntwo\x1b\n"))
-            ended = {"status": "succeeded", "locked_by": None, "locked_until": None}
-            db.session.execute(update(JobRun).values(**ended, finished_at=now()))
-            db.session.commit()
-
-    monkeypatch.setattr("flask_cronjobs.cli.runs.time.sleep", goes_on)
-    assert admin.ok("show", run_id, "--output", "--follow") == "one\ntwo\ufffd\n"
-    assert admin.ok("show", run_id, "--output") == "one\ntwo\ufffd\n"
-    assert "--follow needs --output" in admin.refused("show", run_id, "--follow", code=2)
-
-
-@pytest.mark.parametrize(
-    ("printed", "output", "more"),
-    [
-        ("ab", "abc", "c"),
-        ("x" * 300 + "ab", "xxab" + "c", "xxabc"),
-        ("x" * 500, "…\n" + "x" * 300 + "y", "y"),
-    ],
-)
-def test_what_was_added_to_an_output_whose_beginning_is_gone(
-    printed: str, output: str, more: str
-) -> None:
-    assert added(printed, output) == more
 
 
 @pytest.mark.parametrize("verb", ["list", "cancel", "retry"])

@@ -135,7 +135,7 @@ def record_and_claim_all(kit: Kit) -> None:
     renew(kit.books, first, 60.0)
     watch(kit.books, first)
     progress(kit.books, first[0], 0.5, "half")
-    write_output(kit.books, first[0], "printed")
+    write_output(kit.books, outcome(first[0], "succeeded", output="printed"))
     step = steps.StepRow("step", "step", finished=True)
     kit.books.transaction(lambda connection: steps.write(connection, first[0], step))
     failed = outcome(first[1], "failed")._replace(attempt=FAILURES_KEPT + 1)

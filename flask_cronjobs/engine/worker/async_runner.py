@@ -29,6 +29,7 @@ from .async_attempt import OwnedThreads, attempt
 from .context import Prepared, RunnerContext
 from .held_runs import AsyncRun, ProgressRequest
 from .outcomes import released
+from .output import with_output
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0
@@ -262,7 +263,7 @@ class AsyncRunner:
         self._requested.pop(run.claim.identity, None)
         self._is_alone = False
         self._context.watchdog.extend()
-        self._context.mailbox.put(outcome)
+        self._context.mailbox.put(with_output(outcome, run.run))
         if self._context.interrupted is not None:
             self.interrupt_all(self._context.interrupted)
         self._call_soon(self._admit)

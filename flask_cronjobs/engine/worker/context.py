@@ -29,7 +29,7 @@ from ..threads import Precedence
 from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter
 from .outcomes import failure
-from .output import is_kept, make_ready
+from .output import is_kept
 from .watchdog import Watchdog
 
 #: How old a look at strict orders may be when a run begins, in seconds. One serves all runs of a
@@ -88,13 +88,11 @@ class RunnerContext:
         return run
 
     def note_end(self, run: CurrentRun) -> None:
-        """Let the keeper write how far *run*'s handler came, and what it said.
+        """Let the keeper write how far *run*'s handler came.
 
         Also if it failed: then it matters most how far it came.
         """
-        if run.output is not None:
-            make_ready(run.output)
-        if run.has_progress or run.output is not None:
+        if run.has_progress:
             self.mailbox.put(ProgressRequest(run, False, SimpleQueue()))
 
     def may_begin(self, claim: Claim) -> bool:

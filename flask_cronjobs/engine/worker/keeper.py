@@ -25,6 +25,7 @@ from ...jobs import ticks
 from ...jobs.batches.ending import end_batches
 from ...jobs.runs.claim import Answer
 from ...jobs.runs.leases import progress as write_progress
+from ...jobs.runs.outcomes import write_output
 from ...jobs.state import Throttle
 from ...log import Outage, logger
 from ...types import Outcome
@@ -34,7 +35,6 @@ from .claims import WorkerClaims
 from .held_runs import HeldRuns
 from .monitor import RunMonitor
 from .options import KeeperConnection, WorkOptions
-from .output import OutputWriter
 from .runner import Runner
 
 #: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
@@ -81,7 +81,6 @@ class Keeper(threading.Thread):
         self._announcer = Announcer(state.app, options.news, self._precedence, context.pings)
         self._connection = connection
         self._pace = Pace(listener, asks_server=not connection.dialect.one_writer)
-        self._output = OutputWriter(connection, state.settings.lease)
         self._claims = WorkerClaims(connection, state, options)
         self._admission = Admission(state, runner.side_by_side)
         self._claimed = 0
@@ -218,6 +217,7 @@ class Keeper(threading.Thread):
         if not outcomes and not self._claims.lost.unknown and wanted.limit <= 0:
             return
         if outcomes:
+            self._write_outputs(outcomes)
             failpoints.reach("before-finalize")
         sent = time.monotonic()
         answer = self._claims.claim(
@@ -240,19 +240,22 @@ class Keeper(threading.Thread):
             self._pace.look_again()
 
     def _write_reports(self) -> None:
-        """Write the last progress that handlers reported, and what they have said."""
+        """Write the last progress that handlers reported."""
         at_work, requests, now = self._runner.at_work, self._held_runs.requests, time.monotonic()
         long = [working.run for working in at_work if now - working.since > LONG]
         for run in (*long, *(request.run for request in requests)):
             run.write_progress(partial(write_progress, self._connection))
         for request in requests:
-            self._output.note(request.run)
             if request.heartbeat:
                 self._monitor.beat_now()
-        self._output.write()
-        self._output.write_at_work(at_work)
         while requests:
             requests.pop().answered.put(None)
+
+    def _write_outputs(self, outcomes: Sequence[Outcome]) -> None:
+        """Write what handlers have said, before their outcomes: what is tried again is both."""
+        for outcome in outcomes:
+            if outcome.output is not None:
+                write_output(self._connection, outcome)
 
     def _receive(self, outcomes: Sequence[Outcome], answer: Answer, sent: float) -> None:
         if outcomes:
@@ -391,7 +394,7 @@ class Keeper(threading.Thread):
         self._held_runs.release_all()
         try:
             outcomes = list(self._held_runs.outcomes)
-            self._output.write_at_work(self._runner.at_work, now=True)
+            self._write_outputs(outcomes)
             self._receive(outcomes, self._claims.record(outcomes), 0.0)
         except Exception:
             logger.exception(

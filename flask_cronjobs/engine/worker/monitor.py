@@ -19,6 +19,7 @@ from ...log import logger
 from ...types import Claim, Outcome
 from .held_runs import AsyncRun, Working
 from .outcomes import failure
+from .output import with_output
 from .runner import Runner
 
 #: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
@@ -137,7 +138,9 @@ class RunMonitor:
         for working in self._runner.at_work:
             reason = self._reason(working, now, blocking)
             if reason is not None and self._may_kill and self._interrupter.enabled:
-                return failure(self._state, working.run.claim, reason, now - working.since)
+                claim = working.run.claim
+                outcome = failure(self._state, claim, reason, now - working.since)
+                return with_output(outcome, working.run)
             if reason is not None:
                 self._warn(working)
         return None

@@ -33,6 +33,7 @@ from ...types import JSON, Claim, Outcome
 from .context import Prepared, RunnerContext, prepare
 from .held_runs import AsyncRun, ProgressRequest, Working
 from .outcomes import released, success
+from .output import with_output
 
 if TYPE_CHECKING:
     from .async_runner import AsyncRunner
@@ -148,8 +149,11 @@ class Runner:
             result, warning = self._enter(handler, run, started)
         except BaseException as error:
             seconds = time.monotonic() - started
-            return self.context.outcome(run.claim if run else claim, error, seconds)
-        return success(claim, result, warning, started, finalized=handler.atomic)
+            # Not kept in this frame, which the error knows: it would live until a collection.
+            return with_output(
+                self.context.outcome(run.claim if run else claim, error, seconds), run
+            )
+        return with_output(success(claim, result, warning, started, finalized=handler.atomic), run)
 
     def _enter(self, handler: Prepared, run: CurrentRun, started: float) -> tuple[JSON, str | None]:
         working = self.working = Working(run.claim, run, handler.timeout, started)

@@ -17,7 +17,7 @@ from .held_runs import HeldRuns, Leases
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
 from .options import KeeperConnection, WorkOptions
-from .output import noting
+from .output import install
 from .process_signals import handling_signals
 from .runner import Runner
 from .watchdog import Watchdog
@@ -29,6 +29,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     :param handle_signals: stop gracefully at SIGTERM, SIGINT and SIGHUP; needs the main thread.
     :raises DatabaseTrouble: the database could not be used any more. Held runs come back by lease.
     """
+    install(state)
     leases = Leases(state.settings.lease)
     held_runs = HeldRuns(leases)
     connection = options.books or KeeperConnection(state)
@@ -52,7 +53,6 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         keeper = Keeper(runner, options, held_runs, listener, connection)
         context.to_stop = keeper.gives_back
         with (
-            noting(state, lambda: runner.at_work),
             handling_signals(runner, keeper, handle_signals),
             _beside(state, options, keeper),
         ):

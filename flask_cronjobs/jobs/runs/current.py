@@ -18,7 +18,7 @@ from werkzeug.local import LocalProxy
 from ...errors import PayloadError
 from ...log import logger
 from ...text.redaction import safe_text
-from ...types import JSON, BatchCounts, Claim
+from ...types import JSON, MAX_OUTPUT, BatchCounts, Claim
 
 if TYPE_CHECKING:
     from ...db.connection import Bookkeeping
@@ -30,29 +30,15 @@ PROGRESS_INTERVAL = 0.5
 #: How many characters of a message are stored. More are read, so that a credential at the cut is
 #: recognized.
 SHOWN, LONGEST_MESSAGE = 500, 2000
-#: How many bytes are kept of what an attempt prints and logs: the last ones.
-MAX_OUTPUT = 64 * 1024
-
 
 #: How far a run is, from 0 to 1, and a message.
 Progress: TypeAlias = "tuple[float, str | None]"
 
 
 class Output:
-    """What a handler prints and logs. Any of its threads may add.
-
-    :ivar changed: whether something was added and not taken yet.
-    :ivar ready: what is to be written, cleaned by one thread at a time, which has the lock.
-    :ivar written: what the keeper's thread has written.
-    :ivar earlier: what the attempt had said before it was given back; None until that is read.
-    """
+    """What a handler prints and logs. Any of its threads may add."""
 
     def __init__(self) -> None:
-        self.changed: bool = False
-        self.ready: str | None = None
-        self.written: str | None = None
-        self.earlier: str | None = None
-        self.lock: threading.Lock = threading.Lock()
         self._pieces: list[str] = []
         self._size = 0
 
@@ -66,11 +52,9 @@ class Output:
             last = "".join(self._pieces[:count])[-2 * MAX_OUTPUT :]
             self._pieces[:count] = [last]
             self._size = len(last)
-        self.changed = True
 
-    def take(self) -> str:
+    def text(self) -> str:
         """Return all that is held."""
-        self.changed = False
         return "".join(tuple(self._pieces))
 
 

@@ -19,7 +19,7 @@ from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect, array_text, dialect_of, json_text
 from ...models.conditions import RUNNING, sql_list
 from ...text import clean
-from ...types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
+from ...types import FAILED_KINDS, JSON, MAX_OUTPUT, RETURNED_KINDS, TERMINAL, Claim, Outcome
 from .columns import assigned, ended, rate_mark
 
 #: The columns of an outcome, and their types in PostgreSQL.
@@ -289,40 +289,32 @@ def delete_failures(d: Dialect) -> TextClause:
 _FORGET_OUTPUTS = text("DELETE FROM job_outputs WHERE run_id = :id AND attempt <= :attempt")
 
 
-_EARLIER_OUTPUT = text("""
-    SELECT output FROM job_outputs WHERE run_id = :id AND attempt = :attempt AND worker <> :token
-""")
-
-
-def earlier_output(books: Bookkeeping, claim: Claim) -> str:
-    """Return what the attempt of *claim* had said under other claims, which gave it back."""
-    values = {"id": claim.id, "attempt": claim.attempt, "token": claim.token}
-    return "".join(row.output for row in books.rows(_EARLIER_OUTPUT, values))
-
-
-def write_output(books: Bookkeeping, claim: Claim, output: str) -> bool:
-    """Write what the attempt of *claim* has printed and logged so far.
+def write_output(books: Bookkeeping, outcome: Outcome) -> None:
+    """Write what the handler of *outcome* has printed and logged.
 
     The lease may be lost, or the run may have ended: an attempt's output is kept all the same,
-    but never in the place of another claim's.
-
-    :returns: False if the run is gone, or if another transaction has locked its row.
+    but never in the place of another claim's. If another transaction has locked the run's row, it
+    is not written, and its outcome is not, either: both are tried again.
     """
-    if claim.attempt > FAILURES_KEPT:
-        books.rows(_FORGET_OUTPUTS, {"id": claim.id, "attempt": claim.attempt - FAILURES_KEPT})
-    values = {"id": claim.id, "attempt": claim.attempt, "token": claim.token, "output": output}
-    return bool(books.rows(_write_output(books.dialect), values))
+    if outcome.attempt > FAILURES_KEPT:
+        books.rows(_FORGET_OUTPUTS, {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT})
+    names = ("id", "attempt", "token", "output")
+    books.rows(_write_output(books.dialect), {name: getattr(outcome, name) for name in names})
 
 
 @lru_cache(maxsize=2)
 def _write_output(d: Dialect) -> TextClause:
     # The foreign key takes this lock, and would wait for it.
     lock = "FOR KEY SHARE SKIP LOCKED" if d.skip_locked else ""
+    both = "job_outputs.output || excluded.output"
+    last = f"substr({both}, -{MAX_OUTPUT})" if d.one_writer else f"right({both}, {MAX_OUTPUT})"
     return text(f"""
     INSERT INTO job_outputs (run_id, attempt, worker, output, written_at)
     SELECT id, :attempt, :token, :output, {d.clock} FROM job_runs WHERE id = :id {lock}
     ON CONFLICT (run_id, attempt) DO UPDATE
-    SET worker = excluded.worker, output = excluded.output, written_at = excluded.written_at
+    SET worker = excluded.worker, written_at = excluded.written_at,
+        -- An attempt that was given back, as by a sleep, goes on with the output that it has.
+        output = CASE WHEN job_outputs.worker = excluded.worker THEN excluded.output ELSE {last} END
     WHERE job_outputs.worker = excluded.worker OR EXISTS (
         SELECT 1 FROM job_runs AS r WHERE r.id = excluded.run_id AND r.locked_by = excluded.worker
     )
