@@ -16,7 +16,7 @@ from .db.engines import remember_app
 from .db.transactions import begin_before_savepoints, end_interrupted_transactions
 from .errors import SetupError
 from .jobs.runs.uncommitted import watch_commits
-from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
+from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, state_of
 from .methods import OperatorMethods, StepMethods
 from .models.copies import add_tables, table_of_its_own
 from .registry import Declaration, Registry, name_of
@@ -114,8 +114,7 @@ class CronJobs(OperatorMethods, StepMethods):
             _first(metadata, self._metadata),
         )
         _check_names(app, db)
-        given = given_settings(app.config)
-        state = State(app, db, settings, self._registry, authorize, actor, given=given)
+        state = State(app, db, settings, self._registry, authorize, actor)
         remember_app(state.engine, app, bool(db.metadata))
         for tables in db.metadata:
             add_tables(tables, state.engine.dialect.name)

@@ -159,7 +159,7 @@ def begin(
     resident: bool = False,
     listening: bool = False,
 ) -> OpenTick:
-    """Begin a tick's row, and warn if this host's clock is wrong, or the database's was.
+    """Begin a tick's row, and warn if this host's clock is wrong.
 
     :param queues: those that it serves; empty means all.
     :param resident: whether the row is a minute of a resident worker.
@@ -174,14 +174,7 @@ def begin(
         version=__version__,
         declared=tuple(state.registry.declarations),
         app=state.app.name,
-        lease=state.settings.lease,
     )
-    if row.was_ahead:
-        logger.warning(
-            "The database's clock was ahead, and is right again. Definitions go on from the last "
-            "tick before that. Runs that were put off meanwhile wait for the time that was set: "
-            "see flask jobs admin list."
-        )
     offset = (before + time.time()) / 2 - row.now.timestamp() + clock_shift()
     if abs(offset) > ticks.CLOCK_TOLERANCE + (time.time() - before):
         logger.warning(

@@ -38,6 +38,7 @@ from ..models.conditions import (
     SCHEDULED,
     SNOOZED,
 )
+from ..types import HANDED_LEASES
 from .backlog import Waiting, oldest_due, overdue, unpaused_groups, waiting_groups
 from .definitions.needs import missed_slots, unrecorded
 from .humanize import Link, ago, capitalized, duration, seconds_since
@@ -192,6 +193,8 @@ _A_DAY = timedelta(days=1)
 _UNPRUNED = timedelta(hours=1)
 #: How many of the latest ticks are searched for the one that was seen alive last.
 _RECENT_TICKS = 100
+#: How far a time in a row may be ahead of the clock, in seconds.
+AHEAD = 60.0
 #: How many first runs of a strict order are looked at.
 _HEADS = 1_000
 #: The id of the check of the webhook, which cannot be told its own failure.
@@ -347,6 +350,32 @@ def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Q
     return first.scalar_subquery()
 
 
+def _ahead(reader: Reader, before: datetime) -> Iterator[Seen]:
+    """Find times that no clock can have written that is right, each with the UPDATE that helps."""
+    d, lease = reader.dialect, reader.state.settings.lease
+    last = f"SELECT max(started_at) FROM job_ticks WHERE started_at <= {d.now}"
+    since = f"COALESCE(({last} AND finished_at IS NOT NULL), {d.now})"
+    kinds = {
+        "job_definitions": (
+            *("considered_until", AHEAD),
+            f"considered_until = {since}, next_run_at = {since}",
+        ),
+        "job_ticks": ("started_at", AHEAD, f"started_at = {d.now}, seen_at = {d.now}"),
+        "job_rates": ("tat", f"period * burst + {AHEAD}", f"tat = {d.now}"),
+        "job_runs": (
+            *("locked_until", HANDED_LEASES * lease + AHEAD),
+            f"locked_until = {d.later(str(lease))}",
+        ),
+    }
+    for table, (column, most, right) in kinds.items():
+        wrong = f"{column} > {d.later(str(most))}"
+        if table == "job_runs":
+            wrong = f"{RUNNING} AND {wrong}"
+        if reader.rows(text(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1")):
+            sql = f"UPDATE {table} SET {right} WHERE {wrong}"
+            yield {"table": table, "column": column, "sql": " ".join(sql.split())}
+
+
 def _dead(reader: Reader, before: datetime) -> Iterator[Seen]:
     at = RUNS.c.finished_at
     return _counted(reader, "run", _some(at, text(DEAD), at >= reader.now - _A_DAY))
@@ -499,6 +528,13 @@ CHECKS = (
         "{long}",
         todo="See what it does, and end it: flask jobs admin show {other}",
         link=_RUN,
+    ),
+    Check(
+        id="ahead",
+        level="error",
+        look=_ahead,
+        what="{table}.{column} is later than it can be: the database's clock was ahead",
+        todo="What waits for it waits too long. When the clock is right, run this SQL: {sql}",
     ),
     Check(
         id="dead",

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flask import Flask, current_app, has_app_context
 from flask.typing import ResponseReturnValue
 from sqlalchemy import Connection, Engine
 
-from ..config import PREFIX, Settings
+from ..config import Settings
 from ..db.database import Database
 from ..db.engines import by_psycopg
 from ..errors import SetupError
-from ..log import logger
 from ..registry import Registry
 
 if TYPE_CHECKING:
@@ -59,8 +58,6 @@ class State:
 
     :ivar waking: limits how often this process wakes resident workers, or looks for some.
     :ivar started: when this process made it, by `time.monotonic`.
-    :ivar given: the ``CRONJOBS_`` values of ``app.config`` that *settings* were read from.
-    :ivar settings_check: ready until they have been compared with ``app.config`` once.
     :ivar known_rows: names of declared definitions that were seen in the table.
     :ivar pids: the one process whose connections the app has, in a list, since it may change.
     """
@@ -74,8 +71,6 @@ class State:
     waking: Throttle = field(default_factory=Throttle)
     started: float = field(default_factory=time.monotonic)
     known_rows: set[str] = field(default_factory=set[str])
-    given: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    settings_check: Throttle = field(default_factory=Throttle)
     pids: list[int] = field(default_factory=lambda: [os.getpid()])
 
     @property
@@ -136,7 +131,6 @@ def state_of(app: Flask | None = None) -> State:
 
     :raises SetupError: there is no app, or the extension is not initialized on it.
     """
-    in_use = app is None  # init_app gives the app.
     if app is None:
         if not has_app_context():
             raise SetupError(
@@ -150,42 +144,4 @@ def state_of(app: Flask | None = None) -> State:
             f"Flask-CronJobs is not initialized on the app {app.name!r}. "
             "Call jobs.init_app(app), after db.init_app(app)."
         )
-    if in_use and state.settings_check.ready():
-        state.settings_check.block_for(float("inf"))
-        _warn_of_late_settings(state)
-        _warn_of_hidden_commands(app)
     return state
-
-
-def given_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``CRONJOBS_`` values of *config*."""
-    return {key: value for key, value in config.items() if key.startswith(PREFIX)}
-
-
-def _warn_of_late_settings(state: State) -> None:
-    """Log which values were changed after they were read: they have no effect."""
-    now, missing = given_settings(state.app.config), object()
-    late = sorted(
-        key
-        for key in now.keys() | state.given.keys()
-        if now.get(key, missing) != state.given.get(key, missing)
-    )
-    if late:
-        logger.warning(
-            "%s changed in app.config after CronJobs(app) had read it, and has no effect. Set it "
-            "before, or call jobs.init_app(app) when the configuration is complete.",
-            ", ".join(late),
-        )
-
-
-def _warn_of_hidden_commands(app: Flask) -> None:
-    """Log that the app has put commands in the place of ours, since no command can tell that."""
-    package = __name__.partition(".")[0]
-    if type(app.cli.commands.get(GROUP)).__module__.partition(".")[0] != package:
-        logger.warning(
-            "The app %r has a command or a group %r of its own, perhaps a blueprint's, which hides "
-            "`flask jobs tick` and the others. Rename it; for a blueprint: "
-            "Blueprint(…, cli_group='other').",
-            app.name,
-            GROUP,
-        )

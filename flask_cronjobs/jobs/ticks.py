@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Connection,
     Row,
     TextClause,
     func,
@@ -24,7 +23,7 @@ from sqlalchemy import (
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
-from ..types import HANDED_LEASES, TickReport, stored_time, time_or_none
+from ..types import TickReport, stored_time, time_or_none
 from .definitions.rows import undeclared
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ class TickRow(NamedTuple):
     All this comes with the row: most ticks find nothing to do, and send no further look.
 
     :ivar now: when it began, by the database's clock.
-    :ivar was_ahead: whether that clock had been ahead before, which is put right.
     :ivar begins_hour: whether it is the first tick of its hour.
     :ivar pruned: how many runs the last `LATEST` ticks have pruned.
     :ivar expired: whether a lease has run out.
@@ -64,7 +62,6 @@ class TickRow(NamedTuple):
 
     id: int
     now: datetime
-    was_ahead: bool
     begins_hour: bool
     pruned: int
     expired: bool
@@ -85,7 +82,6 @@ def begin(
     version: str | None = None,
     declared: Sequence[str] = (),
     app: str | None = None,
-    lease: float = 120.0,
 ) -> TickRow:
     """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
 
@@ -97,7 +93,6 @@ def begin(
     :param queues: those that it serves; empty means all.
     :param declared: the names of the definitions that its code declares.
     :param app: the name of the app.
-    :param lease: for how many seconds a claim holds without a heartbeat.
     """
     d = books.dialect
     values = {
@@ -117,12 +112,10 @@ def begin(
         old = d.any_of("id", old_ticks(d))
         age = TICK_RETENTION.total_seconds()
         books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
-    if row.was_ahead:
-        books.transaction(partial(put_right, d=d, lease=lease))
     marks = (bool(getattr(row, name)) for name in _marks(d))
     now, last = stored_time(row.started_at), time_or_none(row.last)
     begins_hour = last is not None and last < now.replace(minute=0, second=0, microsecond=0)
-    return TickRow(row.id, now, bool(row.was_ahead), begins_hour, row.pruned or 0, *marks)
+    return TickRow(row.id, now, begins_hour, row.pruned or 0, *marks)
 
 
 @lru_cache(maxsize=4)
@@ -140,7 +133,6 @@ def insert_tick(d: Dialect) -> TextClause:
     )
     RETURNING id, started_at,
         (SELECT min(started_at) FROM job_ticks) < {d.later(":age")} AS has_old,
-        {is_ahead(d)} AS was_ahead,
         (SELECT max(started_at) FROM job_ticks WHERE started_at < {d.now}) AS last,
         (SELECT sum(pruned) FROM ({latest}) AS latest) AS pruned, {", ".join(marks)}
     """)
@@ -270,56 +262,6 @@ class TickHistory:
         SELECT DISTINCT {dialect.epoch("started_at")} / 60 AS minute FROM job_ticks
         WHERE started_at >= {dialect.later("-86400")} ORDER BY minute
         """
-
-
-#: How far a time in a row may be ahead of the clock, in seconds. It waits for so long at most.
-AHEAD = 60.0
-
-
-def is_ahead(d: Dialect) -> str:
-    """Return SQL for: there is a tick or a definition from the future."""
-    future = d.later(str(AHEAD))
-    return f"""
-        EXISTS (SELECT 1 FROM job_ticks WHERE started_at > {future})
-        OR EXISTS (SELECT 1 FROM job_definitions WHERE considered_until > {future})
-    """
-
-
-def put_right(connection: Connection, d: Dialect, lease: float) -> None:
-    """Let ticks from the future have begun now, and definitions and rate keys go on.
-
-    Leases end within *lease* seconds, unless their workers are there to renew them.
-
-    Definitions go on from the last tick before, so that no slot since then is lost. None is
-    recorded a second time, since `uq_job_runs_slot` refuses its row. For how long a handler held a
-    rate key back is forgotten: nothing tells that from starts that were taken ahead of time.
-    """
-    future = d.later(str(AHEAD))
-    last = f"""
-        SELECT max(started_at) FROM job_ticks
-        WHERE started_at <= {d.now} AND finished_at IS NOT NULL
-    """
-    free = f"SELECT id FROM job_definitions WHERE considered_until > {future} {d.skip_locked}"
-    longest = d.later(str(HANDED_LEASES * lease + AHEAD))
-    held = f"SELECT id FROM job_runs WHERE {RUNNING} AND locked_until > {longest} {d.skip_locked}"
-    for statement in (
-        f"""
-        UPDATE job_definitions SET next_run_at = COALESCE(({last}), {d.now}),
-            considered_until = COALESCE(({last}), {d.now}), updated_at = {d.now}
-        WHERE {d.any_of("id", free)}
-        """,
-        f"""
-        UPDATE job_ticks SET started_at = {d.now}, seen_at = {d.now},
-            finished_at = CASE WHEN finished_at IS NOT NULL THEN {d.now} END
-        WHERE started_at > {future}
-        """,
-        f"""
-        UPDATE job_rates SET tat = {d.later("period * burst")}
-        WHERE tat > {d.later(f"period * burst + {AHEAD}")}
-        """,
-        f"UPDATE job_runs SET locked_until = {d.later(str(lease))} WHERE {d.any_of('id', held)}",
-    ):
-        connection.execute(text(statement))
 
 
 class Bucket(NamedTuple):

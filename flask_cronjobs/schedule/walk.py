@@ -80,16 +80,6 @@ class Schedule:
         just_before = moment - timedelta(microseconds=1)
         return next(self.between(just_before, moment), None) == moment
 
-    def lists_time_of_day(self, moment: datetime) -> bool:
-        """Return whether the wall clock shows a listed hour and minute at *moment*.
-
-        This costs little, and does not look at the date.
-
-        :param moment: an aware datetime.
-        """
-        local = moment.astimezone(self._zone)
-        return local.hour in self._cron.hours and local.minute in self._cron.minutes
-
     def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """Return the slots with *after* < slot <= *until*, in order, lazily.
 

@@ -210,18 +210,6 @@ class TestZoneRules:
         local = at.astimezone(timezone(timedelta(hours=-3)))
         return {"schedule": f"{local.minute} {local.hour} * * *", "timezone": "America/Asuncion"}
 
-    def test_slot_that_an_update_moves_to_the_past_is_run(
-        self, code: Code, rules: Callable[[int], None], at: datetime, daily: dict[str, Any]
-    ) -> None:
-        rules(-4)
-        code(**daily).tick()
-        assert code.definition().next_run_at == at + HOUR
-        code.set(considered_until=now() - 40 * MINUTE)
-        rules(-3)
-        assert code(**daily).tick().recorded == 1
-        assert code.ran() == [at]
-        assert code.definition().next_run_at == at + timedelta(days=1)
-
     def test_slot_that_an_update_moves_back_is_run_once(
         self, code: Code, rules: Callable[[int], None], at: datetime, daily: dict[str, Any]
     ) -> None:

@@ -177,16 +177,3 @@ def test_database_in_memory_is_said_to_be_one_by_each_command(url: str, migratin
         assert "Use a file" in said
         assert "admin init" not in said
         assert "migrat" not in said
-
-
-def test_setting_that_comes_too_late_is_told_at_the_first_use(
-    app: Flask, caplog: pytest.LogCaptureFixture
-) -> None:
-    app.config["CRONJOBS_LEASE"] = 60
-    CronJobs(app)
-    app.config.update(CRONJOBS_TIMEOUT=5, CRONJOBS_LEASE=30)
-    with app.app_context():
-        state_of()
-        state_of()
-    (told,) = [record for record in caplog.records if "has no effect" in record.getMessage()]
-    assert told.getMessage().startswith("CRONJOBS_LEASE, CRONJOBS_TIMEOUT changed in app.config")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -47,20 +46,6 @@ def test_a_command_of_that_name_is_refused_and_stays(
         CronJobs(app)
     assert app.cli.commands["jobs"] is theirs
     assert "cronjobs" not in app.extensions
-
-
-@COMMANDS
-def test_a_command_that_comes_later_is_told_at_the_first_use(
-    app: Flask, db: SQLAlchemy, take: Callable[[Flask], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs = CronJobs(app)
-    jobs.task(name="send")(lambda: None)
-    take(app)
-    with app.app_context(), caplog.at_level(logging.WARNING, "flask_cronjobs"):
-        db.create_all()
-        for _ in range(2):
-            jobs.enqueue("send", commit=True)
-    assert caplog.text.count("which hides `flask jobs tick` and the others. Rename it") == 1
 
 
 def test_a_blueprint_of_that_name_without_commands_is_fine(app: Flask, db: SQLAlchemy) -> None:

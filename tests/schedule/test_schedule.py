@@ -238,14 +238,6 @@ def test_is_slot_looks_at_the_date_and_the_second_too():
     assert not schedule.is_slot(at("2026-01-02T06:30"))
 
 
-def test_lists_time_of_day_looks_at_the_hour_and_the_minute_of_the_wall_clock_alone():
-    schedule = Schedule("30 7,9 1 * *", "Europe/Berlin")
-    assert schedule.lists_time_of_day(at("2026-01-05T06:30"))
-    assert schedule.lists_time_of_day(at("2026-07-05T09:30+02:00"))
-    assert not schedule.lists_time_of_day(at("2026-01-01T07:30"))
-    assert not schedule.lists_time_of_day(at("2026-01-01T06:31"))
-
-
 def test_naive_datetime_is_refused_at_the_call():
     schedule, naive, aware = Schedule("@daily"), datetime(2026, 1, 1), at("2026-01-01")
     for method in (schedule.between, schedule.count, partial(schedule.tail, limit=1)):

@@ -19,10 +19,6 @@ from .slots import insert_slots
 
 #: How many due definitions are read and recorded at a time.
 DEFINITIONS_READ = 500
-#: Of how many definitions a tick looks whether an update of the time zones moved the next slot.
-SOME = 50
-#: How near that slot is, in seconds. No update moves a slot by more than a day.
-NEAR = 90_000.0
 _SPEC = DefinitionSpec._fields
 _STATE = (
     *("origin", "paused_at", "next_run_at"),
@@ -69,8 +65,7 @@ def read(
 
     1. Due definitions with an id above *after*, at most `DEFINITIONS_READ`: from code those in
        *declared*, from the database those whose task is in *tasks*.
-    2. If *after* is 0, also those in *declared* that are not due, and from the database `SOME`,
-       chosen at random, whose next slot is `NEAR` in a zone other than UTC.
+    2. If *after* is 0, also those in *declared* that are not due.
     """
     parameters = {
         "declared": books.dialect.array(tuple(declared)),
@@ -78,8 +73,6 @@ def read(
         "after": after,
         "chunk": DEFINITIONS_READ,
         "all": after == 0,
-        "near": NEAR,
-        "some": SOME,
     }
     rows = books.rows(read_definitions(books.dialect), parameters)
     return sorted((_row(books.dialect, row) for row in rows), key=lambda found: found.id)
@@ -290,14 +283,6 @@ def read_definitions(d: Dialect) -> TextClause:
     SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
     WHERE :all AND origin = 'code' AND {d.one_of("name", "declared")}
         AND (paused_at IS NOT NULL OR next_run_at IS NULL OR next_run_at > {d.now})
-    UNION ALL
-    SELECT * FROM (
-        SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
-        WHERE :all AND {SCHEDULED} AND next_run_at > {d.now}
-            AND next_run_at <= {d.later(":near")} AND timezone <> 'UTC'
-            AND origin = 'database' AND {d.one_of("job_type", "tasks")}
-        ORDER BY random() LIMIT :some
-    ) AS near
     """)
 
 

@@ -24,7 +24,7 @@ from ...types import Catchup, RecordedSlot
 from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
-from .rows import DEFINITIONS_READ, NEAR, DefinitionRow
+from .rows import DEFINITIONS_READ, DefinitionRow
 from .slots import record_slots
 
 
@@ -45,8 +45,6 @@ def enqueue_slots(
     after, history = 0, TickHistory(books)
     while True:
         rows = definitions.read(books, declared, tasks, after)
-        if after == 0 and _move_earlier(books, rows):
-            rows = definitions.read(books, declared, tasks)
         due = [row for row in rows if row.due]
         plans = {row.id: plan for row in due if (plan := plan_due(row, history))}
         for slot in _record(books, rows, plans):
@@ -91,9 +89,7 @@ def sync_definitions(
     if missing:
         now = definitions.now(books)
         with_slots = [(spec, first_slot(spec, now)) for spec in missing]
-        made = definitions.declare(books, with_slots, "code", app)
-        if made < len(missing):
-            _log_taken_names(books, missing)
+        definitions.declare(books, with_slots, "code", app)
     if undeclared:
         definitions.mark_undeclared(books, list(state.registry.declarations), app)
     marked = [
@@ -115,38 +111,6 @@ def find_or_record(state: State, books: Bookkeeping, name: str) -> DefinitionRow
     slot = first_slot(spec, definitions.now(books))
     definitions.declare(books, [(spec, slot)], "code", state.app.name)
     return definitions.find(books, name)
-
-
-def _move_earlier(books: Bookkeeping, rows: Sequence[DefinitionRow]) -> bool:
-    """Move watermarks back to slots that an update of the time zones made earlier.
-
-    A slot that an update made later needs nothing: the watermark comes due, and no slot is found.
-
-    :returns: whether one was moved.
-    """
-    moved = False
-    for row in rows:
-        following = _earlier_slot(row)
-        if following is not None:
-            moved |= definitions.assign(books, row, next_run_at=following)
-    return moved
-
-
-def _earlier_slot(row: DefinitionRow) -> datetime | None:
-    """Return the next slot of *row* if it is earlier than its watermark, which is near."""
-    at = row.next_run_at
-    if at is None or row.paused or row.due or row.spec.timezone == "UTC":
-        return None
-    if (at - row.now).total_seconds() > NEAR:
-        return None
-    try:
-        schedule = _schedule(row.spec.schedule, row.spec.timezone)
-        if schedule.lists_time_of_day(at):
-            return None  # The time zone has not changed.
-        following = schedule.next_after(row.considered_until or row.now)
-    except CronJobsError:
-        return None  # The tick logs it when it is due.
-    return following if following is not None and following < at else None
 
 
 def _log_overwritten(row: DefinitionRow, app: str) -> None:
@@ -172,19 +136,6 @@ def _record(
             _log_broken(next(row for row in rows if row.id in plans), trouble)
             return []
     return [slot for each in plans.items() for slot in _record(books, rows, dict([each]))]
-
-
-def _log_taken_names(books: Bookkeeping, specs: Sequence[DefinitionSpec]) -> None:
-    """Log which of *specs*, declared in code, have a name that `add_definition` took before."""
-    for spec in specs:
-        row = definitions.find(books, spec.name)
-        if row is not None and row.origin == "database":
-            logger.error(
-                "The definition %r is declared in code, but add_definition() made one of that name "
-                "before, which holds. Rename one of them, or call remove_definition(%r).",
-                spec.name,
-                spec.name,
-            )
 
 
 def first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:
