@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import compress, islice
@@ -15,21 +14,18 @@ from ...config import Settings
 from ...db.errors import explain, remedy_for
 from ...db.notify import WAKE_EVERY, wake_listeners
 from ...errors import CronJobsError, KeyConflict, TaskError
-from ...log import logger
 from ...models import JobRun
 from ...registry.handler import Handler, payload_columns, policy_columns, run_columns
 from ...registry.options import EnqueueOptions, NewRun
 from ...types import RunIds
-from ..humanize import duration, plural
+from ..humanize import plural
 from ..state import State
 from .insert import insert_run, writing_connection
-from .insert_many import INSERTED_AT_ONCE, Holder, Inserted, NewRow, delete_runs, insert_runs
+from .insert_many import INSERTED_AT_ONCE, Holder, NewRow, delete_runs, insert_runs
 from .uncommitted import note_enqueued
 
 #: How often it asks whether there are any, in seconds.
 ASK_EVERY = 5.0
-#: How many warnings of held idempotency keys one call logs at most.
-TOLD = 10
 
 
 #: What the runs enqueued here join: returns a batch's id for a new run of the state's app, or None
@@ -67,8 +63,8 @@ def enqueue_one(
         run.is_new = became == "new"
         if became != "found":
             note_enqueued(session, f"{task.name} (run {run.id})")
-        elif warning := _conflict(state.settings, run, task.name, values["payload"]):
-            logger.warning("%s", warning)
+        else:
+            _check_holder(run, task)
     return run
 
 
@@ -178,7 +174,9 @@ def _insert_all(
             found = insert_runs(session, shared, chunk)
         ids += [one.id for one in found]
         ids.is_new += [one.holder is None for one in found]
-        _tell_conflicts(state.settings, task, chunk, found, len(ids) - len(chunk))
+        for place, one in enumerate(found, len(ids) - len(chunk)):
+            if one.holder is not None:
+                _check_holder(one.holder, task, f"payloads[{place}]: ")
         new = ids.is_new[-len(chunk) :]
         due = due or any(_is_due(options, row) for row in compress(chunk, new))
     return due
@@ -194,72 +192,19 @@ def _chunks(rows: Iterator[NewRow]) -> Iterator[list[NewRow]]:
         yield [*chunk, *rows] if keyed else chunk
 
 
-def _tell_conflicts(
-    settings: Settings,
-    task: Handler,
-    rows: Sequence[NewRow],
-    found: Sequence[Inserted],
-    first: int,
-) -> None:
-    """Warn of keys that are held, as `_conflict`, but `TOLD` times at most.
+def _check_holder(run: Holder | JobRun, task: Handler, place: str = "") -> None:
+    """Refuse a key that a run of another task has.
 
-    :param first: the place of the first row among all that were given.
+    The message names no key, which may be made of values to hide.
+
+    :raises KeyConflict: *run* is of another task.
     """
-    warnings: list[str] = []
-    for place, (row, one) in enumerate(zip(rows, found, strict=True), first):
-        try:
-            said = one.holder and _conflict(settings, one.holder, task.name, row.payload)
-        except KeyConflict as error:
-            raise KeyConflict(f"payloads[{place}]: {error}") from None
-        warnings += [said] if said else []
-    for warning in warnings[:TOLD]:
-        logger.warning("%s", warning)
-    if more := len(warnings[TOLD:]):
-        logger.warning(
-            "%d more idempotency keys that were given for the task %s are held in the same way.",
-            *(more, task.name),
-        )
-
-
-def _conflict(settings: Settings, run: Holder | JobRun, task: str, payload: str) -> str | None:
-    """Return a warning if the key's *run* is not what was wanted, or will never be executed.
-
-    It names neither payloads nor keys, which may be made of values to hide.
-
-    :param task: the task of the run that was wanted.
-    :param payload: its payload, as JSON text.
-    :raises KeyConflict: it is a run of another task.
-    """
-    holder = f"The idempotency key of this run is held by run {run.id}"
-    if run.job_type != task:
+    if run.job_type != task.name:
         raise KeyConflict(
-            f"{holder} of the task {run.job_type}, which {_status(settings, run)}. Nothing was "
-            f"enqueued. Give {task} a key of its own: begin it with the task's name."
+            f"{place}The idempotency key of this run is held by run {run.id} of the task "
+            f"{run.job_type}. Nothing was enqueued. Give {task.name} a key of its own: begin it "
+            "with the task's name."
         )
-    held = f"which {_status(settings, run)}. Nothing was enqueued."
-    if run.payload != json.loads(payload):
-        return (
-            f"{holder} of the task {run.job_type}, with another payload, {held} If this is other "
-            "work, give it another key: put into the key what differs."
-        )
-    if run.status in ("dead", "cancelled"):
-        return (
-            f"{holder} of the task {run.job_type}, {held} To do its work, run: flask jobs admin "
-            f"retry {run.id}"
-        )
-    return None
-
-
-def _status(settings: Settings, run: Holder | JobRun) -> str:
-    """Return what *run* is, and for how long it has its key: in UTC, as all that an app logs."""
-    if run.unique_while is not None:
-        until = "has ended" if run.unique_while == "pending" else "begins"
-        return f"is {run.status} and holds the key until it {until}"
-    if run.finished_at is None:
-        return f"is {run.status} and holds the key until its row is pruned, after it has ended"
-    kept = settings.retention_dead if run.status == "dead" else settings.retention
-    since = f"{run.finished_at:%Y-%m-%d %H:%M} UTC"
-    return f"is {run.status} since {since} and holds the key for {duration(kept)} from then"
 
 
 def _is_due(options: EnqueueOptions, row: NewRow | None = None) -> bool:

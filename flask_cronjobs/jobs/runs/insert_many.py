@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session
 from ...db.dialect import Dialect, dialect_of
 from ...models import JobRun
 from ...models.conditions import HOLDS_KEY
-from ...types import JSON
 from .columns import NEW_RUN, due_sql, insert_into_runs, parameter
 from .insert import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
 
@@ -63,10 +62,6 @@ class Holder(NamedTuple):
     id: int
     idempotency_key: str | None
     job_type: str
-    payload: JSON
-    status: str
-    finished_at: datetime | None
-    unique_while: str | None
 
 
 class Inserted(NamedTuple):
@@ -132,9 +127,7 @@ def delete_runs(session: Session, ids: Sequence[int]) -> None:
 
 def _repeated(first: Inserted, shared: Mapping[str, Any], row: NewRow) -> Inserted:
     """Return what becomes of a row whose key an earlier *row* of the same call has."""
-    payload = json.loads(row.payload)
-    name, key, while_ = shared["job_type"], row.idempotency_key, shared["unique_while"]
-    new = Holder(first.id, key, name, payload, "queued", None, while_)
+    new = Holder(first.id, row.idempotency_key, shared["job_type"])
     return Inserted(first.id, first.holder or new)
 
 
