@@ -35,7 +35,10 @@ for (const name of ["pointerup", "pointercancel", "dragend"]) {
 }
 
 function isChanged(field) {
-  if (field.options) return Array.from(field.options).some((each) => each.selected !== each.defaultSelected);
+  if (field.options) {
+    const usual = Array.from(field.options).findIndex((each) => each.defaultSelected);
+    return field.selectedIndex !== Math.max(usual, 0);
+  }
   return field.checked !== field.defaultChecked || field.value !== field.defaultValue;
 }
 
