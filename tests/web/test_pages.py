@@ -81,7 +81,7 @@ def test_an_effect_in_doubt_is_answered_at_once(
 def test_dead_runs_are_grouped_by_task_and_error(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for hours, label in ((5, "user 1"), (4, "user 2"), (3, "user 1"), (2, None)):
+    for hours, label in ((15, "user 1"), (14, "user 2"), (13, "user 1"), (12, None)):
         pages.add("dead", label=label, finished_at=NOW - timedelta(hours=hours),
                   last_error="no domain\nmore", fingerprint="f1")  # fmt: skip
     pages.add("dead", error_type=None, last_error=None, finished_at=NOW)
@@ -89,7 +89,7 @@ def test_dead_runs_are_grouped_by_task_and_error(
     first, second = page.partition('<ol class="rows failed">')[2].split("<li>")[1:3]
     assert "no error type" in first
     assert re.findall(r'<span class="label">([^<]*)', second) == ["user 1", "user 2"]
-    assert ">5 h<" in re.sub(r"\s", " ", second)
+    assert ">15 h<" in re.sub(r"\s", " ", second)
     assert page.count("Retry all") == 1
     href = "/jobs/runs/bulk?do=discard&amp;status=dead&amp;task=remind&amp;error_type=ValueError"
     assert f'href="{href}&amp;fingerprint=f1"' in page
