@@ -84,31 +84,20 @@ class OperatorMethods:
         options = TickOptions(budget=budget, max_runs=max_runs, queues=tuple(queues))
         return tick(state, options)
 
-    def retry(
-        self,
-        run_id: int,
-        payload: Mapping[str, object] | None = None,
-        from_step: str | None = None,
-    ) -> Change:
+    def retry(self, run_id: int, payload: Mapping[str, object] | None = None) -> Change:
         """Queue a dead, cancelled or failed run again, for one attempt more at least.
 
         :param run_id: the run's id.
         :param payload: its keyword arguments from now on; by default those that it has.
-        :param from_step: the step to go on from: it and those behind it are done again.
         :returns: the change: its ``run_id``, ``task`` and ``status`` now.
-        :raises NotFound: there is no such run, or no such step.
+        :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it.
-        :raises TypeError: the handler does not take *payload*, or *from_step* is given as well.
+        :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
         from .jobs.runs.actions import RETRY
         from .jobs.runs.payloads import retry_with
-        from .jobs.step_views import go_on_from
 
-        if from_step is not None:
-            if payload is not None:
-                raise TypeError("Give payload or from_step, not both.")
-            return go_on_from(_writable(), run_id, from_step).change
         if payload is None:
             return RETRY.one(_writable(), run_id)
         return retry_with(_writable(), run_id, payload)

@@ -17,7 +17,6 @@ from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, previe
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.payloads import retry_with, run_again
 from ..jobs.state import state_of
-from ..jobs.step_views import go_on_from
 from ..registry.options import EnqueueOptions
 from ..text import did_you_mean, one_line, printable
 from ..types import JSON
@@ -42,26 +41,19 @@ def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.
     RETRY, "flask jobs admin retry 5 6", "flask jobs admin retry --task send_mail --newer-than 2h"
 )
 @click.option("--payload", type=json_object, metavar="JSON", help="Give one run new arguments.")
-@click.option("--from-step", metavar="NAME", help="Do this step and those behind it again.")
 def retry(
     ids: tuple[int, ...],
     which: RunFilter,
     payload: dict[str, JSON] | None,
-    from_step: str | None,
     yes: bool,
 ) -> None:
     """Retry runs, by id or by a filter: queue them again.
 
     A filter without --status finds dead runs.
     """
-    given = sum(each is not None for each in (payload, from_step))
-    if given and (len(ids) != 1 or which != RunFilter() or given > 1):
-        raise click.UsageError("--payload and --from-step are each for one run. Give one ID.")
-    if from_step is not None:
-        with _explained():
-            click.echo(printable(str(go_on_from(state_of(), ids[0], from_step, actor()))))
-        return
     if payload is not None:
+        if len(ids) != 1 or which != RunFilter():
+            raise click.UsageError("--payload is for one run. Give one ID.")
         with _explained():
             change = retry_with(state_of(), ids[0], payload, actor())
         click.echo(f"Run {ids[0]} of {whose(change.task, change.label)}: queued again.")

@@ -25,7 +25,6 @@ from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
 from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.filters import RunFilter
 from ..jobs.state import State, state_of
-from ..jobs.step_views import go_on_from
 from ..log import logger
 from ..text import one_line
 from ..text.redaction import HIDDEN
@@ -83,9 +82,7 @@ def action(endpoint: str, *names: str) -> Callable[[Callable[..., Done]], View]:
 
 @action("run")
 def run_retry(run_id: int) -> str:
-    """Queue a run again; from a step on, if the form names one."""
-    if step := text(request.form, "step"):
-        return str(go_on_from(state_of(), run_id, step, actor()))
+    """Queue a run again, with the payload that was typed, if one was."""
     payload = _typed_payload()
     if payload is None:
         RETRY.one(state_of(), run_id, actor())

@@ -227,7 +227,7 @@ def test_bulk_that_finds_nothing_says_which_statuses_it_looked_at(admin: Admin, 
     )
 
 
-def test_retry_from_a_step(admin: Admin, rows: Rows) -> None:
+def test_show_lists_steps(admin: Admin, rows: Rows) -> None:
     run_id = rows.run("dead")
     rows.step(run_id, "totals", result={"sum": 7})
     rows.step(run_id, "nap", "sleep", due_at=now() + timedelta(hours=1), finished_at=None)
@@ -236,13 +236,6 @@ def test_retry_from_a_step(admin: Admin, rows: Rows) -> None:
     assert ', took 3.0 s, attempt 1 on web-1:7\n    {"sum": 7}\n' in shown
     assert "  nap: sleeps until " in shown
     assert [step["name"] for step in admin.data("show", run_id)["steps"]] == ["totals", "nap"]
-    refused = admin.refused("retry", run_id, "--from-step", "other")
-    assert "Run 1 has no step 'other'. To list its steps: flask jobs admin show 1" in refused
-    assert admin.ok("retry", run_id, "--from-step", "totals") == (
-        f"Run {run_id} is queued again. Done again: totals, nap. What they did in the database is "
-        "still there.\n"
-    )
-    assert rows.get(run_id).status == "queued"
 
 
 def test_a_payload_that_cannot_be_used_is_refused(admin: Admin, rows: Rows) -> None:

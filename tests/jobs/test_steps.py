@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
 
-from flask_cronjobs import CronJobs, NotFound, StateConflict
 from flask_cronjobs.jobs.runs.detail import facts_of
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.jobs.step_views import SHOWN
-from flask_cronjobs.models import JobStep
 from tests.rows import Rows, ago, view_of
 
 
@@ -66,45 +60,3 @@ def test_a_run_says_which_attempts_do_not_count(state: State, rows: Rows) -> Non
             if fact.label == "attempts"
         ]
         assert fact.note == note
-
-
-def test_to_go_on_from_a_step_removes_it_and_those_behind(
-    context: None, db: SQLAlchemy, jobs: CronJobs, rows: Rows
-) -> None:
-    run_id = rows.run("dead", max_attempts=1)
-    for name in ("totals", "invoices", "mail"):
-        rows.step(run_id, name)
-    rows.step(run_id, "timed out", "wait", due_at=ago(8))
-    rows.step(run_id, "approved", "wait", result=True)
-    other = rows.run("dead")
-    rows.step(other, "mail")
-    assert jobs.retry(run_id, from_step="invoices").status == "queued"
-    left = db.session.execute(select(JobStep.run_id, JobStep.name).order_by(JobStep.id))
-    # The signal was sent to the run, and nobody would send it again.
-    assert list(map(tuple, left)) == [(run_id, "totals"), (run_id, "approved"), (other, "mail")]
-    assert jobs.retry(other, from_step="mail").status == "queued"
-
-
-@pytest.mark.parametrize(
-    ("status", "step", "error"),
-    [
-        ("dead", "other", NotFound),
-        ("dead", "no\0name", NotFound),
-        ("queued", "totals", StateConflict),
-        ("running", "totals", StateConflict),
-        ("succeeded", "totals", StateConflict),
-    ],
-)
-def test_it_is_refused_where_a_retry_is(
-    context: None, db: SQLAlchemy, jobs: CronJobs, rows: Rows, status: str, step: str, error: Any
-) -> None:
-    run_id = rows.run(status)
-    rows.step(run_id, "totals")
-    with pytest.raises(error):
-        jobs.retry(run_id, from_step=step)
-    with pytest.raises(NotFound):
-        jobs.retry(run_id + 1, from_step=step)
-    with pytest.raises(TypeError):
-        jobs.retry(run_id, {}, from_step=step)
-    assert db.session.scalars(select(JobStep.name)).all() == ["totals"]
-    assert rows.get(run_id).status == status

@@ -109,28 +109,6 @@ def test_a_signal_may_come_before(
     assert the_run(db).result == [True, 1]
 
 
-def test_to_go_on_from_a_wait_does_not_repeat_what_stands_before_it(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
-) -> None:
-    """Though its signal, and so its row, was there first."""
-    calls: list[str] = []
-
-    def order() -> None:
-        jobs.step("charge", lambda: calls.append("charge"))
-        if current_run.attempt > 1:
-            jobs.wait("approved")
-            jobs.step("ship", lambda: calls.append("ship"))
-        raise ValueError
-
-    (run_id,) = enqueue(order, retry=False)
-    for shipped in (0, 1, 2):  # The first attempt does not come to the wait.
-        assert jobs.signal(run_id, "approved")
-        db.session.commit()
-        assert tick().attempts == 1
-        assert calls == ["charge", *["ship"] * shipped]
-        jobs.retry(run_id, from_step="approved")
-
-
 def test_a_signal_that_does_not_come_in_time_is_none(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
