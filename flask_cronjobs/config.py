@@ -252,9 +252,10 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     known = {PREFIX + setting.name.upper(): setting for setting in fields(Settings)}
     given = {key: value for key, value in config.items() if key.startswith(PREFIX)}
     for key in given.keys() - known.keys():
-        # All of them begin alike, so that a low cutoff would suggest any.
-        close = similar_names(key, list(known), most=1, cutoff=0.85)
-        hint = f"Did you mean {close[0]}? " if close else ""
+        # All of them begin alike, so only the rest tells whether they are similar.
+        names = [each.removeprefix(PREFIX) for each in known]
+        close = similar_names(key.removeprefix(PREFIX), names)
+        hint = f"Did you mean {PREFIX}{close[0]}? " if close else ""
         raise ConfigError(
             f"{key} is not a setting of Flask-CronJobs. {hint}There are: {', '.join(known)}."
         )

@@ -136,7 +136,7 @@ def _meant(args: Sequence[str]) -> str:
 
     top = {name: ("jobs", name) for name in jobs_group.lazy}
     known = {**{name: ("jobs", "admin", name) for name in admin.commands}, **top}
-    similar = similar_names(args[0], list(known), most=1)
+    similar = similar_names(args[0], list(known))[:1]
     return _line(*known[similar[0]], *args[1:]) if similar else ""
 
 

@@ -75,12 +75,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" There are: {', '.join(known[:20])}."
 
 
-def similar_names(name: str, known: Sequence[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Return up to *most* names in *known* that are similar to *name*, the most similar first.
-
-    :param cutoff: how similar, from 0 to 1.
-    """
+def similar_names(name: str, known: Sequence[str]) -> list[str]:
+    """Return up to three names in *known* that are similar to *name*, the most similar first."""
     # Compare only the heads of a limited number: the time grows with the square of the length.
     heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
-    close = difflib.get_close_matches(name[:_HEAD], heads, most, cutoff)
-    return [heads[head] for head in close]
+    return [heads[head] for head in difflib.get_close_matches(name[:_HEAD], heads)]
