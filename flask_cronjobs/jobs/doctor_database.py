@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from sqlalchemy import Connection, Inspector, Table, func, inspect, select, text
-from sqlalchemy.pool import QueuePool
 
 from ..db.create import missing_storage
 from ..db.engines import USE_UTF8, how_to_create_tables, unfit_encoding
@@ -100,7 +99,6 @@ def database(reader: Reader) -> Iterator[Finding]:
         yield _journal(reader)
     else:
         yield from _postgresql(reader)
-    yield from _pool(reader)
 
 
 def _journal(reader: Reader) -> Finding:
@@ -144,16 +142,6 @@ def _pooler(connection: Connection) -> Iterator[Finding]:
     )
     todo = 'Set SQLALCHEMY_ENGINE_OPTIONS = {"connect_args": {"prepare_threshold": None}}.'
     yield Finding("pooler", "warning", what, todo)
-
-
-def _pool(reader: Reader) -> Iterator[Finding]:
-    pool = reader.connection.engine.pool
-    if isinstance(pool, QueuePool):
-        most = pool.size() + getattr(pool, "_max_overflow", 0)
-        if getattr(pool, "_max_overflow", 0) >= 0 and most < 2:
-            what = "The pool has one connection: pages wait while db.session uses it"
-            todo = "Set pool_size and max_overflow to 2 or more in SQLALCHEMY_ENGINE_OPTIONS."
-            yield Finding("pool", "warning", what, todo)
 
 
 def versions(reader: Reader) -> Finding:

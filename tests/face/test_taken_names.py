@@ -11,8 +11,6 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Column, Integer, Table
 
 from flask_cronjobs import CronJobs, SetupError
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.state import state_of
 from tests.marks import on_both
 from tests.tables import copy_tables
 
@@ -70,37 +68,3 @@ def test_tables_that_the_app_has_reflected_are_ours(
         db.reflect()
     assert "job_runs" in db.metadata.tables
     CronJobs(app)
-
-
-def hidden(app: Flask) -> list[str]:
-    with app.app_context():
-        return [each.what for each in examine(state_of(app)) if each.id == "hidden-page"]
-
-
-@pytest.mark.pages
-def test_doctor_finds_a_page_that_hides_another(app: Flask, db: SQLAlchemy) -> None:
-    app.add_url_rule("/jobs/runs", "offers", lambda: "theirs")
-    CronJobs(app, authorize=lambda action: True)
-    app.add_url_rule("/jobs/ticks", "clocks", lambda: "theirs")
-    with app.app_context():
-        db.create_all()
-    assert app.test_client().get("/jobs/runs").text == "theirs"
-    assert app.test_client().get("/jobs/ticks").text != "theirs"
-    both = "At {} there are two pages, of the endpoints {} and {}: the first hides the second"
-    assert sorted(hidden(app)) == [
-        both.format("/jobs/runs", "offers", "cronjobs.runs"),
-        both.format("/jobs/ticks", "cronjobs.ticks", "clocks"),
-    ]
-
-
-@pytest.mark.parametrize("prefix", ["/jobs", "/cronjobs", None])
-def test_doctor_says_nothing_of_pages_beside_each_other(
-    app: Flask, db: SQLAlchemy, prefix: str | None
-) -> None:
-    app.config["CRONJOBS_URL_PREFIX"] = prefix
-    for rule in ("/jobs", "/jobs/offers", "/jobs/<int:offer>", "/jobsite"):
-        app.add_url_rule(rule, rule.strip("/").replace("/", "-"), lambda **values: "theirs")
-    CronJobs(app)
-    with app.app_context():
-        db.create_all()
-    assert hidden(app) == []

@@ -118,7 +118,6 @@ class TestScheduleWithoutTick:
         jobs.task(name="mails", schedule="@daily")(lambda: None)
         rows.tick(age=5)
         assert word(app) == "ok", "it may have been deployed just now"
-        assert "'mails'" in findings(state)["unrecorded-definition"].what
         app.extensions["cronjobs"] = replace(state, started=time.monotonic() - HOUR)
         verdict = read_verdict(state_of(app))
         assert (verdict.word, "'mails'" in verdict.sentence) == ("overdue", True)
@@ -228,40 +227,3 @@ class TestMissed:
         assert (ago() - current.start).total_seconds() == pytest.approx(600, abs=5)
         assert past.end is not None
         assert (past.end - past.start).total_seconds() == pytest.approx(3680, abs=5)
-
-
-class TestTwoApps:
-    def test_definition_of_another_app_is_a_warning(self, state: State, rows: Rows) -> None:
-        rows.tick()
-        rows.definition("theirs", app="another")
-        finding = findings(state)["two-apps"]
-        assert (finding.level, "'another'" in finding.what) == ("warning", True)
-        assert "If the tasks, definitions and keys of the two apps have different" in finding.todo
-        assert "undeclared-definition" not in findings(state)
-
-    def test_app_of_the_same_name_is_a_warning(
-        self, context: None, jobs: CronJobs, app: Flask, state: State
-    ) -> None:
-        jobs.task(name="mails", schedule="@daily")(lambda: None)
-        jobs.tick()
-        assert "same-name" not in findings(state)
-        app.extensions["cronjobs"] = replace(state, registry=CronJobs()._registry)
-        jobs.tick()  # Another one's tick.
-        finding = findings(state)["same-name"]
-        assert (finding.level, "'mails'" in finding.what) == ("warning", True)
-        app.extensions["cronjobs"] = state
-        jobs.tick()
-        assert "same-name" not in findings(state)
-
-    def test_definition_that_two_apps_declare_differently_is_a_warning(
-        self, context: None, jobs: CronJobs, db: SQLAlchemy, state: State,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:  # fmt: skip
-        jobs.task(name="mails", schedule="@daily")(lambda: None)
-        jobs.tick()
-        db.session.execute(update(JobDefinition).values(app="another", schedule="@hourly"))
-        db.session.commit()
-        assert "'mails'" in findings(state)["overwritten-definition"].what
-        jobs.tick()
-        assert "overwrites it" in caplog.text
-        assert "overwritten-definition" not in findings(state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -128,12 +128,6 @@ def definition_views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[Definiti
         )
         for row in rows
     )
-
-
-def bare_definitions(reader: Reader) -> Iterator[DefinitionView]:
-    """Yield all definitions by name, without their runs and next slots."""
-    for row in reader.rows(whole_rows(reader).order_by(DEFINITIONS.c.name)):
-        yield _view(reader, row)
 
 
 def _view(
