@@ -15,7 +15,7 @@ from ..errors import DatabaseTrouble, SetupError
 from .dialect import Dialect, busy_timeout, dialect_of, load_odd_values
 from .engines import USE_UTF8, connect_apart, refuse_shared_memory, unfit_encoding
 from .errors import explain, remedy_for
-from .statements import deadlines, keep_plans, wait_in
+from .statements import deadlines, keep_plans
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Bookkeeping")
@@ -53,13 +53,11 @@ class Bookkeeping:
         patience: float = RETRY_FOR,
         limit: float = STATEMENT_LIMIT,
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
-        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.engine = engine
         self.patience: float = patience
         self._limit = limit
         self.guard = guard
-        self._waiting = waiting
         self.dialect: Dialect = dialect_of(engine)
         self._connection: Connection | None = None
         self._raw: DBAPIConnection | None = None
@@ -132,8 +130,7 @@ class Bookkeeping:
         connection = self._connection or self._connect()
         self._may_be_committed = True
         if self.dialect.one_writer:  # SQLite's busy timeout bounds its waits.
-            with self._waiting():
-                return work(connection)
+            return work(connection)
         with deadlines.within(self._limit, self._raw):
             return work(connection)
 
@@ -165,7 +162,6 @@ class Bookkeeping:
             self.close()
             self._connection, other._connection = other._connection, None
             self._raw, other._raw = other._raw, None
-            wait_in(self._raw, self._waiting)
 
     def close(self) -> None:
         """Close the connection; a later call opens a new one."""
@@ -195,7 +191,6 @@ class Bookkeeping:
             raise SetupError(f"{unfit} {USE_UTF8}")
         load_odd_values(driver)
         keep_plans(driver)
-        wait_in(driver, self._waiting)
 
     def _start_over(self) -> None:
         # The pool's other connections go to the same dead server, so dispose of them as well.

@@ -56,8 +56,7 @@ def _is_handed_by(token: str, books: KeeperConnection) -> bool:
     """
     if not token.startswith(HANDED):
         return False
-    with books.precedence.taken():
-        return token.split(":")[2:3] == [database_fingerprint(books)]
+    return token.split(":")[2:3] == [database_fingerprint(books)]
 
 
 def _say_refused(run_id: int) -> None:
@@ -74,9 +73,8 @@ def _say_refused(run_id: int) -> None:
 def _give_back(state: State, books: KeeperConnection, run_id: int, token: str, worker: str) -> None:
     """Give back a run that is paused by now, or not first in its order, or of an unknown task."""
     lacks = _LACKS.format(worker=worker)
-    with books.precedence.taken():
-        task = refuse(books, run_id, token, tuple(state.registry.tasks), lacks)
-        release_token(books, token, run_id)
+    task = refuse(books, run_id, token, tuple(state.registry.tasks), lacks)
+    release_token(books, token, run_id)
     if task is not None:
         logger.warning(
             "The task %s, run %d, was given back, and is due again in %d s. %s",

@@ -64,55 +64,27 @@ class BackgroundThread(Generic[T]):
             self._do(work)
 
 
-#: How long to give way at most, in seconds. The keeper may be waiting for something else.
-GIVE_WAY_FOR = 0.02
+#: How often Python asks a busy thread to give way to another while a worker works, in seconds.
+SWITCH_SECONDS = 0.0001
 
 
-class Precedence:
-    """Lets a worker's keeper go before its other threads.
+@contextmanager
+def switching_often() -> Generator[None]:
+    """Let the threads of this process take turns often in this block.
 
-    Only one thread of a process runs Python code at a time, and a busy one is asked to give way
-    only every 5 ms. The keeper waits for the server in each statement, and would go on 5 ms late,
-    several times. Meanwhile the runner comes to the end of its short runs, and then waits for the
-    keeper. So between two runs it gives way at once.
-
-    `taken` and `lent` are for the keeper's thread.
+    Only one thread runs Python code at a time, and a busy one is asked to give way only every 5 ms.
+    The keeper waits for the server in each statement, and would continue 5 ms late, several times.
+    Meanwhile the runner finishes its short runs, and then waits for the keeper.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken = False
-
-    @contextmanager
-    def taken(self) -> Generator[None]:
-        """Go first in this block."""
-        self._lock.acquire()
-        self._taken = True
-        try:
-            yield
-        finally:
-            self._taken = False
-            self._lock.release()
-
-    @contextmanager
-    def lent(self) -> Generator[None]:
-        """Let the others go on in this block, in which the keeper waits."""
-        self._taken = False
-        self._lock.release()
-        try:
-            yield
-        finally:
-            self._lock.acquire()
-            self._taken = True
-
-    def give_way(self) -> None:
-        """Wait while the keeper is at work. For the other threads, between two runs."""
-        if not self._taken:
-            return
-        if self._lock.acquire(timeout=GIVE_WAY_FOR):
-            self._lock.release()
-        else:
-            self._taken = False  # Until the keeper has waited once more.
+    before = sys.getswitchinterval()
+    if before <= SWITCH_SECONDS:  # Another worker of this process has changed it.
+        yield
+        return
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def start_worker(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -327,40 +325,3 @@ def test_trouble_on_a_shared_connection_is_told_as_on_one_apart(
             told.append(repr(raised.value))
     assert told[0] == told[1]
     assert ("TablesMissing" in told[0]) == ("job_runs" in statement)
-
-
-class Waits:
-    """Notes the waits of a connection."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.seconds.append(time.monotonic() - began)
-
-
-def test_waits_are_told_of_and_change_no_result(engine: Engine) -> None:
-    waits = Waits()
-    with Bookkeeping(engine, waiting=waits.waiting) as books:
-        slowly = " FROM pg_sleep(0.01)" if engine.name == "postgresql" else ""
-        sent = text(f"SELECT CAST(:number AS integer) AS n{slowly}")
-        for number in range(3):
-            assert books.rows(sent, {"number": number})[0].n == number
-        before = len(waits.seconds)
-        assert before >= 3
-        assert books.transaction(lambda c: c.execute(sent, {"number": 5}).scalar()) == 5
-        assert len(waits.seconds) > before
-
-
-@on_postgresql
-def test_whole_time_of_a_slow_statement_is_a_wait(engine: Engine) -> None:
-    waits = Waits()
-    with Bookkeeping(engine, waiting=waits.waiting) as books:
-        books.rows(text("SELECT 1"))
-        waits.seconds.clear()
-        sent = text("SELECT pg_sleep(0.3), repeat('x', 100000) AS long")
-        assert len(books.rows(sent)[0].long) == 100_000
-        assert max(waits.seconds) >= 0.25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import nullcontext
 from typing import Any
 
 import psycopg
@@ -68,12 +67,11 @@ def test_settings_of_bookkeeping_end_with_each_transaction(
 
 
 @on_postgresql
-@pytest.mark.parametrize("waiting", [nullcontext, lambda: nullcontext()], ids=["", "waiting"])
 def test_error_of_a_statement_is_its_own_and_nothing_is_logged(
-    engine: Engine, caplog: pytest.LogCaptureFixture, waiting: Any
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """psycopg would log what follows an error in a pipeline."""
-    with Bookkeeping(engine, patience=0, waiting=waiting) as books:
+    with Bookkeeping(engine, patience=0) as books:
         for _ in range(3):
             with pytest.raises(DatabaseTrouble, match="division by zero"):
                 books.rows(text("SELECT 1 / 0"))

@@ -14,7 +14,7 @@ from ...log import logger
 from ...signals import News, announce, notify, run_news
 from ...types import Outcome
 from ..pings import CLOSE_WITHIN, Pings
-from ..threads import BackgroundThread, Precedence
+from ..threads import BackgroundThread
 
 #: With so many outcomes left to tell, the worker claims nothing more: they take memory.
 MOST_BEHIND = 1000
@@ -25,12 +25,9 @@ MOST_EXCEPTIONS = 100
 class Announcer:
     """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
 
-    def __init__(
-        self, app: Flask, news: News, precedence: Precedence, pings: Pings | None = None
-    ) -> None:
+    def __init__(self, app: Flask, news: News, pings: Pings | None = None) -> None:
         self._app = app
         self._news = news
-        self._precedence = precedence
         self._pings = pings
         self._work = BackgroundThread("cronjobs-announcer", self._tell_all)
         self._next: list[tuple[Outcome, bool]] = []
@@ -73,7 +70,6 @@ class Announcer:
 
     def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
         while outcomes:  # What was told is let go of, and with it the handler's exception.
-            self._precedence.give_way()
             self._tell(*outcomes.pop(0))
             self._told += 1
 

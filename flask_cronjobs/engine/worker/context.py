@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
@@ -25,7 +25,6 @@ from ...registry.handler import Handler
 from ...registry.options import Around
 from ...types import JSON, Claim, Outcome
 from ..pings import Pings
-from ..threads import Precedence
 from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter
 from .outcomes import failure
@@ -45,7 +44,6 @@ class RunnerContext:
     :ivar mailbox: takes outcomes and progress to the keeper.
     :ivar keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
     :ivar pings: tells monitors of the runs of definitions, if there are any.
-    :ivar precedence: lets the keeper go first.
     :ivar interrupted: the exception by which the user interrupted a run.
     :ivar to_stop: returns whether a run is to be given back at the end of its step.
     :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
@@ -61,7 +59,6 @@ class RunnerContext:
     mailbox: SimpleQueue[Any]
     keyboard: bool
     pings: Pings | None = None
-    precedence: Precedence = field(default_factory=Precedence)
     to_stop: Callable[[], bool] = lambda: False
     interrupted: BaseException | None = None
     abandoned: bool = False

@@ -6,8 +6,8 @@ The inbox carries claims to the runner. The mailbox carries outcomes and progres
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -232,21 +232,17 @@ class HeldRuns:
         finished = {outcome.id for outcome in self.outcomes}
         return [claim for id_, claim in self.held.items() if id_ not in finished]
 
-    def collect(
-        self, pause: float, waiting: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> list[Outcome]:
+    def collect(self, pause: float) -> list[Outcome]:
         """Wait up to *pause* seconds for the first message, then take all that came.
 
-        :param waiting: makes a context in which it waits.
         :returns: the outcomes that came.
         """
         self.woken = False
         known = len(self.outcomes)
         with suppress(Empty):
-            with waiting():
-                # On Python 3.10, get(timeout=0.0) may wait forever: what is left of the timeout is
-                # negative by then, and a negative one means no timeout.
-                item = self.mailbox.get(block=pause > 0, timeout=pause)
+            # On Python 3.10, get(timeout=0.0) may wait forever: what is left of the timeout is
+            # negative by then, and a negative one means no timeout.
+            item = self.mailbox.get(block=pause > 0, timeout=pause)
             while True:
                 if isinstance(item, Outcome):
                     self.outcomes.append(item)

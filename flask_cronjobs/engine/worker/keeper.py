@@ -77,8 +77,7 @@ class Keeper(threading.Thread):
         self._runner = runner
         self._held_runs = held_runs
         self._monitor = RunMonitor(runner, options.may_kill)
-        self._precedence = context.precedence
-        self._announcer = Announcer(state.app, options.news, self._precedence, context.pings)
+        self._announcer = Announcer(state.app, options.news, context.pings)
         self._connection = connection
         self._pace = Pace(listener, asks_server=not connection.dialect.one_writer)
         self._claims = WorkerClaims(connection, state, options)
@@ -120,8 +119,7 @@ class Keeper(threading.Thread):
     def run(self) -> None:
         """Work until there is nothing more to do."""
         try:
-            with self._precedence.taken():
-                self._work()
+            self._work()
             self.limit = None if self.stopping else self._reached_limit()
         except BaseException as error:
             self.error = error
@@ -176,7 +174,7 @@ class Keeper(threading.Thread):
         """Wait for a message, and take all that came."""
         left = self._runner.left
         # Before the next claim: how many runs that takes depends on how long these were.
-        self._admission.note(self._held_runs.collect(self._pause(), self._precedence.lent))
+        self._admission.note(self._held_runs.collect(self._pause()))
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:

@@ -12,7 +12,6 @@ from ...jobs.runs.look import QueueLook
 from ...jobs.state import State
 from ...registry.options import Rate
 from ...signals import News, unheard
-from ..threads import Precedence
 
 #: By how much to divide what the system says of memory, to get MB.
 _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
@@ -50,17 +49,11 @@ def most_held() -> float:
 
 
 class KeeperConnection(Bookkeeping):
-    """A connection for a keeper, which goes before the runs of its worker.
-
-    :ivar precedence: says whether the keeper is at work.
-    """
+    """A connection for a keeper, whose statements end well before its leases."""
 
     def __init__(self, state: State) -> None:
-        self.precedence: Precedence = Precedence()
         limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
-        super().__init__(
-            state.engine, patience=RETRY_FOR, limit=limit, waiting=self.precedence.lent
-        )
+        super().__init__(state.engine, patience=RETRY_FOR, limit=limit)
 
 
 class WorkOptions(NamedTuple):

@@ -79,7 +79,6 @@ class Runner:
             with self.context.books:
                 claim = self._next()
                 while claim is not None:
-                    self.context.precedence.give_way()
                     following = None
                     if self._async is not None and claim.job_type in self.side_by_side:
                         following = self._async.run(claim)

@@ -11,6 +11,7 @@ from ...jobs.state import State
 from ...log import logger
 from ...signals import notify
 from ..pings import Pings
+from ..threads import switching_often
 from .admission import Listener, side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import HeldRuns, Leases
@@ -34,6 +35,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     held_runs = HeldRuns(leases)
     connection = options.books or KeeperConnection(state)
     with (
+        switching_often(),
         HandlerInterrupter(leases) as interrupter,
         Watchdog(state.settings.lease, options.may_kill) as watchdog,
         Listener(state.engine, held_runs.wake, enabled=options.resident) as listener,
@@ -47,7 +49,6 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             held_runs.mailbox,
             keyboard=not handle_signals,
             pings=Pings(state) if options.pings else None,
-            precedence=connection.precedence,
         )
         runner = Runner(context, side_by_side_tasks(state))
         keeper = Keeper(runner, options, held_runs, listener, connection)

@@ -23,7 +23,6 @@ from flask_cronjobs import (
     run_dead,
     run_failed,
 )
-from flask_cronjobs.engine.threads import Precedence
 from flask_cronjobs.engine.worker import announcer
 from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.signals import unheard
@@ -181,7 +180,7 @@ def test_announcer_that_waits_for_more_keeps_no_exception(
     caplog.set_level(logging.CRITICAL, "flask_cronjobs")
     error = Broken()
     alive = weakref.ref(error)
-    telling = Announcer(app, unheard, Precedence())
+    telling = Announcer(app, unheard)
     telling.tell(Outcome(1, "t", "dead", 1, "it", exception=error), recorded=True)
     del error
     telling.send()
@@ -232,7 +231,7 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
     app: Flask, told: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcer, "MOST_EXCEPTIONS", 2)
-    telling = Announcer(app, unheard, Precedence())
+    telling = Announcer(app, unheard)
     for number in range(3):
         telling.tell(Outcome(number, "t", "dead", 1, "it", exception=Broken()), recorded=True)
     telling.send()
