@@ -286,20 +286,6 @@ def _plainly(found: re.Match[str]) -> str:
     return found[0] if found[0].startswith('"') else f"{float(found[0]) + 0.0:.1f}"
 
 
-def array_text(values: Iterable[object]) -> str:
-    """Return *values* as the text of a PostgreSQL array; psycopg takes ten times as long."""
-    return "{" + ",".join(map(_element, values)) + "}"
-
-
-def _element(value: object) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return str(value)
-
-
 def busy_timeout(seconds: float) -> str:
     """Return the SQL that sets for how long a SQLite statement waits for another writer."""
     return f"PRAGMA busy_timeout = {int(seconds * 1000)}"

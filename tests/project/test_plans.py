@@ -17,7 +17,7 @@ from flask_cronjobs.db.dialect import Dialect, dialect_of
 from flask_cronjobs.db.statements import SETTINGS
 from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.outcomes import record, success_arrays
+from flask_cronjobs.jobs.runs.outcomes import outcome_parameters, record
 from flask_cronjobs.types import Outcome
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by, tables_of
 
@@ -108,7 +108,7 @@ def cost_of_a_claim(engine: Engine) -> int:
         statements: list[tuple[TextClause, dict[str, Any]]]
         if d.one_statement:
             both = claiming.recording_statement(d, plain=True, claims=True)
-            statements = [(both, {**request, **success_arrays(outcomes)})]
+            statements = [(both, {**request, **outcome_parameters(d, outcomes)})]
         else:
             rows = [{"id": each.id, "token": TOKEN, "kind": "succeeded"} for each in outcomes]
             recording = record(d, plain=True), {"outcomes": json.dumps(rows)}

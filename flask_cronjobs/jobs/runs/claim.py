@@ -35,7 +35,6 @@ from .outcomes import (
     outcome_parameters,
     record,
     recorded,
-    success_arrays,
 )
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
@@ -162,9 +161,8 @@ def _send(
         rows = books.rows(begin(d), parameters, repeat)
     elif d.one_statement:
         plain = all(map(is_plain, outcomes))
-        given = success_arrays(outcomes) if plain else outcome_parameters(d, outcomes)
         both = recording_statement(d, plain, claims=request is not None)
-        rows = books.rows(both, {**parameters, **given}, repeat)
+        rows = books.rows(both, {**parameters, **outcome_parameters(d, outcomes)}, repeat)
         answer = _recorded_by_status([row for row in rows if _STORED(row) is not None])
         rows = [row for row in rows if _STORED(row) is None]
     elif outcomes:

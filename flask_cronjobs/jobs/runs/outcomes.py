@@ -16,7 +16,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
 from ...db.connection import Bookkeeping
-from ...db.dialect import Dialect, array_text, dialect_of, json_text
+from ...db.dialect import Dialect, dialect_of, json_text
 from ...models.conditions import RUNNING, sql_list
 from ...text import clean
 from ...types import FAILED_KINDS, JSON, MAX_OUTPUT, RETURNED_KINDS, TERMINAL, Claim, Outcome
@@ -122,12 +122,12 @@ def is_held(d: Dialect) -> str:
 def recorded(d: Dialect, plain: bool) -> str:
     """Return PostgreSQL's CTEs that end in ``recorded``: the runs whose outcomes were recorded.
 
-    :param plain: whether all outcomes are plain successes, as `success_arrays` sends them.
+    :param plain: whether all outcomes are plain successes.
     """
     if plain:
         update = _update(_values_of_success(d), d)
         return f"""
-        {held(d, _SUCCESSES)}, recorded AS ({update} RETURNING job_runs.status, job_runs.id)
+        {held(d, _successes(d))}, recorded AS ({update} RETURNING job_runs.status, job_runs.id)
         """
     returned = "job_runs.status, job_runs.started_at, given.*"
     return f"""
@@ -137,16 +137,12 @@ def recorded(d: Dialect, plain: bool) -> str:
     """
 
 
-#: Each column is an array. One that is empty stands for ``:usual_token``, or for NULL.
-_SUCCESSES = """
-    (SELECT id, COALESCE(token, :usual_token) AS token, result
-     FROM unnest(CAST(:ids AS bigint[]), CAST(:tokens AS text[]), CAST(:results AS text[]))
-     AS t(id, token, result))
-"""
-
-
 def _outcomes(d: Dialect) -> str:
     return d.table("outcomes", **OUTCOME_COLUMNS)
+
+
+def _successes(d: Dialect) -> str:
+    return d.table("outcomes", **_OF_SUCCESS)
 
 
 def _update(values: str, d: Dialect) -> str:
@@ -174,7 +170,7 @@ def record(d: Dialect, plain: bool) -> TextClause:
     :param plain: whether all are plain successes, of which it reads and writes less.
     """
     if plain:
-        given, update = d.table("outcomes", **_OF_SUCCESS), _update(_values_of_success(d), d)
+        given, update = _successes(d), _update(_values_of_success(d), d)
     else:
         given, update = _outcomes(d), _update_by_kind(d)
     stored = "job_runs.id AS id, job_runs.status AS stored"
@@ -201,23 +197,6 @@ def outcome_parameters(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[st
 def is_plain(outcome: Outcome) -> bool:
     """Return whether *outcome* is a success without a warning, as most are."""
     return outcome.kind == "succeeded" and outcome.error is None
-
-
-def success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return plain successes, of which there may be a thousand, as `recorded` reads them."""
-    tokens = [outcome.token for outcome in outcomes]
-    usual = tokens[0] if tokens else ""
-    results = [outcome.result for outcome in outcomes]
-    return {
-        "usual_token": usual,
-        "ids": f"{{{','.join([str(outcome.id) for outcome in outcomes])}}}",
-        "tokens": array_text(tokens if tokens.count(usual) < len(tokens) else ()),
-        "results": array_text(
-            [None if each is None else json_text(each) for each in results]
-            if results.count(None) < len(results)
-            else ()
-        ),
-    }
 
 
 def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
