@@ -6,7 +6,6 @@ import gzip
 import secrets
 from collections.abc import Mapping
 from hashlib import sha256
-from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, urlencode
@@ -36,7 +35,7 @@ from ..jobs.runs.detail import facts_of
 from ..jobs.runs.filters import FILTERS
 from ..jobs.runs.list import WINDOW
 from ..jobs.state import state_of
-from ..log import logger
+from ..log import __version__, logger
 from ..text import printable, shortened
 from ..types import STATUSES
 from . import TITLES, charts, format
@@ -45,7 +44,6 @@ from .guard import MACHINES, is_reader, may
 from .params import MAX_TEXT, is_short
 
 #: A part of the URLs of static files.
-VERSION = version("Flask-CronJobs")
 # Not Flask's flash: it needs a SECRET_KEY, and reading it would remove the app's messages.
 _COOKIE = "cronjobs_message"
 # Browsers drop cookies over 4,096 bytes.
@@ -88,7 +86,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     common: dict[str, Any] = {
         "say": _SAY,
         "tone": tone,
-        "version": VERSION,
+        "version": __version__,
         "url_for": url_for,
         "app_state": state,
         "shown": state.settings.show_payload,

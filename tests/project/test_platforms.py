@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from flask_cronjobs import CronJobs
+from flask_cronjobs import CronJobs, __version__
 from tests.python import python
 
 NOTICE = "no handler can be interrupted, at its timeout or when it is cancelled"
@@ -68,3 +68,37 @@ def test_idle_tick_is_silent_there_too(
     monkeypatch.delattr(signal, "setitimer")
     done = app.test_cli_runner().invoke(args=["jobs", "tick", "--workers", "3"])
     assert (done.exit_code, done.output, caplog.text) == (0, "", "")
+
+
+UNINSTALLED = """
+import importlib.metadata as metadata
+
+found = metadata.version
+
+def version(name):
+    if name.lower() == "flask-cronjobs":
+        raise metadata.PackageNotFoundError(name)
+    return found(name)
+
+metadata.version = version
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from flask_cronjobs import CronJobs
+
+app = Flask("x")
+app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
+db = SQLAlchemy(app)
+CronJobs(app, authorize=lambda action: True)
+with app.app_context():
+    db.create_all()
+print(app.test_client().get("/jobs/").status_code)
+"""
+
+
+def test_pages_are_served_from_a_source_tree_that_is_not_installed() -> None:
+    assert python("-c", UNINSTALLED).stdout.strip().endswith("200")
+
+
+def test_version_is_the_one_that_is_declared() -> None:
+    pyproject = Path(__file__).parents[2] / "pyproject.toml"
+    assert f'version = "{__version__}"' in pyproject.read_text()
