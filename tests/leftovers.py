@@ -108,7 +108,9 @@ def _threads() -> list[threading.Thread]:
 def _hooks() -> dict[str, object]:
     """Return what handles signals here, and what cannot be raised."""
     handlers: dict[str, object] = {each.name: signal.getsignal(each) for each in SIGNALS}
-    return {"unraisable": sys.unraisablehook, **handlers}
+    # Before 8.4, pytest has another hook in each phase of a test, of one name.
+    hook = sys.unraisablehook
+    return {"unraisable": getattr(hook, "__qualname__", hook), **handlers}
 
 
 def _open_files() -> list[str]:
