@@ -371,11 +371,11 @@ FROM NUMBERS
 """
 _DEAD = """
 INSERT INTO job_runs (definition_id, job_type, payload, run_at, scheduled_for, status, attempts,
-    started_at, finished_at, failed_at, last_error, error_type, fingerprint, operation_id)
+    started_at, finished_at, failed_at, last_error, error_type, fingerprint)
 SELECT CASE WHEN i % 2 = 0 THEN i END, 'task_' || (i % 50), '{"user_id": 1}',
     AGO(i * 100), AGO(i * 100), 'dead', 10, AGO(i * 100),
     AGO(i * 100), AGO(i * 100), 'boom ' || i,
-    CASE WHEN i % 3 = 0 THEN 'ValueError' ELSE 'OSError' END, 'dead' || (i % 150), i % 20 + 1
+    CASE WHEN i % 3 = 0 THEN 'ValueError' ELSE 'OSError' END, 'dead' || (i % 150)
 FROM NUMBERS
 """
 _FAILURES = """

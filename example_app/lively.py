@@ -128,7 +128,6 @@ def _enqueued_runs(now: datetime) -> Iterator[tuple[dict[str, Any], list[dict[st
         ended = now - timedelta(minutes=minutes)
         report = _report(user, ended - timedelta(minutes=20))
         report["fingerprint"] = fingerprint("send_weekly_report", _SMTP, _SMTP_ERROR)
-        report["operation_id"] = 3
         yield (
             report | _gave_up(_SMTP, _SMTP_ERROR, ended),
             [

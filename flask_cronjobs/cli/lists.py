@@ -204,12 +204,11 @@ def operations(limit: int, before: int | None) -> Answer:
     Each retry, cancel, discard, pause, resume, run, edit and prune is kept for a year.
     """
     found = list_operations(state_of(), before, limit)
-    headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET")
+    headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "TARGET")
     cells = (
         (
             *(row.id, since(row.started_at, found.now), row.actor, row.what),
-            "" if row.done is None else f"{row.done:,}",
-            "; ".join(filter(None, (row.progress, row.outcome))),
+            row.progress or ("" if row.done is None else f"{row.done:,}"),
             row.target,
         )
         for row in found.rows

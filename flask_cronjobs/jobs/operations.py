@@ -12,16 +12,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Row, func, literal, select, text, union_all
+from sqlalchemy import Connection, Row, select, text
 
 from ..db.connection import Bookkeeping, together
 from ..db.dialect import Dialect
 from ..log import log_action
 from ..text import clean, shortened
-from .humanize import plural
 
 if TYPE_CHECKING:
-    from .reader import Page, Query, Reader, Source
+    from .reader import Page, Reader, Source
 
 T = TypeVar("T")
 #: For how many seconds operations are kept.
@@ -120,20 +119,17 @@ class Operation:
         return cls(act, begun)
 
     def changing(
-        self, connection: Connection, d: Dialect, change: Callable[[int], Sequence[T]]
+        self, connection: Connection, d: Dialect, change: Callable[[], Sequence[T]]
     ) -> Sequence[T]:
-        """Call *change* with the id of the row, and count there what it returns.
+        """Call *change*, and count in the row what it returns.
 
         In *connection*'s transaction: so the row says how far it came, wherever it stops.
         """
+        found = change()
         if self.id is not None:
-            found = change(self.id)
             self.count(connection, d, len(found))
-            return found
-        noted = note(connection, d, self.act, asked=1, done=1)
-        found = change(noted)
-        if not found:
-            connection.execute(text("DELETE FROM job_operations WHERE id = :id"), {"id": noted})
+        elif found:
+            note(connection, d, self.act, asked=1, done=1)
         return found
 
     def count(self, connection: Connection, d: Dialect, number: int) -> None:
@@ -169,8 +165,6 @@ class OperationView:
     :ivar asked: how many runs it was to change; None if it was not about runs.
     :ivar done: how many of them it has changed.
     :ivar stopped: it did not come to its end.
-    :ivar became: how many of those that no later operation has changed have each status now, and
-        whose row is still kept; of more than 1,000, of some 1,000.
     """
 
     id: int
@@ -183,7 +177,6 @@ class OperationView:
     started_at: datetime
     finished_at: datetime | None
     stopped: bool = False
-    became: tuple[tuple[str, int], ...] = ()
 
     @property
     def progress(self) -> str:
@@ -192,24 +185,11 @@ class OperationView:
             return ""
         return f"{self.done or 0:,} of {self.asked:,}, {'stopped' if self.stopped else 'at work'}"
 
-    @property
-    def outcome(self) -> str:
-        """Say what became of its runs: ``31 succeeded, 3 dead``."""
-        from .reader import CAP
-
-        known, done = sum(number for _, number in self.became), self.done or 0
-        parts = [f"{number:,} {status}" for status, number in self.became]
-        if known >= CAP:
-            return f"{', '.join(parts)} of the first {plural(known, 'run')}"
-        if known < done:
-            parts.append(f"{done - known:,} changed since, or pruned")
-        return ", ".join(parts)
-
 
 def list_operations(
     source: Source, before: int | None = None, limit: int = 50
 ) -> Page[OperationView]:
-    """Return operations, newest first, each with what became of its runs.
+    """Return operations, newest first.
 
     :param before: only smaller ids, for paging.
     :param limit: at most 100.
@@ -223,46 +203,24 @@ def list_operations(
 
 
 def operations_on(source: Source, run_id: int) -> tuple[OperationView, ...]:
-    """Return who touched a run: the latest operation on many, and those on it alone.
-
-    :returns: at most eleven, newest first.
-    """
-    from .reader import OPERATIONS, RUNS, reading
+    """Return who touched a run: the latest ten operations on it alone, newest first."""
+    from .reader import OPERATIONS, reading
 
     c = OPERATIONS.c
     with reading(source) as reader:
-        latest = select(RUNS.c.operation_id).where(RUNS.c.id == run_id).scalar_subquery()
         on_it = select(OPERATIONS).where(c.run_id == run_id).order_by(c.started_at.desc())
-        rows = [
-            *reader.rows(select(OPERATIONS).where(c.id == latest)),
-            *reader.rows(on_it.limit(_SHOWN)),
-        ]
-        found = {row.id: row for row in rows}
-        return tuple(_view(reader, found[each], ()) for each in sorted(found, reverse=True))
+        return tuple(_views(reader, reader.rows(on_it.limit(_SHOWN))))
 
 
 def _views(reader: Reader, rows: Sequence[Row[Any]]) -> list[OperationView]:
-    """Return *rows* as views; one query looks at their runs."""
-    found: dict[int, list[tuple[str, int]]] = {}
-    if parts := [_runs_of(row.id) for row in rows if row.done]:
-        runs: Any = union_all(*(select(part) for part in parts)).subquery()
-        counted = select(*runs.c, func.count().label("number")).group_by(*runs.c)
-        for each in reader.rows(counted.order_by(func.count().desc(), runs.c.status)):
-            found.setdefault(each.operation, []).append((each.status, each.number))
-    return [_view(reader, row, found.get(row.id, ())) for row in rows]
-
-
-def _runs_of(operation: int) -> Query:
-    """Return a subquery of the statuses of the runs of *operation*, as many as are counted."""
-    from .reader import CAP, RUNS
-
-    columns = literal(operation).label("operation"), RUNS.c.status
-    return select(*columns).where(RUNS.c.operation_id == operation).limit(CAP).subquery()
-
-
-def _view(reader: Reader, row: Row[Any], became: Sequence[tuple[str, int]]) -> OperationView:
     from .reader import record
 
-    silent = reader.now - row.seen_at > timedelta(seconds=STOPPED_AFTER)
-    stopped = row.finished_at is None and silent
-    return record(OperationView, row, stopped=stopped, became=tuple(became))
+    silent_since = reader.now - timedelta(seconds=STOPPED_AFTER)
+    return [
+        record(
+            OperationView,
+            row,
+            stopped=row.finished_at is None and row.seen_at < silent_since,
+        )
+        for row in rows
+    ]

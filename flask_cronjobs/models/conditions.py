@@ -78,8 +78,6 @@ OPEN_BATCH = "finished_at IS NULL"
 ENDED_BATCH = "finished_at IS NOT NULL"
 #: Its ``then`` is enqueued.
 FOLLOWED = "then_run_id IS NOT NULL"
-#: An operator has changed the run.
-OPERATED = "operation_id IS NOT NULL"
 #: Of an operation: one run, not many or something else.
 OF_ONE_RUN = "run_id IS NOT NULL"
 #: The run was handed to an executor and has not begun there: its token says so, see `types.HANDED`.

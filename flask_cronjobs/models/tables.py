@@ -100,7 +100,6 @@ class JobRun(Base):
         partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
         partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
         partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
-        partial("ix_job_runs_operation", "operation_id", "status", where=conditions.OPERATED),
         check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),
         check(
             "ck_job_runs_running_is_locked",
@@ -204,8 +203,6 @@ class JobRun(Base):
     """``waits``: for the next start of its rate key, so that it is not to be claimed yet."""
     fingerprint: Mapped[str | None]
     """The group of its error, if its latest attempt failed."""
-    operation_id: Mapped[int | None] = mapped_column(BigId)
-    """The latest operation that changed it."""
     forgiven: Mapped[int] = mapped_column(server_default=text("'0'"))
     """Attempts up to this one do not count: after the failure before, it finished a step.
     ``max_attempts`` was raised by as many."""

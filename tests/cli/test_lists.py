@@ -222,20 +222,17 @@ def test_hosts_say_when_they_were_seen_last(admin: Admin, rows: Rows) -> None:
 # operations
 
 
-def test_operations_say_who_did_what_and_what_became_of_it(
-    admin: Admin, jobs: CronJobs, rows: Rows
-) -> None:
+def test_operations_say_who_did_what(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
     jobs.task(name="send")(lambda: None)
     rows.run("dead", job_type="send")
     admin.ok("retry", "--task", "send", "--yes")
     admin.ok("pause", "--queue", "mail")
     header, paused, retried = admin.ok("operations").splitlines()
-    assert header.split() == ["ID", "WHEN", "BY", "WHAT", "RUNS", "BECAME", "TARGET"]
+    assert header.split() == ["ID", "WHEN", "BY", "WHAT", "RUNS", "TARGET"]
     assert re.search(r"\(shell\) +paused .*queue mail$", paused)
-    assert re.search(r"\(shell\) +retried .*1 queued .*1 run of send$", retried)
+    assert re.search(r"\(shell\) +retried .*1 +1 run of send$", retried)
     found = admin.data("operations", "--limit", "1")
     assert ([each["what"] for each in found["operations"]], found["before"]) == (["paused"], 2)
-    assert "send" in admin.ok("list", "--operation", "1")
 
 
 # queues

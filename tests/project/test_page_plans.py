@@ -68,7 +68,6 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "effects in doubt": lambda state: list_doubts(state, 10),
     "operations": list_operations,
     "operations on a run": lambda state: operations_on(state, 1),
-    "runs of an operation": lambda state: list_runs(state, RunFilter(operation=1)),
 }
 
 

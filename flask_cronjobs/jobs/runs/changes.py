@@ -125,7 +125,7 @@ class Operator:
         found = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {which}"
         # By the list, too: so PostgreSQL looks the rows up, also to compare them with the free.
         statement = f"""
-            UPDATE job_runs SET {assigned(values)}, operation_id = :operation
+            UPDATE job_runs SET {assigned(values)}
             WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
                 AND {d.any_of("id", f"{found} {d.skip_locked}")}
             RETURNING id, job_type, status, attempts, batch_id, label
@@ -156,8 +156,8 @@ def _changed(
     busy = hold_batches(connection, d, ids) if lives_again else []
     values = {**given, "ids": d.many(ids), "busy": d.many(busy)}
 
-    def change(noted: int) -> list[Change]:
-        rows = connection.execute(text(statement), {**values, "operation": noted}).all()
+    def change() -> list[Change]:
+        rows = connection.execute(text(statement), values).all()
         return [Change(*tuple(row)) for row in rows]
 
     return operation.changing(connection, d, change)
@@ -225,9 +225,7 @@ def queue_new(books: Bookkeeping, values: Mapping[str, Any], act: Act) -> tuple[
 
 
 def _note_new(connection: Connection, d: Dialect, act: Act, run_id: int) -> None:
-    noted = note(connection, d, act._replace(run_id=run_id), asked=1, done=1)
-    statement = text("UPDATE job_runs SET operation_id = :operation WHERE id = :id")
-    connection.execute(statement, {"operation": noted, "id": run_id})
+    note(connection, d, act._replace(run_id=run_id), asked=1, done=1)
 
 
 def prepare_run(books: Bookkeeping, run_id: int, **values: object) -> None:

@@ -112,7 +112,6 @@ _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
 _OF_GROUP = _equals_or_lacks("fingerprint")
 _ALIKE = "Find only runs whose error is of this group."
-_TOUCHED = "Find only runs that this operation changed last."
 _IN_ERROR = "Find TEXT in the error's type or message."
 _SEARCHED = "Find an id, an idempotency key, or the beginning of a label or a task."
 #: In the order of the options of commands, and of the fields of the page.
@@ -147,7 +146,6 @@ FILTERS = (
     Filter("waits", "wait", _waits, "Find only runs that wait for this.", "waits:", is_rare=True),
     Filter("error_type", "type", _equals_or_lacks("error_type"), label="error", is_rare=True),
     Filter("fingerprint", "type", _OF_GROUP, _ALIKE, "errors of group", is_rare=True),
-    Filter("operation", "id", _equals("operation_id"), _TOUCHED, is_rare=True),
     Filter(
         "since",
         "time",
@@ -179,7 +177,6 @@ class RunFilter:
     :ivar concurrency_key: the runs' concurrency key, of tasks whose key hides no value.
     :ivar waits: only runs that wait for this, one of `WAITS`.
     :ivar fingerprint: only runs whose latest error is of this group; empty: of none.
-    :ivar operation: only runs that the operation of this id was the last to change.
     :ivar statuses: only runs of these, where one status is not enough.
     """
 
@@ -200,7 +197,6 @@ class RunFilter:
     concurrency_key: str | None = None
     waits: str | None = None
     fingerprint: str | None = None
-    operation: int | None = None
     statuses: Sequence[Status] = ()
 
     def given(self) -> Iterator[tuple[Filter, Any]]:

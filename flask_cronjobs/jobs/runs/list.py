@@ -14,7 +14,6 @@ from ...models.conditions import (
     IN_BATCH,
     KEYED,
     KEYED_GROUPS,
-    OPERATED,
     ORDERED,
     RATE_WAITS,
     RUNNING,
@@ -189,8 +188,6 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     """Return the exact conditions of the partial indexes that hold runs of *status*."""
     if which.batch is not None and status != "running":  # A batch has its own index.
         return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
-    if which.operation is not None:
-        return (OPERATED,)
     if status in ("queued", "failed"):
         in_order = f"{ORDERED} AND order_mark IS NOT NULL"
         if which.task is not None:
@@ -236,7 +233,7 @@ def page_ids(
 
 def _is_wide(which: RunFilter) -> bool:
     """Return whether a list reads the primary key, also rows that do not match."""
-    indexed = which.definition, which.batch, which.operation
+    indexed = which.definition, which.batch
     if which.overdue or which.stale or any(each is not None for each in indexed):
         return False
     if which.statuses:
