@@ -106,7 +106,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("batches b --retry --cancel", "Give one of --retry, --cancel and --close."),
         ("--no-such-option", "No such option"),
         *(
-            (f"retry {which} --payload {{}}", "are each for one run. Give one ID.")
+            (f"retry {which} --payload {{}}", "--payload is for one run. Give one ID.")
             for which in ("", "1 2", "--task send", "1 --task send")
         ),
     ):
