@@ -28,9 +28,7 @@ _DESK, _PHONE = 1120, 390
 #: Of these pages one picture each: its name, the page, and how many of its pixels at most.
 _MORE = (
     ("steps", "runs/101", 950),
-    ("queues", "queues", 560),
-    ("operations", "operations", 430),
-    ("order", "order", 380),
+    ("workers", "workers", 560),
     ("bulk", "runs/bulk?do=retry&status=dead&newer=24h", 950),
 )
 
@@ -56,12 +54,12 @@ def main() -> None:
 
 
 def _take_all(browser: Browser, temporary: Path, folder: Path) -> None:
-    """Save the overview, the runs and one run of a busy day, and the overview of the first day."""
+    """Save Status, the runs and one run of a busy day, and Status of the first day."""
     day = _app(temporary / "day.sqlite", jobs)
     with day.app_context():
         dead = lively.fill(db)
     with _served(day) as url:
-        _take(browser, f"{url}/", folder, "overview", most=1060)  # The first screen of the README.
+        _take(browser, f"{url}/", folder, "status", most=1060)  # The first screen of the README.
         _take(browser, f"{url}/runs", folder, "runs", most=1000)
         _take(browser, f"{url}/runs/{dead}", folder, "run", most=1300)
         for name, page, most in _MORE:
