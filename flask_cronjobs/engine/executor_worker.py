@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from contextlib import suppress
+from functools import cached_property
+
 from ..jobs.runs.claim import release_token
 from ..jobs.runs.leases import REFUSED_FOR, database_fingerprint, refuse
 from ..jobs.state import State, Throttle
@@ -32,31 +37,47 @@ def perform_handed(state: State, run_id: int, token: str, own_process: bool = Fa
     :raises DatabaseTrouble: the database could not be used. The run comes back by its lease.
     """
     state.forget_connections()
-    with KeeperConnection(state) as books:
-        if not _is_handed_by(token, books):
-            _say_refused(run_id)
-            return None
-        options = WorkOptions(
-            worker=worker_name(),
-            max_runs=1,
-            may_kill=own_process,
-            handed=(run_id, token),
-            books=books,
-        )
-        counts = work(state, options)
-        if not counts:
-            _give_back(state, books, run_id, token, options.worker)
-        return next(iter(counts), None)
+    books = _kept_books(state)
+    if not (token.startswith(HANDED) and token.split(":")[2:3] == [books.database]):
+        _say_refused(run_id)  # Also the token of a run at work, which may be seen by others.
+        return None
+    options = WorkOptions(
+        worker=worker_name(),
+        max_runs=1,
+        may_kill=own_process,
+        handed=(run_id, token),
+        books=books,
+    )
+    counts = work(state, options)
+    if not counts:
+        _give_back(state, books, run_id, token, options.worker)
+    return next(iter(counts), None)
 
 
-def _is_handed_by(token: str, books: KeeperConnection) -> bool:
-    """Return whether *token* is of a run that was handed on from the database of *books*.
+class _KeptBooks(KeeperConnection):
+    """The keeper's connection, which stays open for the next run: opening one takes longer."""
 
-    No other token is ever traded: that of a run at work may be seen by others.
-    """
-    if not token.startswith(HANDED):
-        return False
-    return token.split(":")[2:3] == [database_fingerprint(books)]
+    @cached_property
+    def database(self) -> str:
+        """The `database_fingerprint` of its database."""
+        return database_fingerprint(self)
+
+    def __del__(self) -> None:
+        """Close it when its thread has ended."""
+        with suppress(Exception):
+            self.close()
+
+
+_of_thread = threading.local()
+
+
+def _kept_books(state: State) -> _KeptBooks:
+    """Return the connection of this thread."""
+    whose = os.getpid(), state
+    if getattr(_of_thread, "whose", None) != whose:
+        _of_thread.whose, _of_thread.books = whose, _KeptBooks(state)
+    books: _KeptBooks = _of_thread.books
+    return books
 
 
 def _say_refused(run_id: int) -> None:

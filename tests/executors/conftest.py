@@ -9,6 +9,7 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.engine import executor_worker
 from tests.executors.threads import Threads
 
 
@@ -19,6 +20,12 @@ def executor(app: Flask) -> Iterator[Threads]:
     app.config["CRONJOBS_LEASE"] = 600  # None ends while a test goes on.
     yield threads
     threads.close()
+    forget_kept_connections()
+
+
+def forget_kept_connections() -> None:
+    """Close the connection that this thread has kept for the next message."""
+    vars(executor_worker)["_of_thread"].__dict__.clear()
 
 
 @pytest.fixture

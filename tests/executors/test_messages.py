@@ -15,12 +15,15 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.engines import connect_apart
 from flask_cronjobs.engine import executor_worker
 from flask_cronjobs.jobs.runs.leases import database_fingerprint
 from flask_cronjobs.jobs.state import Throttle, state_of
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import handed_to
+from tests.executors.conftest import forget_kept_connections
 from tests.executors.threads import Threads
+from tests.marks import on_postgresql
 from tests.postgres import Server
 
 
@@ -54,6 +57,7 @@ def other(other_url: str) -> Iterator[Flask]:
         db.create_all()
         jobs.enqueue("far", commit=True)
     yield app
+    forget_kept_connections()
     with app.app_context():
         db.engine.dispose()
 
@@ -212,3 +216,20 @@ def test_each_app_of_a_forked_process_forgets_the_connections_of_its_parent(
             before = engine.pool
             perform(1, "gone")
             assert engine.pool is not before
+
+
+@on_postgresql
+def test_messages_whose_tokens_are_gone_make_one_connection(
+    far: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a broker has lost time, there may be hundreds of them before the first good one."""
+    made: list[None] = []
+
+    def count(*given: Any) -> Any:
+        made.append(None)
+        return connect_apart(*given)
+
+    monkeypatch.setattr("flask_cronjobs.db.connection.connect_apart", count)
+    for _ in range(3):
+        assert perform(1, "handed:celery:gone") is None
+    assert len(made) == 1

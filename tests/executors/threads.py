@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from flask import Flask
 
-from flask_cronjobs.engine.executor_worker import perform_handed
+from flask_cronjobs.engine import executor_worker
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.registry.executor import EXTENSION
 from flask_cronjobs.types import Claim
@@ -29,6 +30,7 @@ class Threads:
         self.keep = keep
         self._pool = ThreadPoolExecutor(4)
         self._futures: list[Future[str | None]] = []
+        self._kept: list[Any] = []
         app.config["CRONJOBS_EXECUTORS"] = {"far": "celery"}
         app.extensions[EXTENSION] = self
 
@@ -54,9 +56,14 @@ class Threads:
         return [future.result() for future in self._futures]
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and close their connections, which records of the log may hold."""
         self._pool.shutdown()
+        for books in self._kept:
+            books.close()
 
     def _perform(self, claim: Claim) -> str | None:
         with self.app.app_context():
-            return perform_handed(state_of(), claim.id, claim.token)
+            try:
+                return executor_worker.perform_handed(state_of(), claim.id, claim.token)
+            finally:
+                self._kept.append(executor_worker._of_thread.books)

@@ -107,7 +107,7 @@ def run_in_shell(site: Site, command: str, redirect: str = "") -> subprocess.Com
         ("tick", ">&-"),
         ("tick", "2>&-"),
         *((each, ">&- 2>&-") for each in ("tick", "tick --json", "tick --workers 2")),
-        *((each, ">&-") for each in ("tick --dry-run", "admin", "admin list")),
+        ("admin", ">&-"),
     ],
 )
 def test_commands_do_their_work_though_a_stream_is_closed(
@@ -129,7 +129,7 @@ def test_output_to_a_full_disk_harms_no_run(site: Site, workers: str) -> None:
     assert site.query("SELECT id FROM job_ticks WHERE finished_at IS NULL") == []
 
 
-@pytest.mark.parametrize("command", ["admin", "admin list --json", "admin doctor"])
+@pytest.mark.parametrize("command", ["admin", "admin list --json"])
 def test_a_full_disk_is_said_in_one_line(site: Site, command: str) -> None:
     done = run_in_shell(site, command, ">/dev/full")
     assert done.returncode == 1
@@ -147,7 +147,7 @@ def test_what_the_output_cannot_encode_is_escaped(site: Site) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["list --task", "list --error", "cancel --task", "run", "pause", "effects --done", "batches"],
+    ["list --task", "run"],
 )
 def test_an_argument_that_is_not_utf_8_is_refused(site: Site, command: str) -> None:
     done = run_in_shell(site, f"admin {command} \"$(printf 'a\\377')\"")

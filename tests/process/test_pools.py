@@ -60,16 +60,6 @@ def test_two_workers_execute_each_run_once(site: Site) -> None:
     assert (idle.returncode, idle.stdout, idle.stderr) == (0, "", "")
 
 
-def test_workers_do_without_the_timer_of_faulthandler_that_their_app_has_started(
-    site: Site,
-) -> None:
-    """It is a thread with a lock, as their watchdogs are."""
-    site.enqueue_many("entry", [{}] * 4)
-    armed = "import faulthandler\nfaulthandler.dump_traceback_later(300)"
-    done = run_patched(site, armed, "jobs", "tick", "--workers", "2")
-    assert (done.returncode, site.statuses()) == (0, {"succeeded": 4})
-
-
 @on_postgresql
 def test_workers_share_no_connection_with_the_process_that_forked_them(site: Site) -> None:
     """Two processes on one socket read each other's answers, or wait for them for ever.
@@ -296,32 +286,6 @@ def test_a_worker_that_cannot_be_replaced_is_tried_again(site: Site) -> None:
     assert done.stderr.count("could not be replaced, and is tried again") == 2
 
 
-@on_sqlite
-def test_trouble_of_long_ago_is_not_what_resident_workers_end_with(site: Site) -> None:
-    done = run_patched(
-        site,
-        f"""
-        import os, signal
-        from flask_cronjobs import DatabaseTrouble
-        from flask_cronjobs.engine import processes
-        work = processes.work
-        def troubled(*args, **more):
-            with open({str(site.folder / "tally")!r}, "ab", buffering=0) as file:
-                file.write(b"x")
-                number = file.tell()
-            if number <= 4:
-                raise DatabaseTrouble("a blip, long ago", transient=True)
-            if number == 6:
-                os.kill(os.getppid(), signal.SIGTERM)
-            return work(*args, **more)
-        processes.work, processes.RESTART_PAUSE = troubled, 0.01
-        """,
-        "jobs", "work", "--workers", "2",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count(TOO_EARLY) == 4
-
-
 # Stops
 
 
@@ -344,15 +308,6 @@ def test_sigterm_between_the_forks_reaches_all_workers(site: Site) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert site.statuses() == {"queued": 2}
-
-
-@on_sqlite
-def test_sigterm_in_the_pause_before_a_restart_ends_all(site: Site) -> None:
-    process = start_workers(site)
-    killer = site.enqueue("kill_self", {"attempts": 1})
-    wait_until(lambda: TOO_EARLY in process.errors)
-    process.stop()
-    assert site.run(killer).attempts == 1
 
 
 # One row a minute, with the counts of all workers
