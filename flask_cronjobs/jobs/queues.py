@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from sqlalchemy import Row, String, case, cast, func, select, text, union_all
+from sqlalchemy import Row, String, cast, func, select, text, union_all
 
-from ..models.conditions import DEAD, DONE, RUNNING
+from ..models.conditions import DEAD, DONE
 from .backlog import count_waiting, unpaused_groups, waiting_groups
-from .humanize import duration, seconds_since, since
+from .humanize import seconds_since, since
 from .pauses import PauseView, is_declared, list_pauses
-from .reader import CAP, RUNS, TICKS, Count, Page, Reader, Source, read_once, reading
+from .reader import RUNS, TICKS, Count, Page, Reader, Source, read_once, reading
 
 #: How many hosts `QueueView.service` names.
 _NAMED = 3
@@ -182,103 +182,34 @@ def _flow(reader: Reader, some: Any) -> Flow:
     return Flow(numbers, seconds)
 
 
-#: ``here``: seen as lately as can be expected; ``ended``: its resident workers were stopped;
-#: ``silent``: it had ticked for long, and stopped; ``gone``: it had ticked a few times.
-HostState: TypeAlias = Literal["here", "ended", "silent", "gone"]
-
 #: How many ticks are looked at, the newest first.
 _LOOKED_AT = 10_000
-#: How long a host may be silent, at least. One that ticks seldom may be so for three of its gaps.
-SILENT_AFTER = timedelta(minutes=10)
-#: Of a host that had fewer ticks, or within less time, nobody expects more: the hosts of cloud
-#: functions have another name for each tick.
-LEAST_TICKS = 10
-LEAST_SPAN = timedelta(minutes=30)
-#: How long after its last row has ended a resident worker counts as stopped: it begins the next
-#: one at once.
-_ENDED_AFTER = timedelta(seconds=10)
-#: How many runs of a host are named.
-_RUNS_SHOWN = 5
-_NONE = Count(0)
+#: For how long after its last tick a host counts as serving its queues, at least.
+SERVES_FOR = timedelta(minutes=10)
 
 
-class RunOnHost(NamedTuple):
-    """A run that a worker of the host has."""
-
-    id: int
-    task: str
-    started_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class HostView:
+class Host(NamedTuple):
     """A host that ticked within the last day.
 
-    :ivar by: ``cron``, ``resident`` or both: whether processes came and went, or stayed.
-    :ivar queues: those that it serves; None: all.
+    :ivar seen_at: when its last tick was seen.
+    :ivar queues: those that it serves, by its ticks of the last minutes; None: all.
     :ivar version: of Flask-CronJobs.
-    :ivar ticks: how many there were.
-    :ivar running: how many runs its workers have.
-    :ivar runs: the first of them.
     """
 
     host: str
-    state: HostState
     seen_at: datetime
-    by: tuple[str, ...]
     queues: tuple[str, ...] | None
     version: str | None
-    ticks: int
-    running: Count = _NONE
-    runs: tuple[RunOnHost, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """Hosts that ticked for long and stopped, while others go on.
-
-    :ivar hosts: their names, first the one that has been silent longest.
-    :ivar since: when that one was seen last.
-    """
-
-    hosts: tuple[str, ...]
-    seconds: float
-    since: datetime
-
-    def __str__(self) -> str:
-        first, *others = self.hosts
-        long = duration(self.seconds)
-        if others:
-            return f"{len(self.hosts)} hosts are silent, {first} for {long}"
-        return f"the host {first} has been silent for {long}"
-
-
-def list_hosts(source: Source, limit: int = 100) -> Page[HostView]:
-    """Return the hosts that ticked within the last day: silent ones, those here, then the others.
+def list_hosts(source: Source, limit: int = 100) -> Page[Host]:
+    """Return the hosts that ticked within the last day, the one seen last first.
 
     :param limit: how many at most.
     """
-    order = "silent", "here", "ended", "gone"
     with reading(source) as reader:
-        found = sorted(_hosts(reader), key=lambda each: (order.index(each.state), each.host))
-        at_work, capped = _at_work(reader)
-        rows: list[HostView] = []
-        for host in found[:limit]:
-            runs = at_work.get(host.host, [])
-            some = tuple(runs[:_RUNS_SHOWN])
-            rows.append(replace(host, running=Count(len(runs), capped), runs=some))
-        return Page(rows, None, reader.now, Count(len(found)))
-
-
-@read_once
-def find_silence(reader: Reader) -> Silence | None:
-    """Return which hosts are silent; None if there are none, or if all are."""
-    silent = [each for each in _hosts(reader) if each.state == "silent"]
-    if not silent or not _here(reader):
-        return None
-    silent.sort(key=lambda each: (each.seen_at, each.host))
-    since = silent[0].seen_at
-    return Silence(tuple(each.host for each in silent), seconds_since(since, reader.now), since)
+        found = _hosts(reader)
+        return Page(found[:limit], None, reader.now, Count(len(found)))
 
 
 def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
@@ -327,13 +258,18 @@ def _served(reader: Reader) -> frozenset[str] | None:
 
 
 @read_once
-def _here(reader: Reader) -> list[HostView]:
-    return [each for each in _hosts(reader) if each.state == "here"]
+def _here(reader: Reader) -> list[Host]:
+    return [each for each in _hosts(reader) if each.seen_at >= _serving_since(reader)]
+
+
+def _serving_since(reader: Reader) -> datetime:
+    longest = timedelta(seconds=reader.state.settings.health_tick_age)
+    return reader.now - max(SERVES_FOR, longest)
 
 
 @read_once
-def _hosts(reader: Reader) -> list[HostView]:
-    """Return the hosts, without their runs."""
+def _hosts(reader: Reader) -> list[Host]:
+    """Return the hosts, the one seen last first."""
     found: dict[str, list[Row[Any]]] = {}
     for row in sorted(reader.rows(_grouped(reader)), key=lambda row: row.seen, reverse=True):
         found.setdefault(row.host, []).append(row)
@@ -341,72 +277,20 @@ def _hosts(reader: Reader) -> list[HostView]:
 
 
 def _grouped(reader: Reader) -> Any:
+    """Return the SELECT of the ticks of the last day, by host and queues."""
     c = TICKS.c
-    queues = cast(c.queues, String).label("queues")
-    columns = c.id, c.host, c.resident, queues, c.started_at, c.seen_at, c.finished_at
+    columns = c.id, c.host, cast(c.queues, String).label("queues"), c.started_at, c.seen_at
     recent = select(*columns).where(c.started_at > reader.now - timedelta(days=1))
     n = recent.order_by(c.started_at.desc()).limit(_LOOKED_AT).subquery().c
-    alike = n.host, n.resident, n.queues
-    groups = (
-        select(
-            *alike,
-            func.count().label("ticks"),
-            func.min(n.started_at).label("first"),
-            func.max(n.started_at).label("last"),
-            func.max(n.seen_at).label("seen"),
-            func.max(n.id).label("latest"),
-            func.max(case((n.finished_at.is_(None), n.id))).label("open"),
-        )
-        .group_by(*alike)
-        .subquery()
-    )
+    alike = n.host, n.queues
+    newest = func.max(n.seen_at).label("seen"), func.max(n.id).label("latest")
+    groups = select(*alike, *newest).group_by(*alike).subquery()
     return select(groups, c.version).join(TICKS, c.id == groups.c.latest)
 
 
-def _has_ended(reader: Reader, group: Row[Any]) -> bool:
-    """Return whether resident workers were stopped: one that dies leaves its row unfinished."""
-    finished = group.open != group.latest
-    return bool(group.resident) and finished and group.seen < reader.now - _ENDED_AFTER
-
-
-def _is_here(reader: Reader, group: Row[Any]) -> bool:
-    usual = (group.last - group.first) / max(group.ticks - 1, 1)
-    is_late = group.seen < reader.now - max(SILENT_AFTER, 3 * usual)
-    return not is_late and not _has_ended(reader, group)
-
-
-def _host(reader: Reader, host: str, groups: Sequence[Row[Any]]) -> HostView:
-    """Return a host by the *groups* of its ticks that are alike, the one seen last first."""
-    here = [group for group in groups if _is_here(reader, group)]
-    now = here or groups[:1]
-    names = [json.loads(group.queues) for group in now if group.queues is not None]
-    return HostView(
-        host=host,
-        state="here" if here else _host_state(reader, groups),
-        seen_at=groups[0].seen,
-        by=tuple(sorted({"resident" if group.resident else "cron" for group in now})),
-        queues=tuple(sorted({*chain(*names)})) if len(names) == len(now) else None,
-        version=now[0].version,
-        ticks=sum(group.ticks for group in groups),
-    )
-
-
-def _host_state(reader: Reader, groups: Sequence[Row[Any]]) -> HostState:
-    """Return the state of a host that is not here."""
-    if _has_ended(reader, groups[0]):
-        return "ended"
-    span = max(group.last for group in groups) - min(group.first for group in groups)
-    is_regular = sum(group.ticks for group in groups) >= LEAST_TICKS and span >= LEAST_SPAN
-    return "silent" if is_regular else "gone"
-
-
-def _at_work(reader: Reader) -> tuple[dict[str, list[RunOnHost]], bool]:
-    """Return by host what its workers have, of `CAP` runs; and whether there are more."""
-    c = RUNS.c
-    running = select(c.id, c.job_type, c.locked_by, c.started_at).where(text(RUNNING))
-    rows = reader.rows(running.order_by(c.locked_until).limit(CAP + 1))
-    found: dict[str, list[RunOnHost]] = {}
-    for row in rows[:CAP]:
-        host = str(row.locked_by).rsplit(":", 2)[0]
-        found.setdefault(host, []).append(RunOnHost(row.id, row.job_type, row.started_at))
-    return found, len(rows) > CAP
+def _host(reader: Reader, host: str, groups: Sequence[Row[Any]]) -> Host:
+    """Return a host by the *groups* of its ticks, the one seen last first."""
+    here = [group for group in groups if group.seen >= _serving_since(reader)] or groups[:1]
+    names = [json.loads(group.queues) for group in here if group.queues is not None]
+    queues = tuple(sorted({*chain(*names)})) if len(names) == len(here) else None
+    return Host(host, groups[0].seen, queues, groups[0].version)
