@@ -605,7 +605,7 @@ CHECKS = (
         patience=_A_DAY,
         what="the batch {name!r} was opened {ago} and not closed",
         todo="If all of its runs are in: flask jobs admin batches {quoted} --close",
-        link=("batch", {"key": "{name}"}),
+        link=("runs", {"batch": "{name}"}),
     ),
     Check(
         id="pruning",

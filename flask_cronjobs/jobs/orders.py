@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import HAS_TURN, ORDERED, RUNNING, UNPLACED
-
-if TYPE_CHECKING:
-    from .pauses import PauseView
-    from .reader import Count, Page, Source
-    from .runs.rows import RunRow
-    from .runs.wait_reasons import Wait
 
 #: How many runs one statement looks at.
 RUNS_READ = 500
@@ -113,7 +104,7 @@ def _mend(d: Dialect) -> TextClause:
     lost = "SELECT first FROM queue WHERE holder IS NULL"
     free = f"SELECT id FROM job_runs WHERE {d.any_of('id', lost)} {d.skip_locked}"
     return text(f"""
-    WITH RECURSIVE {_hops()},
+    WITH RECURSIVE {_HOPS},
     queue AS MATERIALIZED ({_queue("SELECT key FROM hop WHERE key IS NOT NULL")})
     UPDATE job_runs SET order_mark = 'new'
     WHERE {d.any_of("id", free)} AND (finished_at IS NULL AND order_mark = 'waits') IS TRUE
@@ -121,17 +112,15 @@ def _mend(d: Dialect) -> TextClause:
     """)
 
 
-def _hops(condition: str = "") -> str:
-    """Return the CTE ``hop`` that goes from key to key; the last has none."""
-    later = f"SELECT concurrency_key FROM job_runs WHERE {ORDERED} AND concurrency_key > {{}}"
-    step = f"({later} ORDER BY concurrency_key LIMIT 1)"
-    return f"""
-    hop(key, place) AS (
-        SELECT {step.format("''")}, 1
-        UNION ALL SELECT {step.format("hop.key")}, hop.place + 1 FROM hop
-        WHERE hop.key IS NOT NULL {condition}
+#: The CTE ``hop`` that goes from key to key of the runs that have a place; the last has none.
+_LATER = f"SELECT concurrency_key FROM job_runs WHERE {ORDERED} AND concurrency_key > {{}}"
+_HOPS = f"""
+    hop(key) AS (
+        SELECT ({_LATER.format("''")} ORDER BY concurrency_key LIMIT 1)
+        UNION ALL SELECT ({_LATER.format("hop.key")} ORDER BY concurrency_key LIMIT 1) FROM hop
+        WHERE hop.key IS NOT NULL
     )
-    """
+"""
 
 
 def _queue(keys: str) -> str:
@@ -186,97 +175,3 @@ def held_first(books: Bookkeeping, token: str) -> set[int]:
 def mend(books: Bookkeeping) -> bool:
     """Mark runs that nobody would give the turn, since somebody has deleted rows by hand."""
     return bool(books.rows(_mend(books.dialect)))
-
-
-class KeyOrder(NamedTuple):
-    """A concurrency key with a strict order.
-
-    :ivar key: as people are shown it.
-    :ivar first: the run for which the others wait.
-    :ivar waiting: how many those are.
-    :ivar pauses: the pauses of the first one's task and queue.
-    :ivar waits: why the first has not begun.
-    :ivar place: its place in the list, from which the next page goes on.
-    """
-
-    key: str
-    first: RunRow
-    waiting: Count
-    pauses: tuple[PauseView, ...] = ()
-    waits: tuple[Wait, ...] = ()
-    place: str = ""
-
-    def why(self, now: datetime) -> str:
-        """Return what the others wait for, in a few words."""
-        # Here, since workers give turns and show none.
-        from .humanize import since
-
-        first = self.first
-        if first.is_stale(now):
-            return "the worker of the first was lost; the next tick takes the run back"
-        if first.status == "running":
-            return f"the first is running, begun {since(first.started_at, now)}"
-        waits = next((wait.what for wait in self.waits), "for a worker")
-        return f"the first waits {waits}"
-
-
-#: How many keys are looked at for those that hold up most, and how many of their runs.
-_KEYS, _RUNS = 1_000, 50_000
-
-
-def list_key_orders(source: Source, *, after: str = "", limit: int = 50) -> Page[KeyOrder]:
-    """Return the keys with a strict order whose runs have not all ended.
-
-    Those that hold up most runs come first; of more than 1,000 keys, the first by name are looked
-    at.
-
-    :param after: the `KeyOrder.place` of the last key of the page before.
-    """
-    # Here, since it maps the tables, which a tick does not use.
-    from .pauses import stopping
-    from .reader import CAP, Page, count_of, reading
-    from .runs.rows import rows_of
-    from .runs.search import keys_of
-    from .runs.wait_reasons import waits_of
-
-    with reading(source) as reader:
-        which = _heads(reader.dialect)
-        limits = {"keys": _KEYS, "runs": _RUNS, "most": CAP + 2}
-        place = re.fullmatch("([0-9]{1,19}):([0-9]{1,19})", after)
-        last = (-int(place[1]), int(place[2])) if place else (-_RUNS, 0)
-        found = reader.connection.execute(text(which), limits)
-        later = [head for head in found if (1 - head.members, head.first) > last][: limit + 1]
-        firsts = {row.id: row for row in rows_of(reader, [head.first for head in later])}
-        shown = keys_of(reader, firsts)
-        waits = waits_of(reader, [*firsts.values()])
-        keys = [
-            KeyOrder(
-                *(shown[head.first].concurrency or "", first, count_of(head.members - 1)),
-                pauses=stopping(reader, first.task, first.queue),
-                waits=waits.get(first.id, ()),
-                place=f"{head.members - 1}:{head.first}",
-            )
-            for head in later
-            if (first := firsts.get(head.first)) is not None and head.first in shown
-        ]
-        following = keys[limit - 1].place if len(keys) > limit else None
-        return Page(keys[:limit], following, reader.now)
-
-
-def _heads(d: Dialect) -> str:
-    """Return the SELECT of keys, the first run of each, and how many runs it has, up to a cap.
-
-    It goes from key to key, at one step each.
-    """
-    this = "concurrency_key >= keys.key AND concurrency_key <= keys.key"
-    first = f"FROM job_runs WHERE {ORDERED} AND {this} ORDER BY concurrency_key, id LIMIT :most"
-    return f"""
-    WITH RECURSIVE {_hops("AND hop.place < :keys")},
-    keys AS (SELECT key FROM hop WHERE key IS NOT NULL)
-    SELECT key, min(id) AS first, count(*) AS members
-    FROM (
-        SELECT keys.key, member.id FROM keys
-        {d.join_each("member", "concurrency_key, finished_at", first)} LIMIT :runs
-    ) AS counted
-    GROUP BY key ORDER BY members DESC, first
-    """

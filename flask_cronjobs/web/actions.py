@@ -178,19 +178,19 @@ def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
     return RETRY.many(state_of(), group, actor(), most=RUNS_A_CLICK).sentence(task)
 
 
-@action("batches", "key")
+@action("runs", "key")
 def batch_retry(key: str) -> str:
     """Queue the dead runs of a batch again."""
     return retry_batch(state_of(), key, actor(), most=RUNS_A_CLICK).sentence(key)
 
 
-@action("batches", "key")
+@action("runs", "key")
 def batch_cancel(key: str) -> str:
     """Cancel all of a batch that has not ended."""
     return cancel_batch(state_of(), key, actor(), most=RUNS_A_CLICK).sentence(key)
 
 
-@action("batches", "key")
+@action("runs", "key")
 def batch_close(key: str) -> str:
     """Close a batch that nobody will fill any more."""
     if close_batch(state_of(), key, actor()):

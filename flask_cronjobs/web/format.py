@@ -27,6 +27,8 @@ Tone: TypeAlias = Literal["good", "warn", "bad", "busy", "idle"]
 #: How many characters of a payload or a result a page shows.
 LONGEST_JSON = 20_000
 _LONGEST_DIFF = 60
+#: How many characters of an error the banner of a run shows.
+_LONGEST_ERROR = 500
 #: How many characters of a name a list shows: two lines on a phone.
 _LONGEST_NAME = 60
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -46,6 +48,16 @@ _TONES: dict[Status, Tone] = {
 def status_tone(status: Status) -> Tone:
     """Return the tone of a run of *status*."""
     return _TONES.get(status, "idle")
+
+
+def status_word(status: Status) -> str:
+    """Return *status* in a word that says what comes: ``failed`` means that it will be retried."""
+    return {"queued": "waiting", "failed": "to be retried"}.get(status, status)
+
+
+def run_tone(run: RunView) -> Tone:
+    """Return the tone of a run; that of a lost worker is as bad as that of a dead run."""
+    return "bad" if run.row.is_stale(run.now) else status_tone(run.row.status)
 
 
 def definition_tone(view: DefinitionView) -> Tone:
@@ -204,13 +216,22 @@ def describe(run: RunView) -> str:
         case "succeeded":
             return f"It succeeded {ended}, in {of}."
         case "failed":
-            return f"{of.capitalize()} failed. {_waiting(run)}"
+            return f"{of.capitalize()} failed, and it will be retried. {_waiting(run)}"
         case "dead":
             return f"It gave up {ended}, after {of}."
         case "cancelled":
             return f"It was cancelled {ended}."
         case "skipped":
             return f"Its slot was skipped {ended}."
+
+
+def error_of(run: RunView) -> str:
+    """Return what ended the latest attempt, or the run; cut, empty if nothing did."""
+    row = run.row
+    if row.status in ("queued", "running", "succeeded") or row.error_type == "Snooze":
+        return ""
+    kind = row.error_type if row.status in ("failed", "dead") else None
+    return cut(": ".join(str(part) for part in (kind, run.last_error) if part), _LONGEST_ERROR)
 
 
 def _waiting(run: RunView) -> str:

@@ -27,17 +27,13 @@ from ..errors import (
     UnknownTask,
 )
 from ..jobs import humanize
-from ..jobs.batches.views import batch_facts
 from ..jobs.definitions.needs import NEEDS
-from ..jobs.definitions.views import SORTS, STATES
 from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
-from ..jobs.runs.detail import facts_of
-from ..jobs.runs.filters import FILTERS
-from ..jobs.runs.list import WINDOW
+from ..jobs.runs.detail import facts_of, own_facts
+from ..jobs.runs.filters import FILTERS, WAITS
 from ..jobs.state import state_of
 from ..log import __version__, logger
 from ..text import printable, shortened
-from ..types import STATUSES
 from . import TITLES, charts, format
 from .format import Tone
 from .guard import MACHINES, is_reader, may
@@ -57,9 +53,8 @@ ACTIONS: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, 
 # What templates call ``say``.
 _SAY = SimpleNamespace(
     **{**vars(humanize), **vars(format), **vars(charts)},
-    facts_of=facts_of, batch_facts=batch_facts, NEEDS=NEEDS,
-    SORTS=SORTS, STATES=STATES, STATUSES=STATUSES, FILTERS=FILTERS, WINDOW=WINDOW, ACTIONS=ACTIONS,
-    MAX_TEXT=MAX_TEXT,
+    facts_of=facts_of, own_facts=own_facts, NEEDS=NEEDS, FILTERS=FILTERS, WAITS=WAITS,
+    ACTIONS=ACTIONS, MAX_TEXT=MAX_TEXT,
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.web import pages, render
+from flask_cronjobs.web import render, runs
 
 from .chromium import Browser, missing, start
 from .conftest import Site
@@ -183,9 +183,9 @@ def _color(browser: Browser) -> str:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that renew themselves several times a second."""
     monkeypatch.setattr(render, "REFRESH", 0.25)
-    monkeypatch.setattr(pages, "REFRESH", 0.25)
-    monkeypatch.setattr(pages, "REFRESH_ENDED", 0.25)
-    monkeypatch.setattr(pages, "_REFRESH_RUN", {})
+    monkeypatch.setattr(runs, "REFRESH", 0.25)
+    monkeypatch.setattr(runs, "REFRESH_ENDED", 0.25)
+    monkeypatch.setattr(runs, "_REFRESH_RUN", {})
     monkeypatch.setattr(render, "RETRY_AFTER", 0.25)
 
 

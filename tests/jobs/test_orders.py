@@ -8,12 +8,11 @@ import pytest
 from sqlalchemy import text
 
 from flask_cronjobs.jobs import orders as turns_of_orders
-from flask_cronjobs.jobs.orders import RUNS_READ, list_key_orders
+from flask_cronjobs.jobs.orders import RUNS_READ
 from flask_cronjobs.jobs.runs.leases import give_up_exhausted
-from flask_cronjobs.jobs.state import State
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql
-from tests.rows import Rows, ago
+from tests.rows import ago
 
 
 def ordered(kit: Kit, key: str = "key", **values: Any) -> int:
@@ -156,36 +155,3 @@ def test_many_workers_at_once_keep_the_order(kit: Kit) -> None:
     in_threads(*[work] * 4)
     for key, of_key in ids.items():
         assert [run for name, run in done if name == key] == of_key
-
-
-@pytest.fixture
-def held_up(state: State, rows: Rows) -> State:
-    """Keys by name, with so many runs behind the first one."""
-    order: dict[str, Any] = {"concurrency_limit": 1, "strict": True}
-    for key, behind in (("a", 0), ("b", 3), ("c", 1), ("d", 3), ("going", 5)):
-        rows.run(concurrency_key=key, **order)
-        for _ in range(behind):
-            rows.run(concurrency_key=key, order_mark="waits", **order)
-    return state
-
-
-@pytest.mark.parametrize("limit", [1, 2, 10])
-def test_keys_that_hold_up_most_come_first(held_up: State, limit: int) -> None:
-    after, seen = "", list[tuple[str, int]]()
-    while after is not None:
-        page = list_key_orders(held_up, after=after, limit=limit)
-        seen += [(each.key, each.waiting.value) for each in page.rows]
-        after = page.next
-    assert seen == [("going", 5), ("b", 3), ("d", 3), ("c", 1), ("a", 0)]
-
-
-@pytest.mark.parametrize("after", ["", "b", "3", "3:x", "3:" + "9" * 5000, "9" * 5000 + ":1"])
-def test_what_is_no_place_begins_with_the_first_key(held_up: State, after: str) -> None:
-    assert list_key_orders(held_up, after=after).rows[0].key == "going"
-
-
-def test_key_says_for_what_its_first_run_waits(state: State, rows: Rows) -> None:
-    sleeps = rows.run(age=-7200, concurrency_key="a", concurrency_limit=1, strict=True)
-    rows.step(sleeps, "nap", "sleep", due_at=ago(-7200), finished_at=None)
-    (found,) = list_key_orders(state).rows
-    assert found.why(ago()) == "the first waits for the end of the sleep nap: in 2 h"

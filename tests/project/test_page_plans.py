@@ -17,13 +17,13 @@ from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.once_effects import list_doubts
 from flask_cronjobs.jobs.operations import list_operations, operations_on
-from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.queues import list_hosts, list_queues
 from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs, sorting_of
+from flask_cronjobs.jobs.runs.keys import find_key
+from flask_cronjobs.jobs.runs.list import count_by_status, list_runs, sorting_of
 from flask_cronjobs.jobs.state import State, state_of
 from tests.plans import LONG_AGO, add, cost, later, run, sent_by
 from tests.rows import Rows
@@ -61,7 +61,12 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "batches": list_batches,
     "one batch": lambda state: find_batch(state, "reports"),
     "runs of a batch": lambda state: list_runs(state, RunFilter(batch="reports")),
-    "key orders": list_key_orders,
+    "who has a key": lambda state: find_key(state, "k"),
+    "waiting runs of a key": lambda state: list_runs(
+        state, RunFilter(concurrency_key="k", status="queued")
+    ),
+    "runs by status": lambda state: count_by_status(state, RunFilter()),
+    "runs of a queue by status": lambda state: count_by_status(state, RunFilter(queue="q")),
     "queues": list_queues,
     "hosts": list_hosts,
     "doctor": examine,
@@ -122,7 +127,9 @@ OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
     ),
     "one batch": REPORTS["one batch"],
     "runs of a batch": REPORTS["runs of a batch"],
-    "key orders": list_key_orders,
+    "who has a key": lambda state: find_key(state, "k"),
+    "runs by status": lambda state: count_by_status(state, RunFilter()),
+    "runs of a queue by status": lambda state: count_by_status(state, RunFilter(queue="q")),
     "queues": list_queues,
 }
 #: The same, once autovacuum has analyzed the table: only then PostgreSQL chooses the best index.

@@ -121,7 +121,7 @@ def _own(button: dict[str, str]) -> list[tuple[str, str]]:
 #: Parameters that only change how a page looks.
 _LOOKS = ("frames", "sort")
 #: The parameters of lists of runs that change which forms there are.
-_OF_RUNS = ("do", "picked", "status")
+_OF_RUNS = ("do", "picked", "status", "batch", "key", "task")
 
 
 class Crawl:

@@ -7,6 +7,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import text
@@ -15,8 +16,7 @@ import flask_cronjobs
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs.detail import without_own_frames
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobOutput
-from flask_cronjobs.web.format import differences
+from flask_cronjobs.models import JobBatch, JobOutput
 
 from .conftest import NOW, OWN, Pages
 
@@ -33,56 +33,97 @@ ValueError: no
 
 
 def value(page: str, name: str) -> str:
-    """The value of a field of the filter."""
+    """The value of a field of the filter, or of the search."""
     found = re.search(rf'<input[^>]* name="{name}" value="([^"]*)"', page)
     assert found
     return html.unescape(found[1])
 
 
-def test_runs_are_filtered(pages: Pages) -> None:
+def listed(pages: Pages, query: str) -> list[int]:
+    """The runs of a list, in its order."""
+    return [int(run_id) for run_id in re.findall(r">#(\d+)<", pages.text(f"runs?{query}"))]
+
+
+# The list
+
+
+def test_runs_are_filtered_and_searched(pages: Pages) -> None:
     pages.add("queued")
     pages.add("dead", queue="mail", error_type="KeyError")
     pages.add("succeeded", job_type="break_down")
-    shown = {
-        "": "321", "status=dead": "2", "task=break_down": "3", "queue=mail": "2", "error=KEYE": "2",
-        "older=1d": "", "newer=1h": "321", "status=&task=&queue=&error=&newer=&older=": "321",
-        "q=break": "3", "q=2": "2", "overdue=1": "",
-    }  # fmt: skip
-    for query, ids in shown.items():
-        assert "".join(re.findall(r">#(\d+)<", pages.text(f"runs?{query}"))) == ids, query
-    pages.shows("runs?task=nothing", "No runs match")
+    for query, ids in {
+        "": [3, 2, 1], "status=dead": [2], "task=break_down": [3], "queue=mail": [2],
+        "error=KEYE": [2], "older=1d": [], "newer=1h": [3, 2, 1], "q=break": [3], "q=2": [2],
+        "status=&task=&queue=&error=&newer=&older=": [3, 2, 1], "overdue=1": [],
+        "waits=later": [], "status=succeeded&before=1": [],
+    }.items():  # fmt: skip
+        assert listed(pages, query) == ids, query
     pages.shows("runs?status=succeeded&before=1", "no older runs")
-
-
-def test_lists_and_the_run_name_its_label(pages: Pages) -> None:
-    run_id = pages.add("dead", job_type="mail", label="invoice <7>")
-    for path in ("runs", f"runs/{run_id}", "task?name=mail"):
-        pages.shows(path, "invoice &lt;7&gt;")
+    pages.shows("runs?queue=nothing", "No runs match", 'href="/jobs/runs">Show all runs')
+    page = pages.shows("runs?task=remnid", '<option value="break_down">')
+    assert "Did you mean 'remind'?" in html.unescape(page)
 
 
 def test_filters_come_back_as_they_were_typed_also_beside_one_that_cannot_be_read(
     pages: Pages,
 ) -> None:
-    typed = {"newer": "24h", "older": "90 MIN", "q": ' "x" <y>', "error": "a+b c"}
+    typed = {"newer": "24h", "older": "90 MIN", "q": ' "x" <y>', "error": "a+b c", "queue": "<q>"}
     page = pages.get("/jobs/runs", query_string=typed).text
     assert {name: value(page, name) for name in typed} == typed
+    assert page.count("remove this filter") == 4
     answer = pages.get("/jobs/runs?older=soon&task=remind&status=dead")
     assert answer.status_code == 400
-    assert (value(answer.text, "older"), value(answer.text, "task")) == ("soon", "remind")
-    assert "<option selected>dead</option>" in answer.text
+    given = {name: value(answer.text, name) for name in ("older", "task", "status")}
+    assert given == {"older": "soon", "task": "remind", "status": "dead"}
     assert 'role="alert">older must be an age' in answer.text
+
+
+def test_chips_count_the_runs_of_each_status_and_keep_the_filters(pages: Pages) -> None:
+    for status in ("queued", "queued", "failed", "running", "dead", "succeeded"):
+        pages.add(status)
+    pages.add("queued", queue="mail")
+    chip = r'<a class="chip" href="([^"]*)"[^>]*>([^<]*?) <\w+ class="number">([^<]*)<'
+    found = re.findall(chip, pages.text("runs"))
+    assert [(word, number) for _, word, number in found] == [
+        ("waiting", "3"), ("running", "1"), ("to be retried", "1"), ("dead", "1"),
+    ]  # fmt: skip
+    found = re.findall(chip, pages.text("runs?queue=mail&status=dead"))
+    assert [number for _, _, number in found] == ["1", "0", "0", "0"]
+    assert found[0][0] == "/jobs/runs?queue=mail&amp;status=queued"
+    pages.shows("runs?status=succeeded", '" aria-current="page">succeeded</a>')
+
+
+def test_why_a_run_waits_and_how_long_it_took_have_columns_of_their_own(pages: Pages) -> None:
+    later = pages.add("queued", run_at=NOW + timedelta(hours=23, minutes=30))
+    pages.add("succeeded", started_at=NOW - timedelta(seconds=72), finished_at=NOW)
+    page = pages.shows("runs", "<span>Why it waits</span><span>Took</span>")
+    why, took = (
+        re.findall(rf'<p class="{name} soft[^>]*>(.*?)</p>', page) for name in ("why", "took")
+    )
+    assert [bool(each) for each in why] == [False, True]
+    assert took == ["1 min 12 s", ""]
+    assert "in 23" in why[1]
+    pages.shows("runs?status=succeeded", "<span></span><span>Took</span>")
+    pages.shows("runs?status=queued", "<span>Why it waits</span><span></span>", f"#{later}<")
+
+
+def test_a_lost_worker_is_told_in_red(pages: Pages) -> None:
+    lost = pages.add("running", locked_until=NOW - timedelta(minutes=5))
+    pages.shows("runs", '<span class="status bad">worker lost</span>', hides=["so far"])
+    said = ('class="verdict bad"', "Its worker web-1:7 was lost", "lost its worker")
+    pages.shows(f"runs/{lost}", *said)
 
 
 def test_heads_say_what_the_times_are_and_how_the_list_is_ordered(pages: Pages) -> None:
     made = [pages.add("dead", finished_at=NOW - timedelta(minutes=age)) for age in (5, 1, 9, 3)]
-    page = pages.shows("runs?status=dead", "<span>Died</span>", "latest death first")
-    assert re.findall(r">#(\d+)<", page) == [str(made[at]) for at in (1, 3, 0, 2)]
+    pages.shows("runs?status=dead", "<span>Died</span>", "latest death first")
+    assert listed(pages, "status=dead") == [made[at] for at in (1, 3, 0, 2)]
     pages.add("queued")
     pages.shows("runs?status=queued", "<span>Due</span>", "first due first")
     pages.shows("runs", "<span>Scheduled for</span>", "newest first")
 
 
-def test_a_search_that_stops_says_how_far_it_went(
+def test_a_list_that_stops_says_how_far_it_went(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_list, "WINDOW", 3)
@@ -91,29 +132,86 @@ def test_a_search_that_stops_says_how_far_it_went(
     pages.shows("runs?q=nowhere", "None found, searched back to <time", "Search further back")
 
 
-def test_a_misspelled_task_is_suggested(pages: Pages) -> None:
-    page = pages.shows("runs?task=remnid", '<option value="break_down">')
-    assert "Did you mean 'remind'?" in html.unescape(page)
+# What a list is about
 
 
-# All runs of a list
+def test_a_batch_stands_above_its_runs(pages: Pages) -> None:
+    key = "weekly:<W47>"
+    with pages.app.app_context():
+        remind, break_down = pages.jobs.get("remind"), pages.jobs.get("break_down")
+        with pages.jobs.batch(key, then=remind):
+            remind.enqueue()
+            break_down.enqueue()
+            remind.using(delay=3600).enqueue()
+        pages.db.session.commit()
+        pages.jobs.tick()
+    path = f"runs?batch={quote(key)}"
+    buttons = ("Retry the dead<", "Cancel the rest<")
+    pages.shows(path, "Batch, running", "2 of 3</span> ended", 'max="3" value="2"', *buttons)
+    pages.shows("runs/1", "/jobs/runs?batch=weekly")
+    pages.rights.discard("act")
+    pages.shows(path, "weekly:&lt;W47&gt;", hides=['method="post"', *buttons])
+    pages.rights.add("act")
+    for act, said in (
+        ("cancel", "1 run of weekly:&lt;W47&gt; is cancelled."),
+        ("retry", "1 run of weekly:&lt;W47&gt; is queued again."),
+    ):
+        answer = pages.post(f"/jobs/batches/{act}", key=key, back=f"runs?batch={quote(key)}")
+        assert answer.location.startswith("/jobs/runs?batch=weekly")
+        assert pages.said(answer) == said
+    pages.insert(JobBatch(key="open"))
+    pages.shows("runs?batch=open", "it can still be filled", ">Close<")
+    for said in ("open is closed.", "open was closed already."):
+        assert said in pages.get(pages.post("/jobs/batches/close", key="open").location).text
+    pages.shows("runs?batch=nothing", "There is no batch of the key nothing")
+
+
+def test_a_concurrency_key_says_who_has_it(pages: Pages) -> None:
+    key: dict[str, Any] = {"concurrency_key": "account:1", "concurrency_limit": 2}
+    holder = pages.add("running", concurrency_share=1, label="shop 3", **key)
+    waits = pages.add("queued", **key)
+    other = pages.add("queued", concurrency_key="account:11", concurrency_limit=1)
+    has_it = f'<a href="/jobs/runs/{holder}">Run {holder}</a> of remind shop 3 has it'
+    pages.shows("runs?key=account:1", "at most 2 at once", "account:<wbr>1</h2>", has_it)
+    assert listed(pages, "key=account:1") == [waits, holder]
+    pages.shows("runs?key=account:11", "No run has it now.")
+    pages.shows(f"runs/{other}", 'href="/jobs/runs?key=account:11"')
+
+
+def test_a_task_is_paused_resumed_and_run_above_its_runs(pages: Pages) -> None:
+    for act, then in (("pause", "Resume"), ("resume", "Pause")):
+        answer = pages.post(f"/jobs/{act}", what="task:remind", back="runs?task=remind")
+        assert answer.location == "/jobs/runs?task=remind#message"
+        pages.shows("runs?task=remind", f">{then}<", 'href="/jobs/run?name=remind"')
+    pages.shows("runs?task=break_down", "Arguments", "word=…")
+    pages.shows("runs?task=gone", "does not declare", hides=["/jobs/run?name", ">Pause<"])
+
+
+# Bulk
 
 
 def statuses(pages: Pages) -> list[str]:
     return [run.status for run in pages.runs()]
 
 
-def test_a_list_offers_what_can_be_done_with_all_of_it(pages: Pages) -> None:
-    offered = {
-        "": "", "?status=dead": "Retry Discard", "?status=failed": "Retry Cancel",
-        "?status=queued": "Cancel", "?status=cancelled": "Retry", "?status=succeeded": "",
-        "?task=remind": "Retry Cancel Discard",
-    }  # fmt: skip
-    for status in ("dead", "failed", "queued", "cancelled", "succeeded"):
+@pytest.mark.parametrize(
+    ("status", "verbs"),
+    [
+        ("dead", "Retry Discard"), ("failed", "Retry Cancel"), ("queued", "Cancel"),
+        ("cancelled", "Retry"), ("succeeded", ""),
+    ],
+)  # fmt: skip
+def test_a_list_offers_what_can_be_done_to_those_shown_and_to_all(
+    pages: Pages, status: str, verbs: str
+) -> None:
+    for _ in range(2):
         pages.add(status)
-    for query, verbs in offered.items():
-        found = re.findall(r'<a class="button" href="[^"]*">(\w+)…', pages.text(f"runs{query}"))
-        assert found == verbs.split(), query
+    for query in ("", f"?status={status}"):
+        page = pages.text(f"runs{query}")
+        assert re.findall(r'<button name="do"[^>]*>(\w+)…', page) == verbs.split()
+        assert '<a class="button"' not in page
+    page = pages.text(f"runs?status={status}&limit=1")
+    assert re.findall(r'<a class="button" href="[^"]*">(\w+)…', page) == verbs.split()
 
 
 def test_it_asks_and_then_discards_those_of_the_filter(pages: Pages) -> None:
@@ -178,11 +276,11 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
     [
         ("running", {"locked_until": NOW - timedelta(minutes=5)}, "the lease ran out"),
         ("running", {"cancel_requested_at": NOW}, "It was asked to stop."),
-        ("running", {"progress": 0.25, "progress_message": "a quarter"}, "25 %, a quarter"),
+        ("running", {"progress": 0.25, "progress_message": "a quarter"}, "25 %</span>, a quarter"),
         ("queued", {"snoozes": 2, "error_type": "Snooze", "last_error": "the shop is closed"},
          "<dd>2 times: the shop is closed</dd>"),
         ("queued", {"run_at": NOW + timedelta(hours=23, minutes=30)},
-         "It waits for its time: in 23 h."),
+         "It waits for its time: in 23\N{NO-BREAK SPACE}h."),
     ],
 )  # fmt: skip
 def test_a_run_tells_what_is_special_about_it(
@@ -190,6 +288,31 @@ def test_a_run_tells_what_is_special_about_it(
 ) -> None:
     pages.shows(f"runs/{pages.add(status, **values)}", said)
     assert ('value="0.25"' in pages.text("runs")) == ("progress" in values)
+
+
+def test_a_run_says_its_error_first_and_once(pages: Pages) -> None:
+    run_id = pages.add("dead", error_type="KeyError", last_error="no user 7", attempts=2)
+    pages.failure(run_id, 1, error="no user 6")
+    pages.failure(run_id, 2, error="no user 7", stack=None)
+    page = pages.shows(f"runs/{run_id}", 'class="verdict bad"')
+    places = [page.index(part) for part in ("KeyError: no user 7", "It gave up", "no user 6")]
+    assert places == sorted(places)
+    assert page.count("no user 7") == 1
+    retried = pages.add("failed", last_error="no user 8")
+    pages.shows(f"runs/{retried}", "ValueError: no user 8", "failed, and it will be retried.")
+    cancelled = pages.add("cancelled", error_type="Cancelled", last_error="cancelled by ada")
+    pages.shows(f"runs/{cancelled}", '<p class="cause">cancelled by ada</p>')
+
+
+def test_a_run_shows_its_steps_and_for_what_it_waits(pages: Pages) -> None:
+    later = NOW + timedelta(hours=1)
+    run_id = pages.add("queued", run_at=later)
+    pages.step(run_id, "<mail>", result={"password": "p4ss", "sum": 71})
+    pages.step(run_id, "approved", "wait", finished_at=None, due_at=later)
+    parts = ("&lt;mail&gt;", "71", "waits for a signal", "It waits for the signal approved: it")
+    pages.shows(f"runs/{run_id}", *parts, hides=["p4ss", ":token"])
+    pages.hide_payloads()
+    pages.shows(f"runs/{run_id}", "&lt;mail&gt;", hides=["71"])
 
 
 def test_progress_of_a_run_at_work_is_said_once(pages: Pages) -> None:
@@ -208,41 +331,6 @@ def failed(pages: Pages) -> int:
     said = "hello <b>\x1b[31m"
     pages.insert(JobOutput(run_id=run_id, attempt=1, worker="w:1:x", output=said))
     return run_id
-
-
-def fail(pages: Pages, run_id: int) -> None:
-    """Add the first attempt of a run, which began 30 s ago and took 15 s."""
-    started = NOW - timedelta(seconds=30)
-    pages.failure(run_id, 1, started_at=started, failed_at=started + timedelta(seconds=15))
-
-
-def test_the_life_of_a_run_that_goes_on_lasts_until_now(pages: Pages) -> None:
-    started = NOW - timedelta(seconds=30)
-    retried = pages.add("queued", attempts=1)
-    fail(pages, retried)
-    pages.shows(f"runs/{retried}", "attempt 1 failed after 15 s, has waited ")
-    running = pages.add("running", attempts=1, run_at=started, started_at=started)
-    pages.shows(f"runs/{running}", "attempt 1 has run ", " so far")
-
-
-def test_a_dead_run_shows_its_life_and_what_differs_from_the_last_success(
-    pages: Pages, failed: int
-) -> None:
-    good = pages.add("succeeded", payload={"user": 2, "api_token": "0ther"})
-    assert good > failed
-    due = NOW - timedelta(minutes=1)
-    dead = pages.add("dead", scheduled_for=due, payload={"user": 1, "api_token": "s3cr3t"})
-    fail(pages, dead)
-    page = pages.shows(
-        f"runs/{dead}", "waited 30 s, attempt 1 failed after 15 s", "1 other run",
-        "<del>-  &#34;user&#34;: 2,</del>", "<ins>+  &#34;user&#34;: 1,</ins>",
-        hides=["0ther", "s3cr3t"],
-    )  # fmt: skip
-    boxes = re.findall(r'<rect x="([\d.]+)" [^>]* width="([\d.]+)"', page)
-    assert [tuple(map(float, box)) for box in boxes] == [(0, 666.7), (666.7, 333.3)]
-    for path in ("", "?format=json"):
-        pages.hide_payloads()
-        assert '"user"' not in html.unescape(pages.get(f"/jobs/runs/{dead}{path}").text)
 
 
 def test_a_long_payload_is_folded(pages: Pages) -> None:
@@ -265,9 +353,6 @@ def test_a_run_shows_its_attempts_with_stacks_and_outputs(pages: Pages, failed: 
     pages.hide_payloads()
     hides = ["hello", "flask_cronjobs_tasks.py", "&#34;user", "r3sult"]
     pages.shows(f"runs/{failed}", "no 1", "CRONJOBS_SHOW_PAYLOAD", hides=hides)
-    data = pages.data(f"runs/{failed}")
-    hidden = [(attempt["output"], attempt["stack"]) for attempt in data["attempts"]]
-    assert (hidden, data["payload"], data["result"]) == ([(None, None)] * 2, None, None)
 
 
 def test_what_an_attempt_said_that_was_given_back_is_shown_while_its_run_waits(
@@ -298,7 +383,7 @@ def test_an_error_that_is_no_text_spoils_no_list(pages: Pages, state: State) -> 
     run_id = pages.add("dead", error_type="ValueError", last_error="boom")
     with state.engine.begin() as connection:
         connection.execute(text("UPDATE job_runs SET last_error = x'ff0061'"))
-    for path in ("", "runs", "runs?status=dead", "runs?format=json", f"runs/{run_id}"):
+    for path in ("", "runs", "runs?status=dead", f"runs/{run_id}"):
         pages.text(path)
 
 
@@ -310,7 +395,6 @@ def test_question_shows_the_first_runs_and_the_split_by_error(pages: Pages) -> N
         hides=[f"#{ids[1]}<", 'name="picked"'],
     )  # fmt: skip
     assert "of the first" not in asked
-    assert pages.data("runs/bulk?do=retry&status=dead")["preview"]["looked_at"] == 12
 
 
 def test_picked_runs_are_changed_and_no_others(pages: Pages) -> None:
@@ -337,15 +421,8 @@ def test_nothing_picked_is_not_all(pages: Pages) -> None:
     assert pages.said(answer) == "No run is picked."
     acted = pages.post("/jobs/runs/bulk/act", do="retry", status="dead", picked="1")
     assert pages.said(acted) == "No run is picked."
-    assert (pages.status(dead), pages.data("operations")["operations"]) == ("dead", [])
+    assert pages.status(dead) == "dead"
     assert pages.get("/jobs/runs/bulk?do=retry&picked=1&id=x").status_code == 400
-
-
-def test_no_text_in_a_payload_hides_a_line_that_differs() -> None:
-    # U+2028 stays as it is in JSON, and ends a line.
-    before, after = "x\u2028-- paid\u2028@@ 1", "x\u2028++ unpaid\u2028@@ 2"
-    assert differences(before, after) == ["--- paid", '-@@ 1"', "+++ unpaid", '+@@ 2"']
-    assert differences(before, before) == []
 
 
 @pytest.mark.parametrize("typed", ["password=s3cr3t", "x: token=s3cr3t"])
@@ -354,10 +431,8 @@ def test_operations_do_not_tell_others_a_secret_that_was_searched(
 ) -> None:
     caplog.set_level("INFO")
     pages.post("/jobs/runs/bulk/act", do="retry", status="dead", q=typed, error=f"a {typed}")
-    pages.shows("operations", "status dead", "search", "***", hides=["s3cr3t"])
-    assert "s3cr3t" not in str(pages.data("operations")) + caplog.text
-    pages.post("/jobs/runs/bulk/act", do="retry", q="customer_id:4711")
-    assert "customer_id:4711" in pages.data("operations")["operations"][0]["target"]
+    pages.shows("", "status dead", "search", "***", hides=["s3cr3t"])
+    assert "s3cr3t" not in caplog.text
 
 
 def test_each_picked_run_counts_once_and_none_is_left_out_in_silence(pages: Pages) -> None:

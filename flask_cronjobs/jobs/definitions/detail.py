@@ -30,8 +30,6 @@ from ..reader import (
     reading,
     record,
 )
-from ..runs.filters import RunFilter
-from ..runs.list import page_ids
 from ..runs.rows import RunRow, rows_of
 from ..runs.search import shown_key
 from ..state import State
@@ -91,27 +89,6 @@ class DefinitionDetail:
     now: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDetail:
-    """One task.
-
-    :ivar declared: what this app's code says about it; None if it does not declare it.
-    :ivar definitions: its definitions by name, at most 50.
-    :ivar number: how many definitions it has.
-    :ivar runs: its last ten runs among the newest 50,000 of all tasks, newest first.
-    :ivar partial: whether there are older runs, which were not searched.
-    :ivar now: the database's now.
-    """
-
-    name: str
-    declared: TaskCode | None
-    definitions: tuple[DefinitionView, ...]
-    number: Count
-    runs: tuple[RunRow, ...]
-    partial: bool
-    now: datetime
-
-
 def find_definition(source: Source, name: str) -> DefinitionDetail | None:
     """Return one definition with its last runs; None if there is no such definition."""
     with reading(source) as reader:
@@ -136,27 +113,6 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
             missed=tuple(map(_gap, missed)),
             gaps=number_of(missed),
             runs=tuple(found),
-            now=reader.now,
-        )
-
-
-def find_task(source: Source, name: str) -> TaskDetail | None:
-    """Return one task with its last runs; None if neither the code nor a row names it."""
-    with reading(source) as reader:
-        statement = whole_rows(reader).add_columns(NUMBER).where(DEFINITIONS.c.job_type == name)
-        rows = reader.rows(statement.order_by(DEFINITIONS.c.name).limit(DEFINITIONS_OF_A_TASK))
-        latest, floor = page_ids(reader, RunFilter(task=name), None, SHOWN)
-        declared = task_code(reader.state, name)
-        if declared is None and not rows and not latest:
-            return None
-        found = rows_of(reader, [run.id for run in latest[:SHOWN]])
-        return TaskDetail(
-            name=name,
-            declared=declared,
-            definitions=definition_views(reader, rows),
-            number=number_of(rows),
-            runs=tuple(found),
-            partial=floor is not None,
             now=reader.now,
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Row, and_, case, false, func, or_, select, true
 
-from ...text.redaction import redacted
+from ...text.redaction import HIDDEN, redacted
 from ...types import JSON, Status, without_secret
 from ..definitions.needs import latest_dead
 from ..humanize import Fact, Link, duration, known, plural, seconds_between, seconds_since, since
@@ -154,18 +154,33 @@ def find_run(source: Source, run_id: int) -> RunView | None:
 
 
 def facts_of(run: RunView) -> list[Fact]:
-    """Return what the page of *run* and the command ``show`` say of it, in this order."""
+    """Return what the command ``show`` says of *run*, in this order."""
+    return known(
+        Fact("label", run.row.label),
+        Fact("attempts", f"{run.row.attempts} of {run.row.max_attempts}", _uncounted(run)),
+        *own_facts(run),
+        Fact("cancel asked", run.cancel_requested_at, run.cancel_requested_at),
+        Fact("progress", _progress(run)),
+        *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
+        Fact("before it", run.position),
+        Fact("reason", _reason(run)),
+        *(family_facts(run.family, run.row) if run.family else ()),
+        *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
+    )
+
+
+def own_facts(run: RunView) -> list[Fact]:
+    """Return those facts of *run* that the banner of its page does not say."""
     row, now = run.row, run.now
     waits = row.status in ("queued", "failed")
     back, order = since(row.locked_until, now), "strict" if run.strict else None
     latest = f"in attempt {row.attempts}" if row.attempts > 1 else None
     is_over = row.locked_until is not None and row.locked_until <= now
+    can_look_up = run.concurrency_key is not None and HIDDEN not in run.concurrency_key
     return known(
-        Fact("label", row.label),
         Fact("definition", row.definition, link=("definition", {"name": row.definition})),
-        Fact("queue", row.queue),
+        Fact("queue", row.queue, link=("runs", {"queue": row.queue})),
         Fact("priority", row.priority or None),
-        Fact("attempts", f"{row.attempts} of {row.max_attempts}", _uncounted(run)),
         Fact("scheduled for", row.scheduled_for),
         Fact("due", row.run_at if waits else None, row.run_at),
         Fact("last started", row.started_at, row.started_at),
@@ -174,21 +189,17 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("handed to", row.handed_to, f"if it does not begin there, it comes back {back}"),
         Fact(
             "worker",
-            row.locked_by if back and row.handed_to is None else None,
-            f"lease {'ran out' if is_over else 'until'} {back}",
+            row.locked_by if back and not is_over and row.handed_to is None else None,
+            f"lease until {back}",
         ),
-        Fact("cancel asked", run.cancel_requested_at, run.cancel_requested_at),
         Fact("snoozed", _snoozed(run)),
-        Fact("progress", _progress(run)),
-        Fact("batch", run.batch, link=("batch", {"key": run.batch})),
+        Fact("batch", run.batch, link=("runs", {"batch": run.batch})),
         Fact("idempotency key", run.idempotency_key),
-        Fact("concurrency key", run.concurrency_key, f"at most {run.concurrency_limit} at once"),
-        Fact("order", order, link=("order", {})),
-        *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
-        Fact("before it", run.position),
-        Fact("reason", _reason(run)),
-        *(family_facts(run.family, row) if run.family else ()),
-        *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
+        Fact(
+            *("concurrency key", run.concurrency_key, f"at most {run.concurrency_limit} at once"),
+            link=("runs", {"key": run.concurrency_key}) if can_look_up else None,
+        ),
+        Fact("order", order),
     )
 
 

@@ -119,7 +119,7 @@ FILTERS = (
     Filter("status", "status", _equals("status"), "Find only runs of this status."),
     Filter("task", "name", _equals("job_type"), "Find only runs of this task."),
     Filter("queue", "name", _equals("queue"), "Find only runs of this queue."),
-    Filter("error", "text", _has_error, _IN_ERROR, "error contains"),
+    Filter("error", "text", _has_error, _IN_ERROR, "error contains", is_rare=True),
     Filter(
         "newer_than",
         "age",
@@ -127,6 +127,7 @@ FILTERS = (
         "Find runs that ended, or were due, within AGE.",
         "within",
         "newer",
+        is_rare=True,
     ),
     Filter(
         "older_than",
@@ -135,15 +136,14 @@ FILTERS = (
         "Find runs that ended, or were due, over AGE ago.",
         "older than",
         "older",
+        is_rare=True,
     ),
-    Filter(
-        "definition", "name", _OF_DEFINITION, "Find only runs of this definition.", is_rare=True
-    ),
+    Filter("definition", "name", _OF_DEFINITION, "Find only runs of this definition."),
     Filter("batch", "key", _OF_BATCH, "Find only runs of this batch.", is_rare=True),
     Filter("concurrency_key", "key", _has_key, parameter="key", label="key", is_rare=True),
     Filter("overdue", "flag", _all, "Find only runs that have waited too long.", is_rare=True),
     Filter("stale", "flag", _is_stale, "Find running runs whose lease ran out.", is_rare=True),
-    Filter("waits", "wait", _waits, "Find only runs that wait for this.", "waits:", is_rare=True),
+    Filter("waits", "wait", _waits, "Find only runs that wait for this.", "waits:"),
     Filter("error_type", "type", _equals_or_lacks("error_type"), label="error", is_rare=True),
     Filter("fingerprint", "type", _OF_GROUP, _ALIKE, "errors of group", is_rare=True),
     Filter(

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, and_, literal, not_, null, or_, select, text, union_all
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    case,
+    func,
+    literal,
+    not_,
+    null,
+    or_,
+    select,
+    text,
+    true,
+    union_all,
+)
+from sqlalchemy.sql.util import ClauseAdapter
 
 from ...models.conditions import (
     DEAD,
@@ -23,7 +38,7 @@ from ...models.conditions import (
 )
 from ...types import Status
 from ..backlog import first_due, overdue
-from ..reader import RUNS, Page, Query, Reader, Source, reading
+from ..reader import CAP, RUNS, Count, Page, Query, Reader, Source, reading
 from .filters import RunFilter
 from .rows import RunRow, rows_of
 from .search import named
@@ -184,15 +199,18 @@ def _statements(reader: Reader, which: RunFilter) -> list[Query]:
     return [columns.where(*map(text, filter(None, [part])), *conditions) for part in parts]
 
 
+#: Waits for its turn in a strict order.
+_IN_ORDER = f"{ORDERED} AND order_mark IS NOT NULL"
+
+
 def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     """Return the exact conditions of the partial indexes that hold runs of *status*."""
     if which.batch is not None and status != "running":  # A batch has its own index.
         return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
     if status in ("queued", "failed"):
-        in_order = f"{ORDERED} AND order_mark IS NOT NULL"
         if which.task is not None:
-            return UNKEYED_GROUPS, KEYED_GROUPS, in_order, RATE_WAITS
-        return UNKEYED, KEYED, in_order, RATE_WAITS
+            return UNKEYED_GROUPS, KEYED_GROUPS, _IN_ORDER, RATE_WAITS
+        return UNKEYED, KEYED, _IN_ORDER, RATE_WAITS
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 
@@ -275,3 +293,66 @@ def _first(found: Sequence[Query], limit: int, order: Sorting, fenced: bool) -> 
     moment: Any = null() if order == NEWEST else c[order.column]
     chosen = chosen.with_only_columns(c.id, moment.label("moment"))
     return chosen.order_by(*order.clauses(c)).limit(limit)
+
+
+#: The statuses whose runs `count_by_status` counts.
+COUNTED: tuple[Status, ...] = ("queued", "running", "failed", "dead")
+#: How many rows of each index it reads.
+_COUNTED_ROWS = 10_000
+_BY_GROUP = "job_type, queue, priority, run_at, id"
+#: The order of each index: without one, PostgreSQL may read the whole table instead.
+_INDEX_ORDER = {
+    UNKEYED: "priority DESC, run_at, id",
+    KEYED: "priority DESC, run_at, id",
+    UNKEYED_GROUPS: _BY_GROUP,
+    KEYED_GROUPS: _BY_GROUP,
+    _IN_ORDER: "concurrency_key, id",
+    RATE_WAITS: f"rate_mark, rate_key, {_BY_GROUP}",
+    RUNNING: "locked_until",
+    DEAD: "finished_at",
+    IN_BATCH: "batch_id, status, run_at, id",
+}
+#: What conditions may need of a run.
+_SMALL = [column for column in RUNS.c if column.name not in ("payload", "result")]
+
+
+def count_by_status(source: Source, which: RunFilter) -> dict[Status, Count]:
+    """Return how many runs of each of `COUNTED` match *which*, whatever status that asks for.
+
+    Up to `CAP`, among the first 10,000 rows of each index: so a count of 0 may be capped, too.
+    """
+    with reading(source) as reader:
+        which = replace(which, status=None, statuses=(), stale=False, overdue=False)
+        of_status = {status: _parts(status, which) for status in COUNTED}
+        parts = list(dict.fromkeys(part for each in of_status.values() for part in each))
+        counts = [_counted(reader, place, part, which) for place, part in enumerate(parts)]
+        rows = reader.rows(union_all(*counts))
+    read, numbers = Counter[str](), Counter[str]()
+    for row in rows:
+        read[parts[row.part]] += row.read
+        if parts[row.part] in of_status.get(row.status, ()):
+            numbers[row.status] += row.number
+    return {
+        status: Count(
+            min(numbers[status], CAP),
+            numbers[status] > CAP or any(read[part] >= _COUNTED_ROWS for part in of_status[status]),
+        )
+        for status in COUNTED
+    }
+
+
+def _counted(reader: Reader, place: int, part: str, which: RunFilter) -> Query:
+    """Return a SELECT of how many of the first rows of an index match, and how many were read."""
+    first = select(*_SMALL).where(text(part))
+    if which.batch is not None:
+        first = first.where(*_conditions(reader, RunFilter(batch=which.batch)))
+    if which.task is not None and part in (UNKEYED_GROUPS, KEYED_GROUPS):
+        first = first.where(RUNS.c.job_type == which.task)
+    some = first.order_by(text(_INDEX_ORDER[part])).limit(_COUNTED_ROWS).subquery()
+    matches = ClauseAdapter(some).traverse(and_(true(), *_conditions(reader, which)))
+    return select(
+        literal(place).label("part"),
+        some.c.status,
+        func.count().label("read"),
+        func.count(case((matches, 1))).label("number"),
+    ).group_by(some.c.status)

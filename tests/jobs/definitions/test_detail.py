@@ -8,7 +8,7 @@ import pytest
 
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.jobs.definitions import detail
-from flask_cronjobs.jobs.definitions.detail import find_definition, find_task, task_code
+from flask_cronjobs.jobs.definitions.detail import find_definition, task_code
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.state import State
 from tests.rows import Rows, ago
@@ -63,40 +63,6 @@ def test_a_definition_has_the_slots_that_it_missed(
     found = find_definition(state, "own")
     assert found is not None
     assert (len(found.missed), found.gaps) == (1, Count(2))
-
-
-def test_a_task_has_the_runs_of_all_its_definitions_and_others(
-    state: State, rows: Rows, jobs: CronJobs
-) -> None:
-    jobs.task(name="known")(lambda: None)
-    rows.definition("b", job_type="send")
-    rows.definition("a", job_type="send")
-    rows.definition("c", job_type="other")
-    scheduled = rows.run("succeeded", definition_id=1)
-    dead = rows.run("dead")
-    rows.run("dead", job_type="other")
-    found = find_task(state, "send")
-    assert found is not None
-    assert [view.name for view in found.definitions] == ["a", "b"]
-    assert found.number == Count(2)
-    assert [run.id for run in found.runs] == [dead, scheduled]
-    assert (found.declared, found.partial) == (None, False)
-    known = find_task(state, "known")
-    assert known is not None
-    assert (known.runs, known.definitions) == ((), ())
-    assert find_task(state, "absent") is None
-
-
-def test_runs_of_a_task_are_searched_among_the_newest(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.list.WINDOW", 2)
-    rows.definition("a", job_type="rare")
-    rows.run("dead", job_type="rare")
-    rows.run("dead"), rows.run("dead")
-    found = find_task(state, "rare")
-    assert found is not None
-    assert (found.runs, found.partial) == ((), True)
 
 
 def test_the_code_of_a_task_is_told_without_default_values(state: State, jobs: CronJobs) -> None:

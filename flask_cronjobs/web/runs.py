@@ -1,0 +1,137 @@
+"""The list of runs, with what it may be about: a batch, a concurrency key, a task; and one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from flask import request
+from flask.typing import ResponseReturnValue
+
+from ..jobs.batches.views import BatchView, find_batch
+from ..jobs.definitions.detail import TaskCode, read_arguments, task_code
+from ..jobs.pauses import PauseView, list_pauses
+from ..jobs.reader import Count, Reader, reading
+from ..jobs.runs.actions import Action
+from ..jobs.runs.detail import RunView, without_own_frames
+from ..jobs.runs.filters import RunFilter
+from ..jobs.runs.keys import KeyView, find_key
+from ..jobs.runs.list import RunPage, count_by_status, list_runs, sorting_of
+from ..jobs.state import state_of
+from ..text.redaction import HIDDEN
+from ..types import Status
+from .actions import run_or_404
+from .format import run_tone
+from .params import BadQuery, clamped, cursor, cursor_text, flag, run_filter, typed_args
+from .render import ACTIONS, REFRESH, reader_page
+
+#: Seconds after which the page of a run is refreshed, by its status.
+_REFRESH_RUN: dict[str, int] = {"running": 5, "queued": 5, "failed": REFRESH}
+#: The same if it has ended: somebody may retry it.
+REFRESH_ENDED = 60
+
+
+class TaskHead(NamedTuple):
+    """A task, above the list of its runs.
+
+    :ivar code: what this app's code says about it; None if it does not declare it.
+    :ivar has_form: whether it can be run with arguments: no value of its payload is hidden.
+    """
+
+    name: str
+    code: TaskCode | None
+    pause: PauseView | None
+    has_form: bool
+
+
+class Heads(NamedTuple):
+    """What a list of runs is about."""
+
+    batch: BatchView | None = None
+    key: KeyView | None = None
+    task: TaskHead | None = None
+
+
+def runs() -> ResponseReturnValue:
+    """Render a page of runs, filtered by the URL."""
+    typed = typed_args(request.args)
+    try:
+        which = run_filter(request.args)
+        before = cursor(request.args, "before")
+        limit = clamped(request.args, "limit", 50)
+    except BadQuery as error:
+        wrong = error.description
+        return reader_page("runs", status=400, typed=typed, which=RunFilter(), wrong=wrong)
+    order = sorting_of(which.status, which.overdue)
+    with reading(state_of()) as reader:
+        found = list_runs(reader, which, before, limit, order)
+        counts = count_by_status(reader, which)
+        heads = _heads(reader, which)
+    return reader_page(
+        "runs",
+        found,
+        typed=typed,
+        which=which,
+        wrong=None,
+        heads=heads,
+        counts=counts,
+        before=before,
+        following=None if found.next is None else cursor_text(found.next),
+        column=order.column,
+        offered=_offered(found),
+        bulk=_bulk(which, counts, found),
+        refresh=REFRESH if before is None else 0,
+    )
+
+
+def _heads(reader: Reader, which: RunFilter) -> Heads:
+    return Heads(
+        batch=which.batch and find_batch(reader, which.batch),  # type: ignore[arg-type]
+        key=which.concurrency_key and find_key(reader, which.concurrency_key),  # type: ignore[arg-type]
+        task=which.task and _task(reader, which.task),  # type: ignore[arg-type]
+    )
+
+
+def _task(reader: Reader, name: str) -> TaskHead:
+    paused = (each for each in list_pauses(reader) if (each.kind, each.name) == ("task", name))
+    code, (_, payload) = task_code(reader.state, name), read_arguments(reader, name) or ("", None)
+    has_form = code is not None and HIDDEN not in json.dumps(payload)
+    return TaskHead(name, code, next(paused, None), has_form)
+
+
+def _offered(found: RunPage) -> list[Action]:
+    """Return what can be done to one or more of the runs that are shown."""
+    statuses = {row.status for row in found.rows}
+    return [action for action in ACTIONS.values() if statuses & set(action.allowed)]
+
+
+def _bulk(which: RunFilter, counts: Mapping[Status, Count], found: RunPage) -> list[Action]:
+    """Return what can be done to all that match, if that are more than are shown."""
+    if which == RunFilter() or found.next is None:
+        return []
+    return [
+        action
+        for action in ACTIONS.values()
+        if any(counts.get(status, True) for status in action.statuses(which))
+    ]
+
+
+def run(run_id: int) -> ResponseReturnValue:
+    """Render one run with its attempts."""
+    found = run_or_404(run_id)
+    whole = flag(request.args, "frames")
+    run = found if whole else _shortened(found)
+    values: dict[str, Any] = {"run": run, "whole": whole, "hides_frames": run != found}
+    values["refresh"] = _REFRESH_RUN.get(found.row.status, REFRESH_ENDED)
+    return reader_page("run", found, run_tone(found), **values)
+
+
+def _shortened(run: RunView) -> RunView:
+    """Return *run* without our own frames in its stacks."""
+    attempts = (
+        replace(attempt, stack=attempt.stack and without_own_frames(attempt.stack))
+        for attempt in run.attempts
+    )
+    return replace(run, attempts=tuple(attempts))
