@@ -11,7 +11,7 @@ from sqlalchemy import Row
 
 from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
 from ..jobs.batches.views import BatchView, batch_facts, find_batch, list_batches
-from ..jobs.humanize import ago, duration, full, rate, seconds_since
+from ..jobs.humanize import ago, duration, full, seconds_since
 from ..jobs.once_effects import effect_done, effect_redo, list_effects
 from ..jobs.operations import list_operations
 from ..jobs.queues import list_queues
@@ -27,17 +27,13 @@ from .terminal import paint
 
 @look_at_list("queues", "flask jobs admin queues")
 def queues() -> Answer:
-    """List the queues: what waits, how fast, and who serves it.
-
-    Counted over the last ten minutes. Of the runs that ended, 95 % had waited no longer.
-    """
+    """List the queues: what waits, and who serves it."""
     found = list_queues(state_of())
-    headers = ("QUEUE", "WAITING", "DUE", "OLDEST", "IN/MIN", "OUT/MIN", "WAITED", "SERVED BY")
+    headers = ("QUEUE", "WAITING", "DUE", "OLDEST", "SERVED BY")
     cells = (
         (
             *(row.name, row.waiting, row.due, since(row.oldest, found.now)),
-            *(rate(row.arrivals), rate(row.ends)),
-            *("-" if row.waited is None else duration(row.waited), row.service(found.now)),
+            row.service(found.now),
         )
         for row in found.rows
     )

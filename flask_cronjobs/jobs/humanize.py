@@ -102,11 +102,6 @@ def _printed(moment: datetime) -> datetime:
         return moment.astimezone(timezone.utc)
 
 
-def rate(number: float) -> str:
-    """Return how many a minute: ``0.3``, ``12``, ``1,200``."""
-    return f"{number:,.0f}" if number == 0 or number >= 10 else f"{number:,.1f}"
-
-
 def plural(count: int, noun: str) -> str:
     """Return ``1 run``, ``2 runs``, ``1,000 runs``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

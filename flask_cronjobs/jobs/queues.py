@@ -1,22 +1,20 @@
-"""Queues: what waits in each, how fast it comes and goes, who serves it. The hosts that tick."""
+"""Queues: what waits in each, who serves it. The hosts that tick."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, String, cast, func, select, text, union_all
+from sqlalchemy import Row, String, cast, func, select
 
-from ..models.conditions import DEAD, DONE
 from .backlog import count_waiting, unpaused_groups, waiting_groups
-from .humanize import seconds_since, since
+from .humanize import since
 from .pauses import PauseView, is_declared, list_pauses
-from .reader import RUNS, TICKS, Count, Page, Reader, Source, read_once, reading
+from .reader import TICKS, Count, Page, Reader, Source, read_once, reading
 
 #: How many hosts `QueueView.service` names.
 _NAMED = 3
@@ -29,9 +27,6 @@ class QueueView:
     :ivar waiting: how many runs wait in it, without those behind others in strict order.
     :ivar due: how many of those are due; at least so many, if there are more than were counted.
     :ivar oldest: since when the first of them has been due; None if none is.
-    :ivar arrivals: how many runs a minute came lately.
-    :ivar ends: how many a minute ended.
-    :ivar waited: for how many seconds 95 % of those had been due when they began; None if none did.
     :ivar hosts: those that serve it.
     :ivar executor: what does so instead.
     :ivar pause: by whom it is paused.
@@ -41,9 +36,6 @@ class QueueView:
     waiting: Count
     due: Count
     oldest: datetime | None
-    arrivals: float
-    ends: float
-    waited: float | None
     hosts: tuple[str, ...]
     executor: str | None
     pause: PauseView | None
@@ -59,7 +51,7 @@ class QueueView:
 
 
 def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
-    """Return the queues by name: of this code's tasks, of what waits, ran lately or is paused.
+    """Return the queues by name: of this code's tasks, of what waits or is paused.
 
     :param limit: how many at most: those that are paused, then those that have been due longest.
     """
@@ -69,7 +61,7 @@ def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
         oldest: dict[str, datetime] = {}
         for group in groups:
             oldest[group.queue] = min(group.oldest, oldest.get(group.queue, group.oldest))
-        names = {*reader.state.queues, *oldest, *ends(reader).numbers, *pauses}
+        names = {*reader.state.queues, *oldest, *pauses}
 
         def urgency(name: str) -> Any:
             return name not in pauses, min(oldest.get(name, reader.now), reader.now), name
@@ -97,89 +89,10 @@ def _view(
         waiting=waiting,
         due=due,
         oldest=oldest if oldest is not None and oldest <= reader.now else None,
-        arrivals=arrivals(reader).a_minute(name),
-        ends=ends(reader).a_minute(name),
-        waited=waited(reader).get(name),
         hosts=() if executor else hosts_of(reader, name),
         executor=executor,
         pause=pause,
     )
-
-
-#: How far back is looked.
-LATELY = timedelta(minutes=10)
-#: At how many runs, the newest first.
-RUNS_LOOKED_AT = 2_000
-#: At how many for how long they waited.
-_MOST_WAITED = 1_000
-
-
-class Flow(NamedTuple):
-    """How many runs came, or ended, within so many seconds, by queue."""
-
-    numbers: Mapping[str, int]
-    seconds: float
-
-    def a_minute(self, queue: str) -> float:
-        """Return how many there were a minute."""
-        return self.numbers.get(queue, 0) / self.seconds * 60
-
-    def total_of(self, queues: Collection[str] | None) -> int:
-        """Return how many there were in *queues*, or in all."""
-        return sum(n for name, n in self.numbers.items() if queues is None or name in queues)
-
-
-@read_once
-def arrivals(reader: Reader) -> Flow:
-    """Return how many runs were made lately."""
-    c = RUNS.c
-    newest = select(c.queue, c.created_at.label("at")).order_by(c.id.desc()).limit(RUNS_LOOKED_AT)
-    return _flow(reader, newest.subquery())
-
-
-@read_once
-def ends(reader: Reader) -> Flow:
-    """Return how many runs have ended lately."""
-    return _flow(reader, _ended(reader, RUNS_LOOKED_AT))
-
-
-@read_once
-def waited(reader: Reader) -> Mapping[str, float]:
-    """Return by queue for how many seconds 95 % of the last runs had been due when they began."""
-    found: dict[str, list[float]] = {}
-    some = _ended(reader, _MOST_WAITED)
-    for row in reader.rows(select(some).where(some.c.started_at >= some.c.run_at)):
-        found.setdefault(row.queue, []).append(seconds_since(row.run_at, row.started_at))
-    return {queue: sorted(each)[math.ceil(len(each) * 0.95) - 1] for queue, each in found.items()}
-
-
-def _ended(reader: Reader, most: int) -> Any:
-    """Return a subquery of the runs that ended last: each kind has its own index."""
-    c = RUNS.c
-    columns = c.queue, c.finished_at.label("at"), c.run_at, c.started_at
-    parts = [
-        select(*columns)
-        .where(text(status), c.finished_at > reader.now - LATELY)
-        .order_by(c.finished_at.desc())
-        .limit(most)
-        .subquery()
-        for status in (DONE, DEAD)
-    ]
-    both = union_all(*(select(part) for part in parts)).subquery()
-    return select(both).order_by(both.c.at.desc()).limit(most).subquery()
-
-
-def _flow(reader: Reader, some: Any) -> Flow:
-    rows = reader.rows(
-        select(some.c.queue, func.count().label("number"), func.min(some.c.at).label("since"))
-        .where(some.c.at > reader.now - LATELY)
-        .group_by(some.c.queue)
-    )
-    numbers = {row.queue: int(row.number) for row in rows}
-    seconds = LATELY.total_seconds()
-    if sum(numbers.values()) >= RUNS_LOOKED_AT:  # There were more, so look back less far.
-        seconds = max(1.0, seconds_since(min(row.since for row in rows), reader.now))
-    return Flow(numbers, seconds)
 
 
 #: How many ticks are looked at, the newest first.

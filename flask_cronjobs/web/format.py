@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from ..errors import ScheduleError
 from ..jobs.batches.views import BatchView
 from ..jobs.definitions.views import DefinitionView
-from ..jobs.humanize import Link, capitalized, since
+from ..jobs.humanize import Link, since
 from ..jobs.operations import OperationView
 from ..jobs.runs.detail import RunView
 from ..schedule.cron_text import parse_zone
@@ -235,9 +235,8 @@ def error_of(run: RunView) -> str:
 
 
 def _waiting(run: RunView) -> str:
-    """Return why *run* waits; where it waits for a worker, how many runs come before it."""
-    said = [f"It waits {wait.what}." for wait in run.waits]
-    return " ".join([*said, *([f"{capitalized(run.position)}."] if run.position else [])])
+    """Return why *run* waits."""
+    return " ".join(f"It waits {wait.what}." for wait in run.waits)
 
 
 @lru_cache(maxsize=64)

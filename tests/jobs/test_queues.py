@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs import backlog
-from flask_cronjobs.jobs import queues as queues_module
 from flask_cronjobs.jobs.queues import QueueView, list_queues
-from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobRun
-from tests.rows import Rows, ago, now
+from tests.rows import Rows, now
 
 
 def queues(state: State) -> dict[str, QueueView]:
@@ -65,33 +61,6 @@ def test_of_many_queues_those_that_need_a_person_are_shown(
     assert str(page.rows[1].waiting) == "1"
     assert page.cut("queue").startswith("3 of ")
     assert not list_queues(state).cut("queue")
-
-
-def test_a_queue_says_how_fast_runs_come_and_end(rows: Rows, state: State) -> None:
-    for number in range(20):
-        rows.run("succeeded", age=60, run_at=ago(62 + number), started_at=ago(62))
-    rows.run("dead", age=60, run_at=ago(99), started_at=ago(99))
-    rows.run("cancelled", age=60, queue="mail", started_at=None)
-    rows.run("succeeded", age=700, queue="old")
-    with state.engine.begin() as connection:
-        connection.execute(update(JobRun).where(JobRun.id < 6).values(created_at=ago(700)))
-    found = queues(state)
-    assert list(found) == ["default", "mail"]
-    assert (found["default"].arrivals, found["default"].ends) == (1.6, 2.1)
-    assert found["default"].waited == pytest.approx(18, abs=0.5)
-    assert (found["mail"].ends, found["mail"].waited) == (0.1, None)
-
-
-def test_of_many_runs_only_the_newest_are_looked_at(
-    rows: Rows, state: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queues_module, "RUNS_LOOKED_AT", 3)
-    for age in (10, 20, 30, 40):
-        rows.run("succeeded", age=age, queue="mail")
-    with reading(state) as reader:
-        flow = queues_module.ends(reader)
-    assert flow.total_of(None) == 3
-    assert flow.seconds == pytest.approx(30, abs=2)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from ..step_views import StepView, steps_of
 from .outcomes import FAILURES_KEPT
 from .rows import RunRow, run_row, with_definition
 from .search import shown_keys
-from .wait_reasons import Wait, position, waits_of
+from .wait_reasons import Wait, waits_of
 
 #: How many outputs a view has: each may have 64 kB.
 OUTPUTS_SHOWN = 10
@@ -108,7 +108,6 @@ class RunView:
     :ivar pauses: the pauses of its task and its queue, if it waits.
     :ivar steps: its durable steps, the latest 50, in order.
     :ivar forgiven: how many attempts do not count, since a step ended in one of them.
-    :ivar position: if it waits for nothing but a worker, how many runs come before it.
     :ivar family: the runs before and after it, and those that died like it.
     :ivar operations: who changed it, the latest first: see `operations_on`.
     """
@@ -133,7 +132,6 @@ class RunView:
     pauses: tuple[PauseView, ...] = ()
     steps: tuple[StepView, ...] = ()
     forgiven: int = 0
-    position: str | None = None
     operations: tuple[OperationView, ...] = ()
     family: Family | None = None
 
@@ -162,7 +160,6 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("cancel asked", run.cancel_requested_at, run.cancel_requested_at),
         Fact("progress", _progress(run)),
         *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
-        Fact("before it", run.position),
         Fact("reason", _reason(run)),
         *(family_facts(run.family, run.row) if run.family else ()),
         *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
@@ -256,7 +253,6 @@ def _view(reader: Reader, row: Row[Any]) -> RunView:
     waits = row.status in ("queued", "failed")
     shown_row = run_row(row, row.label)
     found = waits_of(reader, [shown_row]).get(row.id, ())
-    for_worker = any(wait.kind == "worker" for wait in found)
     keys = shown_keys(reader.state, row)
     shown: dict[str, Any] = {
         "row": shown_row,
@@ -268,7 +264,6 @@ def _view(reader: Reader, row: Row[Any]) -> RunView:
         "now": reader.now,
         "steps": steps_of(reader, row.id),
         "waits": found,
-        "position": position(reader, shown_row) if for_worker else None,
         "operations": operations_on(reader, row.id),
         "pauses": stopping(reader, row.job_type, row.queue) if waits else (),
         "family": family_of(reader, row),

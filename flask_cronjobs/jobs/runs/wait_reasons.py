@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from sqlalchemy import Row, and_, case, func, or_, select, text
+from sqlalchemy import Row, and_, func, select, text
 
-from ...models.conditions import KEYED, ORDERED, UNKEYED
+from ...models.conditions import ORDERED
 from ...registry.options import Rate
-from ..humanize import duration, late, seconds_since, since
-from ..pauses import is_declared, ours, stopping
-from ..queues import ends, is_unserved, served_with
-from ..reader import CAP, RATES, RUNS, STEPS, Count, Reader
+from ..humanize import late, seconds_since, since
+from ..pauses import is_declared, stopping
+from ..queues import is_unserved
+from ..reader import RATES, RUNS, STEPS, Reader
 from .rows import RunRow
 
 #: Kinds of reasons that end as other runs do.
@@ -204,52 +204,3 @@ REASONS: tuple[Callable[[_Waiting], Iterable[Wait]], ...] = (
     _for_executor,
     _not_due,
 )
-
-
-def in_front(reader: Reader, row: RunRow) -> tuple[Count, float | None]:
-    """Return how many due runs come before *row*, and in about how many seconds they will be done.
-
-    Of those that its workers take: not of queues that they do not serve, nor paused, nor without a
-    share of their key. The seconds are None if none of these queues' runs has ended in the last
-    minutes. Of the front of the queue, no more than `CAP` runs are read.
-    """
-    c, parts = RUNS.c, list[Any]()
-    for condition in (UNKEYED, KEYED):
-        front = select(
-            *(c.priority, c.run_at, c.id, c.job_type, c.queue),
-            *(c.concurrency_key.label("key"), c.concurrency_limit.label("most")),
-        ).where(text(condition))
-        parts.append(front.order_by(c.priority.desc(), c.run_at, c.id).limit(CAP).subquery())
-    counted = (
-        select(
-            func.count().label("read"),
-            func.count(case((_goes_first(part.c, row, reader), 1))).label("first"),
-        )
-        for part in parts
-    )
-    rows = [reader.rows(each)[0] for each in counted]
-    before = sum(each.first for each in rows)
-    lately = ends(reader)
-    ended = lately.total_of(served_with(reader, row.queue))
-    seconds = before / ended * lately.seconds if ended else None
-    return Count(before, any(each.read >= CAP for each in rows)), seconds
-
-
-def _goes_first(c: Any, row: RunRow, reader: Reader) -> Any:
-    queues, executors = served_with(reader, row.queue), reader.state.settings.executors
-    in_reach = c.queue.not_in(list(executors)) if queues is None else c.queue.in_(sorted(queues))
-    earlier = or_(c.run_at < row.run_at, and_(c.run_at == row.run_at, c.id < row.id))
-    first = or_(c.priority > row.priority, and_(c.priority == row.priority, earlier))
-    is_of_key = RUNS.c.concurrency_key == c.key, RUNS.c.concurrency_share.is_not(None)
-    taken = select(func.count()).where(*is_of_key).scalar_subquery()
-    has_share = or_(c.key.is_(None), taken < c.most)
-    return and_(c.run_at <= reader.now, first, in_reach, has_share, *ours(reader, c))
-
-
-def position(reader: Reader, row: RunRow) -> str:
-    """Return how many runs come before *row* and about how long that takes, for people."""
-    number, seconds = in_front(reader, row)
-    if not number.value:
-        return "how many come before it is not known" if number.capped else "it is the next one"
-    about = "" if seconds is None else f", about {duration(seconds)}"
-    return f"{number.of('run')} before it{about}"

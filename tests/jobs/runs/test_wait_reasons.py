@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
-from flask_cronjobs.jobs.runs.wait_reasons import in_front
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRate
 from tests.rows import Rows, ago, view_of
@@ -65,7 +63,6 @@ def test_a_run_waits_for(
     assert list_runs(state).waits[run_id] == seen.waits
     named = first if kinds[0] in ("share", "turn") else None
     assert seen.waits_for == named
-    assert (seen.position is None) == (kinds != ["worker"])
 
 
 @pytest.mark.parametrize(
@@ -136,45 +133,6 @@ def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:
     assert [wait.kind for wait in waits[later]] == ["later"]
     assert [row.id for row in list_runs(state, RunFilter(waits="rate")).rows] == [later, run_id]
     assert list_runs(state, RunFilter(overdue=True)).rows == ()
-
-
-def test_runs_in_front_are_those_that_a_claim_takes_first(
-    rows: Rows, state: State, jobs: CronJobs
-) -> None:
-    with state.app.app_context():
-        jobs.pause(queue="mail")
-    due: dict[str, Any] = {"age": 60, "job_type": "send"}
-    rows.run(**{**due, "age": 90}, queue="mail")
-    rows.run("running", concurrency_key="busy", concurrency_limit=1, concurrency_share=1)
-    rows.run(**{**due, "age": 90}, concurrency_key="busy", concurrency_limit=1)
-    rows.run(**due, priority=1)
-    rows.run(**{**due, "age": 90})
-    rows.run(**due, **KEY)
-    own = rows.run(**due)
-    rows.run(**due)  # After it, by its id.
-    rows.run(**{**due, "age": -60}, priority=9)  # Not due.
-    rows.run(**due, priority=-1)
-    rows.run("succeeded", **due)
-    seen = view_of(state, own)
-    with reading(state) as reader:
-        number, seconds = in_front(reader, seen.row)
-    assert (number.value, number.capped, seconds) == (3, False, 1800.0)
-    assert seen.position == "3 runs before it, about 30 min"
-
-
-def test_runs_in_front_are_those_of_queues_that_its_workers_serve(rows: Rows, state: State) -> None:
-    due: dict[str, Any] = {"age": 60, "job_type": "send"}
-    for queue in ("images", "mail", "default"):
-        rows.run(**due, queue=queue)
-        rows.run("succeeded", age=30, job_type="send", queue=queue)
-    rows.run(**{**due, "job_type": "gone"})
-    own = rows.run(**due)
-    assert view_of(state, own).position == "3 runs before it, about 10 min"
-    rows.tick(queues=["default", "mail"])
-    rows.tick(host="web-2", queues=["images"])
-    assert view_of(state, own).position == "2 runs before it, about 10 min"
-    rows.tick(host="web-3")
-    assert view_of(state, own).position == "3 runs before it, about 10 min"
 
 
 @pytest.mark.parametrize(
