@@ -91,14 +91,7 @@ class EffectInDoubt(CronJobsError):
 
 
 class AtomicCommit(CronJobsError, RuntimeError):
-    """A handler with ``atomic=True`` committed by itself.
-
-    :ivar committed: whether that could not be prevented, so that the run must not be repeated.
-    """
-
-    def __init__(self, message: str, committed: bool = False) -> None:
-        super().__init__(message)
-        self.committed = committed
+    """A handler with ``atomic=True``, or a step, called ``session.commit()``."""
 
 
 class RetryLater(CronJobsError):

@@ -25,7 +25,8 @@ SECRET_NAMES = (
 )
 #: Names of secrets that are parts of many other words.
 _WORDS = r"(?<![a-z])(?:pass|auth|sig)(?![a-z])"
-_NAMES = "|".join(SECRET_NAMES).replace("_", "[ _-]?")
+# "db.session: …" is a sentence.
+_NAMES = "|".join(SECRET_NAMES).replace("_", "[ _-]?").replace("session", "session(?!:)")
 # The patterns take linear time: each repeats a bounded number of times, or takes what it has read.
 _SECRET = pattern(
     rf"""(?ix)

@@ -126,6 +126,7 @@ def test_secrets_are_hidden(text: str, kept: str) -> None:
         "authentication failed for user me",
         "author=ada, authors: [1, 2], compass=north, passenger: 3, bypass: 1",
         "This Session's transaction has been rolled back",
+        "work is left in db.session: 1 INSERT",
         "unexpected keyword argument 'secretary'",
         "https://host:443/users and mail to a@b.c",
         'column "token" of relation "people" does not exist',

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from flask import Flask
 
 from ...db.connection import Bookkeeping
-from ...errors import AtomicCommit, DatabaseTrouble, PayloadError
+from ...errors import DatabaseTrouble, PayloadError
 from ...jobs import orders
 from ...jobs.runs.current import CurrentRun, Output, running
 from ...jobs.state import State
@@ -130,9 +130,6 @@ class RunnerContext:
     def outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
         """Return the outcome of an attempt that *error* ended after *seconds*."""
         outcome = failure(self.state, claim, error, seconds)
-        if isinstance(error, AtomicCommit) and error.__cause__ is not None:
-            # The run is dead, but a Ctrl-C that ended its handler still stops the worker.
-            self.note_interrupt(error.__cause__)
         if self.note_interrupt(error):
             return outcome._replace(kind="released", exception=None)
         return outcome

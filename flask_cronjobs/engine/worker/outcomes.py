@@ -10,7 +10,6 @@ from typing import Any
 
 from ...db.statements import clear_chain
 from ...errors import (
-    AtomicCommit,
     Cancelled,
     Discard,
     RetryLater,
@@ -148,8 +147,6 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _delay(state: State, attempt: Claim, error: BaseException) -> float | None:
-    if isinstance(error, AtomicCommit) and error.committed:
-        return None  # A retry would do its work again.
     task = state.registry.tasks.get(attempt.job_type)
     policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
     if isinstance(error, WorkerLost):

@@ -229,7 +229,7 @@ def call_atomic(
     dies, the database rolls it back. So database effects happen exactly once.
 
     :param disarm: called before the commit, so that no timeout splits it.
-    :raises AtomicCommit: the handler committed by itself, or ended the transaction.
+    :raises AtomicCommit: the handler committed, or removed the session.
     :raises LeaseLost: the run is another worker's by now; all is rolled back.
     """
     claim, session = run.claim, state.db.session()
