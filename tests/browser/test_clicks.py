@@ -167,11 +167,12 @@ def test_runs_are_filtered_by_the_form(either_browser: Browser, site: Site) -> N
     site.die(1)
     browser.get(f"{site.url}/runs")
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 2
-    browser.find_element(By.NAME, "error").send_keys("PAPER")
+    browser.find_element(By.CSS_SELECTOR, ".filters summary").click()
+    browser.find_element(By.NAME, "task").send_keys("print_invoice")
     _follow(browser, _button(browser, "Show"))
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 1
-    field = browser.find_element(By.NAME, "error")
-    assert field.get_attribute("value") == "PAPER"
+    field = browser.find_element(By.NAME, "task")
+    assert field.get_attribute("value") == "print_invoice"
 
 
 def _color(browser: Browser) -> str:
@@ -238,7 +239,7 @@ def test_an_open_stack_and_a_mouse_at_rest_do_not_stop_a_page(browser: Browser, 
     browser.execute_script("document.body.style.minHeight = '3000px'; scrollTo(0, 120)")
     with site.app.app_context():
         site.jobs.retry(1)
-    _until(lambda: "queued" in browser.title.lower())
+    _until(lambda: "waiting" in browser.title.lower())
     open_and_focused = (
         "return [document.querySelector('main details').open, document.activeElement.textContent]"
     )
@@ -328,7 +329,7 @@ def test_a_dead_run_is_retried_with_another_payload(either_browser: Browser, sit
     browser = either_browser
     site.die(7)
     browser.get(f"{site.url}/runs/1")
-    _follow(browser, _link(browser, "Retry with other arguments"))
+    _follow(browser, _link(browser, "Edit and retry"))
     field = browser.find_element(By.NAME, "argument:number")
     assert field.get_attribute("value") == "7"
     field.clear()
