@@ -6,7 +6,6 @@ which definitions need a person.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,17 +13,17 @@ from typing import Any, Literal, NamedTuple, cast
 
 from sqlalchemy import (
     Float,
-    Integer,
     Row,
     String,
     bindparam,
+    case,
     column,
+    func,
     select,
     text,
     union_all,
 )
 
-from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
 from ..models.conditions import (
     HANDED,
@@ -97,57 +96,36 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
 def count_waiting(
     reader: Reader, groups: Sequence[Waiting], by: Literal["queue", "task"]
 ) -> dict[str, tuple[Count, Count]]:
-    """Return by queue or task how many runs of *groups* wait, and how many of them are due."""
+    """Return by queue or task how many runs of *groups* wait, and how many of them are due.
+
+    If more than `COUNTED` runs wait, those that were counted are a part, and each number is capped.
+    """
     if not groups:
         return {}
-    d = reader.dialect
-    pairs = sorted({(each.queue, each.task) for each in groups if each.rate_key is None})
-    given = [{"queue": queue, "task": task} for queue, task in pairs[:COUNTED]]
-    values = {
-        "pairs": json.dumps(given),
-        "rates": d.array(tuple({each.rate_key for each in groups if each.rate_key is not None})),
-        "tasks": d.array(tuple({each.task for each in groups})),
-        "most": CAP + 1,
-    }
-    columns: list[Any] = [column("name", String)]
-    columns += [column(name, Integer) for name in _NUMBERS]
-    now = bindparam("now", reader.now, UTCDateTime())
-    rows = reader.rows(text(_counted(d, by)).bindparams(now, **values).columns(*columns))
-    left = {pair[by == "task"] for pair in pairs[COUNTED:]}
-    if sum(row.rated for row in rows) > CAP:  # Of so many that wait for a rate, some are left out.
-        left.update(row.name for row in rows if row.rated)
-    found = {name: (Count(0, True), Count(0, True)) for name in left}
-    for row in rows:
-        some = row.waiting > CAP or row.name in left
-        found[row.name] = Count(min(row.waiting, CAP), some), Count(min(row.due, CAP), some)
-    return found
-
-
-#: In how many pairs of a task and a queue runs are counted.
-COUNTED = 100
-_NUMBERS = "waiting", "due", "rated"
-
-
-def _counted(d: Dialect, by: str) -> str:
-    own = "job_type = pairs.task AND job_runs.queue = pairs.queue"
-    first = " UNION ALL ".join(
-        f"SELECT * FROM (SELECT run_at FROM job_runs WHERE {rows} AND {own} LIMIT :most) AS {name}"
-        for name, rows in (("free", UNKEYED_GROUPS), ("keyed", KEYED_GROUPS))
+    names = {each.queue if by == "queue" else each.task for each in groups}
+    key = RUNS.c.queue if by == "queue" else RUNS.c.job_type
+    parts = (
+        select(key.label("name"), RUNS.c.run_at).where(text(part)).limit(COUNTED + 1).subquery()
+        for part in (UNKEYED_GROUPS, KEYED_GROUPS, RATE_WAITS)
     )
-    sums = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in _NUMBERS)
-    ours = f"{d.one_of('rate_key', 'rates')} AND {d.one_of('job_type', 'tasks')}"
-    at_rate = f"SELECT queue, job_type, run_at FROM job_runs WHERE {RATE_WAITS} AND {ours}"
-    return f"""
-    SELECT {by} AS name, {sums} FROM (
-        SELECT pairs.queue, pairs.task, (SELECT count(*) FROM ({first}) AS front) AS waiting,
-            (SELECT count(*) FROM ({first}) AS front WHERE run_at <= :now) AS due, 0 AS rated
-        FROM {d.table("pairs", queue="text", task="text")} AS pairs
-        UNION ALL
-        SELECT queue, job_type, 1, CASE WHEN run_at <= :now THEN 1 ELSE 0 END, 1
-        FROM ({at_rate} LIMIT :most) AS rated
-    ) AS counted
-    GROUP BY {by}
-    """
+    window = union_all(*(select(part) for part in parts)).subquery()
+    is_due = case((window.c.run_at <= reader.now, 1))
+    rows = reader.rows(
+        select(
+            window.c.name, func.count().label("waiting"), func.count(is_due).label("due")
+        ).group_by(window.c.name)
+    )
+    some = sum(row.waiting for row in rows) > COUNTED
+    numbers = {
+        row.name: (Count(min(row.waiting, COUNTED), some), Count(min(row.due, COUNTED), some))
+        for row in rows
+    }
+    none = Count(0, some)
+    return {name: numbers.get(name, (none, none)) for name in names}
+
+
+#: How many waiting runs are counted.
+COUNTED = 10_000
 
 
 def overdue(reader: Reader) -> list[Query]:

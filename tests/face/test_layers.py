@@ -139,7 +139,7 @@ class TestEachLayer:
         assert run(args=["jobs", "admin", "run", "greet"]).exit_code == 0
         assert "succeeded  greet  run 1" in run(args=["jobs", "tick"]).output
         client = app.test_client()
-        for path in ("/jobs/", "/jobs/runs", "/jobs/runs/1", "/jobs/definitions", "/jobs/health"):
+        for path in ("/jobs/", "/jobs/runs", "/jobs/runs/1", "/jobs/workers", "/jobs/health"):
             assert client.get(path).status_code == 200, path
         doctor = run(args=["jobs", "admin", "doctor"])
         assert "Traceback" not in doctor.output
