@@ -1,18 +1,15 @@
-"""Draw the chart and the lives of runs, to scale. Pure. Templates call them ``say``."""
+"""Draw the chart of ticks and the cells of runs, to scale. Pure. Templates call them ``say``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
 from ..jobs.definitions.views import Cell
-from ..jobs.humanize import duration, seconds_since
-from ..jobs.runs.detail import RunView
 from ..jobs.runs.rows import RunRow
 from ..jobs.ticks import Bucket
-from .format import Tone, status_tone
+from .format import Tone
 
 #: How high a chart is, in its own units; the style sheet scales it.
 HEIGHT = 100.0
@@ -72,18 +69,6 @@ def _stacked(parts: Sequence[tuple[Tone, int]], peak: int) -> Iterator[Block]:
             yield tone, round(ground, 2), round(height, 2)
 
 
-#: The width of a life, in its own units.
-ACROSS = 1000.0
-#: The least width of a piece.
-_NARROW = 3.0
-
-
-def across(moment: datetime, start: datetime, end: datetime) -> float:
-    """Return where *moment* is in what goes from *start* to *end*."""
-    part = (moment - start) / (end - start)
-    return round(min(max(part, 0.0), 1.0) * ACROSS, 1)
-
-
 #: Runs shorter than that are not told apart by the heights of their cells, in seconds.
 _LONG = 1.0
 
@@ -94,59 +79,3 @@ def height(took: float | None, runs: Sequence[Cell | RunRow]) -> str:
     if took is None or longest < _LONG or took > longest * 0.75:
         return ""
     return f" t{max(1, math.ceil(took / longest * 4))}"
-
-
-class Part(NamedTuple):
-    """A wait or an attempt.
-
-    :ivar tone: its color; None: it waits.
-    """
-
-    tone: Tone | None
-    x: float
-    width: float
-    words: str
-
-
-class Life(NamedTuple):
-    """The waits and attempts of one run, from when it was due until its end, or now."""
-
-    parts: list[Part]
-    start: datetime
-    end: datetime
-
-
-def life_of(run: RunView) -> Life | None:
-    """Return the life of *run*; None if no attempt of it is known."""
-    spans = list(_spans(run))
-    if not spans:
-        return None
-    start = spans[0][1]
-    end = max(start + timedelta(microseconds=1), *(over for _, _, over, _ in spans))
-    parts: list[Part] = []
-    for tone, begun, over, words in spans:
-        x = across(begun, start, end)
-        width = max(_NARROW if tone else 0.0, round(across(over, start, end) - x, 1))
-        took = duration(seconds_since(begun, over))
-        parts.append(Part(tone, round(min(x, ACROSS - width), 1), width, f"{words} {took}"))
-    return Life(parts, start, end)
-
-
-def _spans(run: RunView) -> Iterator[tuple[Tone | None, datetime, datetime, str]]:
-    """Yield the waits and attempts, each with its color, its begin, its end and its words."""
-    before: datetime | None = None
-    for each in reversed(run.attempts):
-        begun = each.started_at
-        if begun is None:
-            continue
-        over = each.ended_at or (run.now if each.outcome == "running" else begun)
-        if before is None:
-            before = min(run.row.scheduled_for, begun) if each.number == 1 else begun
-        if begun > before:
-            yield None, before, begun, "waited"
-        outcome = "has run" if each.outcome == "running" else f"{each.outcome} after"
-        tone = status_tone("failed" if each.outcome == "failed" else run.row.status)
-        yield tone, begun, max(begun, over), f"attempt {each.number} {outcome}"
-        before = max(before, over)
-    if before is not None and run.row.finished_at is None and before < run.now:
-        yield None, before, run.now, "has waited"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from datetime import date, datetime, timezone, tzinfo
@@ -26,7 +25,6 @@ Tone: TypeAlias = Literal["good", "warn", "bad", "busy", "idle"]
 
 #: How many characters of a payload or a result a page shows.
 LONGEST_JSON = 20_000
-_LONGEST_DIFF = 60
 #: How many characters of an error the banner of a run shows.
 _LONGEST_ERROR = 500
 #: How many characters of a name a list shows: two lines on a phone.
@@ -164,17 +162,6 @@ def pretty(value: JSON) -> str:
 def brief(value: JSON) -> str:
     """Return *value* as JSON in one line, cut to 120 characters."""
     return cut(json.dumps(value, ensure_ascii=False), 120)
-
-
-def differences(before: JSON, after: JSON) -> list[str]:
-    """Return the lines in which two payloads differ, each with ``+`` or ``-`` before it."""
-    lines = difflib.unified_diff(
-        pretty(before).splitlines(), pretty(after).splitlines(), lineterm="", n=0
-    )
-    # The first two are the head. What is in a payload begins with + or - here, also if it is "--".
-    changed = [line for line in list(lines)[2:] if not line.startswith("@@")]
-    left_out = len(changed) - _LONGEST_DIFF
-    return [*changed[:_LONGEST_DIFF], *([f"… {left_out} more lines"] if left_out > 0 else [])]
 
 
 def breakable(name: str) -> Markup:

@@ -189,11 +189,11 @@ def needs(reader: Reader) -> Needs:
     return Needs(reader, found, reader.now - overdue)
 
 
-def latest_dead(number: int = DEAD_LOOKED_AT) -> Query:
-    """Return a subquery of the latest *number* dead runs: what they are, and of which errors."""
+def latest_dead() -> Query:
+    """Return a subquery of the latest dead runs: what they are, and of which errors."""
     names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at", "label"
     dead = select(*(RUNS.c[name] for name in names)).where(text(DEAD))
-    return dead.order_by(RUNS.c.finished_at.desc()).limit(number).subquery()
+    return dead.order_by(RUNS.c.finished_at.desc()).limit(DEAD_LOOKED_AT).subquery()
 
 
 def _in_doubt(reader: Reader) -> Query:

@@ -1,19 +1,17 @@
-"""One run with its attempts, and its relatives: runs before and after it, and those alike."""
+"""One run with its attempts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row, and_, case, false, func, or_, select, true
+from sqlalchemy import Row, select
 
 from ...text.redaction import HIDDEN, redacted
-from ...types import JSON, Status, without_secret
-from ..definitions.needs import latest_dead
+from ...types import JSON, without_secret
 from ..humanize import Fact, Link, duration, known, plural, seconds_between, seconds_since, since
 from ..operations import OperationView, operations_on
 from ..pauses import PauseView, stopping
@@ -22,8 +20,6 @@ from ..reader import (
     FAILURES,
     OUTPUTS,
     RUNS,
-    Count,
-    Query,
     Reader,
     Source,
     readable,
@@ -38,34 +34,6 @@ from .wait_reasons import Wait, waits_of
 
 #: How many outputs a view has: each may have 64 kB.
 OUTPUTS_SHOWN = 10
-#: How many runs of its definition are looked at; where it has none, how many of all tasks.
-OF_DEFINITION, OF_ALL = 200, 2_000
-#: How many dead runs are looked at, the latest first.
-OF_DEAD = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """The relatives of a run, as far as they are looked for.
-
-    Those of its definition; or of its task, if it has none. Each is a row with ``id``, ``status``,
-    ``scheduled_for`` and ``same_key``: whether it has the run's label or its concurrency key.
-
-    :ivar earlier: the run before it.
-    :ivar later: the run after it.
-    :ivar succeeded: the last one before it that succeeded; rather one of the same key.
-    :ivar succeeded_payload: the payload of that, redacted by ``CRONJOBS_REDACT``.
-    :ivar alike: other dead runs whose error is of its group; None if it is not dead. Of a run
-        without a group, those of its task with its type of error.
-    :ivar fingerprint: that group.
-    """
-
-    earlier: Row[Any] | None
-    later: Row[Any] | None
-    succeeded: Row[Any] | None
-    succeeded_payload: JSON
-    alike: Count | None
-    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +76,6 @@ class RunView:
     :ivar pauses: the pauses of its task and its queue, if it waits.
     :ivar steps: its durable steps, the latest 50, in order.
     :ivar forgiven: how many attempts do not count, since a step ended in one of them.
-    :ivar family: the runs before and after it, and those that died like it.
     :ivar operations: who changed it, the latest first: see `operations_on`.
     """
 
@@ -133,12 +100,6 @@ class RunView:
     steps: tuple[StepView, ...] = ()
     forgiven: int = 0
     operations: tuple[OperationView, ...] = ()
-    family: Family | None = None
-
-    @property
-    def waits_for(self) -> int | None:
-        """The run for which it waits."""
-        return next((wait.run_id for wait in self.waits if wait.run_id is not None), None)
 
 
 def find_run(source: Source, run_id: int) -> RunView | None:
@@ -161,7 +122,6 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("progress", _progress(run)),
         *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
         Fact("reason", _reason(run)),
-        *(family_facts(run.family, run.row) if run.family else ()),
         *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
     )
 
@@ -266,7 +226,6 @@ def _view(reader: Reader, row: Row[Any]) -> RunView:
         "waits": found,
         "operations": operations_on(reader, row.id),
         "pauses": stopping(reader, row.job_type, row.queue) if waits else (),
-        "family": family_of(reader, row),
     }
     return record(RunView, row, **shown)
 
@@ -308,87 +267,6 @@ def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
         released = Attempt(left.attempt, "released", worker, None, ended, output=left.output)
         attempts.insert(0, released)
     return tuple(attempts)
-
-
-def family_of(reader: Reader, run: Row[Any]) -> Family:
-    """Return the relatives of *run*, a whole row."""
-    succeeded = _first(reader, run, later=False, status="succeeded")
-    return Family(
-        earlier=_first(reader, run, later=False),
-        later=_first(reader, run, later=True),
-        succeeded=succeeded,
-        succeeded_payload=None if succeeded is None else _payload(reader, succeeded.id),
-        alike=_alike(reader, run) if run.status == "dead" else None,
-        fingerprint=run.fingerprint,
-    )
-
-
-def family_facts(family: Family, row: RunRow) -> Iterator[Fact]:
-    """Yield what the page of a run and the command ``show`` say of its relatives."""
-    success = family.succeeded
-    of_its_key = success is not None and success.same_key
-    for label, each in (
-        ("run before", family.earlier),
-        ("run after", family.later),
-        (f"last success {'of its label or key' if of_its_key else 'before'}", success),
-    ):
-        if each is not None and not (each is success and each == family.earlier):
-            words = f"run {each.id}, {each.status}"
-            yield Fact(label, words, each.scheduled_for, ("run", {"run_id": each.id}))
-    if family.alike:
-        filters = {"status": "dead", "task": row.task, "error_type": row.error_type or ""}
-        if family.fingerprint is not None:
-            filters = {"status": "dead", "fingerprint": family.fingerprint}
-        yield Fact("died like this", family.alike.of("other run"), link=("runs", filters))
-
-
-def _first(reader: Reader, run: Row[Any], later: bool, status: Status | None = None) -> Any:
-    """Return the next relative of *run* in one direction, if it is near enough to be found."""
-    near = _near(run, later)
-    c = near.c
-    wanted = select(c.id, c.status, c.scheduled_for, c.same_key).where(c.job_type == run.job_type)
-    if status is not None:
-        wanted = wanted.where(c.status == status).order_by(c.same_key.desc())
-    return next(iter(reader.rows(wanted.order_by(_order(c, run, later)).limit(1))), None)
-
-
-def _near(run: Row[Any], later: bool) -> Query:
-    """Return some runs before or after *run*, the nearest first: by an index, and capped."""
-    by_slot = run.definition_id is not None
-    own = RUNS.c.definition_id == run.definition_id if by_slot else true()
-    at, mine = (RUNS.c.scheduled_for, run.scheduled_for) if by_slot else (RUNS.c.id, run.id)
-    keys = {"label": run.label, "concurrency_key": run.concurrency_key}
-    same = [RUNS.c[name] == key for name, key in keys.items() if key is not None]
-    same_key = case((or_(false(), *same), 1), else_=0).label("same_key")
-    columns = RUNS.c.id, RUNS.c.job_type, RUNS.c.status, RUNS.c.scheduled_for, same_key
-    found = select(*columns).where(own, at > mine if later else at < mine)
-    most = OF_DEFINITION if by_slot else OF_ALL
-    return found.order_by(_order(RUNS.c, run, later)).limit(most).subquery()
-
-
-def _order(c: Any, run: Row[Any], later: bool) -> Any:
-    column = c.id if run.definition_id is None else c.scheduled_for
-    return column.asc() if later else column.desc()
-
-
-def _payload(reader: Reader, run_id: int) -> JSON:
-    (row,) = reader.rows(select(readable(reader, RUNS.c.payload)).where(RUNS.c.id == run_id))
-    return redacted(row.payload, reader.state.settings.redact)
-
-
-def _alike(reader: Reader, run: Row[Any]) -> Count:
-    latest = latest_dead(OF_DEAD)
-    is_of_type = func.coalesce(latest.c.error_type, "") == (run.error_type or "")
-    in_group = and_(latest.c.job_type == run.job_type, is_of_type)
-    if run.fingerprint is not None:
-        in_group = latest.c.fingerprint == run.fingerprint
-    is_alike = and_(latest.c.id != run.id, in_group)
-    (row,) = reader.rows(
-        select(
-            func.count(case((is_alike, 1))).label("number"), func.count().label("looked_at")
-        ).select_from(latest)
-    )
-    return Count(row.number, row.looked_at >= OF_DEAD and row.number > 0)
 
 
 #: What this package has directly in it: the folder of an app may have the package's name, too.
