@@ -1,7 +1,7 @@
 """The table of checks: each thing that may be wrong, since when it counts, and what to do about it.
 
 Status page, commands, doctor, metrics and webhook show what `findings` returns. A new check is a
-row of `CHECKS`; `docs/commands.md` says what each means.
+row of `CHECKS`; `docs/alerting.md` says what each means.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from sqlalchemy import Engine, create_engine, text
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.db.create import create_tables
 
-from .pages import PAGES, ROOT, Block, all_blocks, blocks, named
+from .pages import DOCS, PAGES, ROOT, Block, all_blocks, blocks, named
 
 #: Languages with a check, and those without: Sphinx's own, and what a terminal shows.
 CHECKED = {"python", "py", "sh", "sql", "yaml", "toml", "ini"}
@@ -162,5 +162,5 @@ def test_the_home_page_is_the_readme() -> None:
 def test_each_page_is_in_the_table_of_contents_once() -> None:
     trees = blocks(named("index.md"), "{toctree}")
     listed = [line for tree in trees for line in tree.text.split("\n\n")[1].split()]
-    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES[1:]} - {"index"}
     assert sorted(listed) == sorted(pages)

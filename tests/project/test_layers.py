@@ -191,7 +191,7 @@ def test_which_database_it_is_is_known_to_db_alone() -> None:
 
 
 def test_internals_names_each_module() -> None:
-    text = (PACKAGE.parent / "docs/internals.md").read_text()
+    text = (PACKAGE.parent / "docs/contributing/internals.md").read_text()
     tree = text.split("```text")[1].split("```")[0]
     named = set[str]()
     for line in tree.splitlines():

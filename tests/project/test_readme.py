@@ -235,16 +235,17 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-def test_each_guarantee_has_a_note_with_tests_that_exist() -> None:
-    page = (ROOT / "docs/guarantees.md").read_text()
-    rows = set(re.findall(r"^\| .*", page, re.MULTILINE)) - {"| | |", "| fault | what happens |"}
-    notes = dict(re.findall(r"^\[\^([\w-]+)\]: (.+)$", page, re.MULTILINE))
-    assert {row.rpartition("[^")[2] for row in rows} == {f"{name}] |" for name in notes}
-    assert len(notes) > 100
-    for name, note in notes.items():
-        named = re.findall(r"`([\w/]+\.py)(?:: (\w+))?`", note)
-        assert named, name
-        for path, function in named:
+def test_each_promise_and_each_fault_names_tests_that_exist() -> None:
+    promises = re.findall(r"^- \*\*(.+?)\.\*\*", named("guarantees.md").read_text(), re.MULTILINE)
+    lines = re.findall(r"^- .+", named("faults.md").read_text(), re.MULTILINE)
+    section = named("faults.md").read_text().partition("## Promises")[2].partition("\n## ")[0]
+    held = re.findall(r"^- (.+?) `[^`]+\.py[^`]*`", section, re.MULTILINE)
+    assert [each for each in promises if not each.startswith("Not ")] == held
+    assert len(lines) > 100
+    for line in lines:
+        tests = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", line)
+        assert tests, line
+        for path, function in tests:
             source = ROOT / "tests" / path
             assert source.is_file(), path
             assert f"def {function}" in source.read_text(), f"{path}: {function}"
