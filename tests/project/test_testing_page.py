@@ -39,14 +39,14 @@ def run_tests(folder: Path, url: str) -> str:
 
 def test_tests_of_the_page_pass_in_memory(tmp_path: Path) -> None:
     write_files(tmp_path, "conftest.py")
-    assert "8 passed" in run_tests(tmp_path, "")
+    assert "7 passed" in run_tests(tmp_path, "")
 
 
 @pytest.mark.slow
 def test_tests_of_the_page_pass_in_a_transaction_each(tmp_path: Path, database_url: str) -> None:
     write_files(tmp_path, "conftest_with_transaction.py")
     for _ in range(2):  # Nothing is left behind.
-        assert "8 passed" in run_tests(tmp_path, database_url)
+        assert "7 passed" in run_tests(tmp_path, database_url)
 
 
 @pytest.mark.parametrize("name", ["drain", "enqueued", "run", "fire", "travel"])
