@@ -21,7 +21,7 @@ nitpick_ignore_regex = [
     # Types of ours that stand for what the text beside them says.
     (
         r"py:.*",
-        r"(.*\.)?~?(H|P|R|T|U|JSON|RetryCallable|AroundHook|Authorize|Actor|Catchup|OnDead|BatchOnDead|Order|Overlap|Replace|UniqueWhile|Bookkeeping|Declaration)",
+        r"(.*\.)?~?(H|P|R|T|U|JSON|RetryCallable|AroundHook|Authorize|Actor|Catchup|Order|Overlap|Replace|UniqueWhile|Bookkeeping|Declaration)",
     ),
     (r"py:obj", r"types\..*"),
 ]
