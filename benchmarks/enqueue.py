@@ -28,7 +28,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, text
 
 from benchmarks import argument_parser
-from flask_cronjobs import CronJobs, NewRun
+from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from tests import postgres
 
@@ -181,6 +181,7 @@ def _ours(url: str, after: str | None) -> dict[str, Callable[[], int]]:
     db = SQLAlchemy(app)
     jobs = CronJobs(app)
     noop = jobs.task(name="noop")(_noop)
+    keyed = jobs.task(name="keyed", unique="{week}:{user_id}")(_noop)
     app.app_context().push()
     create_tables(db.engine)
     keys = iter(range(sys.maxsize))
@@ -205,9 +206,8 @@ def _ours(url: str, after: str | None) -> dict[str, Callable[[], int]]:
         return MANY
 
     def many_with_keys() -> int:
-        call = next(keys)
-        given = (NewRun(each, idempotency_key=f"{call}:{n}") for n, each in enumerate(PAYLOADS))
-        noop.enqueue_many(given)
+        call = f"2026-W03-{next(keys)}"
+        keyed.enqueue_many({"user_id": n, "week": call} for n in range(MANY))
         db.session.commit()
         return MANY
 

@@ -21,7 +21,6 @@ __all__ = [
     "Interruption",
     "KeyConflict",
     "LeaseLost",
-    "NewRun",
     "NotFound",
     "PayloadError",
     "Retry",
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
     from .extension import CronJobs
     from .jobs.runs.current import CurrentRun, current_run, in_run
     from .log import __version__ as __version__
-    from .registry.options import NewRun
     from .registry.retry import Retry
     from .schedule import Schedule
     from .signals import *
@@ -71,7 +69,6 @@ else:
         **dict.fromkeys(("CurrentRun", "current_run", "in_run"), "jobs.runs.current"),
         "Batch": "batch",
         "CronJobs": "extension",
-        "NewRun": "registry.options",
         "Retry": "registry.retry",
         "Schedule": "schedule",
         "Task": "task",

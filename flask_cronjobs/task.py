@@ -15,7 +15,7 @@ from .log import logger
 from .registry import Registry, declaration
 from .registry.arguments import Upgrade
 from .registry.handler import Handler
-from .registry.options import SCHEDULE_OPTIONS, EnqueueOptions, NewRun, TaskOptions
+from .registry.options import SCHEDULE_OPTIONS, EnqueueOptions, TaskOptions
 from .registry.validation import answering, check_upgrade, written_instead
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
@@ -104,19 +104,18 @@ class Task(Handler, Generic[P, R]):
         self._use()
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
 
-    def enqueue_many(self, payloads: Iterable[Mapping[str, object] | NewRun]) -> RunIds:
+    def enqueue_many(self, payloads: Iterable[Mapping[str, object]]) -> RunIds:
         """Enqueue a run for each of *payloads*, in ``db.session``, a thousand to a statement.
 
-        :param payloads: keyword arguments of the handler, one mapping a run; or a `NewRun`, for a
-            run with an idempotency key, a time or a priority of its own. It may be a generator: it
-            is read in parts, but from the first key on it is read to its end before the next run is
-            inserted.
+        :param payloads: keyword arguments of the handler, one mapping a run. It may be a generator:
+            it is read a thousand at a time, or whole if the task is declared with *unique*.
         :returns: the ids of the runs, in the order of *payloads*; with an idempotency key that
             exists, the id of the run that has it. Their ``is_new`` tells which are new.
         :raises KeyConflict: an idempotency key belongs to a run of another task.
         :raises TypeError: the handler does not take the arguments of one of them.
         :raises PayloadError: an argument does not fit its annotation, or is not plain JSON.
-        :raises TaskError: an option of a `NewRun` is invalid, or no concurrency key can be made.
+        :raises TaskError: no key can be made from one of them, or `using` gave an option that many
+            runs cannot share.
         :raises TablesMissing: the job tables do not exist.
 
         An error about one of them begins with its place, such as ``payloads[3]``, and then none is

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 
-from ..config import FLAG, Kind, choice, in_seconds, is_number, is_url, whole
+from ..config import FLAG, Kind, choice, is_number, is_url, whole
 from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
 from ..text import is_printable, pattern
 from ..types import MAX_ID, Catchup, Order, Overlap, Replace, UniqueWhile
@@ -118,39 +117,6 @@ class EnqueueOptions(NamedTuple):
 
 
 AS_THE_TASK_SAYS = EnqueueOptions()
-
-
-@dataclass(frozen=True)
-class NewRun:
-    """One run for `Task.enqueue_many`, with options of its own. None means: as for the others.
-
-    :param payload: the handler's keyword arguments.
-    :param run_at: not before this time (aware).
-    :param delay: not before so many seconds from now, by the database's clock.
-    :param idempotency_key: at most one run has it, for as long as `Task.using` says.
-    :param priority: higher is claimed first.
-    """
-
-    payload: Mapping[str, object] = field(default_factory=dict[str, object])
-    _: KW_ONLY
-    run_at: datetime | None = None
-    delay: float | timedelta | None = None
-    idempotency_key: str | None = None
-    priority: int | None = None
-
-    def options(self) -> EnqueueOptions:
-        """Return its options, checked.
-
-        :raises TaskError: a value is not valid.
-        """
-        options = EnqueueOptions(
-            run_at=self.run_at,
-            delay=in_seconds(self.delay),
-            idempotency_key=self.idempotency_key,
-            priority=self.priority,
-        )
-        options.check()
-        return options
 
 
 class Rate(NamedTuple):

@@ -17,7 +17,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, make_url, select, update
 from sqlalchemy.orm import Session
 
-from flask_cronjobs import CronJobs, NewRun
+from flask_cronjobs import CronJobs
 from flask_cronjobs.db.notify import CHANNEL, Notifications, wake_listeners
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.worker import admission
@@ -211,19 +211,18 @@ class TestNotifying:
     ) -> None:  # fmt: skip
         monkeypatch.setattr(enqueue, "WAKE_EVERY", 0.0)
         greet = jobs.task(name="greet")(lambda number: None).using(commit=True)
-        later, now = NewRun({"number": 1}, delay=60), NewRun({"number": 1}, delay=0)
-        keyed = NewRun({"number": 1}, idempotency_key="key")
+        keyed = jobs.task(name="keyed", unique="keyed:{number}")(lambda number: None)
+        keyed = keyed.using(commit=True)
         held = greet.using(idempotency_key="key")
         for wakes, call in (
             (True, lambda: greet.enqueue(1)),
             (False, lambda: greet.using(run_at=ago(-60)).enqueue(1)),
             (True, lambda: greet.enqueue_many([{"number": 1}])),
-            (False, lambda: greet.enqueue_many([later])),
-            (True, lambda: greet.enqueue_many([later, {"number": 1}])),
             (False, lambda: greet.using(delay=9).enqueue_many([{"number": 1}])),
-            (True, lambda: greet.using(delay=9).enqueue_many([now])),
-            (True, lambda: greet.enqueue_many([keyed, later])),
-            (False, lambda: greet.enqueue_many([keyed, later])),
+            (True, lambda: keyed.enqueue_many([{"number": 1}])),
+            (False, lambda: keyed.enqueue_many([{"number": 1}])),
+            (True, lambda: keyed.enqueue_many([{"number": 1}, {"number": 2}])),
+            (True, lambda: held.enqueue(1)),
             (False, lambda: held.enqueue(1)),
             (True, lambda: held.using(replace=True).enqueue(2)),
         ):

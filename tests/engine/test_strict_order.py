@@ -13,7 +13,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, NewRun, Retry, current_run
+from flask_cronjobs import CronJobs, Retry, current_run
 from flask_cronjobs.engine.worker.admission import Admission, Prefetch
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
@@ -113,14 +113,14 @@ def test_a_turn_that_is_not_its_own_is_taken_from_a_run(
 def test_order_is_that_of_ids_also_with_priorities_and_keys(
     ledger: MakeLedger, atomic: bool
 ) -> None:
-    books = ledger(atomic=atomic)
-    runs = [
-        NewRun({"number": each}, priority=each, idempotency_key=f"{9 - each}") for each in range(5)
-    ]
-    ids = books.book.enqueue_many(runs)
+    books = ledger(atomic=atomic, unique="{number}")
+    ids: list[int] = []
+    for priority, numbers in enumerate(((4, 3), (2, 1, 0))):
+        book = books.book.using(priority=priority)
+        ids += book.enqueue_many([{"number": each} for each in numbers])
     books.tick()
-    assert list(ids) == sorted(ids)
-    assert books.of("a") == list(range(5))
+    assert ids == sorted(ids)
+    assert books.of("a") == [4, 3, 2, 1, 0]
 
 
 def test_slots_of_a_definition_are_in_order_too(jobs: CronJobs, db: SQLAlchemy) -> None:

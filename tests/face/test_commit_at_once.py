@@ -10,7 +10,7 @@ from sqlalchemy import event, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
-from flask_cronjobs import CronJobs, KeyConflict, NewRun, StateConflict, Task
+from flask_cronjobs import CronJobs, KeyConflict, StateConflict, Task
 from flask_cronjobs.models import JobEffect, JobRun
 from tests.marks import on_both
 
@@ -95,9 +95,9 @@ def on_a_key_of_another_task(db: SQLAlchemy, jobs: CronJobs) -> None:
 
 
 def on_a_key_among_many(db: SQLAlchemy, jobs: CronJobs) -> None:
-    given = [NewRun({"number": 1}), NewRun({"number": 2}, idempotency_key="other's")]
+    keyed = jobs.task(name="keyed", unique="other{end}")(lambda end: None)
     with pytest.raises(KeyConflict):
-        jobs.get("work").using(commit=True).enqueue_many(given)
+        keyed.using(commit=True).enqueue_many([{"end": "wise"}, {"end": "'s"}])
 
 
 def on_a_run_that_keeps_its_order(db: SQLAlchemy, jobs: CronJobs) -> None:

@@ -1,4 +1,4 @@
-"""`enqueue_many` with a key, a time and a priority for each run, from any iterable."""
+"""`enqueue_many` with one set of options and keys by ``unique``, from any iterable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, KeyConflict, NewRun, PayloadError, RunIds, Task, TaskError
+from flask_cronjobs import CronJobs, KeyConflict, PayloadError, RunIds, Task, TaskError
 from flask_cronjobs.jobs.runs import enqueue as enqueue_module
 from flask_cronjobs.models import JobRun
 from tests.kit import statements
@@ -21,7 +21,6 @@ from tests.rows import runs
 pytestmark = pytest.mark.usefixtures("context")
 Greet = Task[[int, str], None]
 WHEN = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
-NAIVE = datetime(2030, 1, 1)
 
 
 @pytest.fixture
@@ -38,48 +37,43 @@ def by_id(db: SQLAlchemy) -> dict[int, JobRun]:
     return {run.id: run for run in runs(db)}
 
 
-def keyed(user_id: int, key: str | None, **options: Any) -> NewRun:
-    return NewRun({"user_id": user_id}, idempotency_key=key, **options)
+@pytest.fixture
+def once(jobs: CronJobs) -> Any:
+    """A task of which each key has one run."""
+
+    @jobs.task(unique="{key}")
+    def once(user_id: int, key: str) -> None: ...
+
+    return once
+
+
+def keyed(user_id: int, key: str) -> dict[str, object]:
+    return {"user_id": user_id, "key": key}
 
 
 class TestOptions:
     @on_both
-    def test_each_run_has_its_own(self, db: SQLAlchemy, greet: Greet) -> None:
-        ids = greet.enqueue_many(
-            [
-                {"user_id": 0, "week": "é\"'\n"},
-                keyed(1, "one"),
-                NewRun({"user_id": 2}, run_at=WHEN),
-                NewRun({"user_id": 3}, delay=timedelta(minutes=5), priority=0),
-                NewRun({"user_id": 4}, delay=0, priority=-7),
-            ]
-        )
+    def test_all_runs_have_those_of_the_call_and_the_task(
+        self, db: SQLAlchemy, greet: Greet
+    ) -> None:
+        plain = greet.enqueue_many([{"user_id": 0, "week": "é\"'\n"}, {"user_id": 1}])
+        timed = greet.using(priority=9, run_at=WHEN).enqueue_many([{"user_id": 2}] * 2)
+        delayed = greet.using(delay=timedelta(minutes=5)).enqueue_many([{"user_id": 3}] * 2)
         db.session.commit()
-        found = [by_id(db)[run] for run in ids]
-        assert [run.payload["user_id"] for run in found] == [*range(5)]
-        assert found[0].payload["week"] == "é\"'\n"
-        assert [run.priority for run in found] == [2, 2, 2, 0, -7]
-        assert [run.idempotency_key for run in found] == [None, "one", None, None, None]
-        due = [(run.run_at - run.created_at).total_seconds() for run in found]
-        assert found[2].run_at == found[2].scheduled_for == WHEN
-        assert [due[0], due[1], due[3], due[4]] == pytest.approx([0, 0, 300, 0], abs=0.1)
-        assert ids.is_new == [True] * 5
+        found = by_id(db)
+        assert [found[run].payload["user_id"] for run in plain] == [0, 1]
+        assert found[plain[0]].payload["week"] == "é\"'\n"
+        for ids, priority, delay in ((plain, 2, 0), (delayed, 2, 300)):
+            assert {found[run].priority for run in ids} == {priority}
+            due = [(found[run].run_at - found[run].created_at).total_seconds() for run in ids]
+            assert due == pytest.approx([delay] * 2, abs=0.1)
+        assert {(found[run].priority, found[run].run_at) for run in timed} == {(9, WHEN)}
+        assert {found[run].scheduled_for for run in timed} == {WHEN}
+        assert plain.is_new == [True, True]
 
-    def test_they_come_before_those_of_using(self, db: SQLAlchemy, greet: Greet) -> None:
-        entries: list[Any] = [
-            {"user_id": 0},
-            NewRun({"user_id": 1}, delay=60),
-            keyed(2, "k", run_at=WHEN),
-        ]
-        later = WHEN + timedelta(days=1)
-        ids = greet.using(priority=9, run_at=later).enqueue_many(entries)
-        ids += greet.using(priority=9, delay=3600).enqueue_many(entries)
-        db.session.commit()
-        found = [by_id(db)[run] for run in ids]
-        assert [run.run_at for run in found[:3:2]] == [later, WHEN]
-        delays = [(found[n].run_at - found[n].created_at).total_seconds() for n in (1, 3, 4)]
-        assert delays == pytest.approx([60, 3600, 60], abs=0.1)
-        assert {run.priority for run in found} == {9}
+    def test_one_key_for_many_runs_is_refused(self, greet: Greet) -> None:
+        with pytest.raises(TaskError, match=r"Declare the task with unique=…, such as unique='gr"):
+            greet.using(idempotency_key="k").enqueue_many([{"user_id": 1}])
 
     @pytest.mark.parametrize(
         ("wrong", "error", "message"),
@@ -87,11 +81,6 @@ class TestOptions:
             ({"user": 1}, TypeError, r"greet\(\) missing .*'user_id'"),
             (1, PayloadError, "The payload is of type int. Give a dict"),
             ({"user_id": b"x"}, PayloadError, "user_id: expected a whole number, got a value of"),
-            (keyed(1, ""), TaskError, "idempotency_key is ''"),
-            (NewRun({"user_id": 1}, delay=-1), TaskError, "delay is -1"),
-            (NewRun({"user_id": 1}, delay=1, run_at=WHEN), TaskError, "run_at and delay"),
-            (NewRun({"user_id": 1}, priority=99999), TaskError, "priority is 99999"),
-            (NewRun({"user_id": 1}, run_at=NAIVE), TaskError, "run_at is .*Give an aware"),
         ],
         ids=str,
     )
@@ -110,30 +99,29 @@ class TestOptions:
 class TestKeys:
     @on_both
     def test_keys_that_are_the_same_in_one_call_are_one_run(
-        self, db: SQLAlchemy, greet: Greet, caplog: pytest.LogCaptureFixture
+        self, db: SQLAlchemy, once: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        ids = greet.enqueue_many([keyed(1, "b"), keyed(2, "a"), keyed(1, "b"), keyed(2, "a")])
+        ids = once.enqueue_many([keyed(1, "b"), keyed(2, "a"), keyed(1, "b"), keyed(2, "a")])
         assert ids == [ids[0], ids[1], ids[0], ids[1]]
         assert ids.is_new == [True, True, False, False]
-        greet.enqueue_many([keyed(5, "c"), keyed(6, "c")])
+        once.enqueue_many([keyed(5, "c"), keyed(6, "c")])
         assert caplog.records == []
 
     @on_both
     @pytest.mark.parametrize("seed", range(8))
     def test_it_does_what_single_enqueues_would(
-        self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch, seed: int
+        self, db: SQLAlchemy, once: Any, monkeypatch: pytest.MonkeyPatch, seed: int
     ) -> None:
         monkeypatch.setattr("flask_cronjobs.jobs.runs.insert_many.INSERTED_AT_ONCE", 4)
         monkeypatch.setattr(enqueue_module, "INSERTED_AT_ONCE", 3)
         chosen = random.Random(seed)
         model: dict[str, int] = {}
         for _ in range(4):
-            keys = [chosen.choice([None, *"abcdefgh"]) for _ in range(chosen.randrange(14))]
-            given = (keyed(n, key) if key else {"user_id": n} for n, key in enumerate(keys))
-            ids = greet.enqueue_many(given)
+            keys = [chosen.choice("abcdefgh") for _ in range(chosen.randrange(14))]
+            ids = once.enqueue_many(keyed(n, key) for n, key in enumerate(keys))
             for key, run, is_new in zip(keys, ids, ids.is_new, strict=True):
-                assert is_new == (key is None or key not in model)
-                assert key is None or model.setdefault(key, run) == run
+                assert is_new == (key not in model)
+                assert model.setdefault(key, run) == run
             # So runs of one concurrency key begin in the order given, whatever the keys.
             assert ids.new == sorted(ids.new)
             if is_lost := chosen.random() < 0.3:
@@ -141,18 +129,18 @@ class TestKeys:
             else:
                 db.session.commit()
             found = by_id(db)
-            kept = {run.idempotency_key: run.id for run in found.values() if run.idempotency_key}
+            kept = {run.idempotency_key or "": run.id for run in found.values()}
             if is_lost:
                 model = kept
                 continue
             assert kept == model
             for n, (key, run) in enumerate(zip(keys, ids, strict=True)):
-                if run in ids.new and (key is None or keys.index(key) == n):
+                if run in ids.new and keys.index(key) == n:
                     assert found[run].payload["user_id"] == n
 
     @on_both
     def test_a_key_of_another_task_is_refused_and_nothing_is_enqueued(
-        self, db: SQLAlchemy, jobs: CronJobs, greet: Greet
+        self, db: SQLAlchemy, jobs: CronJobs, once: Any
     ) -> None:
         @jobs.task
         def charge(user_id: int) -> None: ...
@@ -160,18 +148,18 @@ class TestKeys:
         held = charge.using(idempotency_key="m", commit=True).enqueue(1).id
         expected = rf"^payloads\[2\]: .*is held by run {held} of the task charge"
         with pytest.raises(KeyConflict, match=expected):
-            greet.enqueue_many([{"user_id": 0}, keyed(1, "z"), keyed(2, "m"), keyed(3, "a")])
-        greet.enqueue(9, "after")  # The transaction is as good as before.
+            once.enqueue_many([keyed(0, "b"), keyed(1, "z"), keyed(2, "m"), keyed(3, "a")])
+        once.enqueue(9, "after")  # The transaction is as good as before.
         db.session.commit()
-        assert [run.job_type for run in runs(db)] == ["charge", "greet"]
+        assert [run.job_type for run in runs(db)] == ["charge", "once"]
 
     @on_both
     def test_a_run_that_is_deleted_meanwhile_is_inserted(
-        self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
+        self, db: SQLAlchemy, once: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from flask_cronjobs.jobs.runs import insert_many as store
 
-        greet.using(idempotency_key="b", commit=True).enqueue(1, "now")
+        once.using(commit=True).enqueue(1, "b")
         find = store._holders
 
         def deleted_first(connection: Any, keys: Any) -> Any:
@@ -180,7 +168,7 @@ class TestKeys:
             return find(connection, keys)
 
         monkeypatch.setattr(store, "_holders", deleted_first)
-        ids = greet.enqueue_many([keyed(1, "a"), {"user_id": 0}, keyed(2, "b")])
+        ids = once.enqueue_many([keyed(1, "a"), keyed(0, "c"), keyed(2, "b")])
         db.session.commit()
         assert ids.is_new == [True, True, True]
         assert [by_id(db)[run].payload["user_id"] for run in ids] == [1, 0, 2]
@@ -226,8 +214,8 @@ class TestGenerators:
 
         monkeypatch.setattr(enqueue_module, "INSERTED_AT_ONCE", 2)
 
-        def broken() -> Iterator[NewRun]:
-            yield from (keyed(n, str(n)) for n in range(3))
+        def broken() -> Iterator[Mapping[str, object]]:
+            yield from ({"user_id": n} for n in range(3))
             db.session.execute(text("SELECT 1 FROM no_such_table"))
 
         with pytest.raises(DBAPIError, match="no_such_table"):
@@ -235,8 +223,8 @@ class TestGenerators:
         assert runs(db) == []
 
 
-def test_ids_are_a_list(greet: Greet) -> None:
-    ids = greet.enqueue_many([keyed(1, "a"), keyed(1, "a")])
+def test_ids_are_a_list(once: Any) -> None:
+    ids = once.enqueue_many([keyed(1, "a"), keyed(1, "a")])
     assert isinstance(ids, RunIds)
     assert ids == list(ids)
     assert json.dumps(ids) == f"[{ids[0]}, {ids[0]}]"

@@ -9,7 +9,7 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, KeyConflict, NewRun, StateConflict
+from flask_cronjobs import CronJobs, KeyConflict, StateConflict
 from flask_cronjobs.models import JobRun
 from tests.marks import on_both
 
@@ -65,8 +65,9 @@ def test_no_message_has_a_key_that_may_hide_a_value(
         other.using(idempotency_key=key).enqueue("s3cret")
     with pytest.raises(StateConflict) as moved:
         login.using(idempotency_key=key, replace=True).enqueue("n3w")
+    same = jobs.task(name="same", unique="login:{token}")(lambda token: None)
     with pytest.raises(KeyConflict) as second:
-        other.enqueue_many([NewRun({"token": "s3cret"}, idempotency_key=key)])
+        same.enqueue_many([{"token": "s3cret"}])
     said = f"{caplog.text} {taken.value} {moved.value} {second.value}"
     assert "is held by run 1" in said
     assert "s3cret" not in said

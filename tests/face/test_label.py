@@ -8,7 +8,7 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
-from flask_cronjobs import CronJobs, NewRun, TaskError, signals
+from flask_cronjobs import CronJobs, TaskError, signals
 from flask_cronjobs import testing as helpers
 from flask_cronjobs.models import JobRun
 from tests.kit import heard
@@ -36,7 +36,7 @@ def labels(db: SQLAlchemy) -> list[str | None]:
 def test_each_way_to_a_run_makes_its_label(jobs: CronJobs, db: SQLAlchemy, bill: Any) -> None:
     run = bill.using(idempotency_key="it").enqueue(1)
     assert run.label == "invoice 1, nobody"
-    bill.enqueue_many([{"invoice_id": 2}, NewRun({"invoice_id": 3, "customer": "Ada"})])
+    bill.enqueue_many([{"invoice_id": 2}, {"invoice_id": 3, "customer": "Ada"}])
     bill.using(idempotency_key="it", replace=True).enqueue(4)
     db.session.commit()
     jobs.tick(max_runs=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing_extensions import assert_type
 
-from flask_cronjobs import CronJobs, NewRun, RunIds, Task
+from flask_cronjobs import CronJobs, RunIds, Task
 from flask_cronjobs.models import JobRun
 
 jobs = CronJobs()
@@ -34,7 +34,7 @@ assert_type(bare.enqueue(1), JobRun)
 assert_type(bare.enqueue(user_id=1, week="then").id, int)
 assert_type(bare.using(delay=5, idempotency_key="key").enqueue(1, "then"), JobRun)
 assert_type(bare.enqueue_many([{"user_id": 1}]), RunIds)
-as_before: list[int] = bare.enqueue_many([{"user_id": 1}, NewRun({"user_id": 2}, delay=5)])
+as_before: list[int] = bare.enqueue_many([{"user_id": 1}, {"user_id": 2}])
 assert_type(with_options.enqueue(user_id=1), JobRun)
 assert_type(with_options.schedule("@daily", name="daily").enqueue(1), JobRun)
 

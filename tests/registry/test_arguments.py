@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from flask_cronjobs import CronJobs, NewRun, PayloadError
+from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs import testing as helpers
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.registry.arguments import Arguments
@@ -98,7 +98,7 @@ def test_values_and_their_json_are_stored_alike_and_decoded_for_the_call(
     jobs: CronJobs, db: SQLAlchemy, report: str, seen: list[Any], given: dict[str, Any]
 ) -> None:
     jobs.get(report).using(commit=True).enqueue(**given)
-    jobs.get(report).using(commit=True).enqueue_many([given, NewRun(given)])
+    jobs.get(report).using(commit=True).enqueue_many([given, given])
     jobs.enqueue(report, given, commit=True)
     payloads = db.session.scalars(select(JobRun.payload)).all()
     assert payloads == [STORED] * 4

@@ -9,7 +9,7 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
-from flask_cronjobs import CronJobs, NewRun, PayloadError, TaskError
+from flask_cronjobs import CronJobs, PayloadError, TaskError
 from flask_cronjobs.models import JobDefinition
 from tests.marks import on_both
 from tests.rows import the_run
@@ -87,8 +87,6 @@ def test_key_with_a_name_in_braces_is_refused(jobs: CronJobs, task: Any, key: st
     assert called == []
     with pytest.raises(TaskError, match=MISSING_F):
         task.using(idempotency_key=key).enqueue()
-    with pytest.raises(TaskError, match=MISSING_F):
-        task.enqueue_many([NewRun({}, idempotency_key=key)])
     with pytest.raises(TaskError, match=MISSING_F):
         jobs.batch(key)
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from itertools import compress, islice
+from itertools import islice
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from ...config import Settings
 from ...db.errors import explain, remedy_for
 from ...db.notify import WAKE_EVERY, wake_listeners
 from ...errors import CronJobsError, KeyConflict, TaskError
 from ...models import JobRun
 from ...registry.handler import Handler, payload_columns, policy_columns, run_columns
-from ...registry.options import EnqueueOptions, NewRun
+from ...registry.options import EnqueueOptions
 from ...types import RunIds
 from ..humanize import plural
 from ..state import State
@@ -71,28 +70,29 @@ def enqueue_one(
 def enqueue_rows(
     state: State,
     task: Handler,
-    payloads: Iterable[Mapping[str, object] | NewRun],
+    payloads: Iterable[Mapping[str, object]],
     options: EnqueueOptions,
 ) -> RunIds:
     """Insert a run for each of *payloads* in ``db.session``; see `Task.enqueue_many`."""
     if options.idempotency_key is not None:
         raise TaskError(
-            "enqueue_many with an idempotency_key: one key cannot belong to many runs. Give each "
-            "run its own: enqueue_many([NewRun(payload, idempotency_key=…), …])."
+            "enqueue_many with an idempotency_key: one key cannot belong to many runs. Declare "
+            f"the task with unique=…, such as unique='{task.name}:{{user_id}}'."
         )
     if options.replace:
         raise TaskError("enqueue_many does not replace runs. Call enqueue for each of them.")
     options = task.with_unique_while(options)
+    _check_key(options, task.options.unique)
     session, ids = state.db.session(), RunIds()
     with _committing(session, options):
         try:
-            due = _insert_all(state, task, _rows(state, task, payloads, options), options, ids)
+            _insert_all(state, task, _rows(state, task, payloads), options, ids)
         except Exception:
             # All or none. If the transaction is broken, there is nothing to delete, nor any way to.
             with suppress(SQLAlchemyError):
                 delete_runs(session, ids.new)
             raise
-        if due:
+        if any(ids.is_new) and _is_due(options):
             with explaining_missing_tables(state):
                 wake(state, session)
         if any(ids.is_new):
@@ -119,10 +119,7 @@ def _committing(session: Session, options: EnqueueOptions) -> Generator[None, No
 
 
 def _rows(
-    state: State,
-    task: Handler,
-    payloads: Iterable[Mapping[str, object] | NewRun],
-    options: EnqueueOptions,
+    state: State, task: Handler, payloads: Iterable[Mapping[str, object]]
 ) -> Iterator[NewRow]:
     """Yield the row of each run.
 
@@ -130,23 +127,10 @@ def _rows(
     """
     for place, given in enumerate(payloads):
         try:
-            row = _row(state.settings, task, given)
-            _check_key(options, row.idempotency_key)
-            yield row
+            payload = task.payload_from(given)
+            yield NewRow(**payload_columns(task, state.settings, payload, with_key=True))
         except (CronJobsError, TypeError) as error:
             raise type(error)(f"payloads[{place}]: {error}") from None
-
-
-def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun) -> NewRow:
-    payload = given.payload if isinstance(given, NewRun) else given
-    row = NewRow(**payload_columns(task, settings, task.payload_from(payload), with_key=True))
-    if not isinstance(given, NewRun):
-        return row
-    own = given.options()
-    key = own.idempotency_key or row.idempotency_key
-    return row._replace(
-        priority=own.priority, run_at=own.run_at, delay=own.delay, idempotency_key=key
-    )
 
 
 def _check_key(options: EnqueueOptions, key: str | None) -> None:
@@ -158,17 +142,17 @@ def _check_key(options: EnqueueOptions, key: str | None) -> None:
     if options.unique_while is not None:
         raise TaskError(
             f"unique_while={options.unique_while!r} was given without an idempotency_key, so "
-            "nothing would be unique. Give the run a key."
+            "nothing would be unique. Give the run a key, or the task a unique=…."
         )
 
 
 def _insert_all(
     state: State, task: Handler, rows: Iterator[NewRow], options: EnqueueOptions, ids: RunIds
-) -> bool:
-    """Insert *rows*, and add what became of them to *ids*; return whether a new one is due."""
+) -> None:
+    """Insert *rows*, and add what became of them to *ids*."""
     session, shared = state.db.session(), policy_columns(task, state.settings, options)
-    due = False
-    for chunk in _chunks(rows):
+    # Runs with keys are inserted in the order of the keys, so all of them are in one list.
+    while chunk := list(islice(rows, None if task.options.unique else INSERTED_AT_ONCE)):
         shared["batch_id"] = batch_of(state, session)
         with explaining_missing_tables(state):
             found = insert_runs(session, shared, chunk)
@@ -177,19 +161,6 @@ def _insert_all(
         for place, one in enumerate(found, len(ids) - len(chunk)):
             if one.holder is not None:
                 _check_holder(one.holder, task, f"payloads[{place}]: ")
-        new = ids.is_new[-len(chunk) :]
-        due = due or any(_is_due(options, row) for row in compress(chunk, new))
-    return due
-
-
-def _chunks(rows: Iterator[NewRow]) -> Iterator[list[NewRow]]:
-    """Yield *rows* in lists.
-
-    Runs with keys are inserted in the order of the keys, so all that follow are in one list.
-    """
-    while chunk := list(islice(rows, INSERTED_AT_ONCE)):
-        keyed = any(row.idempotency_key is not None for row in chunk)
-        yield [*chunk, *rows] if keyed else chunk
 
 
 def _check_holder(run: Holder | JobRun, task: Handler, place: str = "") -> None:
@@ -207,10 +178,8 @@ def _check_holder(run: Holder | JobRun, task: Handler, place: str = "") -> None:
         )
 
 
-def _is_due(options: EnqueueOptions, row: NewRow | None = None) -> bool:
-    """Return whether a run with these options is due at once; those of its *row* come first."""
-    if row is not None and (row.run_at is not None or row.delay is not None):
-        return not row.run_at and not row.delay
+def _is_due(options: EnqueueOptions) -> bool:
+    """Return whether a run with these options is due at once."""
     return options.run_at is None and not options.delay
 
 

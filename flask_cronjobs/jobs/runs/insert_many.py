@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -32,24 +31,14 @@ _SHARED = tuple(name for name in GIVEN if name not in ("payload", *_MADE))
 _OWN = {
     "id": "bigint",
     "payload": NEW_RUN["payload"],
-    "priority": NEW_RUN["priority"],
-    "run_at": "timestamptz",
-    "delay": "double precision",
     **dict.fromkeys(_MADE, "text"),
 }
 
 
 class NewRow(NamedTuple):
-    """What a run has of its own. None stands for what all runs of the call share.
-
-    :ivar payload: a JSON text.
-    :ivar delay: seconds, by the database's clock.
-    """
+    """What a run has of its own: its payload, a JSON text, and what the task makes of that."""
 
     payload: str
-    priority: int | None = None
-    run_at: datetime | None = None
-    delay: float | None = None
     idempotency_key: str | None = None
     concurrency_key: str | None = None
     rate_key: str | None = None
@@ -80,7 +69,7 @@ def insert_runs(
 ) -> list[Inserted]:
     """Insert runs in *session*'s transaction, `INSERTED_AT_ONCE` to a statement.
 
-    Without idempotency keys, that is all. With some:
+    Without idempotency keys, that is all. With them:
 
     1. Of the rows with one key, take the first. 2. On PostgreSQL, reserve ids, so that they rise in
     the order of *rows*, and sort the rows by key: transactions that insert the same keys wait for
@@ -88,30 +77,33 @@ def insert_runs(
     keys that exist.
 
     :param shared: the other columns of `GIVEN`, with ``run_at`` and ``delay``.
-    :param rows: at most `INSERTED_AT_ONCE`, if none has a key.
+    :param rows: at most `INSERTED_AT_ONCE` without a key; or any number, each with one.
     :returns: what became of each row, in the order of *rows*.
     """
     connection = writing_connection(session)
-    if all(row.idempotency_key is None for row in rows):
+    if rows[0].idempotency_key is None:
         return [
             Inserted(run) for run in sorted(new[0] for new in _insert(connection, shared, rows))
         ]
-    names = [row.idempotency_key or place for place, row in enumerate(rows)]
-    firsts: dict[str | int, int] = {}
-    for place, name in enumerate(names):
-        firsts.setdefault(name, place)
-    places, ids = list(firsts.values()), dict[int, int]()
+    firsts: dict[str, NewRow] = {}
+    for row in rows:
+        firsts.setdefault(_key(row), row)
+    keys, ids = list(firsts), dict[str, int]()
     if not dialect_of(connection.engine).one_writer:
-        ids = dict(zip(places, _reserve(connection, len(places)), strict=False))
-        places.sort(key=lambda place: rows[place].idempotency_key or "")
-    found: dict[str | int, Inserted] = {}
-    for start in range(0, len(places), INSERTED_AT_ONCE):
-        chunk = places[start : start + INSERTED_AT_ONCE]
-        found |= _insert_or_find(connection, shared, {place: rows[place] for place in chunk}, ids)
+        ids = dict(zip(keys, _reserve(connection, len(keys)), strict=False))
+        keys.sort()
+    found: dict[str, Inserted] = {}
+    for start in range(0, len(keys), INSERTED_AT_ONCE):
+        chunk = {key: firsts[key] for key in keys[start : start + INSERTED_AT_ONCE]}
+        found |= _insert_or_find(connection, shared, chunk, ids)
     return [
-        found[name] if firsts[name] == place else _repeated(found[name], shared, rows[firsts[name]])
-        for place, name in enumerate(names)
+        found[key] if firsts[key] is row else _repeated(found[key], shared, key)
+        for key, row in zip(map(_key, rows), rows, strict=True)
     ]
+
+
+def _key(row: NewRow) -> str:
+    return row.idempotency_key or ""
 
 
 def delete_runs(session: Session, ids: Sequence[int]) -> None:
@@ -125,25 +117,24 @@ def delete_runs(session: Session, ids: Sequence[int]) -> None:
     connection.execute(text(sql), {"ids": d.many(ids)})
 
 
-def _repeated(first: Inserted, shared: Mapping[str, Any], row: NewRow) -> Inserted:
-    """Return what becomes of a row whose key an earlier *row* of the same call has."""
-    new = Holder(first.id, row.idempotency_key, shared["job_type"])
-    return Inserted(first.id, first.holder or new)
+def _repeated(first: Inserted, shared: Mapping[str, Any], key: str) -> Inserted:
+    """Return what becomes of a row whose *key* an earlier row of the same call has."""
+    return Inserted(first.id, first.holder or Holder(first.id, key, shared["job_type"]))
 
 
 def _insert_or_find(
     connection: Connection,
     shared: Mapping[str, Any],
-    rows: Mapping[int, NewRow],
-    ids: Mapping[int, int],
-) -> dict[str | int, Inserted]:
-    """Insert *rows*, or find the runs that have their keys; return each by its key or place.
+    rows: Mapping[str, NewRow],
+    ids: Mapping[str, int],
+) -> dict[str, Inserted]:
+    """Insert *rows*, or find the runs that have their keys; return each by its key.
 
     The run that had a key may have given it up between the statements. Then insert again; and if it
     happens often, as with keys of pending runs, insert all of *rows*, since to insert only those
     that are left would take their keys out of order.
     """
-    found: dict[str | int, Inserted] = {}
+    found: dict[str, Inserted] = {}
     in_order = shared["unique_while"] is not None and _can_undo(connection)
     while True:
         with connection.begin_nested() if in_order else nullcontext() as savepoint:
@@ -154,7 +145,7 @@ def _insert_or_find(
                 savepoint.rollback()
                 continue
         found |= now
-        rows = {p: row for p, row in rows.items() if (row.idempotency_key or p) not in found}
+        rows = {key: row for key, row in rows.items() if key not in found}
 
 
 def _can_undo(connection: Connection) -> bool:
@@ -169,17 +160,13 @@ def _can_undo(connection: Connection) -> bool:
 def _insert_and_find(
     connection: Connection,
     shared: Mapping[str, Any],
-    rows: Mapping[int, NewRow],
-    ids: Mapping[int, int],
-) -> dict[str | int, Inserted]:
-    wanted = {row.idempotency_key or place: place for place, row in rows.items()}
-    reserved = [ids[place] for place in rows] if ids else None
+    rows: Mapping[str, NewRow],
+    ids: Mapping[str, int],
+) -> dict[str, Inserted]:
+    reserved = [ids[key] for key in rows] if ids else None
     new = _insert(connection, shared, list(rows.values()), reserved)
-    found: dict[str | int, Inserted] = {key: Inserted(run) for run, key in new if key is not None}
-    keyless = [name for name in wanted if isinstance(name, int)]
-    made = sorted(run for run, key in new if key is None)
-    found |= {name: Inserted(run) for name, run in zip(keyless, made, strict=True)}
-    held = [name for name in wanted if isinstance(name, str) and name not in found]
+    found = {key: Inserted(run) for run, key in new}
+    held = [key for key in rows if key not in found]
     return found | {key: Inserted(run.id, run) for key, run in _holders(connection, held).items()}
 
 
@@ -196,7 +183,7 @@ def _insert(
     columns = tuple(used if ids is None else ["id", *used])
     is_plain = columns == ("payload",)
     members = [
-        f'{{"place":{place},"payload":{row[0]}{"" if is_plain else _rest(dialect, row, run_id)}}}'
+        f'{{"place":{place},"payload":{row[0]}{"" if is_plain else _rest(row, run_id)}}}'
         for place, (row, run_id) in enumerate(zip(rows, ids or repeat(None), strict=False))
     ]
     parameters = {
@@ -207,10 +194,9 @@ def _insert(
     return execute(connection, _insert_many(dialect, columns), parameters).all()
 
 
-def _rest(dialect: Dialect, row: NewRow, run_id: int | None) -> str:
+def _rest(row: NewRow, run_id: int | None) -> str:
     """Return what *row* has beside its payload, as members of a JSON object, each after a comma."""
-    given = {"id": run_id, **row._asdict(), "run_at": moment_text(dialect, row.run_at)}
-    del given["payload"]
+    given = {"id": run_id, **{name: getattr(row, name) for name in _MADE}}
     written = json.dumps({name: value for name, value in given.items() if value is not None})
     return f",{written[1:-1]}" if len(written) > 2 else ""
 
@@ -218,21 +204,14 @@ def _rest(dialect: Dialect, row: NewRow, run_id: int | None) -> str:
 @lru_cache
 def _insert_many(d: Dialect, columns: tuple[str, ...]) -> str:
     own = {name: _OWN[name] for name in columns}
-    due = due_sql(d)
-    if "delay" in own:
-        due = f"CASE WHEN delay IS NULL THEN {due} ELSE {d.later('delay')} END"
-    if "run_at" in own:
-        due = f"COALESCE(run_at, {due})"
     values = {name: parameter(d, name) for name in _SHARED}
-    if "priority" in own:
-        values["priority"] = f"COALESCE(priority, {values['priority']})"
     values |= {name: name for name in ("id", "payload", *_MADE) if name in own}
     source = f"""
         FROM {d.table("rows", place="integer", **own)} AS r WHERE true ORDER BY place
         {ON_CONFLICT if "idempotency_key" in own else ""}
         RETURNING id, idempotency_key
     """
-    return insert_into_runs(values, due, d.now, source)
+    return insert_into_runs(values, due_sql(d), d.now, source)
 
 
 def _reserve(connection: Connection, number: int) -> Sequence[int]:
