@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import select, text
@@ -18,8 +19,8 @@ from ..errors import NotFound, SetupError, StateConflict, TablesMissing
 from ..extension import CronJobs
 from ..jobs.definitions.rows import DefinitionRow
 from ..jobs.definitions.scheduler import announce_slot, find_or_record
-from ..jobs.definitions.slots import record_slots
-from ..jobs.runs.changes import prepare_run
+from ..jobs.definitions.slots import insert_slots
+from ..jobs.runs.changes import set_queue
 from ..jobs.runs.current import in_run
 from ..jobs.runs.enqueue import enqueue_one
 from ..jobs.runs.uncommitted import uncommitted
@@ -31,7 +32,7 @@ from ..registry import name_of
 from ..registry.options import MOMENT, EnqueueOptions
 from ..registry.payload import check_keys
 from ..schedule import Schedule
-from ..schedule.catchup import Slot, SlotPlan
+from ..schedule.catchup import Slot
 from ..task import Task
 from ..text import did_you_mean
 from ..types import RecordedSlot, TickReport, stored_time
@@ -85,7 +86,7 @@ def enqueued(task: Task[..., Any] | str | None = None, *, after: int = 0) -> lis
     state = state_of()
     query = select(JobRun).where(JobRun.definition_id.is_(None), JobRun.id > after)
     if task is not None:
-        query = query.where(JobRun.job_type == _name_of(state, task))
+        query = query.where(JobRun.job_type == state.registry.get(name_of(task)).name)
     query = query.order_by(JobRun.id).execution_options(populate_existing=True)
     return list(state.db.session().scalars(query))
 
@@ -102,10 +103,7 @@ def run(
     task: Task[..., Any] | str,
     payload: Mapping[str, object] | None = None,
     /,
-    *more: object,
-    attempt: int = 1,
-    scheduled_for: datetime | None = None,
-    definition: Task[..., Any] | str | None = None,
+    *,
     raise_errors: bool = True,
     **arguments: object,
 ) -> JobRun:
@@ -113,40 +111,26 @@ def run(
 
     :param task: the task, or its name.
     :param payload: arguments of the handler; more may be given by name.
-    :param attempt: which attempt it is, from 1.
-    :param scheduled_for: for when it was scheduled (aware); by default now.
-    :param definition: the definition whose run it is, as for `fire`; then *payload* is its payload,
-        unless another is given.
     :param raise_errors: raise what the handler raised.
-    :returns: the run as it ended, with its ``status`` and ``result``.
+    :returns: the run after its first attempt, with its ``status`` and ``result``.
     :raises UnknownTask: no task has that name.
-    :raises NotFound: there is no such definition.
     :raises TypeError: the handler does not take these arguments.
     :raises PayloadError: an argument is not plain JSON.
-    :raises ValueError: a run of this task has no such attempt.
-    :raises StateConflict: the definition has a run for that time already, or it cannot be claimed.
+    :raises StateConflict: the run cannot be claimed.
     :raises SetupError: as of `drain`.
     """
     state = _ready()
-    if more:
-        raise TypeError(
-            "run() takes the arguments of a handler by name, or as one dict: "
-            "run(task, {'user_id': 7})"
-        )
-    values: dict[str, object] = {"attempts": attempt - 1}
-    if scheduled_for is not None:
-        values["scheduled_for"] = _aware(scheduled_for)
+    handler = state.registry.get(name_of(task))
     if payload is not None:
         check_keys(payload)
-    given: Mapping[str, object] = {**(payload or {}), **arguments}
+    given = handler.payload_from({**(payload or {}), **arguments})
+    # A key of its own, so that no run of the same `unique` key stands for it.
+    key = None if handler.options.unique is None else _some_name()
+    options = EnqueueOptions(commit=True, idempotency_key=key)
     with _fresh_session(state):
-        if definition is not None:
-            found = _find_definition(state, name_of(definition))
-            _refuse_taken(state, found, values.get("scheduled_for"))
-            values["definition_id"] = found.id
-            given = given or found.spec.payload
-        run_id = _enqueue_alone(state, _name_of(state, task), given, attempt)
-        _perform_alone(state, run_id, values, raise_errors)
+        with state.app.app_context():
+            run_id = enqueue_one(state, handler, given, options).id
+        _perform_alone(state, run_id, raise_errors)
     return _loaded(state, run_id)
 
 
@@ -162,7 +146,7 @@ def fire(
     :returns: the run as it ended; ``skipped`` if an earlier one has not finished.
     :raises NotFound: there is no such definition.
     :raises ValueError: its schedule does not name *at*.
-    :raises StateConflict: the slot has a run already, or the definition is paused.
+    :raises StateConflict: the slot has a run already, or its run cannot be claimed.
     :raises SetupError: as of `drain`.
     """
     state = _ready()
@@ -170,9 +154,9 @@ def fire(
         found = _find_definition(state, name_of(definition))
         moment = _slot_of(found, at)
         with travel(moment):
-            slot = _record_slot(state, found, moment)
+            slot = _insert_slot(state, found, moment)
             if not slot.skipped:
-                _perform_alone(state, slot.run_id, {}, raise_errors)
+                _perform_alone(state, slot.run_id, raise_errors)
     return _loaded(state, slot.run_id)
 
 
@@ -264,34 +248,21 @@ def _refuse(tasks: list[str], why: str) -> None:
         raise SetupError(f"Runs of {', '.join(map(repr, tasks))} {why}")
 
 
-def _name_of(state: State, task: Task[..., Any] | str) -> str:
-    return state.registry.get(name_of(task)).name
+def _some_name() -> str:
+    return f"testing-{secrets.token_hex(8)}"
 
 
-def _enqueue_alone(state: State, name: str, payload: Mapping[str, object], attempt: int) -> int:
-    """Commit a run in a session of its own, and return its id."""
-    with state.app.app_context():
-        handler = state.registry.get(name)
-        most = handler.retry_policy(state.settings.max_attempts).max_attempts
-        if not 1 <= attempt <= most:
-            raise ValueError(f"attempt is {attempt}, but a run of {name!r} has {most} at most.")
-        # Of its own, so that no run of the same `unique` key stands for it.
-        key = None if handler.options.unique is None else f"testing-{secrets.token_hex(8)}"
-        options = EnqueueOptions(commit=True, idempotency_key=key)
-        return enqueue_one(state, handler, handler.payload_from(payload), options).id
+def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
+    """Perform the run *run_id*, and no other: it has a queue of its own until it is claimed.
 
-
-def _perform_alone(
-    state: State, run_id: int, values: Mapping[str, object], raise_errors: bool
-) -> None:
-    """Perform the run *run_id*, and no other: it has a queue of its own until it is claimed."""
-    own = f"testing-{secrets.token_hex(8)}"
+    :raises StateConflict: it cannot be claimed.
+    """
+    own, queue = _some_name(), _loaded(state, run_id).queue
     with state.bookkeeping() as books:
-        queue = _loaded(state, run_id).queue
-        prepare_run(books, run_id, queue=own, **values)
+        set_queue(books, run_id, own)
         with inline_worker(state, (own,), raise_errors) as worker:
             claim = worker.claim()
-            prepare_run(books, run_id, queue=queue)
+            set_queue(books, run_id, queue)
             if claim is None:
                 raise StateConflict(
                     f"Run {run_id} cannot be claimed: as many runs of its concurrency key as may "
@@ -335,39 +306,20 @@ def _slot_of(found: DefinitionRow, at: datetime | None) -> datetime:
     return moment
 
 
-def _record_slot(state: State, found: DefinitionRow, moment: datetime) -> RecordedSlot:
-    """Insert the row of a definition's slot, and leave its watermark.
+def _insert_slot(state: State, found: DefinitionRow, moment: datetime) -> RecordedSlot:
+    """Insert the row of a definition's slot. Its watermark stays: the slots until then are owed.
 
-    :raises StateConflict: there is one already, or the definition is paused.
+    :raises StateConflict: there is one already.
     """
-    name, watermark = found.spec.name, found.next_run_at
-    if watermark is None or found.paused:
-        raise StateConflict(f"The definition {name!r} is paused, or has no slot to come.")
-    # The watermark stays: the slots until then are owed as before.
-    plan = SlotPlan(watermark, watermark, (Slot(moment),))
+    slots = {found.id: (Slot(moment),)}
     with state.bookkeeping() as books:
-        slots = record_slots(books, {found.id: plan})
-    if not slots:
+        inserted = books.transaction(partial(insert_slots, d=books.dialect, slots=slots))
+    if not inserted:
         raise StateConflict(
-            f"The slot of {name!r} at {moment} has a run already. Fire another one: at=…"
+            f"The slot of {found.spec.name!r} at {moment} has a run already. Fire another one: at=…"
         )
-    announce_slot(state, slots[0])
-    return slots[0]
-
-
-def _refuse_taken(state: State, found: DefinitionRow, moment: object) -> None:
-    """Refuse a run of a definition for a time for which it has one.
-
-    :raises StateConflict: it has.
-    """
-    taken = state.db.session().scalar(
-        select(JobRun.id).filter_by(definition_id=found.id, scheduled_for=moment)
-    )
-    if taken is not None:
-        raise StateConflict(
-            f"The slot of {found.spec.name!r} at {moment} has a run already: {taken}. Leave "
-            "scheduled_for out, or give another time."
-        )
+    announce_slot(state, inserted[0])
+    return inserted[0]
 
 
 def _aware(moment: datetime) -> datetime:

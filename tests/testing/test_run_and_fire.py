@@ -48,9 +48,9 @@ def test_run_performs_no_other_run(shop: Shop) -> None:
     assert shop.statuses() == ["queued", "succeeded"]
 
 
-def test_run_of_an_attempt_and_a_time_is_seen_by_the_handler(shop: Shop) -> None:
-    done = run(shop.report, {"kind": "x"}, attempt=4, scheduled_for=SLOT)
-    assert shop.runs == [{"kind": "x", "attempt": 4, "at": SLOT, "id": done.id}]
+def test_run_is_seen_by_the_handler(shop: Shop) -> None:
+    done = run(shop.report, {"kind": "x"})
+    assert shop.runs == [{"kind": "x", "attempt": 1, "at": done.scheduled_for, "id": done.id}]
     assert (done.progress, done.progress_message) == (0.5, "half")
 
 
@@ -58,8 +58,8 @@ def test_run_raises_what_the_handler_raised(shop: Shop) -> None:
     with pytest.raises(OutOfStockError):
         run(shop.ship, order_id=99)
     assert shop.statuses() == ["failed"]
-    again = run(shop.ship, {"order_id": 99}, attempt=3, raise_errors=False)
-    assert again.status == "dead"
+    again = run(shop.ship, {"order_id": 99}, raise_errors=False)
+    assert (again.status, again.attempts) == ("failed", 1)
 
 
 def test_run_that_its_concurrency_key_keeps_waiting_is_an_error(shop: Shop) -> None:
@@ -102,10 +102,6 @@ def test_fire_refuses_what_is_no_slot(shop: Shop) -> None:
     fire("report", at=SLOT)
     with pytest.raises(StateConflict, match="has a run already"):
         fire("report", at=SLOT)
-    shop.db.session.commit()
-    shop.jobs.pause("report")
-    with pytest.raises(StateConflict, match="paused"):
-        fire("report")
 
 
 def test_fire_skips_a_slot_while_an_earlier_run_waits(shop: Shop) -> None:
@@ -172,15 +168,10 @@ Given = dict[str, Any]
 WRONG: list[tuple[Any, tuple[Any, ...], Given, type[Exception], str]] = [
     (drain, (5,), {}, TypeError, "is no CronJobs"),
     (run, ("mail", 5), {}, PayloadError, r"payload is of type int\. Give a dict"),
-    (run, ("mail", 1, "x"), {}, TypeError, r"as one dict: run\(task, {'user_id': 7}\)"),
-    (run, ("ship", {"order_id": 1}), {"attempt": 4}, ValueError, "of 'ship' has 3 at most"),
-    (run, ("ship", {"order_id": 1}), {"attempt": 0}, ValueError, "attempt is 0"),
-    (run, ("ship", {"order_id": 1}), {"scheduled_for": NAIVE}, ValueError, "with a time zone"),
-    (run, ("ship", {"order_id": 1}), {"scheduled_for": "tomorrow"}, ValueError, "Give an aware"),
+    (run, ("mail", 1, "x"), {}, TypeError, "from 1 to 2 positional arguments but 3 were given"),
     (run, ("ship", {"order_id": object()}), {}, PayloadError, "of type object"),
     (run, ("ship",), {}, TypeError, "missing a required argument: 'order_id'"),
     (run, ("shop",), {}, UnknownTask, "Did you mean 'ship'"),
-    (run, ("report",), {"definition": "reports"}, NotFound, "no definition 'reports'"),
     (travel, ("tomorrow",), {}, ValueError, "'tomorrow'. Give an aware time"),
     (travel, (NAIVE,), {}, ValueError, "with a time zone"),
     (fire, ("reports",), {}, NotFound, r"no definition 'reports'.*report"),
@@ -224,13 +215,5 @@ def test_handler_that_ends_the_tests_transaction_is_named(
         engines[None] = engine
 
 
-def test_fire_and_run_take_the_task_whose_definition_is_meant(shop: Shop) -> None:
+def test_fire_takes_the_task_whose_definition_is_meant(shop: Shop) -> None:
     assert fire(shop.report).status == "succeeded"
-    assert run(shop.report, definition=shop.report).definition_id is not None
-
-
-def test_slot_that_was_fired_is_not_run_once_more(shop: Shop) -> None:
-    fired = fire("report", at=SLOT)
-    with pytest.raises(StateConflict, match=f"has a run already: {fired.id}. Leave"):
-        run(shop.report, definition="report", scheduled_for=SLOT, attempt=2)
-    assert len(shop.statuses()) == 1

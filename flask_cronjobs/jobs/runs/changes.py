@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -228,13 +227,10 @@ def _note_new(connection: Connection, d: Dialect, act: Act, run_id: int) -> None
     note(connection, d, act._replace(run_id=run_id), asked=1, done=1)
 
 
-def prepare_run(books: Bookkeeping, run_id: int, **values: object) -> None:
-    """Write *values* into the columns of a run, as a test of an app wants it."""
-    d = books.dialect
-    given = {n: d.instant(v) if isinstance(v, datetime) else v for n, v in values.items()}
-    set_to = assigned({**{name: f":{name}" for name in given}, "updated_at": d.now})
-    statement = text(f"UPDATE job_runs SET {set_to} WHERE id = :run_id")
-    books.rows(statement, {**given, "run_id": run_id})
+def set_queue(books: Bookkeeping, run_id: int, queue: str) -> None:
+    """Give a run another queue, as a test of an app wants it."""
+    statement = text("UPDATE job_runs SET queue = :queue WHERE id = :id")
+    books.rows(statement, {"queue": queue, "id": run_id})
 
 
 def _in(statuses: Sequence[Status]) -> str:
