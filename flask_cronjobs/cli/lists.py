@@ -14,10 +14,10 @@ from ..jobs.batches.views import BatchView, batch_facts, find_batch, list_batche
 from ..jobs.humanize import ago, duration, full, seconds_since
 from ..jobs.once_effects import effect_done, effect_redo, list_effects
 from ..jobs.operations import list_operations
-from ..jobs.queues import list_queues
+from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import reading
 from ..jobs.state import state_of
-from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks, read_hosts
+from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..text import one_line, printable
 from .group import command
 from .output import Answer, listing, look_at_list, moment, print_facts, refuse_json, since
@@ -49,7 +49,7 @@ def ticks(limit: int, before: int | None) -> Answer:
     """
     with reading(state_of()) as reader:
         found = list_ticks(reader, limit, before)
-        gaps, hosts = list_gaps(reader), read_hosts(reader)
+        gaps, hosts = list_gaps(reader), list_hosts(reader).rows
     cells = (
         (tick.id, moment(tick.started_at), tick.host, _took(tick, found.now), _did(tick))
         for tick in found.rows
@@ -59,7 +59,7 @@ def ticks(limit: int, before: int | None) -> Answer:
     if cut := gaps.cut("gap"):
         above.append(f"These are {cut}.")
     headers = ("ID", "STARTED", "HOST", "TOOK", "DID")
-    seen = (f"{printable(host.name)} was seen {since(host.seen_at, found.now)}" for host in hosts)
+    seen = (f"{printable(host.host)} was seen {since(host.seen_at, found.now)}" for host in hosts)
     return listing(
         *("ticks", found, headers, cells, "There are no older ticks." if before else none),
         above=() if before else above,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import (
     Float,
@@ -93,19 +93,18 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
     return rows
 
 
-def count_waiting(
-    reader: Reader, groups: Sequence[Waiting], by: Literal["queue", "task"]
-) -> dict[str, tuple[Count, Count]]:
-    """Return by queue or task how many runs of *groups* wait, and how many of them are due.
+def count_waiting(reader: Reader, queues: Sequence[str]) -> dict[str, tuple[Count, Count]]:
+    """Return how many runs of *queues* wait, and how many of them are due.
 
     If more than `COUNTED` runs wait, those that were counted are a part, and each number is capped.
     """
-    if not groups:
+    if not queues:
         return {}
-    names = {each.queue if by == "queue" else each.task for each in groups}
-    key = RUNS.c.queue if by == "queue" else RUNS.c.job_type
     parts = (
-        select(key.label("name"), RUNS.c.run_at).where(text(part)).limit(COUNTED + 1).subquery()
+        select(RUNS.c.queue.label("name"), RUNS.c.run_at)
+        .where(text(part))
+        .limit(COUNTED + 1)
+        .subquery()
         for part in (UNKEYED_GROUPS, KEYED_GROUPS, RATE_WAITS)
     )
     window = union_all(*(select(part) for part in parts)).subquery()
@@ -121,7 +120,7 @@ def count_waiting(
         for row in rows
     }
     none = Count(0, some)
-    return {name: numbers.get(name, (none, none)) for name in names}
+    return {name: numbers.get(name, (none, none)) for name in queues}
 
 
 #: How many waiting runs are counted.
@@ -165,7 +164,7 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
     """
     yield from parts[2:]
     for part, rows in zip(parts, (UNKEYED, KEYED), strict=False):
-        each = steps(RUNS.c.priority, text(rows), down=True, most=MOST_PRIORITIES + 1)
+        each = steps(RUNS.c.priority, text(rows), most=MOST_PRIORITIES + 1)
         found = [row.value for row in reader.rows(each)]
         if len(found) > MOST_PRIORITIES:
             yield part

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from .backlog import count_waiting, waiting_groups
 from .definitions.needs import DEAD_LOOKED_AT, latest_dead
 from .definitions.views import DefinitionFilter, DefinitionList, list_definitions
 from .health import Verdict, read_verdict
@@ -49,28 +48,16 @@ class DeadGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Orphan:
-    """A task of waiting runs that this app's code does not declare."""
-
-    task: str
-    count: Count
-    oldest: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
     """What the first page shows.
 
     :ivar dead_groups: how many groups there are, of which *dead* are 50 at most.
-    :ivar orphan_tasks: likewise, how many tasks.
     """
 
     verdict: Verdict
     definitions: DefinitionList
     dead: tuple[DeadGroup, ...]
     dead_groups: Count
-    orphans: tuple[Orphan, ...]
-    orphan_tasks: Count
     activity: tuple[Bucket, ...]
 
 
@@ -88,14 +75,11 @@ def read_overview(
     """
     with reading(source) as reader:
         dead, groups = dead_groups(reader)
-        orphans, tasks = list_orphans(reader)
         return Overview(
             verdict=read_verdict(reader),
             definitions=list_definitions(reader, which, page, limit),
             dead=dead,
             dead_groups=groups,
-            orphans=orphans,
-            orphan_tasks=tasks,
             activity=read_activity(reader),
         )
 
@@ -155,20 +139,3 @@ def _labels(reader: Reader) -> dict[tuple[Any, ...], list[str]]:
         group = tuple(row._mapping[name] for name in _GROUPED)
         found.setdefault(group, []).append(row.label)
     return found
-
-
-def list_orphans(source: Source) -> tuple[tuple[Orphan, ...], Count]:
-    """Return the tasks of waiting runs that this app's code does not declare; how many there are.
-
-    Of more than 50, those whose runs have waited longest are returned.
-    """
-    with reading(source) as reader:
-        groups, declared = waiting_groups(reader), reader.state.registry.tasks
-        oldest: dict[str, datetime] = {}
-        for group in groups:
-            if group.task not in declared:
-                oldest[group.task] = min(group.oldest, oldest.get(group.task, group.oldest))
-        tasks = sorted(oldest, key=lambda task: (oldest[task], task))[:_GROUPS]
-        numbers = count_waiting(reader, [each for each in groups if each.task in tasks], "task")
-    shown = tuple(Orphan(task, numbers[task][0], oldest[task]) for task in tasks)
-    return shown, Count(len(oldest))

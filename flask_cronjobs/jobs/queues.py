@@ -67,7 +67,7 @@ def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
             return name not in pauses, min(oldest.get(name, reader.now), reader.now), name
 
         shown = set(sorted(names, key=urgency)[:limit])
-        counts = count_waiting(reader, [each for each in groups if each.queue in shown], "queue")
+        counts = count_waiting(reader, [name for name in oldest if name in shown])
         rows = [
             _view(reader, name, oldest.get(name), counts.get(name), pauses.get(name))
             for name in sorted(shown | counts.keys())
@@ -115,14 +115,15 @@ class Host(NamedTuple):
     version: str | None
 
 
-def list_hosts(source: Source, limit: int = 100) -> Page[Host]:
-    """Return the hosts that ticked within the last day, the one seen last first.
+#: How many hosts are listed.
+HOSTS = 100
 
-    :param limit: how many at most.
-    """
+
+def list_hosts(source: Source) -> Page[Host]:
+    """Return the hosts that ticked within the last day, the one seen last first."""
     with reading(source) as reader:
         found = _hosts(reader)
-        return Page(found[:limit], None, reader.now, Count(len(found)))
+        return Page(found[:HOSTS], None, reader.now, Count(len(found)))
 
 
 def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
@@ -154,13 +155,6 @@ def unserved_since(reader: Reader, before: datetime) -> str | None:
     )
     first = min(waiting, default=None)
     return None if first is None else first[1]
-
-
-def served_with(reader: Reader, queue: str) -> frozenset[str] | None:
-    """Return the queues from which the hosts that serve *queue* take work; None if from all."""
-    serving = [each.queues for each in _here(reader) if queue in (each.queues or (queue,))]
-    named = [each for each in serving if each is not None]
-    return frozenset(chain(*named)) if named and len(named) == len(serving) else None
 
 
 @read_once

@@ -215,17 +215,14 @@ def read_once(report: Callable[[Reader], T]) -> Callable[[Source], T]:
     return known
 
 
-def steps(column: ColumnElement[Any], *where: Any, down: bool = False, most: int) -> Query:
-    """Return a SELECT of some values of *column*, as ``value``, each once.
+def steps(column: ColumnElement[Any], *where: Any, most: int) -> Query:
+    """Return a SELECT of the highest values of *column*, as ``value``, each once.
 
     It goes from one to the next by an index: one step for each, however many rows have it.
-
-    :param down: from the highest to the lowest.
     """
-    furthest = select((func.max if down else func.min)(column).label("value")).where(*where)
-    found = furthest.cte("steps", recursive=True)
-    beyond = column < found.c.value if down else column > found.c.value
-    following = furthest.where(beyond).scalar_subquery()
+    highest = select(func.max(column).label("value")).where(*where)
+    found = highest.cte("steps", recursive=True)
+    following = highest.where(column < found.c.value).scalar_subquery()
     found = found.union_all(select(following).where(found.c.value.is_not(None)))
     return select(found.c.value).where(found.c.value.is_not(None)).limit(most)
 

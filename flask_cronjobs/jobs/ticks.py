@@ -368,30 +368,3 @@ def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Pa
     newest = TICKS.c.started_at, TICKS.c.id
     with reading(source) as reader:
         return page_of(reader, ticks, limit, newest=newest, before=before)
-
-
-class Host(NamedTuple):
-    """A host that ticked within the last day.
-
-    :ivar seen_at: when its latest tick was last seen alive.
-    """
-
-    name: str
-    seen_at: datetime
-
-
-_HOSTS = 100
-_TICKS_READ = 10_000
-
-
-def read_hosts(source: Source) -> list[Host]:
-    """Return the hosts of the latest ticks, the one that was seen last first; at most 100."""
-    from .reader import TICKS, reading
-
-    c = TICKS.c
-    latest = select(c.host, c.seen_at).order_by(c.started_at.desc()).limit(_TICKS_READ).subquery()
-    seen_at = func.max(latest.c.seen_at).label("seen_at")
-    hosts = select(latest.c.host, seen_at).group_by(latest.c.host)
-    with reading(source) as reader:
-        rows = reader.rows(hosts.order_by(seen_at.desc(), latest.c.host).limit(_HOSTS))
-    return [Host(row.host, row.seen_at) for row in rows]

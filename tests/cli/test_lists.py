@@ -213,7 +213,7 @@ def test_hosts_say_when_they_were_seen_last(admin: Admin, rows: Rows) -> None:
         rows.tick(host=host, started_at=ago(age), seen_at=ago(age))
     *_, second, first = admin.ok("ticks").splitlines()
     assert (second, first) == ("web-2 was seen 1 min ago", "web-1 was seen 3 min ago")
-    assert [host["name"] for host in admin.data("ticks")["hosts"]] == ["web-2", "web-1"]
+    assert [host["host"] for host in admin.data("ticks")["hosts"]] == ["web-2", "web-1"]
 
 
 # errors

@@ -12,7 +12,6 @@ from flask_cronjobs.jobs import backlog
 from flask_cronjobs.jobs.backlog import Waiting, oldest_due, waiting_groups
 from flask_cronjobs.jobs.checks import findings
 from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.runs.list import list_runs
@@ -129,8 +128,6 @@ def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(
         jobs.pause(queue="mail")
     assert hours_due(state) == 2
     assert [each.number for each in findings(state) if each.id == "overdue"] == [1]
-    ((orphan,), _) = list_orphans(state)
-    assert (orphan.task, orphan.count.value) == ("other", 1)
 
 
 def hours_due(state: State) -> int:

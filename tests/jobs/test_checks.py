@@ -10,7 +10,6 @@ import pytest
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.checks import CHECKS, Finding, findings
 from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch, JobPause
 from tests.rows import Rows, ago
@@ -203,14 +202,3 @@ def test_the_most_urgent_is_named_first(state: State, rows: Rows) -> None:
     ids = [each.id for each in stalled(state)]
     assert ids == ["undeclared-order", "no-share", "orphaned-task", "snoozed", "open-batch"]
     assert "waits in strict order" in read_verdict(state).sentence
-
-
-def test_rated_runs_without_code_are_counted_as_those_of_the_task(state: State, rows: Rows) -> None:
-    for key in ("r", "s"):
-        rows.run(job_type="gone", rate_key=key, rate_mark="waits")
-        rows.run(rate_key=key, rate_mark="waits")
-    rows.run("failed", job_type="gone", age=100)
-    rows.run("succeeded", job_type="gone")
-    rows.run(job_type="gone", concurrency_key="k", concurrency_limit=1)
-    ((orphan,), _) = list_orphans(state)
-    assert (orphan.task, orphan.count.value) == ("gone", 4)

@@ -41,8 +41,6 @@ from .views import DefinitionView, definition_views, whole_rows
 SHOWN = 10
 #: How many gaps in its slots a definition's page shows.
 GAPS = 5
-#: How many definitions of a task are shown.
-DEFINITIONS_OF_A_TASK = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,6 @@ class MissedSlots:
     :ivar run_id: the row that stands for it.
     :ivar number: how many slots were missed, from *first* to *last*.
     :ivar why: what kept them from being run.
-    :ivar recorded_at: when a tick found that.
     """
 
     run_id: int
@@ -60,7 +57,6 @@ class MissedSlots:
     first: datetime
     last: datetime
     why: str
-    recorded_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,7 @@ def _missed(reader: Reader, definition_id: int) -> Query:
 def _gap(row: Row[Any]) -> MissedSlots:
     number, first = slots_of(row.result, row.scheduled_for)
     why = row.last_error or "missed"
-    return MissedSlots(row.id, number, first, row.scheduled_for, why, row.finished_at)
+    return MissedSlots(row.id, number, first, row.scheduled_for, why)
 
 
 def read_arguments(source: Source, name: str) -> tuple[str, JSON] | None:

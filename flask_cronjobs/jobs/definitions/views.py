@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, Row, func, or_, select, true
 
@@ -20,7 +20,7 @@ from ...text.redaction import host_of
 from ...types import Status
 from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
 from ..runs.rows import seconds_taken
-from .needs import NEEDS, Need, Needs, needs
+from .needs import Need, Needs, needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +234,8 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
 
 #: ``attention``: those that need a person; ``unknown``: those that no code declares.
 DefinitionState: TypeAlias = Literal["attention", "paused", "unknown"] | Need
-STATES: tuple[DefinitionState, ...] = ("attention", *NEEDS, "paused", "unknown")
 #: ``need``: those that need a person first, then by name; ``next``: by the next slot.
 Sort: TypeAlias = Literal["need", "name", "task", "next"]
-SORTS: tuple[Sort, ...] = get_args(Sort)
 
 
 @dataclass(frozen=True, slots=True)

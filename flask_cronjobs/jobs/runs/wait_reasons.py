@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Row, and_, func, select, text
 
@@ -25,7 +25,6 @@ ForOthers: TypeAlias = Literal["turn", "rate", "share", "executor", "worker"]
 Timed: TypeAlias = Literal["later", "signal", "sleep"]
 #: Those that somebody must end.
 ForSomebody: TypeAlias = Literal["paused", "undeclared", "unserved"]
-FOR_OTHERS, TIMED = get_args(ForOthers), get_args(Timed)
 
 
 class Wait(NamedTuple):
