@@ -195,7 +195,8 @@ class CronJobs(OperatorMethods, StepMethods):
             waits for a retry. It needs ``concurrency_key``.
         :param unique: the idempotency key of runs that are enqueued without one: a format, filled
             in from the payload, such as ``"import:{shop_id}"``. Runs of schedules have none.
-        :param unique_while: as long as *unique_while* of `Task.using` says, unless a call does.
+        :param unique_while: for how long a run has its key, unless a call says; see `Task.using`.
+            By default, a key that *unique* makes is held while its run is ``"pending"``.
         :param rate: how many attempts of a rate key may begin in which time, on all hosts, such as
             ``"100/minute"``, ``"5/s"`` or ``"20/10s"``.
         :param rate_key: a format, filled in from the payload, such as ``"mail:{account_id}"``;

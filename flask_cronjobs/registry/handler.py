@@ -162,11 +162,16 @@ class Handler:
     def with_unique_while(self, options: EnqueueOptions) -> EnqueueOptions:
         """Return *options*, and how long keys are held, as the task says unless they do.
 
+        By default, a key that `unique` makes is held until its run has ended.
+
         :raises TaskError: that does not go with ``replace``.
         """
-        if options.unique_while is not None or self.options.unique_while is None:
+        held_while = self.options.unique_while
+        if held_while is None and self.options.unique is not None:
+            held_while = None if options.idempotency_key or options.replace else "pending"
+        if options.unique_while is not None or held_while is None:
             return options
-        held = options._replace(unique_while=self.options.unique_while)
+        held = options._replace(unique_while=held_while)
         held.check_key_options()
         return held
 

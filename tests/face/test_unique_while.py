@@ -282,6 +282,27 @@ def test_runs_of_one_key_are_one_until_it_has_ended(
     assert keys(db)[:2] == ["load:5:2026-01-01", "load:6:2026-01-01"]
 
 
+@on_both
+def test_key_of_the_task_is_held_until_its_run_has_ended_by_default(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    load = jobs.task(name="load", unique="load:{shop_id}")(lambda shop_id: None)
+    own = load.using(idempotency_key="once")
+    load.enqueue(5), own.enqueue(8)
+    load.enqueue_many([{"shop_id": 6}, {"shop_id": 6}])
+    db.session.commit()
+    jobs.run_now("load", {"shop_id": 7})
+    assert [run.unique_while for run in runs(db)] == ["pending", None, "pending", "pending"]
+    assert not load.enqueue(5).is_new
+    db.session.commit()
+    assert jobs.tick().succeeded == 4
+    assert load.enqueue(5).is_new
+    assert not own.enqueue(8).is_new
+    assert load.enqueue_many([{"shop_id": 6}, {"shop_id": 7}]).is_new == [True, True]
+    assert load.using(unique_while="kept").enqueue(10).unique_while is None
+    assert load.using(replace=True).enqueue(11).unique_while == "waiting"
+
+
 def test_key_of_the_call_comes_first(jobs: CronJobs, db: SQLAlchemy, load: Any) -> None:
     load.using(idempotency_key="mine").enqueue(5)
     load.enqueue(5)
