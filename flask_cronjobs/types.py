@@ -42,8 +42,6 @@ class RunIds(list[int]):
 
 #: Ids are 64-bit; SQLite refuses what is larger.
 MAX_ID = 2**63 - 1
-#: In seconds since 1970, about.
-_YEAR_9000 = 7000 * 365.25 * 86400
 
 
 class Claim(NamedTuple):
@@ -89,36 +87,17 @@ class Claim(NamedTuple):
         """What tells this claim from all others, also of the same run."""
         return self.id, self.token
 
-    @property
-    def payload(self) -> dict[str, JSON]:
-        """The handler's arguments.
+    def read(self) -> tuple[dict[str, JSON], datetime]:
+        """Return the handler's arguments, and the slot, or the time that enqueue asked for.
 
-        :raises ValueError: the row's payload is no JSON object: SQLite accepts any text.
+        :raises ValueError: the row has something else, since somebody has changed it by hand.
         """
-        if self.stored_payload == "{}":
-            return {}
         try:
-            return json_object(stored_json(self.stored_payload))
-        except (TypeError, ValueError) as error:
-            raise _broken(error) from None
-
-    def check_slot(self) -> None:
-        """Check that `scheduled_for` is a time.
-
-        :raises ValueError: the row's time is none that Python knows.
-        """
-        slot = self.stored_slot
-        try:
-            # Faster, and true of most.
-            if not (isinstance(slot, float) and 0 <= slot < _YEAR_9000):
-                stored_time(slot)
+            return json_object(stored_json(self.stored_payload)), stored_time(self.stored_slot)
         except (AttributeError, TypeError, ValueError) as error:
-            raise _broken(error) from None
-
-    @property
-    def scheduled_for(self) -> datetime:
-        """The slot, or the time that enqueue asked for; aware, UTC; see `check_slot`."""
-        return stored_time(self.stored_slot)
+            raise ValueError(
+                f"run {self.id} cannot be read: {error!r}. Correct its row in job_runs."
+            ) from None
 
     @property
     def alone(self) -> bool:
@@ -236,10 +215,6 @@ def _since_1970(seconds: float) -> datetime:
         return datetime.fromtimestamp(seconds, timezone.utc)
     except (OverflowError, OSError):  # Also infinity.
         raise ValueError(f"{seconds:g} s since 1970 is no time that Python knows") from None
-
-
-def _broken(error: Exception) -> ValueError:
-    return ValueError(f"the run's row cannot be read: {error!r}. Correct it in job_runs.")
 
 
 #: How an attempt ended; ``failed`` will be retried, ``dead`` will not.

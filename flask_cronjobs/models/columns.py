@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import MINYEAR, datetime, timezone
-from functools import lru_cache
+from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import (
@@ -20,35 +19,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-#: Read in place of what Python has no time for: SQLite accepts any text in a time's column, and
-#: PostgreSQL has infinity and years B.C. Also in place of the first year, since its first moment is
-#: B.C. in other time zones.
+from ..types import time_or_none
+
+#: Read in place of what Python has no time for, so that a page can still show the row: SQLite
+#: accepts any text in a time's column, and PostgreSQL has infinity and years B.C.
 UNREADABLE = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-@lru_cache(maxsize=1)
-def _sqlite_time() -> Any:
-    """Return the type of a time in SQLite."""
-    # Here, since an app on PostgreSQL has no use for the other dialect, which takes long to import.
-    from sqlalchemy.dialects import sqlite
-
-    class SQLiteTime(sqlite.DATETIME):
-        """Reads a text that is no time as `UNREADABLE`, so that a page can still show."""
-
-        def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-            """Return a function that reads a time from a text."""
-            read: Any = super().result_processor(dialect, coltype)
-
-            def process(value: object) -> object:
-                try:
-                    found: object = read(value)
-                except (TypeError, ValueError):
-                    return UNREADABLE
-                return found
-
-            return process
-
-    return SQLiteTime
+def _read(value: object) -> datetime | None:
+    # On PostgreSQL it may be a text, too: see `db.dialect.load_odd_values`.
+    return None if value is None else time_or_none(value) or UNREADABLE
 
 
 class UTCDateTime(TypeDecorator[datetime]):
@@ -60,12 +40,6 @@ class UTCDateTime(TypeDecorator[datetime]):
 
     impl: TypeEngine[Any] | type[TypeEngine[Any]] = DateTime(timezone=True)
     cache_ok: bool | None = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the type that reads and writes on *dialect*."""
-        if dialect.name == "sqlite":
-            return dialect.type_descriptor(_sqlite_time()())
-        return super().load_dialect_impl(dialect)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Return *value* in UTC.
@@ -81,19 +55,9 @@ class UTCDateTime(TypeDecorator[datetime]):
             )
         return value.astimezone(timezone.utc)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return *value* as an aware time in UTC."""
-        if value is None:
-            return None
-        # Not always a datetime: see `db.dialect.load_odd_values`.
-        if getattr(value, "year", MINYEAR) <= MINYEAR:
-            return UNREADABLE
-        if value.tzinfo is None:
-            return value.replace(tzinfo=timezone.utc)
-        try:
-            return value.astimezone(timezone.utc)
-        except OverflowError:
-            return UNREADABLE
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """Return the function that reads what the driver returned."""
+        return _read
 
 
 def partial(name: str, *columns: Any, where: str, **options: Any) -> Index:

@@ -91,8 +91,7 @@ class CurrentRun:
         self.app = app
         self.claim = claim
         try:
-            self._payload = claim.payload
-            claim.check_slot()
+            self._payload, self._slot = claim.read()
         except ValueError as error:
             raise PayloadError(str(error)) from None
         self.books = books
@@ -131,7 +130,7 @@ class CurrentRun:
     @property
     def scheduled_for(self) -> datetime:
         """The slot, or the time for which the run was enqueued; aware, UTC; never changes."""
-        return self.claim.scheduled_for
+        return self._slot
 
     @property
     def snoozes(self) -> int:
