@@ -13,7 +13,7 @@ from ..config import Settings
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
 from ..log import DEFAULT_ACTOR, log_action
-from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
+from ..models.conditions import DEAD, DONE, DONE_ALONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time, time_or_none
 from . import ticks
 from .batches.rows import is_live
@@ -43,10 +43,11 @@ class Kind(NamedTuple):
 
 
 # Without a mark: until somebody has looked at that, nobody knows that the run behind it comes next.
-# The runs of a batch go with it.
-_ALONE = "order_mark IS NULL AND batch_id IS NULL"
-RUNS = Kind("job_runs", f"{DONE} AND {_ALONE}", "finished_at", "retention")
-DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND {_ALONE}", age="retention_dead")
+_UNMARKED = "order_mark IS NULL"
+RUNS = Kind("job_runs", f"{DONE_ALONE} AND {_UNMARKED}", "finished_at", "retention")
+DEAD_RUNS = RUNS._replace(
+    which=f"{DEAD} AND batch_id IS NULL AND {_UNMARKED}", age="retention_dead"
+)
 
 
 def _members_are_old(d: Dialect) -> str:

@@ -51,6 +51,8 @@ HAS_SHARE = "concurrency_share IS NOT NULL"
 #: It holds its idempotency key, or has given it up.
 HAD_KEY = "idempotency_key IS NOT NULL"
 DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
+#: Is pruned by itself: the runs of a batch go with it.
+DONE_ALONE = f"{DONE} AND batch_id IS NULL"
 #: Few runs among many that succeeded, so listing them needs an index of its own.
 SET_ASIDE = "status IN ('cancelled', 'skipped')"
 DONE_EFFECT = "state = 'done'"

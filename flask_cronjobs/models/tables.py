@@ -97,7 +97,7 @@ class JobRun(Base):
         partial("ix_job_runs_snoozed", "id", where=conditions.SNOOZED),
         partial("ix_job_runs_lease", "locked_until", where=conditions.RUNNING),
         partial("ix_job_runs_live", "definition_id", where=conditions.LIVE_DEFINED),
-        partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
+        partial("ix_job_runs_finished", "finished_at", where=conditions.DONE_ALONE),
         partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
         partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
         check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),

@@ -15,6 +15,8 @@ from sqlalchemy import Engine, TextClause, create_engine, text
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import Dialect, dialect_of
 from flask_cronjobs.db.statements import SETTINGS
+from flask_cronjobs.jobs import pruning
+from flask_cronjobs.jobs.reader import RUNS
 from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.outcomes import outcome_parameters, record
@@ -93,6 +95,15 @@ def test_limit_of_a_claim_is_taken_once(engine: Engine, part: str) -> None:
     shown = plan(engine, claim_in_every_way(dialect), given)
     once = "CTE" if dialect.one_statement else "MATERIALIZE"
     assert f"{once} {part}" in [line.strip() for line in shown.splitlines()], shown
+
+
+def test_pruning_goes_along_an_index_without_the_members_of_batches(engine: Engine) -> None:
+    """Those that must stay would stand before all others in it."""
+    query = pruning.oldest(dialect_of(engine), pruning.RUNS)
+    given = {"place": LONG_AGO.strip("'"), "retention": 60.0, "chunk": 10}
+    assert "ix_job_runs_finished" in plan(engine, query, given)
+    (index,) = (each for each in RUNS.indexes if each.name == "ix_job_runs_finished")
+    assert "batch_id IS NULL" in str(index.dialect_options["sqlite"]["where"])
 
 
 # Costs
