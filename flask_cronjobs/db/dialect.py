@@ -210,15 +210,15 @@ class Dialect(NamedTuple):
             return f"unnest(CAST(:{parameter} AS text[])) AS each_value({name})"
         return f"(SELECT value AS {name} FROM json_each(:{parameter}))"
 
-    def join_each(self, alias: str, columns: str, rest: str) -> str:
-        """Return SQL that joins each row so far to its own rows of ``job_runs``.
+    def join_each(self, columns: str, rest: str) -> str:
+        """Return SQL that joins each row so far to its own rows of ``job_runs``, as ``r``.
 
         :param columns: those that are needed, beside the id.
         :param rest: selects the rows, by columns of the row so far: SQL from FROM on.
         """
         if self.name == "postgresql":
-            return f"CROSS JOIN LATERAL (SELECT id, {columns} {rest}) AS {alias}"
-        return f"CROSS JOIN job_runs {alias} WHERE {alias}.id IN (SELECT id {rest})"
+            return f"CROSS JOIN LATERAL (SELECT id, {columns} {rest}) AS r"
+        return f"CROSS JOIN job_runs r WHERE r.id IN (SELECT id {rest})"
 
     def array(self, values: tuple[str, ...]) -> object:
         """Return *values* as a parameter for `one_of`."""

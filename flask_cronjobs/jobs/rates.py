@@ -120,7 +120,7 @@ def _groups(d: Dialect) -> TextClause:
         SELECT {columns}, run_at, 1 FROM job_runs WHERE {d.any_of("id", first)}
         UNION ALL
         SELECT {", ".join(f"r.{name}" for name in _GROUP)}, r.run_at, hop.number + 1
-        FROM hop {d.join_each("r", f"{columns}, run_at", is_next)}
+        FROM hop {d.join_each(f"{columns}, run_at", is_next)}
     )
     SELECT {columns}, CASE WHEN {is_open} THEN 1 ELSE 0 END AS open,
         {_OF_KEY.format("hop")}, {d.now} AS now
@@ -158,7 +158,7 @@ def _take_marks(d: Dialect) -> TextClause:
             AND attempts < max_attempts
         ORDER BY {_ORDER} LIMIT :most
     """
-    due = d.join_each("r", "priority, run_at, concurrency_key, concurrency_limit", first)
+    due = d.join_each("priority, run_at, concurrency_key, concurrency_limit", first)
     return text(f"""
     WITH given AS MATERIALIZED {d.table("groups", **columns, priority="integer", free="integer")},
     ready AS MATERIALIZED (

@@ -200,7 +200,7 @@ def _in_groups(d: Dialect, name: str, groups: str, more: int, columns: tuple[str
     {name}_in_groups AS MATERIALIZED (
         SELECT r.id, {", ".join(f"r.{column}" for column in columns)}
         FROM (SELECT * FROM {group} WHERE {of_queues(d)}) AS {group}
-            {d.join_each("r", ", ".join(columns), first_of_group)}
+            {d.join_each(", ".join(columns), first_of_group)}
         ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit + {more}
     )
     """
@@ -228,7 +228,7 @@ def _groups(d: Dialect, name: str, rows: str) -> str:
         WHERE {unpaused("task", "task")} AND NOT (SELECT yes FROM {name}_suffices)
         UNION ALL
         SELECT {group}.job_type, r.queue, r.priority
-        FROM {group} {d.join_each("r", "queue, priority", is_next)}
+        FROM {group} {d.join_each("queue, priority", is_next)}
     )
     """
 
