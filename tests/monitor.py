@@ -14,6 +14,7 @@ class Monitor(HTTPServer):
         self.status = 200
         self.delay = 0.0
         self.posts = True
+        self.drips = False
         self.location: str | None = None
         self.requests: list[tuple[str, str | None]] = []
         self.bodies: list[bytes] = []
@@ -43,6 +44,9 @@ class _Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.requests.append((self.path, self.headers["Authorization"]))
         self.server.ended.wait(self.server.delay)
+        while self.server.drips and not self.server.ended.wait(0.05):
+            self.wfile.write(b"H")
+            self.wfile.flush()
         self.send_response(self.server.status)
         if self.server.location is not None:
             self.send_header("Location", self.server.location)

@@ -11,10 +11,13 @@ A monitor that hangs may hold up a thread of ours, but not a keeper, which renew
 from __future__ import annotations
 
 import base64
+import socket
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ..db.connection import Bookkeeping
@@ -33,8 +36,9 @@ if TYPE_CHECKING:
 #: Seconds that a ping may take in all, looking up the name included.
 TIMEOUT = 5.0
 PLAIN = "text/plain; charset=utf-8"
-#: What monitors answer that take no POST.
-_NO_POST = (404, 405)
+#: What monitors answer that take no POST, or redirect, which would lose the body of one.
+_REDIRECTS = (301, 302, 303, 307, 308)
+_NO_POST = (404, 405, *_REDIRECTS)
 
 
 def ping(url: str | None, body: bytes | None = None, kind: str = "application/json") -> bool:
@@ -44,56 +48,144 @@ def ping(url: str | None, body: bytes | None = None, kind: str = "application/js
 
     :param url: ``CRONJOBS_PING_URL``, or None for no ping. Only its host is ever logged, since the
         path of such a URL is often its secret.
-    :param body: what to POST there, of this *kind*. A monitor that refuses POST gets a GET in place
-        of plain text.
+    :param body: what to POST there, of this *kind*. A monitor that refuses POST, or redirects it,
+        gets a GET in place of plain text. No other body is redirected.
     :returns: whether it answered that all is well.
     """
     if url is None:
         return False
     answers: list[bool] = []
-    # In a thread: no timeout of ours covers a name look-up, or a server that answers byte by byte.
+    deadline = _Deadline(TIMEOUT)
+    # In a thread, since nothing can interrupt a name look-up.
     fetching: BackgroundThread[str] = BackgroundThread(
-        "cronjobs-ping", lambda place: answers.append(_fetch(place, body, kind))
+        "cronjobs-ping", lambda place: answers.append(_fetch(place, body, kind, deadline))
     )
     try:
         fetching.put(url)
     except RuntimeError as error:
         logger.warning("The ping was not sent: %s", error)
     if not fetching.close(TIMEOUT):
+        deadline.end()
         logger.warning("The ping to %s took longer than %g s and was left", host_of(url), TIMEOUT)
     return answers == [True]
 
 
-def _fetch(url: str, body: bytes | None, kind: str) -> bool:
+class _Deadline:
+    """The end of one ping. It cuts the connection, so that the thread of the ping ends, too.
+
+    The timeout of a socket does not: it begins again with each byte that the monitor sends.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.is_over = False
+        self._at = time.monotonic() + seconds
+        self._lock = threading.Lock()
+        self._copies: list[socket.socket] = []
+
+    def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
+        """Return a connection to *address* that `end` cuts.
+
+        :raises OSError: there is none, or no time is left.
+        """
+        failure: OSError = TimeoutError("no address")
+        for family, kind, protocol, _name, place in socket.getaddrinfo(
+            *address, type=socket.SOCK_STREAM
+        ):
+            connection = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(self._left())
+                connection.connect(place)
+                self._note(connection)
+            except OSError as error:
+                connection.close()
+                failure = error
+            else:
+                return connection
+        raise failure
+
+    def end(self) -> None:
+        """Cut what is connected, and let nothing more be connected."""
+        with self._lock:
+            self.is_over = True
+            for copy in self._copies:
+                with suppress(OSError):  # The other side has ended it.
+                    copy.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Free what `connect` has kept."""
+        with self._lock:
+            for copy in self._copies:
+                copy.close()
+            self._copies.clear()
+
+    def _left(self) -> float:
+        left = self._at - time.monotonic()
+        if left <= 0 or self.is_over:
+            raise TimeoutError
+        return left
+
+    def _note(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._left()
+            # A copy, since TLS detaches the socket itself before its handshake.
+            self._copies.append(connection.dup())
+
+
+def _fetch(url: str, body: bytes | None, kind: str, deadline: _Deadline) -> bool:
     try:
-        with _opener().open(_request(url, body, kind), timeout=TIMEOUT) as response:
+        opener, request = _opener(deadline, body is None), _request(url, body, kind)
+        with opener.open(request, timeout=TIMEOUT) as response:
             response.read(1)
     except Exception as error:
         # The text of the error can hold the URL, so only its type and a status are logged.
         status = getattr(error, "code", "")
         if status in _NO_POST and body is not None and kind == PLAIN:
-            return _fetch(url, None, kind)
-        logger.warning("The ping to %s failed: %s %s", host_of(url), type(error).__name__, status)
+            return _fetch(url, None, kind, deadline)
+        if not deadline.is_over:
+            advice = ". It redirects: set the URL to which it does" if status in _REDIRECTS else ""
+            name = type(error).__name__
+            logger.warning("The ping to %s failed: %s %s%s", host_of(url), name, status, advice)
         return False
+    finally:
+        deadline.close()
     return True
 
 
-def _opener() -> OpenerDirector:
-    """Return an opener that follows http and https only, also when it is redirected."""
+def _opener(deadline: _Deadline, follows: bool) -> OpenerDirector:
+    """Return an opener that follows http and https only, also when it is redirected.
+
+    :param follows: whether it follows a redirect. It sends no body again: after most redirects, a
+        POST becomes a GET, so a message would be lost and yet be answered.
+    """
     from urllib import request
+
+    class Http(request.HTTPHandler):
+        def do_open(self, http_class: Any, req: Request, **options: Any) -> Any:
+            return super().do_open(partial(_connection, deadline, http_class), req, **options)
+
+    class Https(request.HTTPSHandler):
+        def do_open(self, http_class: Any, req: Request, **options: Any) -> Any:
+            return super().do_open(partial(_connection, deadline, http_class), req, **options)
 
     opener = request.OpenerDirector()
     for handler in (
         request.ProxyHandler(),
-        request.HTTPHandler(),
-        request.HTTPSHandler(),
+        Http(),
+        Https(),
         request.HTTPDefaultErrorHandler(),
-        request.HTTPRedirectHandler(),
+        *((request.HTTPRedirectHandler(),) if follows else ()),
         request.HTTPErrorProcessor(),
         request.UnknownHandler(),
     ):
         opener.add_handler(handler)
     return opener
+
+
+def _connection(deadline: _Deadline, kind: Callable[..., Any], host: str, **options: Any) -> Any:
+    """Return a connection of http.client that *deadline* cuts, TLS and proxies included."""
+    connection = kind(host, **options)
+    connection._create_connection = deadline.connect
+    return connection
 
 
 def _request(url: str, body: bytes | None, kind: str) -> Request:

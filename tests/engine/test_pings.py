@@ -287,6 +287,26 @@ class TestPing:
         assert time.monotonic() - began < monitor.delay
         assert "and was left" in caplog.text or "failed: TimeoutError" in caplog.text
 
+    def test_monitor_that_answers_byte_by_byte_leaves_no_thread(
+        self, monitor: Monitor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monitor.drips = True
+        monkeypatch.setattr(ping_module, "TIMEOUT", 0.2)
+        assert ping(monitor.url) is False
+        wait_until(lambda: "cronjobs-ping" not in {each.name for each in threading.enumerate()})
+        assert [record.getMessage() for record in caplog.records] == [
+            "The ping to 127.0.0.1 took longer than 0.2 s and was left"
+        ]
+
+    @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+    def test_body_is_not_redirected(
+        self, monitor: Monitor, status: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monitor.status, monitor.location = status, "/elsewhere"
+        assert ping(monitor.url, b"{}") is False
+        assert paths(monitor) == ["/"]
+        assert "It redirects: set the URL to which it does" in caplog.text
+
     @pytest.mark.parametrize(
         "url",
         ["file:///etc/hostname", "ftp://localhost/x", "http://[", "http://", "http://127.0.0.1:1/"],

@@ -85,6 +85,18 @@ def test_a_webhook_that_fails_is_told_by_the_next_tick(
     assert told() == []
 
 
+@pytest.mark.parametrize("status", [301, 302, 307])
+def test_a_webhook_that_redirects_was_not_told(
+    db: SQLAlchemy, rows: Rows, monitor: Monitor, told: Any, status: int
+) -> None:
+    rows.run("dead", finished_at=ago(60))
+    monitor.status, monitor.location = status, "/elsewhere"
+    assert told() == [DEAD]
+    assert _written(db) == [None]
+    monitor.status, monitor.location = 200, None
+    assert told() == [DEAD]
+
+
 def test_a_webhook_that_fails_for_long_is_a_finding(
     db: SQLAlchemy, state: State, rows: Rows, monitor: Monitor, told: Any
 ) -> None:

@@ -44,7 +44,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What monitors and the webhook are sent."""
     bodies: list[str] = []
 
-    def fetch(url: str, body: bytes | None, kind: str) -> bool:
+    def fetch(url: str, body: bytes | None, *_: object) -> bool:
         bodies.append((body or b"").decode())
         return True
 
