@@ -28,6 +28,7 @@ class Kind:
     :ivar fits: returns whether a value is of this kind.
     :ivar wanted: what to give, for people.
     :ivar is_secret: a value stays out of messages.
+    :ivar hint: returns a sentence about a value that does not fit, or an empty text.
     :ivar read: makes a value that fits into the one that is kept; None keeps it as it is.
     """
 
@@ -35,6 +36,7 @@ class Kind:
     wanted: str
     is_secret: bool = False
     read: Callable[[Any], Any] | None = None
+    hint: Callable[[object], str] | None = None
 
     def check(
         self, name: str, value: object, error: Callable[[str], Exception] = TaskError
@@ -45,7 +47,8 @@ class Kind:
         """
         if not self.fits(value):
             given = "not valid" if self.is_secret else repr(value)
-            raise error(f"{name} is {given}. Give {self.wanted}.")
+            hint = "" if self.hint is None else self.hint(value)
+            raise error(f"{name} is {given}. Give {self.wanted}.{hint}")
 
 
 def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
@@ -266,5 +269,31 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 
 def _read(setting: Field[Any], key: str, value: object) -> Any:
     kind: Kind = setting.metadata["kind"]
-    kind.check(key, value, ConfigError)
+    replace(kind, hint=lambda value: _from_environment(kind, value)).check(key, value, ConfigError)
     return value if kind.read is None else kind.read(value)
+
+
+#: What people write in the environment, what JSON has for it, and its value.
+_WORDS: tuple[tuple[str, str, object], ...] = (
+    ("true yes on 1", "true", True),
+    ("false no off 0", "false", False),
+    ("none null", "null", None),
+)
+
+
+def _from_environment(kind: Kind, value: object) -> str:
+    """Return what to write in the environment in place of *value*, as a sentence.
+
+    ``from_prefixed_env`` reads values as JSON, and takes what is none for a text.
+    """
+    word = str(value).strip().lower()
+    for words, json_word, meant in _WORDS:
+        if word in words.split() and kind.fits(meant):
+            return f" In the environment, write {json_word}."
+    if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)?", word):
+        number = float(word) if "." in word else int(word)
+        if kind.fits(number):
+            return " It is a text: convert it to a number, or read it with from_prefixed_env()."
+    if is_number(value, 0, float("inf")) and kind.fits(str(value)):
+        return " It is a number: in the environment, put it into double quotes."
+    return ""

@@ -9,6 +9,7 @@ import time
 from textwrap import indent
 
 from .text import one_line, printable
+from .text.redaction import without_own_frames
 
 logger: logging.Logger = logging.getLogger("flask_cronjobs")
 
@@ -17,14 +18,21 @@ def _clean(record: logging.LogRecord) -> bool:
     """Clean what a record prints: it comes from rows and errors. Keep the record.
 
     The message is one line. Below it comes the stack that we keep, in place of that of the
-    exception: it has no credentials, and it is indented, so that it does not look like other lines.
+    exception: it has no credentials and no frames of ours, and it is indented, so that it does not
+    look like other lines.
     """
     stack: str | None = getattr(record, "cronjobs_stack", None)
     if stack is not None:
-        record.exc_text = indent(printable(stack).rstrip(), "  ")
+        record.exc_text = indent(printable(_of_the_app(stack)).rstrip(), "  ")
     if isinstance(record.args, tuple):
         record.args = tuple(_cleaned(value) for value in record.args)
     return True
+
+
+def _of_the_app(stack: str) -> str:
+    """Return *stack* without frames of ours, unless there are no others: it may be our fault."""
+    shown = without_own_frames(stack)
+    return shown if "\n  File " in shown else stack
 
 
 def _cleaned(value: object) -> object:

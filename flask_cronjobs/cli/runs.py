@@ -15,14 +15,15 @@ from ..jobs.definitions.actions import no_definition
 from ..jobs.definitions.views import definition_names
 from ..jobs.humanize import duration
 from ..jobs.runs.actions import no_run
-from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
+from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.list import RunPage, list_runs
 from ..jobs.runs.rows import RunRow
 from ..jobs.runs.wait_reasons import Wait
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView
-from ..text import cut, printable
+from ..text import cut, did_you_mean, printable
+from ..text.redaction import without_own_frames
 from ..types import JSON, TERMINAL
 from .group import as_called, command, said
 from .output import (
@@ -104,6 +105,9 @@ def advice_on(which: RunFilter, verb: str) -> str:
     """Return what to say where *verb* has found no run of *which*: a name may be misspelled."""
     state = state_of()
     advice = [state.registry.advice(which.task)]
+    if which.queue is not None and which.queue not in state.queues:
+        hint = did_you_mean(which.queue, state.queues)
+        advice.append(f"No task of this app's code has the queue {which.queue}.{hint}")
     name = which.definition
     if name is not None and name not in definition_names(state):
         advice.append(str(no_definition(state, name, verb)))
@@ -216,7 +220,10 @@ def wait(run_id: int, timeout: float | None) -> None:
     there is no such run, or it cannot be read.
     """
     try:
-        *_, view = looks(state_of(), run_id, timeout)
+        views = looks(state_of(), run_id, timeout)
+        view = next(views)
+        _say_what_it_waits_for(view)
+        *_, view = view, *views
     except CronJobsError as failure:
         raise click.UsageError(said(failure)) from failure
     row = view.row
@@ -225,6 +232,15 @@ def wait(run_id: int, timeout: float | None) -> None:
         f"Run {run_id} of {whose(row.task, row.label)}: {paint(row.status)}{printable(error)}"
     )
     raise click.exceptions.Exit(STATUS_OF.get(row.status, NOT_IN_TIME))
+
+
+def _say_what_it_waits_for(view: RunView) -> None:
+    """Say it at once, and on standard error: in a pipe, nothing else is printed until the end."""
+    if view.row.status not in TERMINAL:
+        why = f": it waits {view.waits[0].what}" if view.waits else ""
+        click.echo(
+            printable(f"Waiting for run {view.row.id}, which is {view.row.status}{why}"), err=True
+        )
 
 
 def looks(state: State, run_id: int, timeout: float | None = None) -> Iterator[RunView]:

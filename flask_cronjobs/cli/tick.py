@@ -82,6 +82,12 @@ def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
     tasks = state.registry.tasks.values()
     known = {*(task.options.queue for task in tasks), *state.settings.executors}
     for queue in set(queues) - known:
+        parts = [part.strip() for part in queue.split(",")]
+        if known.intersection(parts):
+            raise click.UsageError(
+                f"No task of this app's code has the queue {queue!r}. Give the option once for "
+                f"each queue: {' '.join(f'--queue {part}' for part in parts)}"
+            )
         if similar_names(queue, sorted(known)):
             logger.warning(
                 "No task of this app's code has the queue %r.%s Only runs that were enqueued with "

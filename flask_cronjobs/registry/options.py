@@ -219,6 +219,32 @@ def _key(most: int) -> Kind:
     )
 
 
+#: The kind of texts with arguments to fill in.
+_FORMAT = Kind(
+    lambda value: is_key(value, 500),
+    f"{_text(500).wanted}, with arguments in braces, such as 'import:{{shop_id}}'",
+)
+#: A rate that has each of its parts, be they as they may.
+_LIKE_A_RATE = pattern(r"\s*([^/\s]+)\s*/\s*(\d*)\s*([^\W\d]+)\s*")
+
+
+def _fault_of_rate(value: object) -> str:
+    """Return what is wrong with a rate, as a sentence; empty if none of its parts can be told."""
+    found = _LIKE_A_RATE().fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return ""
+    number, times, unit = found.groups()
+    if unit not in _RATE_UNITS:
+        return f" {unit!r} is not a unit. There are: {', '.join(_RATE_UNITS)}."
+    if not number.isdecimal():
+        return f" {number!r} is not a whole number. Give a longer time, such as '3/2s' for 1.5/s."
+    if not 1 <= int(number[:20]) < 1_000_000:
+        return " The number must be from 1 to 999,999."
+    if times and not 1 <= int(times[:20]) < 10_000:
+        return " The time must be from 1 to 9,999 units."
+    return " Write it without spaces and leading zeros."
+
+
 MOMENT = Kind(
     is_moment,
     "an aware time, with a time zone and in the years 1000 to 9999, such as "
@@ -245,7 +271,9 @@ _KINDS: Mapping[str, Kind] = {
     "rate": Kind(
         lambda value: isinstance(value, str) and _RATE().fullmatch(value),
         "a number and a time, such as '100/minute', '5/s', '1000/hour' or '20/10s'",
+        hint=_fault_of_rate,
     ),
+    **dict.fromkeys(("concurrency_key", "unique", "rate_key"), _FORMAT),
     "burst": whole(1, 10_000),
     "run_at": MOMENT,
     "delay": _DELAY,

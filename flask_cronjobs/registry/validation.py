@@ -47,7 +47,7 @@ _OTHER_NAMES = {
     "using": {
         "countdown schedule_in defer_by": "delay=…, in seconds",
         "eta at schedule_at scheduled when": "run_at=…, an aware time",
-        "timeout time_limit job_timeout": "it at the task: @jobs.task(timeout=…)",
+        "time_limit job_timeout": "it at the task: @jobs.task(timeout=…)",
         "max_retries retries retry": "max_attempts=…, which counts them all",
         "key unique unique_key task_id job_id": "idempotency_key=…",
         "lock queueing_lock": "idempotency_key=…, unique_while='pending'",
@@ -68,9 +68,14 @@ def written_instead(where: str, name: str) -> str | None:
     :param where: ``task``, ``using`` or ``method``.
     """
     table = _OTHER_NAMES[where].items()
-    return next((instead for names, instead in table if name in names.split()), None)
+    known = next((instead for names, instead in table if name in names.split()), None)
+    if known is None and where == "using" and name in _OF_TASKS:
+        return f"it at the task: @jobs.task({name}=…)"
+    return known
 
 
+#: Options that only a task has, so that no run can have others.
+_OF_TASKS = {*TaskOptions._fields, "schedule", *SCHEDULE_OPTIONS} - {"payload"}
 #: Options that do nothing without another one, and an example of that.
 _NEEDS = {
     "rate_key": ("rate", "rate='100/minute'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -208,3 +209,23 @@ def host_of(url: str) -> str:
         return urlsplit(url).hostname or "?"
     except ValueError:
         return "?"
+
+
+#: What this package has directly in it: the folder of an app may have the package's name, too.
+_PARTS = "|".join(each.stem for each in Path(__file__).parents[1].iterdir())
+#: A frame of this package: of no use to who looks for an error in a handler.
+_OWN = re.compile(rf'  File ".*[/\\]flask_cronjobs[/\\](?:{_PARTS})(?:[/\\]|\.py")')
+
+
+def without_own_frames(stack: str) -> str:
+    """Return *stack* without the frames of this package."""
+    kept: list[str] = []
+    is_own = False
+    for line in stack.split("\n"):
+        if line.startswith("  File "):
+            is_own = _OWN.match(line) is not None
+        elif not line.startswith("    "):
+            is_own = False
+        if not is_own:
+            kept.append(line)
+    return "\n".join(kept)

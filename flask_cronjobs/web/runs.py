@@ -15,12 +15,12 @@ from ..jobs.definitions.detail import TaskCode, read_arguments, task_code
 from ..jobs.pauses import PauseView, list_pauses
 from ..jobs.reader import Count, Reader, reading
 from ..jobs.runs.actions import Action
-from ..jobs.runs.detail import RunView, without_own_frames
+from ..jobs.runs.detail import RunView
 from ..jobs.runs.filters import RunFilter
 from ..jobs.runs.keys import KeyView, find_key
 from ..jobs.runs.list import RunPage, count_by_status, list_runs, sorting_of
 from ..jobs.state import state_of
-from ..text.redaction import HIDDEN
+from ..text.redaction import HIDDEN, without_own_frames
 from ..types import Status
 from .actions import run_or_404
 from .format import run_tone

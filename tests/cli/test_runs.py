@@ -107,6 +107,8 @@ def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows) -> None:
         result = admin("wait", run_id, "--timeout", "0")
         assert result.exit_code == code
         assert f"Run {run_id} of send (to Ada): {status}" in result.output
+        said = f"Waiting for run {run_id}, which is queued: it waits for a worker"
+        assert (said in result.stderr) == (status == "queued")
         assert ("why" in result.output) == (status != "succeeded")
     assert "There is no run 4711" in admin.refused("wait", "4711", code=2)
 
@@ -133,6 +135,7 @@ def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: 
     said = " There is no definition 'nigtly'. Did you mean 'nightly'?\n"
     assert admin.ok(verb, "--definition", "nigtly").endswith(f"runs match.{said}")
     assert "There is no definition" not in admin.ok(verb, "--definition", "nightly")
+    assert "has the queue defalt. Did you mean 'default'?" in admin.ok(verb, "--queue", "defalt")
     hint = f"task: flask jobs admin {verb} --task export"
     assert hint in admin.ok(verb, "--definition", "export")
 

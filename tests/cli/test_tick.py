@@ -156,6 +156,9 @@ class TestOptions:
     def test_only_the_queues_named_and_no_more_than_max_runs(self, tick: Tick) -> None:
         for queue in ("mail", "other", "default", "mail"):
             tick.enqueue(queue=queue)
+        refused = tick("--queue", "mail,default")
+        assert refused.exit_code == 2
+        assert "for each queue: --queue mail --queue default" in refused.stderr
         assert tick("--queue", "mail", "--queue", "default", "--max-runs", "2").exit_code == 0
         assert tick.statuses() == ["succeeded", "queued", "succeeded", "queued"]
         assert tick("--queue", "mail", "--queue", "default").exit_code == 0

@@ -94,7 +94,18 @@ def test_every_token_that_is_taken_arrives_in_a_header() -> None:
         ("TIMEZNE", "UTC", r"TIMEZNE .*\. Did you mean CRONJOBS_TIMEZONE\? There"),
         ("FOO", "UTC", r"FOO is not a setting of Flask-CronJobs\. There"),
         ("HEALTH_TICK_AGE", 5, "seconds from 60 to 2592000: ticks"),
-        ("TIMEOUT", 0, r"seconds from 0\.05 to 2592000\."),
+        ("TIMEOUT", 0, r"seconds from 0\.05 to 2592000\.$"),
+        ("TIMEOUT", "60", r"It is a text: convert it to a number, or read it with from_prefixed"),
+        ("TIMEOUT", "None", r"seconds from 0\.05 to 2592000\.$"),
+        (
+            "SHOW_PAYLOAD",
+            "True",
+            r"is 'True'\. Give True or False\. In the environment, write true",
+        ),
+        ("KEEP_OUTPUT", "off", r"In the environment, write false\."),
+        ("WORK_IN_DEBUG", 1, r"In the environment, write true\."),
+        ("URL_PREFIX", "None", r"or None\. In the environment, write null\."),
+        ("TICK_TOKEN", 12345678901234567, r"It is a number: in the environment, put it into doub"),
     ],
 )
 def test_message_helps(name: str, value: Any, says: str) -> None:

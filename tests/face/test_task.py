@@ -217,6 +217,9 @@ def test_options_of_a_task(bare: CronJobs, given: dict[str, Any], said: str) -> 
     ("given", "said"),
     [
         ({"timeout": 3}, r"Write it at the task: @jobs\.task\(timeout=…\)"),
+        ({"rate": "5/s"}, r"Write it at the task: @jobs\.task\(rate=…\)"),
+        ({"label": "x"}, r"Write it at the task: @jobs\.task\(label=…\)"),
+        ({"timezone": "UTC"}, r"Write it at the task: @jobs\.task\(timezone=…\)"),
         ({"countdown": 3}, "Write delay=…"),
         ({"eta": 3}, "Write run_at=…"),
         ({"task_id": "a"}, "Write idempotency_key=…"),

@@ -88,6 +88,8 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"unique": "load:{user}"}, TaskError, "handler: unique 'load:{user}' names 'user', which"),
     ({"unique_while": "pending"}, TaskError, "unique_while has no effect without unique="),
     ({"unique": "it", "unique_while": "ever"}, TaskError, "unique_while is 'ever'. Give one of"),
+    *(({option: wrong}, TaskError, rf"{option} is {wrong!r}. Give a text of 1 to 500 printable")
+      for option in ("unique", "concurrency_key", "rate_key") for wrong in (True, "", 5)),
     ({"label": "for {user}"}, TaskError, "handler: label 'for {user}' names 'user', which the"),
     ({"label": ""}, TaskError, "label is ''. Give a text of 1 to 500 printable characters"),
 ]  # fmt: skip

@@ -14,9 +14,9 @@ from sqlalchemy import text
 
 import flask_cronjobs
 from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.jobs.runs.detail import without_own_frames
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch, JobOutput
+from flask_cronjobs.text.redaction import without_own_frames
 
 from .conftest import NOW, OWN, Pages
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -267,23 +265,3 @@ def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
         released = Attempt(left.attempt, "released", worker, None, ended, output=left.output)
         attempts.insert(0, released)
     return tuple(attempts)
-
-
-#: What this package has directly in it: the folder of an app may have the package's name, too.
-_PARTS = "|".join(each.stem for each in Path(__file__).parents[2].iterdir())
-#: A frame of this package: of no use to who looks for an error in a handler.
-_OWN = re.compile(rf'  File ".*[/\\]flask_cronjobs[/\\](?:{_PARTS})(?:[/\\]|\.py")')
-
-
-def without_own_frames(stack: str) -> str:
-    """Return *stack* without the frames of this package."""
-    kept: list[str] = []
-    is_own = False
-    for line in stack.split("\n"):
-        if line.startswith("  File "):
-            is_own = _OWN.match(line) is not None
-        elif not line.startswith("    "):
-            is_own = False
-        if not is_own:
-            kept.append(line)
-    return "\n".join(kept)
