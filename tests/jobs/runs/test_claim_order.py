@@ -59,7 +59,7 @@ def make_row(chance: Random, turns: Iterator[str | None]) -> dict[str, Any]:
         "finished_at": ago(minutes=1) if ended else None,
         "concurrency_key": key,
         "concurrency_limit": {None: None, "strict": 1}.get(key, chance.randint(1, 3)),
-        "strict": True if key == "strict" else None,
+        "strict": key == "strict",
     }
     return values | {"order_mark": next(turns) if key == "strict" and not ended else None}
 
