@@ -106,6 +106,13 @@ HIDDEN: list[tuple[str, str]] = [
     ("https://ghp_t0ken@github.com/a/b", "https://***@github.com/a/b"),
     ("redis://:12345@cache:6379/0", "redis://***@cache:6379/0"),
     ("at http://a/b, amqp://me:s3cret@mq", "at http://a/b, amqp://***@mq"),
+    ("pushed with ghp_16C7e42F292c6912E7710c838347Ae178B4a to a", "pushed with ghp_*** to a"),
+    ("No such key: 'sk_live_4eC39HqLyjWDarjtT1zdp7dc'", "No such key: 'sk_live_***'"),
+    ("(xoxb-17653672481-19874698323-pdFZKVeTuE8s) revoked", "(xoxb-***) revoked"),
+    ("at eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVm-_x, b", "at eyJ***, b"),
+    ("github_pat_11ABCDEFG0abcdefgh_x, glpat-abcdefghij", "github_pat_***, glpat-***"),
+    ("AKIAIOSFODNN7EXAMPLE and sk-ant-api03-abcdefgh", "AKIA*** and sk-ant-***"),
+    ("in/ghs_16C7e42F292c/x=npm_abcdefghijkl", "in/ghs_***"),
     ("amqp://me:s3cret@mq, amqp://me:s3cret@mq", "amqp://***@mq, amqp://***@mq"),
 ]
 
@@ -137,6 +144,8 @@ def test_secrets_are_hidden(text: str, kept: str) -> None:
         "invalid literal for int() with base 10: 'abc'",
         "Key error (see above)",
         "key=value, monkey=1",
+        "import sk-learn-pipelines, glass-something, ASIA-PACIFIC, npm_config_registry",
+        "hf_hub_download, ghp_ and eyJ are prefixes, mask_live_things",
         "no secret here: 12:30 http://host/path",
     ],
 )
@@ -232,6 +241,7 @@ def test_message_of_progress_hides_credentials_also_what_a_cut_divides(
 
 
 HOSTILE = [
+    "ghp_", "eyJ", "sk-", "xoxb-", "sk_live_a",
     "password=[", "password='", "password", "password ", "'password'", "pass'", "auth\\\\",
     "session = ", "sig", "x://:1/", "://", "://a@", "@://", "token\t", "token\\", 'token="',
     "token='\n", "secret-", "bearer ", "basic  ", "authorization:", "cookie: a", "Key (",
