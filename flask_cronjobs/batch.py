@@ -13,10 +13,12 @@ from .db.dialect import dialect_of
 from .errors import BatchClosed, TaskError
 from .jobs.batches.ending import end_batch
 from .jobs.batches.rows import THEN_COLUMNS, NewBatch, close, hold_open, open_batch
+from .jobs.runs.current import running
 from .jobs.runs.enqueue import batch_of, explaining_missing_tables, joined, wake
 from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import note_enqueued
 from .jobs.state import State
+from .log import logger
 from .registry.handler import run_columns
 from .registry.options import check_key
 
@@ -40,6 +42,21 @@ class Batch:
         self._id = 0
         self._transaction: SessionTransaction | None = None
         self._outer: Token[Any] | None = None
+        self._is_entered = False
+
+    def __del__(self) -> None:
+        """Warn of a batch that nobody has entered."""
+        if getattr(self, "_is_entered", True):
+            return
+        warning = (
+            f"The batch {self.key!r} was made and never entered, so it does not exist, and nothing "
+            "follows it. Enqueue its runs in a block: with jobs.batch(…): …"
+        )
+        run = running()
+        if run is None:
+            logger.warning("%s", warning)
+        else:
+            run.warn(warning)
 
     def __enter__(self) -> Batch:
         """Open the batch, or go on to fill it, if an attempt that committed some runs broke off.
@@ -48,6 +65,7 @@ class Batch:
         :raises TaskError: this is inside the block of another batch.
         :raises TablesMissing: the job tables do not exist.
         """
+        self._is_entered = True
         session = self._state.db.session()
         if batch_of(self._state, session) is not None:
             raise TaskError(

@@ -168,7 +168,14 @@ class ShuttingDown(Interruption):
 
 
 class Suspended(Interruption):
-    """The run goes on later from the step that it came to; the attempt is not counted."""
+    """The run goes on later from the step that it came to; the attempt is not counted.
+
+    :ivar delay: after how many seconds, if its step's row could not say it.
+    """
+
+    def __init__(self, message: str = "", delay: float = 0.0) -> None:
+        super().__init__(message)
+        self.delay: float = delay
 
 
 class LeaseLost(Interruption):

@@ -311,7 +311,7 @@ class StepMethods:
         func: Callable[..., T],
         /,
         *args: Any,
-        timeout: float | timedelta | None = None,
+        step_timeout: float | timedelta | None = None,
         **kwargs: Any,
     ) -> T:
         """Call *func*, unless the step *name* of this run has ended; return its result.
@@ -319,7 +319,8 @@ class StepMethods:
         :param name: what the step is, such as ``"totals"``.
         :param func: does the work; called with *args* and *kwargs*. It must not commit
             ``db.session``. If it is an async function, await the step.
-        :param timeout: seconds that *func* may take; then the attempt fails as timed out.
+        :param step_timeout: seconds that *func* may take; then the attempt fails as timed out.
+            All other arguments go to *func*, also a ``timeout``.
         :returns: what *func* returned, as JSON gives it back: a tuple as a list.
         :raises SetupError: it is called outside a run, inside another step, with a name that this
             attempt has had, or while ``db.session`` has uncommitted work; or the task has
@@ -333,7 +334,7 @@ class StepMethods:
         """
         from .steps import step
 
-        return cast("T", step(state_of(), name, func, args, kwargs, timeout))
+        return cast("T", step(state_of(), name, func, args, kwargs, step_timeout))
 
     @overload
     def each(
@@ -351,11 +352,11 @@ class StepMethods:
             the last of the chunk before, or None at first; an empty list at the end. If it is an
             async function, use ``async for``.
         :returns: an iterator of lists of ids.
-        :raises SetupError: as of `step`; or *next_ids* returns ids up to the same one again.
+        :raises SetupError: as of `step`; or *next_ids* returns ids that do not ascend.
 
         What the loop's body does in ``db.session`` with a chunk, and the place, are one commit,
         when the loop asks for the next chunk. If the body raises, or leaves the loop, the chunk is
-        rolled back. The body must not commit, and calls no other step.
+        rolled back, and the run has a warning. The body must not commit, and calls no other step.
         """
         from .steps import each
 
@@ -397,7 +398,7 @@ class StepMethods:
         :param name: the name of the `wait`.
         :param payload: plain JSON, but not None.
         :returns: whether `wait` returns this payload. Not if another was first, the wait has
-            timed out, or the run has ended.
+            timed out, the run has ended, or it waits for another signal now: the log names that.
         :raises NotFound: there is no such run.
         :raises PayloadError: *payload* is None, not plain JSON, or too large.
 

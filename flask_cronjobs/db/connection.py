@@ -56,7 +56,7 @@ class Bookkeeping:
     ) -> None:
         self.engine = engine
         self.patience: float = patience
-        self._limit = limit
+        self.limit: float = limit
         self.guard = guard
         self.dialect: Dialect = dialect_of(engine)
         self._connection: Connection | None = None
@@ -131,7 +131,7 @@ class Bookkeeping:
         self._may_be_committed = True
         if self.dialect.one_writer:  # SQLite's busy timeout bounds its waits.
             return work(connection)
-        with deadlines.within(self._limit, self._raw):
+        with deadlines.within(self.limit, self._raw):
             return work(connection)
 
     @contextmanager

@@ -109,6 +109,19 @@ def remedy_for(error: SQLAlchemyError) -> Remedy:
     return "fail"
 
 
+def is_of_database(error: BaseException) -> bool:
+    """Return whether *error* comes from SQLAlchemy or a driver, whatever its class."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    inside = "" if last is None else str(last.tb_frame.f_globals.get("__name__"))
+    names = {inside, *(each.__module__ for each in type(error).__mro__)}
+    return not _DATABASE.isdisjoint(name.partition(".")[0] for name in names)
+
+
+_DATABASE = {"sqlalchemy", "sqlite3", "psycopg", "psycopg2", "pysqlite3"}
+
+
 def sqlstate_of(error: object) -> str | None:
     """Return the SQLSTATE of *error*, a driver's; psycopg2 has it by another name."""
     state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import PoolResetState
 
@@ -22,6 +22,10 @@ from ..errors import AtomicCommit, DatabaseTrouble, SetupError
 from .connection import Bookkeeping, is_locked
 from .database import Database
 from .dialect import dialect_of
+from .errors import sqlstate_of
+from .statements import deadlines
+
+T = TypeVar("T")
 
 
 class Words(NamedTuple):
@@ -133,6 +137,41 @@ def guarded(
         except BaseException:
             failed()
             raise
+
+
+#: For how long a step waits for a locked row at a time, in seconds.
+LOCK_FOR = 0.1
+
+
+@contextmanager
+def bounded(connection: Connection, seconds: float) -> Generator[None]:
+    """Let the statements in this block take *seconds* at most on PostgreSQL, as in bookkeeping.
+
+    For where no interruption is heard: a connection may hang.
+    """
+    if dialect_of(connection.engine).one_writer:  # SQLite's busy timeout bounds its waits.
+        yield
+        return
+    with deadlines.within(seconds, connection.connection.dbapi_connection):
+        yield
+
+
+def unless_locked(connection: Connection, work: Callable[[Connection], T]) -> T | None:
+    """Call *work*; return None, with what it wrote undone, if a row of it stays locked.
+
+    On PostgreSQL. On SQLite, *connection* waits for the one lock as the app has set it.
+    """
+    if dialect_of(connection.engine).one_writer or connection.in_nested_transaction():
+        return work(connection)
+    connection.exec_driver_sql("SAVEPOINT cronjobs_step")
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_FOR * 1000:.0f}ms'")
+    try:
+        return work(connection)
+    except DBAPIError as error:
+        if sqlstate_of(error.orig) != "55P03":  # lock_not_available
+            raise
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT cronjobs_step")
+        return None
 
 
 def begin_before_savepoints(engine: Engine) -> None:

@@ -7,8 +7,10 @@ run does so in this order, a step and a signal alike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
@@ -17,7 +19,7 @@ from ..db import failpoints
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect, dialect_of, json_text
 from ..models.conditions import HOLDS_KEY, RUNNING
-from ..text import clean
+from ..text import clean, pattern
 from ..types import JSON, Claim, stored_json
 from .runs.candidates import unpaused
 
@@ -60,11 +62,62 @@ class AttemptSteps:
     :ivar rows: those that were there before, by name.
     :ivar lines: where the handler has come to each step, by name.
     :ivar at_work: the step whose work goes on.
+    :ivar unbegun: steps that were called, and neither awaited nor gone through: what each is, and
+        its coroutine.
+    :ivar left: what to tell of loops that were left inside a chunk.
     """
 
     rows: dict[str, StepRow]
     lines: dict[str, str] = field(default_factory=dict[str, str])
     at_work: str | None = None
+    unbegun: dict[str, tuple[str, Any]] = field(default_factory=dict[str, "tuple[str, Any]"])
+    left: dict[str, str] = field(default_factory=dict[str, str])
+    _seen: dict[str, set[str]] = field(default_factory=dict[str, "set[str]"])
+
+    def unordered(self, row: StepRow, ids: Sequence[Any]) -> tuple[Any, Any] | None:
+        """Return two ids of which the second comes too late in a chunk of *row*, if there are such.
+
+        Texts whose order depends on the database are looked for in the chunk before alone.
+        """
+        pairs = list(pairwise(ids)) if row.result is None else [*pairwise([row.result, *ids])]
+        for number, (before, after) in enumerate(pairs):
+            is_first = number == 0 and row.result is not None
+            if ascends(before, after) is False or (is_first and before == after):
+                return before, after
+        seen, self._seen[row.name] = self._seen.get(row.name, set()), set(map(repr, ids))
+        again = next((each for each in ids if repr(each) in seen), None)
+        return None if again is None else (row.result, again)
+
+    def untold(self) -> list[str]:
+        """Return what was lost by a handler that has ended."""
+        said = list(self.left.values())
+        for what, awaited in self.unbegun.values():
+            if awaited is None:
+                said.append(f"{what} was called, and nobody went through it: use it in a for loop.")
+            else:
+                awaited.close()  # Python would warn of a line of ours.
+                said.append(
+                    f"{what} was not awaited, so it was not done. Write: await jobs.step(…)"
+                )
+        return said
+
+
+#: Texts that are in one order everywhere, if as long: UUIDs, hex digits, times.
+_PLAIN = pattern(r"[0-9A-F:TZ. +-]*|[0-9a-f:. +-]*")
+
+
+def ascends(before: Any, after: Any) -> bool | None:
+    """Return whether two ids are in order, or equal; None if the database alone knows."""
+    if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
+        pairs: Any = zip(before, after, strict=False)
+        return next((ascends(*each) for each in pairs if each[0] != each[1]), True)
+    if isinstance(before, str) and isinstance(after, str):
+        plain = len(before) == len(after) and _PLAIN().fullmatch(before + after)
+        return before <= after if plain else None
+    try:
+        return bool(before <= after)
+    except TypeError:
+        return None
 
 
 def read(books: Bookkeeping, run_id: int) -> AttemptSteps:
@@ -104,13 +157,79 @@ def write(
     return written, connection.execute(holding(d), values).one_or_none()
 
 
+def holder(connection: Connection, run_id: int) -> str:
+    """Return a sentence about who has locked a run's row, on PostgreSQL."""
+    found = connection.execute(text(_HOLDER), {"run_id": run_id}).first()
+    if found is None:
+        return "Another transaction has locked its row, or has sent it a signal. End that one."
+    return (
+        f"Its row is locked by the database's process {found.pid} ({found.application_name or '?'}"
+        f", {found.state}). End that transaction."
+    )
+
+
+#: Who has locked a row, unless several have.
+_HOLDER = """
+    SELECT pid, application_name, state FROM pg_stat_activity
+    WHERE backend_xid = (SELECT xmax FROM job_runs WHERE id = :run_id) AND pid <> pg_backend_pid()
+"""
+
+
+def is_written(books: Bookkeeping, claim: Claim, row: StepRow) -> bool:
+    """Return whether *claim* has written *row*, and has committed that."""
+    found = books.rows(_WRITTEN, {"id": claim.id, "name": row.name})
+    return any(
+        (each.worker, each.attempt, each.chunks) == (claim.token, claim.attempt, row.chunks)
+        and (each.finished_at is not None) == row.finished
+        for each in found
+    )
+
+
+_WRITTEN = text(
+    "SELECT worker, attempt, chunks, finished_at FROM job_steps WHERE run_id = :id AND name = :name"
+)
+#: The wait of a run that waits now.
+_WAIT = """
+    SELECT other.name FROM job_steps other JOIN job_runs waits ON waits.id = other.run_id
+    WHERE other.run_id = :id AND other.kind = 'wait' AND other.finished_at IS NULL
+        AND waits.locked_by IS NULL AND waits.run_at = other.due_at AND waits.run_at > {now}
+"""
+
+
+def waits_for(connection: Connection, run_id: int, name: str) -> str | None:
+    """Return for which signal a run waits, if that is another than *name*."""
+    d = dialect_of(connection.engine)
+    found: str | None = connection.scalar(text(_WAIT.format(now=d.now)), {"id": run_id})
+    return None if found == name else found
+
+
+def sees_the_end(connection: Connection) -> bool:
+    """Return whether a transaction sees what others commit meanwhile: that a run ends."""
+    if dialect_of(connection.engine).one_writer:  # Who writes there has the newest snapshot.
+        return True
+    level: str = connection.scalars(text("SHOW transaction_isolation")).one()
+    return level == "read committed"
+
+
+def has_ended(books: Bookkeeping, run_id: int) -> bool:
+    """Return whether a run has ended, as of now."""
+    ended = text("SELECT id FROM job_runs WHERE id = :id AND finished_at IS NOT NULL")
+    return bool(books.rows(ended, {"id": run_id}))
+
+
 def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> bool:
-    """Write the payload of a signal, and let the run go on; return False if it came too late."""
+    """Write the payload of a signal, and let the run go on.
+
+    :returns: False if it came too late, or the run waits for another one.
+    """
     d = dialect_of(connection.engine)
     sent = f"""
         INSERT INTO job_steps (run_id, name, kind, result, finished_at)
         SELECT id, {d.typed(":name", "text")}, 'wait', {d.json("CAST(:payload AS text)")}, {d.clock}
-        FROM job_runs WHERE id = :id AND finished_at IS NULL
+        FROM job_runs WHERE id = :id AND finished_at IS NULL AND (
+            NOT EXISTS ({_WAIT.format(now=d.now)})
+            OR EXISTS (SELECT 1 FROM job_steps own WHERE own.run_id = :id AND own.name = :name)
+        )
         ON CONFLICT (run_id, name) DO UPDATE
         SET result = excluded.result, finished_at = excluded.finished_at
         WHERE job_steps.kind = 'wait' AND job_steps.finished_at IS NULL

@@ -59,12 +59,17 @@ async def _armed(context: RunnerContext, run: AsyncRun, handler: Callable[..., A
             signals.send(signals.run_started, context.state.app, claim=run.claim)
             failpoints.reach("before-handler")
             value: object = await handler(**run.run.payload)
+            run.run.raise_again(at_end=True)
             failpoints.reach("after-handler")
         finally:
             run.armed = False
     except BaseException as error:
         run.armed = False  # A second interruption may have come just before.
+        cause = run.run.cause_of(error)
         free_frames(error)
+        if cause is not error:
+            free_frames(cause)
+            raise cause from None
         raise
     return value
 

@@ -106,7 +106,7 @@ class Working:
 
     def note(self, error: BaseException) -> None:
         """Note that *error* interrupts it now."""
-        self.error = error
+        self.error = self.run.interrupted_by = error
         self.told_at = self.told_at or time.monotonic()
         self.is_lost = self.is_lost or isinstance(error, LeaseLost)
 

@@ -59,6 +59,8 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
     outcome = _outcome(
         attempt, "failed", error=error_text(error), error_type=type_name(error), seconds=seconds
     )
+    if isinstance(error, Suspended) and error.delay:
+        return outcome._replace(kind="snoozed", delay=error.delay)
     if isinstance(error, (ShuttingDown, Suspended)):
         return outcome._replace(kind="released")
     if isinstance(error, (Discard, Cancelled)):

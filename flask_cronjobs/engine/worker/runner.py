@@ -201,12 +201,17 @@ class Runner:
                 if handler.atomic:
                     return call_atomic(self._state, run, handler.call, self._interrupter.disarm)
                 value = handler.call(**run.payload)
+                run.raise_again(at_end=True)
                 failpoints.reach("after-handler")
             finally:
                 self._interrupter.disarm()
         except BaseException as error:
             self._interrupter.disarm()  # A second interruption may have come just before.
+            cause = run.cause_of(error)
             free_frames(error)
+            if cause is not error:
+                free_frames(cause)
+                raise cause from None
             raise
         return kept_result(value, self._state.settings.max_payload_bytes, claim)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -69,6 +70,8 @@ class CurrentRun:
     :param default_timezone: the time zone of runs that no definition made.
     :ivar to_stop: returns whether the run is to be given back at the end of a step.
     :ivar limited: makes a context in which a plain handler is interrupted after so many seconds.
+    :ivar interrupted_by: what has interrupted the handler, which is to end by it.
+    :ivar ended_by: what a step has raised to end the attempt.
     :ivar output: holds what the handler prints and logs, if that is kept.
     :raises PayloadError: the run's row cannot be read.
     """
@@ -98,6 +101,8 @@ class CurrentRun:
         self.to_stop: Callable[[], bool] = lambda: False
         self.limited: Callable[[float], AbstractContextManager[None]] = lambda _: nullcontext()
         self.warning: str | None = None
+        self.interrupted_by: BaseException | None = None
+        self.ended_by: BaseException | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
         self._default_timezone = default_timezone
@@ -218,6 +223,7 @@ class CurrentRun:
         Call it as often as you like: the row is written at most twice a second, and once more when
         the handler ends; but not after the commit of ``atomic=True``.
         """
+        self.raise_again()
         try:
             known = 0 <= fraction <= 1
         except TypeError:
@@ -233,12 +239,44 @@ class CurrentRun:
 
     def heartbeat(self) -> None:
         """Renew the lease now. The worker does it anyway: this is for code that starves it."""
+        self.raise_again()
         self._request_write(self, True)
 
     def warn(self, warning: str) -> None:
         """Log *warning*, and keep it for the run's row if the run succeeds."""
         logger.warning("%s: %s", self.claim, warning)
-        self.warning = warning
+        self.warning = warning if self.warning is None else f"{self.warning} {warning}"
+
+    def warn_of_steps(self) -> None:
+        """Warn of steps that were called and not done, and of chunks that were left."""
+        known: AttemptSteps | None = self.__dict__.get("known_steps")
+        for warning in () if known is None else known.untold():
+            self.warn(warning)
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """Return what has ended the handler: its interruption, if the database layer failed by it.
+
+        Hit in the middle of a flush, a rollback or a query, SQLAlchemy may raise an error of its
+        own, about a state that it has not expected.
+        """
+        from ...db.errors import is_of_database
+
+        by = self.interrupted_by
+        return by if by is not None and is_of_database(error) else error
+
+    def raise_again(self, at_end: bool = False) -> None:
+        """Raise what has interrupted the handler again, if that has swallowed it.
+
+        Not while it is on its way, as in a ``finally``, nor in another thread.
+
+        :param at_end: whether the handler has returned. Then only the end by a step holds: its row
+            says that the run goes on there.
+        :raises BaseException: the handler has swallowed it.
+        """
+        error = self.ended_by or (None if at_end else self.interrupted_by)
+        if error is None or threading.get_ident() != self.thread or _is_handled(error):
+            return
+        raise error
 
     @property
     def has_progress(self) -> bool:
@@ -259,6 +297,16 @@ class CurrentRun:
         """The last progress, whether it was written or not. For any thread."""
         reported = self._reported
         return None if reported is None else _shown(reported)
+
+
+def _is_handled(error: BaseException) -> bool:
+    """Return whether the caller is at work because of *error*, which cancels async handlers."""
+    each = sys.exc_info()[1]
+    while each is not None:
+        if each is error or type(each).__name__ == "CancelledError":
+            return True
+        each = each.__context__
+    return False
 
 
 def _shown(progress: Progress) -> Progress:

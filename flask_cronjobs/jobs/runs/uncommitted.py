@@ -44,6 +44,8 @@ def watch_commits(app: Flask, db: Database) -> None:
         if error is not None:
             return
         run = running()
+        if run is not None:
+            run.warn_of_steps()
         left = left_in(db) if run is not None else None
         if run is not None and left:
             kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."

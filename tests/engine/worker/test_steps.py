@@ -47,7 +47,7 @@ def test_a_step_that_has_ended_is_not_called_again(
     found: list[object] = []
 
     def close() -> object:
-        found.append(jobs.step("totals", booking(db, "a"), timeout=60))
+        found.append(jobs.step("totals", booking(db, "a"), step_timeout=60))
         found.append(jobs.step("empty", lambda: None))
         if current_run.attempt == 1:
             raise RuntimeError("after the steps")
@@ -267,10 +267,10 @@ def test_a_step_has_a_timeout_of_its_own(
         await asyncio.sleep(30)
 
     def close() -> None:
-        jobs.step("long", last, timeout=timedelta(seconds=0.1))
+        jobs.step("long", last, step_timeout=timedelta(seconds=0.1))
 
     async def close_async() -> None:
-        await jobs.step("long", last_async, timeout=0.1)
+        await jobs.step("long", last_async, step_timeout=0.1)
 
     run = perform(close_async if is_async else close)
     assert (run.status, run.error_type, labels(db)) == ("dead", "TimedOut", [])
@@ -282,7 +282,7 @@ def test_a_timeout_error_of_the_function_is_its_own(jobs: CronJobs, perform: Per
 
     async def close() -> str:
         try:
-            await jobs.step("rates", fetch, timeout=60)
+            await jobs.step("rates", fetch, step_timeout=60)
         except asyncio.TimeoutError:
             return "caught"
         return ""

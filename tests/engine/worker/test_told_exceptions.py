@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sqlite3
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from flask import Flask, g
+from sqlalchemy.exc import ResourceClosedError
 
 from flask_cronjobs import (
     CronJobs,
@@ -25,6 +27,7 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.engine.worker import announcer
 from flask_cronjobs.engine.worker.announcer import Announcer
+from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.types import Outcome
 from tests.kit import heard
@@ -239,3 +242,29 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
     assert [outcome.exception is None for outcome in told] == [False, False, True]
     telling.tell(Outcome(3, "t", "dead", 1, "it", exception=Broken()), recorded=True)
     assert telling._next[0][0].exception is not None, "all are told, so there is room again"
+
+
+@both_kinds
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ResourceClosedError("This transaction is closed"), "TimedOut"),
+        (sqlite3.OperationalError("interrupted"), "TimedOut"),
+        (ValueError("the handler's own"), "ValueError"),
+    ],
+)
+def test_what_the_database_layer_makes_of_a_timeout_is_a_timeout(
+    perform: Callable[..., JobRun], error: Exception, told: str, atomic: bool, is_async: bool
+) -> None:
+    """Hit in the middle of a flush, SQLAlchemy raises an error about its own state."""
+
+    def flush() -> None:
+        try:
+            while True:
+                ...
+        except TimedOut:
+            raise error from None
+
+    run = perform(of_kind(is_async, flush), timeout=1, atomic=atomic and not is_async)
+    assert run.error_type == told
