@@ -1,9 +1,11 @@
 """Hooks for gunicorn: ``flask jobs work`` beside the web workers, for as long as the server runs.
 
 Use it as gunicorn's configuration (``gunicorn --config python:flask_cronjobs.gunicorn shop:app``)
-or import its three functions into your own::
+or import its hooks into your own::
 
-    from flask_cronjobs.gunicorn import on_exit, on_reload, when_ready
+    from flask_cronjobs.gunicorn import *
+
+A hook of the same name there is called, too.
 
 The app is the one that gunicorn serves, or ``FLASK_APP`` if that is set. Options of the command can
 be given by the environment, such as ``FLASK_JOBS_WORK_MAX_MEMORY=512``.
@@ -15,12 +17,13 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .engine.threads import start_worker
 from .engine.worker.process_signals import STOP_FROM_PARENT
 
-__all__ = ["on_exit", "on_reload", "when_ready"]
+__all__ = ["nworkers_changed", "on_exit", "on_reload", "when_ready"]
 
 #: How often to look whether the process has ended, in seconds. gunicorn takes the exit status of
 #: each child of its own process, so nobody can wait for it.
@@ -30,15 +33,32 @@ _LOOK_EVERY = 0.5
 _PAUSES = 1.0, 60.0
 
 
+def nworkers_changed(server: Any, number: object, before: object) -> None:
+    """Call the other hooks beside those of the configuration that have their names.
+
+    gunicorn calls this one whenever it has read its configuration, before all others.
+    """
+    for ours in (when_ready, on_reload, on_exit):
+        own = getattr(server.cfg, ours.__name__)
+        if own is not ours and not isinstance(own, _Both):
+            server.cfg.set(ours.__name__, _Both(own, ours))
+
+
 def when_ready(server: Any) -> None:
-    """Start the process, when gunicorn is about to start its workers."""
-    _keepers.append(_Keeper(server))
+    """Start the process, when gunicorn is about to start its workers.
+
+    If the hooks of the configuration call this, too, there is one process all the same.
+    """
+    with _lock:
+        if any(keeper.has(server.cfg) for keeper in _keepers):
+            return
+        for keeper in _keepers:
+            keeper.stop()
+        _keepers.append(_Keeper(server))
 
 
 def on_reload(server: Any) -> None:
     """Start one with the new code, while that of the old code ends, when gunicorn gets SIGHUP."""
-    for keeper in _keepers:
-        keeper.stop()
     when_ready(server)
 
 
@@ -50,6 +70,19 @@ def on_exit(server: Any) -> None:
         keeper.join()
 
 
+class _Both:
+    """A hook of somebody's own configuration, and ours."""
+
+    def __init__(self, own: Callable[[Any], object], ours: Callable[[Any], object]) -> None:
+        self._own, self._ours = own, ours
+
+    def __call__(self, server: Any) -> None:
+        try:
+            self._own(server)
+        finally:
+            self._ours(server)
+
+
 class _Keeper(threading.Thread):
     """Keeps one process running until `stop`.
 
@@ -59,10 +92,14 @@ class _Keeper(threading.Thread):
 
     def __init__(self, server: Any) -> None:
         super().__init__(name="cronjobs-gunicorn", daemon=True)
-        self._server = server
+        self._server, self._cfg = server, server.cfg
         self._stopping = threading.Event()
         self._process = self._start_process()
         self.start()
+
+    def has(self, cfg: object) -> bool:
+        """Return whether it keeps a process for this configuration."""
+        return self._cfg is cfg and not self._stopping.is_set()
 
     def stop(self) -> None:
         """End the process soon."""
@@ -86,12 +123,20 @@ class _Keeper(threading.Thread):
         """Wait until the process has ended; return whether it was to."""
         process = self._process
         while process is not None and process.poll() is None:
+            if self._is_reloaded():
+                when_ready(self._server)
             if self._stopping.wait(_LOOK_EVERY):
                 # Not SIGTERM: a service manager may send that to all, and the second one kills.
                 process.send_signal(STOP_FROM_PARENT)
                 process.wait()
                 self._server.log.info("Stopped flask jobs work (pid: %s)", process.pid)
         return self._stopping.is_set()
+
+    def _is_reloaded(self) -> bool:
+        """Return whether gunicorn has been reloaded with a configuration that lacks `on_reload`."""
+        cfg = self._server.cfg
+        knows = cfg.on_reload is on_reload or isinstance(cfg.on_reload, _Both)
+        return cfg is not self._cfg and not knows and not self._stopping.is_set()
 
     def _start_process(self) -> subprocess.Popen[bytes] | None:
         log, cfg = self._server.log, self._server.cfg
@@ -108,3 +153,4 @@ class _Keeper(threading.Thread):
 
 
 _keepers: list[_Keeper] = []
+_lock = threading.Lock()

@@ -103,6 +103,35 @@ def test_gunicorn_gives_the_worker_its_folder_and_its_environment(site: Site) ->
 
 
 @on_sqlite
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        "from flask_cronjobs.gunicorn import *\n"
+        "def when_ready(server): server.log.info('our own')\n"
+        "def on_reload(server): server.log.info('our own')\n"
+        "def on_exit(server): server.log.info('our own')\n",
+        "from flask_cronjobs.gunicorn import when_ready\n",
+    ],
+    ids=["hooks of the same names", "half of ours"],
+)
+def test_no_configuration_leaves_the_worker_out_or_its_code_old(site: Site, hooks: str) -> None:
+    own = site.folder / "own.py"
+    own.write_text(hooks)
+    server = start(site, config=str(own))
+    pid = started(server)
+    run_one(site)
+    server.send(signal.SIGHUP)
+    again = started(server, 2)
+    wait_until(lambda: not is_there(pid))
+    run_one(site)
+    server.send(signal.SIGTERM)
+    assert server.wait().returncode == 0
+    wait_until(lambda: not is_there(again))
+    assert server.errors.count("our own") == 3 * hooks.count("import *")
+    assert len(re.findall(STARTED, server.errors)) == 2
+
+
+@on_sqlite
 def test_each_start_that_fails_makes_the_pause_longer(site: Site) -> None:
     server = start(site, "--env", "FLASK_APP=nowhere")
     wait_until(lambda: "is started again in 4 s" in server.errors)
