@@ -23,11 +23,11 @@ from sqlalchemy import Connection, Row, TextClause, text
 
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
-from ...models.conditions import HOLDS_KEY, RUNNABLE, RUNNING, sql_list
+from ...models.conditions import RUNNING, sql_list
 from ...types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome
 from .candidates import candidates, same_id
 from .columns import CLAIMED, NO_CLAIM, begun, most_attempts, returned
-from .leases import as_held, begin, given, passed_over
+from .leases import begin, passed_over
 from .outcomes import (
     failures,
     forget_failures,
@@ -103,9 +103,11 @@ class Answer(NamedTuple):
     locked: frozenset[int] = frozenset()
 
     def plus(self, other: Answer) -> Answer:
-        """Return this one with the outcomes that *other* says are recorded."""
+        """Return this one with the outcomes that *other* says are recorded, or locked."""
         return self._replace(
-            recorded=self.recorded | other.recorded, cancelled=self.cancelled | other.cancelled
+            recorded=self.recorded | other.recorded,
+            cancelled=self.cancelled | other.cancelled,
+            locked=self.locked | other.locked,
         )
 
     def stored(self, outcome: Outcome) -> Outcome:
@@ -142,9 +144,6 @@ def record_and_claim(
         left = [outcome for outcome in outcomes if outcome.id in locked]
         answer = answer.plus(_send(books, left, None, repeat))
         locked = passed_over(books, outcomes, answer.recorded)
-    unbegun = [each for each in outcomes if each.kind == "released" and not each.begun]
-    if unbegun:
-        books.rows(_restore_keys(books.dialect), {"held": as_held(unbegun)})
     return answer._replace(locked=frozenset(locked)) if locked else answer
 
 
@@ -182,7 +181,7 @@ def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> 
     :param run_id: release this one alone.
     """
     released = [
-        Outcome(row.id, token, "released", row.attempts, row.job_type)
+        Outcome(row.id, token, "released", row.attempts, row.job_type, unbegun=True)
         for row in books.rows(_CLAIMED_UNDER, {"token": token})
         if run_id in (None, row.id)
     ]
@@ -231,36 +230,6 @@ def _already_recorded(d: Dialect) -> TextClause:
 _CLAIMED_UNDER = text(f"""
     SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
 """)
-
-
-@lru_cache(maxsize=2)
-def _restore_keys(d: Dialect) -> TextClause:
-    """Return the statement that gives runs their keys back that were claimed and did not begin.
-
-    Not if an attempt that did not count came to a step before, as one does that sleeps; nor if
-    another run has the key by now. Of several that want it back, the last gets it.
-    """
-    ids = "SELECT id FROM given"
-    # LIMIT keeps PostgreSQL from a join with all keys: it looks up one for each run.
-    waits = f"{RUNNABLE} AND unique_while = 'waiting' AND started_at IS NOT NULL"
-    step = "SELECT id FROM job_steps WHERE run_id = {0}.id AND attempt IS NOT NULL LIMIT 1"
-    never_begun = f"{waits} AND attempts = 0 AND snoozes = 0 AND ({step}) IS NULL"
-    free = f"""
-        SELECT id FROM job_runs r WHERE {d.any_of("id", ids)} AND {never_begun.format("r")}
-            AND (
-                SELECT id FROM job_runs
-                WHERE idempotency_key = r.idempotency_key AND {HOLDS_KEY} LIMIT 1
-            ) IS NULL AND (
-                SELECT o.id FROM job_runs o WHERE {d.any_of("o.id", ids)}
-                    AND {never_begun.format("o")}
-                    AND o.idempotency_key = r.idempotency_key AND o.id > r.id LIMIT 1
-            ) IS NULL {d.skip_locked_of("r")}
-    """
-    return text(f"""
-    WITH given AS MATERIALIZED {given(d)}
-    UPDATE job_runs SET started_at = NULL, updated_at = {d.now} WHERE {d.any_of("id", free)}
-    RETURNING id
-    """)
 
 
 #: In place of a claim: the ids of the recorded runs of a status in one row, since to read a row for
