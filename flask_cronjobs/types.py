@@ -251,6 +251,8 @@ class Outcome(NamedTuple):
         its message is as it was raised, credentials included.
     :ivar label: the run's label, if it has one.
     :ivar output: what the handler has printed and logged, if that is kept.
+    :ivar unbegun: of a released run: its handler has not begun. Whoever is not sure says that it
+        has, as of all that is at work.
     """
 
     id: int
@@ -272,6 +274,7 @@ class Outcome(NamedTuple):
     holds_rate: bool = False
     label: str | None = None
     output: str | None = None
+    unbegun: bool = False
 
     @property
     def identity(self) -> tuple[int, str]:
@@ -281,7 +284,7 @@ class Outcome(NamedTuple):
     @property
     def begun(self) -> bool:
         """Whether the handler began: a claim may be released while it waits behind a long run."""
-        return self.kind != "released" or self.seconds > 0
+        return not self.unbegun
 
 
 class BatchCounts(NamedTuple):

@@ -177,7 +177,7 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
 def _rows(reader: Reader, sql: str) -> list[Waiting]:
     statement = text(sql).bindparams(bindparam("now", reader.now, UTCDateTime()))
     columns = (column(name, String) for name in ("job_type", "queue", "rate_key"))
-    times = (column(name, UTCDateTime()) for name in ("oldest", "due", "tat"))
+    times = (column(name, UTCDateTime()) for name in ("oldest", "due", "tat", "last_at"))
     rows = reader.rows(statement.columns(*columns, *times, column("period", Float)))
     return [
         Waiting(row.job_type, row.queue, row.oldest, _free_since(reader, row), row.rate_key)
@@ -188,7 +188,7 @@ def _rows(reader: Reader, sql: str) -> list[Waiting]:
 def _free_since(reader: Reader, row: Row[Any]) -> datetime | None:
     """Return since when a tick could have run what is due; None if it cannot: no start is free."""
     rate = reader.state.registry.rates.get(row.job_type)
-    tat = rate and rate.own(row.tat, row.period)
+    tat = rate and rate.own(row.tat, row.period, row.last_at)
     if row.due is None or rate is None or tat is None:
         return cast("datetime | None", row.due)
     since = max(row.due, rate.opens(tat))
@@ -226,13 +226,17 @@ def _by_steps() -> str:
     UNION ALL
     SELECT job_type, queue, rate_key, run_at, ({due_at_rate}),
         (SELECT tat FROM job_rates WHERE key = rated.rate_key),
+        (SELECT last_at FROM job_rates WHERE key = rated.rate_key),
         (SELECT period FROM job_rates WHERE key = rated.rate_key)
     FROM (SELECT * FROM rated LIMIT {_MOST_RATED}) AS rated
     """
 
 
 #: What stands for the last start of a rate, of runs that have none.
-_NO_START = "CAST(NULL AS timestamp) AS tat, CAST(NULL AS double precision) AS period"
+_NO_START = (
+    "CAST(NULL AS timestamp) AS tat, CAST(NULL AS timestamp) AS last_at,"
+    " CAST(NULL AS double precision) AS period"
+)
 
 
 def _first_due(name: str, rows: str, condition: str, group: Sequence[str] = _GROUP) -> str:

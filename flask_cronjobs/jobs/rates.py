@@ -8,26 +8,28 @@ let it begin:
 3. `spend` takes the starts, by the times of the claims, if the key's row is as it has read it. It
    alone decides: whoever gets none gives the run back, and it waits with its mark again.
 
-So whatever dies in between, no attempt begins without a start.
+So whatever dies in between, no attempt begins without a start. At worst a start is lost.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, Row, TextClause, text
 
-from ..db.connection import Bookkeeping
+from ..db.connection import Bookkeeping, together
 from ..db.dialect import Dialect
 from ..models.conditions import RATE_READY, RATE_WAITS
 from ..registry.options import UNLIMITED, Rate
-from ..types import Claim, stored_time, time_or_none
+from ..types import Claim, Outcome, stored_time, time_or_none
 from .runs.candidates import CLAIMABLE, claimable, free_share, of_queues, unpaused
-from .runs.claim import ClaimRequest
+from .runs.claim import Answer, ClaimRequest, record_and_claim
 
 #: How many groups one statement reads: the runs of a key that have one task, queue and priority.
 GROUPS_READ = 500
@@ -56,20 +58,12 @@ class Starts(NamedTuple):
     after: Group = BEFORE_ALL
 
 
-class Start(NamedTuple):
-    """A start that an attempt has taken, by the ``tat`` of its key before and after."""
-
-    key: str
-    before: datetime | None
-    after: datetime
-    rate: Rate
-
-
 def open_starts(
     books: Bookkeeping,
     rates: Mapping[str, Rate | None],
     request: ClaimRequest,
     after: Group = BEFORE_ALL,
+    most: Mapping[str, int] = MappingProxyType({}),
 ) -> Starts:
     """Let due runs be claimed, as many of each key as it has free starts.
 
@@ -77,8 +71,9 @@ def open_starts(
     SQLite's write lock.
 
     :param rates: the tasks whose runs to look for. None: without limit, so that they forget theirs.
-    :param request: the tasks and queues of this worker.
+    :param request: the tasks and queues of the claim for which they are let.
     :param after: where the last look ended. One looks at ten thousand groups at most.
+    :param most: keys of which so many runs are let at most.
     """
     d, opened, waits = books.dialect, 0, list[float]()
     rated = d.array(tuple(each for each in rates if rates[each]))
@@ -87,22 +82,46 @@ def open_starts(
         groups, free = books.rows(_groups(d), {**given, **after}), list[dict[str, Any]]()
         for row in groups:
             after = {name: getattr(row, name) for name in _GROUP}
-            if not row.open or row.job_type not in rates:
+            if not row.open or row.job_type not in rates or row.job_type not in request.tasks:
                 continue
             rate, now = rates[row.job_type], stored_time(row.now)
-            tat = rate and rate.own(time_or_none(row.tat), row.period)
-            number = rate.free(tat, now) if rate else _READY
+            tat = rate and _own(rate, row)
+            number = min(rate.free(tat, now), _READY) if rate else _READY
             if number:
+                number = min(number, most.get(row.rate_key, number))
                 free.append({**after, "free": number})
             elif rate and tat:
                 waits.append((rate.opens(tat) - now).total_seconds())
-        if free:
-            most = min(max(each["free"] for each in free), _READY) + _BEYOND
-            found = {**given, "groups": json.dumps(free), "most": most}
-            opened += len(books.rows(_take_marks(d), found))
+        number, is_all = _open(books, given, free)
+        opened += number
+        if not is_all:
+            waits.append(0.0)
         if len(groups) < GROUPS_READ:
             return Starts(opened, min(waits, default=None))
     return Starts(opened, 0.0, after)
+
+
+def _open(
+    books: Bookkeeping, given: Mapping[str, object], free: list[dict[str, Any]]
+) -> tuple[int, bool]:
+    """Take the marks of the first runs of the groups *free*; return of how many.
+
+    Runs that wait for their concurrency keys do not count. So where more runs are let than there
+    are starts, it looks on behind them.
+
+    :returns: with it, whether nothing is left to look for.
+    """
+    opened, free = 0, [group for group in free if group["free"]]
+    for _ in range(_READS_A_LOOK):
+        if not free:
+            return opened, True
+        most = max(each["free"] for each in free) + _BEYOND
+        found = {**given, "groups": json.dumps(free), "most": most}
+        rows = books.rows(_take_marks(books.dialect), found)
+        opened += len(rows)
+        of_key = Counter(row.key for row in rows)
+        free = [each for each in free if of_key[each["rate_key"]] > each["free"]]
+    return opened, not free
 
 
 @lru_cache(maxsize=2)
@@ -139,7 +158,7 @@ _ORDER = f"{', '.join(_GROUP)}, run_at, id"
 #: What the row of a key says. No join, which PostgreSQL would plan in several ways.
 _OF_KEY = ", ".join(
     f"(SELECT {name} FROM job_rates WHERE key = {{0}}.rate_key) AS {name}"
-    for name in ("tat", "period")
+    for name in ("tat", "period", "last_at")
 )
 
 
@@ -148,17 +167,19 @@ def _take_marks(d: Dialect) -> TextClause:
     """Return the UPDATE that takes the marks of the first due runs of some groups.
 
     1. ``ready`` is how many runs of each key may be claimed already, of the first of them.
-    2. ``due`` are the first of each group. One whose concurrency key has no free share does not
-       count: it may be claimed when there is one, and the others do not wait for that.
+    2. ``due`` are the first of each group, but for those that others have locked: they are locked
+       first, and then counted. One whose concurrency key has no free share does not count: it may
+       be claimed when there is one, and the others do not wait for that.
     """
     columns = dict.fromkeys(_GROUP[:3], "text")
     same = " AND ".join(f"{name} = given.{name}" for name in _GROUP)
     first = f"""
         FROM job_runs WHERE {RATE_WAITS} AND {same} AND run_at <= {d.now}
             AND attempts < max_attempts
-        ORDER BY {_ORDER} LIMIT :most
+        ORDER BY {_ORDER} LIMIT :most {d.skip_locked}
     """
     due = d.join_each("priority, run_at, concurrency_key, concurrency_limit", first)
+    key = "SELECT rate_key FROM due WHERE due.id = job_runs.id"
     return text(f"""
     WITH given AS MATERIALIZED {d.table("groups", **columns, priority="integer", free="integer")},
     ready AS MATERIALIZED (
@@ -178,14 +199,10 @@ def _take_marks(d: Dialect) -> TextClause:
     chosen AS MATERIALIZED (
         SELECT id FROM placed JOIN ready ON ready.rate_key = placed.rate_key
         WHERE place < free - number OR (place = free - number AND counts = 1)
-    ),
-    free AS MATERIALIZED (
-        SELECT id FROM job_runs WHERE {d.any_of("id", "SELECT id FROM chosen")}
-            AND ({RATE_WAITS}) IS TRUE {d.skip_locked}
     )
     UPDATE job_runs SET rate_mark = NULL,
         rate_key = CASE WHEN {d.one_of("job_type", "rated")} THEN rate_key END
-    WHERE {d.any_of("id", "SELECT id FROM free")} RETURNING id
+    WHERE {d.any_of("id", "SELECT id FROM chosen")} RETURNING id, ({key}) AS key
     """)
 
 
@@ -205,48 +222,65 @@ _HAS_SHARE = (
 )
 
 
-def spend(
-    books: Bookkeeping, rates: Mapping[str, Rate], claims: Sequence[Claim]
-) -> dict[int, Start | None]:
+def spend(books: Bookkeeping, rates: Mapping[str, Rate], claims: Sequence[Claim]) -> dict[int, str]:
     """Take starts for *claims*, which have one token, by the times when they were claimed.
 
-    A key that another worker moves at the same time has none.
+    A start that was taken is never given back. A key that another worker moves at the same time, or
+    whose row somebody has locked, has none.
 
-    :returns: the runs that have a rate, each with its start, or None if it may not begin.
+    :returns: the runs that may not begin, each with its rate key.
     :raises DatabaseTrouble: it is not known which starts are taken.
     """
     work = partial(_spend, d=books.dialect, rates=rates, claims=claims)
     return books.transaction(work, repeat=False)
 
 
+class _Move(NamedTuple):
+    """A key that is to move from one ``tat`` to another, by attempts of which the last was *at*."""
+
+    before: datetime | None
+    after: datetime
+    at: datetime
+    rate: Rate
+
+
 def _spend(
     connection: Connection, d: Dialect, rates: Mapping[str, Rate], claims: Sequence[Claim]
-) -> dict[int, Start | None]:
+) -> dict[int, str]:
     found = f"""
         SELECT id, rate_key, started_at, {_OF_KEY.format("job_runs")}
         FROM job_runs WHERE {d.among("id")} AND locked_by = :token AND rate_key IS NOT NULL
     """
     given = {"ids": d.many([claim.id for claim in claims]), "token": claims[0].token}
     rows = {row.id: row for row in connection.execute(text(found), given)}
-    starts, moves = dict[int, Start](), dict[str, Start]()
+    refused, moves = {row.id: row.rate_key for row in rows.values()}, dict[str, _Move]()
     for claim in (each for each in claims if each.id in rows):
         row, rate = rows[claim.id], rates[claim.job_type]
-        key, first = row.rate_key, time_or_none(row.tat)
-        tat = moves[key].after if key in moves else rate.own(first, row.period)
-        after = rate.start(tat, stored_time(row.started_at))
+        before, at = time_or_none(row.tat), stored_time(row.started_at)
+        known = moves.get(row.rate_key)
+        after = rate.start(known.after if known else _own(rate, row), at)
         if after is not None:
-            starts[claim.id] = Start(key, after - rate.period, after, rate)
-            moves[key] = Start(key, first, after, rate)
+            del refused[claim.id]
+            last = max(filter(None, (at, known and known.at, time_or_none(row.last_at))))
+            moves[row.rate_key] = _Move(before, after, last, rate)
     # In tests, whose clock may be moved, a start is none that others would have to wait for.
-    untaken = {key for key, move in moves.items() if move.rate == UNLIMITED}
-    moved = untaken | _move(connection, d, [moves[key] for key in moves if key not in untaken])
-    got = {run_id: start for run_id, start in starts.items() if start.key in moved}
-    return {**dict.fromkeys(rows), **got}
+    stored = {key: move for key, move in moves.items() if move.rate != UNLIMITED}
+    unmoved = stored.keys() - _move(connection, d, stored)
+    return refused | {row.id: row.rate_key for row in rows.values() if row.rate_key in unmoved}
 
 
-def _move(connection: Connection, d: Dialect, moves: Iterable[Start]) -> set[str]:
+def _own(rate: Rate, row: Row[Any]) -> datetime | None:
+    """Return the ``tat`` of a key, by the columns of `_OF_KEY`, as it is at *rate*."""
+    return rate.own(time_or_none(row.tat), row.period, time_or_none(row.last_at))
+
+
+def _move(connection: Connection, d: Dialect, moves: Mapping[str, _Move]) -> set[str]:
     """Move keys from one ``tat`` to another; return those that stood there, and are not locked."""
-    columns = {"tat": "timestamptz", "period": "double precision", "burst": "integer"}
+    columns = {
+        **dict.fromkeys(("tat", "last_at"), "timestamptz"),
+        "period": "double precision",
+        "burst": "integer",
+    }
     names = ", ".join(("key", *columns))
     statement = f"""
         WITH given AS MATERIALIZED {d.table("moves", key="text", before="timestamptz", **columns)},
@@ -265,40 +299,56 @@ def _move(connection: Connection, d: Dialect, moves: Iterable[Start]) -> set[str
     rows = [
         {
             "key": key,
-            "before": before and d.instant(before),
-            "tat": d.instant(after),
-            "period": rate.period.total_seconds(),
-            "burst": rate.burst,
+            "before": move.before and d.instant(move.before),
+            "tat": d.instant(move.after),
+            "last_at": d.instant(move.at),
+            "period": move.rate.period.total_seconds(),
+            "burst": move.rate.burst,
         }
-        for key, before, after, rate in moves
+        for key, move in moves.items()
     ]
     found = connection.execute(text(statement), {"moves": json.dumps(rows)})
     return set(found.scalars())
 
 
-def give_back(books: Bookkeeping, starts: Iterable[Start]) -> None:
-    """Give *starts* back whose attempts have not begun, as far as nobody has taken a later one."""
-    for key, before, after, rate in sorted(starts, key=lambda start: start.after, reverse=True):
-        assert before is not None
-        back = Start(key, after, before, rate)
-        books.transaction(partial(_move, d=books.dialect, moves=[back]))
+def record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer:
+    """Record *outcome*, and let nothing of its run's rate key begin for its delay.
 
+    Both or nothing: an outcome whose lease was lost holds no key back. If somebody has locked the
+    key's row, it counts as one whose own row is locked.
 
-def hold_back(books: Bookkeeping, run_id: int, rate: Rate, seconds: float) -> None:
-    """Let nothing of the rate key of a run begin for so many *seconds*."""
-    d = books.dialect
-    statement = f"""
-        INSERT INTO job_rates (key, tat, period, burst)
-        SELECT rate_key, {d.clock_after(":seconds")}, {d.typed(":period", "double precision")},
-            {d.typed(":burst", "integer")}
-        FROM job_runs WHERE id = :id AND rate_key IS NOT NULL
-        ON CONFLICT (key) DO UPDATE SET tat = {d.latest("job_rates.tat", "excluded.tat")},
-            period = excluded.period, burst = excluded.burst
-        RETURNING id
+    :raises DatabaseTrouble: it is not known whether it was recorded.
     """
-    period, ahead = rate.period.total_seconds(), rate.ahead.total_seconds()
-    given = {"id": run_id, "seconds": seconds + ahead, "period": period, "burst": rate.burst}
-    books.rows(text(statement), given)
+    return together(books, partial(_record_and_hold, outcome=outcome, rate=rate), repeat=False)
+
+
+def _record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer:
+    d = books.dialect
+    of_run = "SELECT rate_key FROM job_runs WHERE id = :id"
+    lock = f"SELECT key FROM job_rates WHERE {d.any_of('key', of_run)} {d.skip_locked}"
+    known = f"SELECT key FROM job_rates WHERE {d.any_of('key', of_run)}"
+    which = {"id": outcome.id}
+    if len(books.rows(text(lock), which)) < len(books.rows(text(known), which)):
+        return Answer(locked=frozenset({outcome.id}))
+    answer = record_and_claim(books, [outcome], None)
+    if outcome.id in answer.recorded:
+        ahead, period = rate.ahead.total_seconds(), rate.period.total_seconds()
+        held = {"seconds": outcome.delay, "ahead": outcome.delay + ahead}
+        books.rows(text(_hold(d)), {**which, **held, "period": period, "burst": rate.burst})
+    return answer
+
+
+def _hold(d: Dialect) -> str:
+    """Return the statement that holds the key of a run back, if it is not held for longer."""
+    columns = ("tat", "last_at", "period", "burst")
+    return f"""
+        INSERT INTO job_rates (key, {", ".join(columns)})
+        SELECT rate_key, {d.clock_after(":ahead")}, {d.clock_after(":seconds")},
+            {d.typed(":period", "double precision")}, {d.typed(":burst", "integer")}
+        FROM job_runs WHERE id = :id AND rate_key IS NOT NULL
+        ON CONFLICT (key) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in columns)}
+        WHERE job_rates.tat < excluded.tat RETURNING id
+    """
 
 
 #: For how long a key that nothing uses keeps its row, in seconds.

@@ -187,6 +187,9 @@ class JobRate(Base):
     """How many seconds there are from one slot to the next, as the last attempt's code said."""
     burst: Mapped[int]
     """How many attempts may begin at once, by the same code."""
+    last_at: Mapped[datetime | None]
+    """When the last attempt began, or until when the key was held back since. What ``tat`` is ahead
+    of that becomes shorter or longer with the rate."""
 
 
 class JobTick(Base):

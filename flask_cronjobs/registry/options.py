@@ -133,11 +133,23 @@ class Rate(NamedTuple):
     period: timedelta
     burst: int = 1
 
-    def own(self, tat: datetime | None, period: float | None) -> datetime | None:
-        """Return *tat* as it would be if the last attempt, of that *period*, had had this rate."""
+    def own(
+        self, tat: datetime | None, period: float | None, last: datetime | None
+    ) -> datetime | None:
+        """Return *tat* as it would be if the attempts so far, of that *period*, had had this rate.
+
+        What is ahead of the *last* start is so many periods, whatever their length.
+        """
         if tat is None or period is None:
             return None
-        return tat + (self.period - timedelta(seconds=period))
+        old = timedelta(seconds=period)
+        if old == self.period or not old:
+            return tat
+        last = tat - old if last is None else last
+        try:
+            return last + (tat - last) * (self.period / old)
+        except OverflowError:  # Somebody has written the row by hand.
+            return tat
 
     def start(self, tat: datetime | None, at: datetime) -> datetime | None:
         """Return the ``tat`` after an attempt that begins *at*; None if it may not begin then."""

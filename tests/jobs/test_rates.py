@@ -12,11 +12,10 @@ import pytest
 from sqlalchemy import select, text
 
 from flask_cronjobs.jobs import rates
-from flask_cronjobs.jobs.rates import Start
 from flask_cronjobs.models import JobRate
 from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.types import Claim, OutcomeKind
-from tests.kit import Kit, in_threads
+from tests.kit import Kit, in_threads, outcome
 from tests.marks import on_postgresql
 from tests.plans import sent_by
 from tests.rows import ago
@@ -41,8 +40,14 @@ def opened(kit: Kit, rate: Rate = HUNDRED, **request: Any) -> rates.Starts:
     return rates.open_starts(kit.books, {"task": rate}, kit.request(**request))
 
 
-def spent(kit: Kit, claims: Sequence[Claim], rate: Rate = HUNDRED) -> list[Start | None]:
-    return [*rates.spend(kit.books, {"task": rate}, claims).values()]
+def spent(kit: Kit, claims: Sequence[Claim], rate: Rate = HUNDRED) -> list[int]:
+    """Take starts; the runs that got none."""
+    return [*rates.spend(kit.books, {"task": rate}, claims)]
+
+
+def held_back(kit: Kit, claim: Claim, rate: Rate, seconds: float) -> None:
+    asked = outcome(claim, "failed")._replace(holds_rate=True, delay=seconds)
+    assert rates.record_and_hold(kit.books, asked, rate).recorded == {claim.id}
 
 
 def tat(kit: Kit) -> datetime:
@@ -61,18 +66,16 @@ def taken(kit: Kit, ahead: float, key: str = "key") -> None:
 
 def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     first, second = waiting(kit, number=2)
-    assert kit.claim_ids() == []
+    assert kit.claim_ids(side_by_side=True) == []
     assert opened(kit).opened == 1
     assert opened(kit) == rates.Starts(), "one is ready already"
-    claims = kit.claim()
+    claims = kit.claim(side_by_side=True)
     assert [claim.id for claim in claims] == [first]
-    (start,) = spent(kit, claims)
-    assert start is not None
-    assert start.before == start.after - HUNDRED.period
+    assert spent(kit, claims) == []
     found = opened(kit)
     assert found.opened == 0
     assert 0 < (found.wait or 0) <= 0.6
-    assert kit.claim_ids() == []
+    assert kit.claim_ids(side_by_side=True) == []
     assert kit.row(second).rate_mark == "waits"
 
 
@@ -81,24 +84,11 @@ def test_all_that_a_claim_takes_moves_each_key_once(kit: Kit) -> None:
     for key in "abc":
         kit.runs(2, rate_key=key)
     rate = HUNDRED._replace(burst=2)
-    claims = kit.claim(limit=6)
+    claims = kit.claim(limit=6, side_by_side=True)
     with sent_by(kit.engine) as sent:
-        assert None not in spent(kit, claims, rate)
+        assert spent(kit, claims, rate) == []
     assert ["INSERT INTO job_rates" in each for each, _ in sent.statements] == [False, True]
     assert [row.key for row in kit.sql("SELECT key FROM job_rates ORDER BY key")] == ["a", "b", "c"]
-
-
-def test_key_gives_slots_back_that_nobody_has_passed(kit: Kit) -> None:
-    kit.runs(3, rate_key="key")
-    rate = HUNDRED._replace(burst=3)
-    first, second, third = spent(kit, kit.claim(), rate)
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    rates.give_back(kit.books, [first])
-    assert tat(kit) == third.after, "others have passed it"
-    rates.give_back(kit.books, [second, third])
-    assert tat(kit) == first.after
 
 
 def test_first_due_runs_of_each_key_come_first(kit: Kit) -> None:
@@ -111,7 +101,7 @@ def test_first_due_runs_of_each_key_come_first(kit: Kit) -> None:
     found = opened(kit)
     assert found.opened == 2
     assert 4 < (found.wait or 0) <= 5
-    assert kit.claim_ids() == [high, old]
+    assert kit.claim_ids(side_by_side=True) == [high, old]
     assert kit.row(low).rate_mark == "waits"
 
 
@@ -127,7 +117,32 @@ def test_runs_that_this_worker_cannot_take_do_not_keep_others(kit: Kit) -> None:
     (mine,) = waiting(kit)
     for _ in range(2):
         opened(kit, elsewhere=frozenset({"far"}))
-    assert kit.claim_ids(elsewhere=frozenset({"far"})) == [mine]
+    assert kit.claim_ids(side_by_side=True, elsewhere=frozenset({"far"})) == [mine]
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_runs_of_a_busy_key_do_not_keep_others_from_starts_however_many(
+    kit: Kit, priority: int
+) -> None:
+    busy: dict[str, Any] = {"concurrency_key": "busy", "concurrency_limit": 1}
+    kit.run(**busy)
+    kit.claim_one()
+    waiting(kit, number=150, priority=priority, **busy)
+    mine = waiting(kit, number=3)
+    opened(kit, HUNDRED._replace(burst=2))
+    assert kit.claim_ids(side_by_side=True) == mine[:2]
+
+
+@on_postgresql
+def test_locked_runs_do_not_keep_others_of_their_key_from_starts(kit: Kit) -> None:
+    locked, (free, last) = waiting(kit, number=30), waiting(kit, number=2)
+    with kit.engine.begin() as connection:
+        connection.execute(
+            text("SELECT 1 FROM job_runs WHERE id = ANY(:ids) FOR UPDATE"), {"ids": locked}
+        )
+        assert opened(kit).opened == 1
+        assert kit.claim_ids(side_by_side=True) == [free]
+    assert kit.row(last).rate_mark == "waits"
 
 
 @pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
@@ -152,15 +167,48 @@ def test_change_of_the_rate_counts_from_the_last_attempt(
     rate = Rate(timedelta(seconds=period))
     assert opened(kit, rate).opened == starts
     kit.runs(1, rate_key="key")
-    assert [start is not None for start in spent(kit, kit.claim(limit=1), rate)] == [starts == 1]
+    assert len(spent(kit, kit.claim(limit=1, side_by_side=True), rate)) == 1 - starts
+
+
+@pytest.mark.parametrize(("period", "starts"), [(60, 0), (600, 0), (0.01, 10)])
+def test_rate_that_a_deploy_makes_faster_holds_at_once(
+    kit: Kit, period: float, starts: int
+) -> None:
+    """Also if the burst of the old one is used up: what is ahead becomes as short as its period."""
+    kit.runs(10, rate_key="key")
+    assert not spent(
+        kit, kit.claim(limit=10, side_by_side=True), Rate(timedelta(minutes=1), burst=10)
+    )
+    kit.sql(
+        f"UPDATE job_rates SET tat = {kit.books.dialect.typed(':tat', 'timestamptz')}, "
+        f"last_at = {kit.books.dialect.typed(':last', 'timestamptz')}",
+        tat=kit.books.dialect.instant(ago(seconds=1) + timedelta(minutes=10)),
+        last=kit.books.dialect.instant(ago(seconds=1)),
+    )
+    waiting(kit, number=15)
+    assert opened(kit, Rate(timedelta(seconds=period), burst=10)).opened == starts
+
+
+def test_faster_rate_ends_no_hold(kit: Kit) -> None:
+    slow, fast = Rate(timedelta(minutes=1), burst=3), Rate(timedelta(milliseconds=1), burst=3)
+    run = kit.run(rate_key="key")
+    claim = kit.claim_one()
+    assert not spent(kit, [claim], slow)
+    held_back(kit, claim, slow, 30)
+    waiting(kit)
+    found = opened(kit, fast)
+    assert found.opened == 0
+    assert 29 < (found.wait or 0) <= 30
+    assert kit.row(run).status == "failed"
 
 
 def test_key_is_held_back_for_all(kit: Kit) -> None:
-    run = kit.run(rate_key="key")
+    kit.runs(2, rate_key="key")
     rate = HUNDRED._replace(burst=5)
-    spent(kit, [kit.claim_one()], rate)
-    for seconds in (30, 10):
-        rates.hold_back(kit.books, run, rate, seconds)
+    claims = kit.claim(side_by_side=True)
+    spent(kit, claims, rate)
+    for claim, seconds in zip(claims, (30, 10), strict=True):
+        held_back(kit, claim, rate, seconds)
         waiting(kit, number=2)
         found = opened(kit, rate)
         assert found.opened == 0
@@ -171,27 +219,25 @@ def test_key_is_held_back_for_all(kit: Kit) -> None:
 def test_locked_key_has_no_slot_and_holds_nobody_up(kit: Kit) -> None:
     taken(kit, -60)
     kit.runs(1, rate_key="key")
-    claims = kit.claim()
+    claims = kit.claim(side_by_side=True)
     with kit.engine.begin() as connection:
         connection.execute(text("SELECT 1 FROM job_rates FOR UPDATE"))
-        assert spent(kit, claims) == [None]
-    assert None not in spent(kit, claims)
+        assert spent(kit, claims) == [claims[0].id]
+    assert spent(kit, claims) == []
 
 
 def test_two_claims_at_once_never_take_the_same_slot(kit: Kit) -> None:
     rate = HUNDRED._replace(burst=7)
     kit.runs(40, rate_key="key")
-    claims = [kit.claim(limit=10) for _ in range(4)]
+    claims = [kit.claim(limit=10, side_by_side=True) for _ in range(4)]
     others = [kit.another() for _ in claims]
-    found: list[Start | None] = []
+    refused: list[int] = []
 
     def work(other: Kit, some: Sequence[Claim]) -> None:
-        found.extend(spent(other, some, rate))
+        refused.extend(spent(other, some, rate))
 
     in_threads(*(partial(work, *each) for each in zip(others, claims, strict=True)))
-    starts = [start.after for start in found if start is not None]
-    assert 0 < len(starts) <= 7
-    assert len(starts) == len(set(starts))
+    assert 33 <= len(refused) < 40
     for other in others:
         other.close()
 
@@ -212,7 +258,7 @@ def test_thousands_of_keys_without_a_slot_do_not_keep_the_keys_behind_them(
     found = rates.open_starts(kit.books, {"task": HUNDRED}, kit.request(), found.after)
     rates._groups.cache_clear()
     assert (found.opened, found.after) == (1, rates.BEFORE_ALL)
-    assert kit.claim_ids() == [last]
+    assert kit.claim_ids(side_by_side=True) == [last]
 
 
 def test_runs_that_lost_their_rate_are_all_let_go(
@@ -224,7 +270,7 @@ def test_runs_that_lost_their_rate_are_all_let_go(
     waiting(kit, number=9)
     rates.mend(kit.books, ["task"], [])
     rates._take_marks.cache_clear()
-    assert len(kit.claim_ids()) == 9
+    assert len(kit.claim_ids(side_by_side=True)) == 9
 
 
 def test_mend_frees_runs_without_a_rate_and_forgets_idle_keys(kit: Kit) -> None:

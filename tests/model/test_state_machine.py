@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -216,10 +216,12 @@ class StoreMachine(RuleBasedStateMachine):
             claim.id, claim.token, kind, claim.attempt, "t", "it broke", "Broken", delay=delay
         )
         holds = self.holds(claim)
-        recorded = record_and_claim(self.books, [outcome], None).recorded
-        assert recorded == (frozenset({claim.id}) if holds else frozenset())
+        assert self.record(outcome) == (frozenset({claim.id}) if holds else frozenset())
         if run is not None and holds:
             run.finalize(kind)
+
+    def record(self, outcome: Outcome) -> frozenset[int]:
+        return record_and_claim(self.books, [outcome], None).recorded
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -590,9 +592,9 @@ class RateMachine(StoreMachine):
     def fill(self) -> None:
         self.ahead = 0
         """How many hours after now the ``tat`` of the key is."""
-        self.taken: dict[tuple[int, str], rates.Start] = {}
+        self.holds_rate = False
         self.begun: dict[tuple[int, str], datetime] = {}
-        """When those were claimed that have taken a slot and not given it back."""
+        """When those were claimed that have taken a start, which none gives back."""
         self.opened: set[int] = set()
         self.enqueue_rated(4)
         super().fill()
@@ -626,46 +628,44 @@ class RateMachine(StoreMachine):
         assert (found.wait is not None) == bool(waiting and not self.free)
         self.opened |= opened
 
-    @rule(limit=st.integers(1, 4), back=st.integers(0, 3))
-    def begin_at_rate(self, limit: int, back: int) -> None:
-        """Take what slots there are, and perhaps give one of them back at once."""
+    @rule(number=st.integers(1, 4), released=st.booleans())
+    def begin_at_rate(self, number: int, released: bool) -> None:
+        """Take what starts there are, and perhaps release the runs: their starts stay taken."""
         self.open_starts()
-        for claim in self.claimed(limit, idle=True)[back : back + 1]:
-            self.release_before_it_begins(claim)
+        for _ in range(number):
+            for claim in self.claimed(1, idle=True):
+                if released and self.holds(claim):
+                    self.end(claim, "released", 0.0)
 
     def without_slot(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        slots = rates.spend(self.books, {"t": RATE}, claims) if claims else {}
-        got = [claim for claim in claims if slots.get(claim.id)]
-        assert [claim.id for claim in got] == list(slots)[: self.free]
+        rated = self.rated("status = 'running'")
+        refused = rates.spend(self.books, {"t": RATE}, claims) if claims else {}
+        limited = [claim for claim in claims if claim.id in rated]
+        got = [claim for claim in limited if claim.id not in refused]
+        assert got == limited[: self.free]
         for claim in got:
             (row,) = self.sql("SELECT started_at FROM job_runs WHERE id = :id", id=claim.id)
             self.begun[claim.identity] = stored_time(row.started_at)
-            self.taken[claim.identity] = cast("rates.Start", slots[claim.id])
             self.ahead = max(0, self.ahead) + 1
         self.opened -= {claim.id for claim in claims}
-        return [claim for claim in claims if claim.id in slots and claim not in got]
+        return [claim for claim in limited if claim not in got]
 
-    @precondition(lambda self: self.taken)
-    @rule(data=st.data())
-    def release_late(self, data: st.DataObject) -> None:
-        held = [each for each in self.held if each.identity in self.taken]
-        self.release_before_it_begins(data.draw(st.sampled_from(held)))
+    def record(self, outcome: Outcome) -> frozenset[int]:
+        if not self.holds_rate:
+            return super().record(outcome)
+        asked = outcome._replace(holds_rate=True)
+        return rates.record_and_hold(self.books, asked, RATE).recorded
 
-    def release_before_it_begins(self, claim: Claim) -> None:
-        """The slot comes back if nobody has taken a later one, or held the key back."""
-        if self.holds(claim) and claim.identity in self.taken:
-            slot = self.taken.pop(claim.identity)
-            del self.begun[claim.identity]
-            self.ahead -= self.tat == slot.after
-            self.end(claim, "released", 0.0)
-            rates.give_back(self.books, [slot])
-
-    @precondition(lambda self: self.begun)
+    @precondition(lambda self: self.held)
     @rule(data=st.data(), hours=st.integers(0, 2))
     def hold_back(self, data: st.DataObject, hours: int) -> None:
-        id_, _ = data.draw(st.sampled_from(sorted(self.begun)))
-        if id_ in self.runs:
-            rates.hold_back(self.books, id_, RATE, hours * 3600)
+        """Any claim ever made asks for it; only its run's holder is heard."""
+        claim = data.draw(st.sampled_from(self.held))
+        is_heard = self.holds(claim) and claim.id in self.rated("status = 'running'")
+        self.holds_rate = True
+        self.end(claim, "failed", hours * 3600.0)
+        self.holds_rate = False
+        if is_heard:
             self.ahead = max(self.ahead, hours + RATE.burst - 1)
 
     @rule(hours=st.integers(1, 3))
@@ -674,17 +674,12 @@ class RateMachine(StoreMachine):
         if (tat := self.tat) is not None:
             moved = self.books.dialect.instant(tat - past)
             self.sql(
-                f"UPDATE job_rates SET tat = {self.books.dialect.typed(':tat', 'timestamptz')}",
+                f"UPDATE job_rates SET tat = {self.books.dialect.typed(':tat', 'timestamptz')},"
+                " last_at = NULL",
                 tat=moved,
             )
         self.ahead -= hours
         self.begun = {which: at - past for which, at in self.begun.items()}
-        self.taken = {
-            which: slot._replace(
-                before=cast("datetime", slot.before) - past, after=slot.after - past
-            )
-            for which, slot in self.taken.items()
-        }
 
     @invariant()
     def the_key_is_the_model(self) -> None:

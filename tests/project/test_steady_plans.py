@@ -153,17 +153,17 @@ def record_and_claim_all(kit: Kit) -> None:
 
 
 def open_starts(kit: Kit) -> None:
-    """Let runs begin at a rate, take their starts and give them back, hold a key, and mend."""
+    """Let runs begin at a rate, take their starts, hold a key, and mend."""
     limits = {"task": Rate(timedelta(seconds=60), burst=2)}
     claims: tuple[Claim, ...] = ()
     kit.runs(3, rate_key="key", rate_mark="waits")
-    for number in (2, 1):  # The key has no row at first.
+    for number in (2, 0):  # The key has no row at first.
         assert rates.open_starts(kit.books, limits, kit.request()).opened == number
-        claims = kit.claim()
-        slots = rates.spend(kit.books, limits, claims)
-        rates.give_back(kit.books, [slot for slot in slots.values() if slot is not None][-1:])
-        finish(kit, claims)
-    rates.hold_back(kit.books, claims[0].id, limits["task"], 30.0)
+        claims = kit.claim(side_by_side=True) or claims
+        rates.spend(kit.books, limits, claims)
+    asked = outcome(claims[0], "failed", delay=30.0, holds_rate=True)
+    rates.record_and_hold(kit.books, asked, limits["task"])
+    finish(kit, claims[1:])
     kit.runs(2, rate_key="key", rate_mark="waits")
     rates.mend(kit.books, ["task"], [])
 

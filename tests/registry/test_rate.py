@@ -31,17 +31,17 @@ def test_odd_rate_is_never_exceeded() -> None:
 @given(
     burst=st.integers(1, 5),
     steps=st.lists(
-        st.tuples(st.integers(0, 1500), st.sampled_from(["take", "give back", "hold", "late"])),
+        st.tuples(st.integers(0, 1500), st.sampled_from(["take", "hold", "late"])),
         max_size=60,
     ),
 )
 def test_no_window_has_more_than_its_rate_and_the_burst(
     burst: int, steps: list[tuple[int, str]]
 ) -> None:
-    """Whatever is given back or held meanwhile, and if a claim is late to take its start."""
+    """Whatever is held meanwhile, and if a claim is late to take its start."""
     rate = Rate(timedelta(milliseconds=600), burst)
     tat: datetime | None = None
-    now, begun, last = START, list[datetime](), None
+    now, begun = START, list[datetime]()
     for milliseconds, what in steps:
         now += timedelta(milliseconds=milliseconds)
         at = now - timedelta(milliseconds=700) if what == "late" else now
@@ -49,12 +49,9 @@ def test_no_window_has_more_than_its_rate_and_the_burst(
             end = now + timedelta(seconds=1)
             tat = max(tat or START, end + rate.ahead)
             assert rate.start(tat, end - timedelta(microseconds=1)) is None
-        elif what == "give back" and last is not None and tat == last + rate.period:
-            tat, last = last, None
-            begun.pop()
         elif (after := rate.start(tat, at)) is not None:
             assert rate.free(tat, at) > 0
-            tat, last = after, after - rate.period
+            tat = after
             begun.append(at)
         else:
             assert tat is not None

@@ -131,6 +131,8 @@ class Admission:
         self._async = tuple(side_by_side)
         self._others = tuple(name for name in state.registry.tasks if name not in side_by_side)
         self._limited = {name for name, most in side_by_side.items() if most < self._most}
+        # A run at a rate is claimed only when it can begin at once.
+        self._rated = not state.registry.rates.keys().isdisjoint(side_by_side)
         self._prefetch = Prefetch()
         self._async_prefetch = Prefetch()
         # Whether the kind at work is async; None if the next claim decides.
@@ -208,7 +210,7 @@ class Admission:
         tasks = tuple(name for name in self._async if name not in full)
         if not tasks:
             return NOTHING
-        ahead = 0 if self._limited else self._ahead()
+        ahead = 0 if self._limited or self._rated else self._ahead()
         room = self._most + ahead - len(unfinished)
         # A claim takes runs of any of the tasks.
         of_limited = [self._limits[name] - counts[name] for name in tasks if name in self._limited]

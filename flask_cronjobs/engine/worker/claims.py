@@ -182,12 +182,12 @@ class WorkerClaims:
             sent_before = self._sent_before(outcomes)
             request: ClaimRequest | None = None
             if wanted > 0 and not sent_before:
-                self.starts.open(idle=not outcomes)
+                self.starts.open(not outcomes, tasks)
                 if look_first and self._got_less and not outcomes and self._queue_is_empty():
                     self.exhausted = True
                     return Answer()
                 if self.turns.give_before_claim(idle=not outcomes):
-                    self.starts.open(idle=True)
+                    self.starts.open(True, tasks)
                 request = self._request._replace(
                     limit=wanted,
                     token=f"{self._worker}:{secrets.token_hex(6)}",
@@ -198,7 +198,6 @@ class WorkerClaims:
                 )
             answer = self._confirm(sent_before, self._send(outcomes, request))
             self.turns.note_ended(outcomes)
-            self.starts.give_back(outcomes, answer.recorded)
         except DatabaseTrouble:
             self._unconfirmed |= {outcome.identity for outcome in outcomes}
             raise
@@ -213,8 +212,10 @@ class WorkerClaims:
             self.lost.sent(request.token)
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
         unwritten = [outcome for outcome in outcomes if not outcome.finalized]
-        self.starts.hold_back(unwritten)
-        answer = record_and_claim(self._books, unwritten, request, repeat=False)
+        holding = self.starts.record_holding(unwritten)
+        tried = holding.recorded | holding.locked
+        others = [outcome for outcome in unwritten if outcome.id not in tried]
+        answer = record_and_claim(self._books, others, request, repeat=False).plus(holding)
         too_early = self.starts.spend(answer.claims)
         if too_early:
             back = record_and_claim(self._books, [released(claim) for claim in too_early], None)

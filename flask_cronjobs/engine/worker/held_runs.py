@@ -292,8 +292,9 @@ class HeldRuns:
 
         For a runner that has left: a KeyboardInterrupt can come at any point.
         """
-        self.take_back()
-        self.outcomes += map(released, self.unfinished)
+        self.release_waiting()
+        # What has left the inbox has begun, whoever makes its outcome.
+        self.outcomes += [released(claim, begun=True) for claim in self.unfinished]
 
     def postpone(self, outcome: Outcome) -> None:
         """Keep an outcome for a while: another transaction has locked its row."""

@@ -77,9 +77,12 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
     return outcome._replace(delay=delay)
 
 
-def released(attempt: Claim) -> Outcome:
-    """Return the outcome that gives a run back with its attempt not counted."""
-    return _outcome(attempt, "released")
+def released(attempt: Claim, begun: bool = False) -> Outcome:
+    """Return the outcome that gives a run back with its attempt not counted.
+
+    :param begun: whether its handler may have begun.
+    """
+    return _outcome(attempt, "released", unbegun=not begun)
 
 
 def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...jobs import rates
-from ...jobs.rates import BEFORE_ALL, Start
-from ...jobs.runs.claim import ClaimRequest
+from ...jobs.rates import BEFORE_ALL
+from ...jobs.runs.claim import Answer, ClaimRequest
 from ...registry.options import Rate
 from ...types import Claim, Outcome
 
 #: How often a busy worker looks for turns and starts, in seconds.
 LOOK_EVERY = 0.05
+#: How long a worker takes no runs of a key whose row somebody has locked, in seconds at most.
+LONGEST_REST = 1.0
 
 
 class RateLimits:
@@ -36,28 +39,32 @@ class RateLimits:
         self._by_task = by_task
         self._request = request
         self._begun: Mapping[str, Rate] = {} if request.handed else by_task
-        self._starts: dict[tuple[int, str], Start] = {}
+        self._refusals: dict[str, _Refusal] = {}
         self._after = BEFORE_ALL
         self._look_at = 0.0
 
-    def open(self, idle: bool) -> None:
+    def open(self, idle: bool, tasks: tuple[str, ...] | None = None) -> None:
         """Let due runs be claimed that have a start now.
 
         A busy worker looks seldom, one that is idle each time, so that it finds what has just come.
 
+        :param tasks: those of the claim; None for all.
         :raises DatabaseTrouble: it is not known which.
         """
         now = time.monotonic()
         if not self._begun or (not idle and now < self._look_at):
             return
-        found = rates.open_starts(self._books, self._begun, self._request, self._after)
+        request = self._request if tasks is None else self._request._replace(tasks=tasks)
+        most = {key: int(now >= each.until) for key, each in self._refusals.items()}
+        found = rates.open_starts(self._books, self._begun, request, self._after, most)
         self._after = found.after
         ended = time.monotonic()
         # To go through thousands of keys takes long: a tenth of the time for that.
         self._look_at = ended + max(LOOK_EVERY, 10 * (ended - now))
         # Not at once: somebody may have locked the key's row.
         wait = float("inf") if found.wait is None else max(found.wait, LOOK_EVERY)
-        self.next_at = ended + wait
+        rests = (each.until for key, each in self._refusals.items() if not most[key])
+        self.next_at = min(ended + wait, *rests, float("inf"))
 
     def spend(self, claims: Sequence[Claim]) -> list[Claim]:
         """Take starts for *claims*; return those that got none, and must not begin.
@@ -70,36 +77,43 @@ class RateLimits:
         if not limited:
             return []
         failpoints.reach("before-rate")
-        starts = rates.spend(self._books, self._begun, limited)
+        refused = rates.spend(self._books, self._begun, limited)
         failpoints.reach("after-rate")
         self._look_at = 0.0
-        self._starts |= {
-            claim.identity: start
-            for claim in limited
-            if (start := starts.get(claim.id)) is not None
+        self._note_refused(set(refused.values()))
+        return [claim for claim in limited if claim.id in refused]
+
+    def _note_refused(self, keys: Collection[str]) -> None:
+        """Let *keys* rest that gave no start, longer each time; and forget old refusals."""
+        now = time.monotonic()
+        self._refusals = {
+            key: each for key, each in self._refusals.items() if now < each.until + LONGEST_REST
         }
-        return [claim for claim in limited if starts.get(claim.id, 0) is None]
+        for key in keys:
+            before = self._refusals.get(key)
+            rest = LOOK_EVERY if before is None else min(2 * before.rest, LONGEST_REST)
+            if before is None or now >= before.until:
+                self._refusals[key] = _Refusal(now + rest, rest)
 
-    def hold_back(self, outcomes: Sequence[Outcome]) -> None:
-        """Hold the keys back for which *outcomes* ask.
+    def record_holding(self, outcomes: Sequence[Outcome]) -> Answer:
+        """Record those of *outcomes* that hold their rate keys back.
 
-        :raises DatabaseTrouble: perhaps they are not.
+        :raises DatabaseTrouble: it is not known which are recorded.
         """
+        answer = Answer()
         for outcome in outcomes if self._by_task else ():
             rate = self._by_task.get(outcome.job_type)
             if outcome.holds_rate and rate is not None:
-                rates.hold_back(self._books, outcome.id, rate, outcome.delay)
+                answer = answer.plus(rates.record_and_hold(self._books, outcome, rate))
+        return answer
 
-    def give_back(self, outcomes: Sequence[Outcome], recorded: Collection[int]) -> None:
-        """Give the starts back of those of *outcomes* that are *recorded* and have not begun.
 
-        :param recorded: ids of runs.
-        :raises DatabaseTrouble: perhaps they stay taken.
-        """
-        if not self._starts:
-            return
-        outcomes = [outcome for outcome in outcomes if outcome.id in recorded]
-        starts = [(outcome, self._starts.pop(outcome.identity, None)) for outcome in outcomes]
-        unused = [start for outcome, start in starts if start is not None and not outcome.begun]
-        if unused:
-            rates.give_back(self._books, unused)
+class _Refusal(NamedTuple):
+    """A key gave no start, although one looked free: somebody else had its row.
+
+    :ivar until: when it is tried again, with one run, by `time.monotonic`.
+    :ivar rest: how long that is, in seconds.
+    """
+
+    until: float
+    rest: float

@@ -23,6 +23,7 @@ _ORDER = "priority DESC, run_at, id"
 _IN_COMPANY = f"""
     (max_attempts - attempts > 1
         AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> '{WORKER_LOST}'))
+        AND (rate_key IS NULL OR :side_by_side)
     ) AS in_company
 """
 
@@ -38,7 +39,8 @@ def candidates(d: Dialect) -> str:
     A run on a later or its last attempt is claimed alone: if one is first in order, the claim takes
     only that, and only if the worker holds nothing else. Otherwise the claim takes first attempts,
     several at once. So a run that kills the process costs its neighbors one attempt at most, and
-    never their last.
+    never their last. So is a run with a rate, unless all begin at once, side by side: it must not
+    wait behind others with a start that was taken for it.
 
     The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and then
     update more rows than the limit.

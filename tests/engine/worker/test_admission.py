@@ -34,8 +34,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def an_admission(plain: Iterable[str] = (), **side_by_side: int) -> Admission:
-    registry = SimpleNamespace(tasks=dict.fromkeys([*plain, *side_by_side]))
+def an_admission(
+    plain: Iterable[str] = (), rated: Iterable[str] = (), **side_by_side: int
+) -> Admission:
+    tasks = dict.fromkeys([*plain, *side_by_side])
+    registry = SimpleNamespace(tasks=tasks, rates=dict.fromkeys(rated))
     state = SimpleNamespace(settings=Settings(async_at_once=ROOM), registry=registry)
     return Admission(cast(Any, state), side_by_side)
 
@@ -86,6 +89,15 @@ def test_runs_that_begin_soon_are_claimed_ahead_if_the_others_are_short() -> Non
     assert admission.wanted(full, busy=False).limit == 5
     for _ in range(20):
         admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=9.0)])
+    assert admission.wanted(full, busy=False).limit == 0
+
+
+@pytest.mark.usefixtures("clock")
+def test_runs_at_a_rate_are_not_claimed_ahead() -> None:
+    admission = an_admission(rated=["waits"], waits=ROOM)
+    in_a_turn(admission, "waits")
+    admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=0.1)])
+    full = holding(*(a_claim("waits", number) for number in range(ROOM)))
     assert admission.wanted(full, busy=False).limit == 0
 
 

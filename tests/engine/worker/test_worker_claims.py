@@ -20,10 +20,12 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.statements import cut
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import claims as claims_module
+from flask_cronjobs.engine.worker import starts as starts_module
 from flask_cronjobs.engine.worker.claims import WorkerClaims
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.outcomes import released
 from flask_cronjobs.errors import DatabaseTrouble
+from flask_cronjobs.jobs import rates
 from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import Answer
 from flask_cronjobs.jobs.state import State
@@ -31,7 +33,7 @@ from flask_cronjobs.types import Outcome
 from tests.kit import outcome, statements
 from tests.marks import on_postgresql
 from tests.process.support import wait_until
-from tests.rows import Rows
+from tests.rows import Rows, ago
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -76,7 +78,7 @@ def test_idle_worker_claims_what_it_sees_and_one_that_is_woken_does_not_look_fir
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_slot_of_a_run_comes_back_unless_it_has_begun(
+def test_start_that_was_taken_is_never_given_back(
     jobs: CronJobs, state: State, books: Bookkeeping, begun: bool
 ) -> None:
     jobs.task(name="limited", rate="1/hour")(lambda: None)
@@ -86,8 +88,96 @@ def test_slot_of_a_run_comes_back_unless_it_has_begun(
     (first,) = claims.claim([], 2, idle=True).claims
     ended = outcome(first, "succeeded") if begun else released(first)
     assert claims.record([ended]).recorded == {first.id}
-    again = claims.claim([], 2, idle=True).claims
-    assert len(again) == (0 if begun else 1)
+    assert claims.claim([], 2, idle=True).claims == ()
+
+
+def test_run_at_a_rate_is_claimed_only_when_it_can_begin_at_once(
+    jobs: CronJobs, state: State, books: Bookkeeping
+) -> None:
+    """Never ahead, behind another run."""
+    jobs.task(name="limited", rate="1/hour", burst=9)(lambda: None)
+    jobs.task(name="it")(lambda: None)
+    limited = jobs.enqueue("limited", commit=True).id
+    others = [jobs.enqueue("it", commit=True).id for _ in range(2)]
+    jobs.enqueue("limited", commit=True)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    assert [each.id for each in claims.claim([], 9, idle=True).claims] == [limited]
+    assert [each.id for each in claims.claim([], 9, idle=False).claims] == others
+    assert claims.claim([], 9, idle=False).claims == ()
+    assert len(claims.claim([], 9, idle=True).claims) == 1
+
+
+def test_late_outcome_holds_no_rate_key_back(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, state: State, books: Bookkeeping
+) -> None:
+    """Its worker was frozen past its lease, and another has done the run."""
+    jobs.task(name="limited", rate="100/s")(lambda: None)
+    run = jobs.enqueue("limited", commit=True)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    (late,) = claims.claim([], 1, idle=True).claims
+    db.session.execute(text("UPDATE job_runs SET locked_by = 'other:2:token'"))
+    db.session.commit()
+    asked = outcome(late, "failed")._replace(holds_rate=True, delay=3600.0)
+    assert claims.record([asked]).recorded == set()
+    tat = text("SELECT count(*) FROM job_rates WHERE tat > :tat").bindparams(tat=ago(seconds=-60))
+    assert db.session.scalars(tat).one() == 0
+    db.session.execute(text("UPDATE job_runs SET locked_by = :token"), {"token": late.token})
+    db.session.commit()
+    assert claims.record([asked]).recorded == {run.id}
+    assert db.session.scalars(tat).one() == 1
+
+
+def test_task_that_is_full_keeps_no_other_of_its_rate_key_from_starts(
+    jobs: CronJobs, state: State, books: Bookkeeping
+) -> None:
+    for name in ("export", "ask"):
+        jobs.task(name=name, rate="1/s", rate_key="key")(lambda: None)
+    for name in ("export", "ask"):
+        jobs.enqueue(name, commit=True)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    claims.starts.open(True, ("export", "ask"))
+    (claim,) = claims.claim([], 1, idle=True, tasks=("ask",)).claims
+    assert claim.job_type == "ask"
+
+
+@on_postgresql
+def test_worker_rests_behind_a_locked_row_of_a_rate(
+    db: SQLAlchemy, jobs: CronJobs, state: State, books: Bookkeeping,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """And takes other keys meanwhile."""
+    now = [1000.0]
+    monkeypatch.setattr(starts_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    spent: list[object] = []
+    spend = rates.spend
+
+    def spend_and_note(*given: Any) -> Any:
+        spent.append(given)
+        return spend(*given)
+
+    monkeypatch.setattr(rates, "spend", spend_and_note)
+    jobs.task(name="limited", rate="100/s", burst=3, rate_key="{key}")(lambda key: None)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    jobs.enqueue("limited", {"key": "a"}, commit=True)
+    (first,) = claims.claim([], 1, idle=True).claims
+    claims.record([outcome(first, "succeeded")])
+    for _ in range(9):
+        jobs.enqueue("limited", {"key": "a"}, commit=True)
+    jobs.enqueue("limited", {"key": "b"}, commit=True)
+    url = db.engine.url.set(drivername="postgresql").render_as_string(False)
+    spent.clear()
+    with psycopg.connect(url) as other:
+        other.execute("SELECT 1 FROM job_rates FOR UPDATE")
+        found = [claims.claim([], 1, idle=True).claims for _ in range(20)]
+        assert [claim.concurrency_key for each in found for claim in each] == [None]
+        assert len(spent) <= 4
+        assert 0 < claims.starts.next_at - now[0] <= 1
+        now[0] += 2
+        for _ in range(20):
+            claims.claim([], 1, idle=True)
+        assert len(spent) <= 5, "one run shows that it is locked still"
+    now[0] += 2
+    assert claims.claim([], 1, idle=True).claims
 
 
 def test_idle_worker_gives_the_turn_of_what_has_just_come(
@@ -289,17 +379,18 @@ def test_failure_whose_answer_was_lost_is_looked_up_before_its_run_is_claimed_ag
     assert [(each.id, each.attempt) for each in answer.claims] == [(run_id, 2)]
 
 
-def test_run_given_back_has_its_key_again_though_the_answer_was_lost(
-    app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any
+def test_run_that_was_given_back_has_given_its_key_up(
+    app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
 ) -> None:
+    """A claim counts as the begin: who gives a run back cannot always know that it is none."""
     waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
     run_id = Rows(app, db).run("queued", job_type="it", **waiting)
     (claim,) = claims.claim([], 1, idle=True).claims
-    with losing():
-        claims.record([released(claim)])
+    sent.clear()
     assert claims.record([released(claim)]).recorded == {run_id}
+    assert len([each for each in sent if "UPDATE" in each]) == 1
     run = Rows(app, db).get(run_id)
-    assert (run.status, run.attempts, run.started_at) == ("queued", 0, None)
+    assert (run.status, run.attempts, run.started_at is None) == ("queued", 0, False)
 
 
 def test_outcome_that_the_server_commits_while_it_is_sent_again_is_not_lost(

@@ -132,7 +132,8 @@ def _place(row: JobRun) -> tuple[int, datetime, int]:
 def goes_in_company(row: JobRun, side_by_side: bool) -> bool:
     """Whether a run may be claimed together with others: not on its last attempt, for one."""
     retry = row.attempts > 0 and not (side_by_side and row.error_type != WORKER_LOST)
-    return row.max_attempts - row.attempts > 1 and not retry
+    ahead = row.rate_key is not None and not side_by_side
+    return row.max_attempts - row.attempts > 1 and not retry and not ahead
 
 
 def end(kit: Kit, claim: Claim, kind: Any) -> None:
