@@ -61,7 +61,7 @@ def test_a_search_that_was_cut_short_does_not_say_that_nothing_matches(
     assert "No runs match" not in page
     assert "None found, searched back to" in page
     older = client.get("/jobs/runs?task=wanted&before=5").text
-    assert "None found before run" in older
+    assert "None found, searched back to" in older
     assert "wanted" in client.get("/jobs/runs?task=wanted&before=3").text.partition("<ol")[2]
 
 

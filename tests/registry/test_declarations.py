@@ -211,9 +211,9 @@ def test_a_name_is_compared_to_so_many_names_and_so_much_of_each(
     """Anyone who may act can post names of any length, and definitions may be thousands."""
     compared: list[int] = []
 
-    def spy(word: str, possibilities: Iterable[str], n: int, cutoff: float) -> list[str]:
+    def spy(word: str, possibilities: Iterable[str]) -> list[str]:
         compared.extend(len(word) * len(each) for each in possibilities)
-        return list(possibilities)[:n]
+        return list(possibilities)[:3]
 
     monkeypatch.setattr("difflib.get_close_matches", spy)
     said = did_you_mean("x" * 10_000, [f"{number:05} {'x' * 500}" for number in range(9_000)])
