@@ -528,3 +528,28 @@ def killed_before_commit() -> None:
     say("begun")
     if current_run.attempt == 1:
         kill()
+
+
+def _take_signals(how: str) -> None:
+    """Do what libraries do that install handlers of their own, and leave them behind."""
+    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM]
+    if how == "block":
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        return
+    handlers: dict[str, Any] = {"ignore": signal.SIG_IGN, "default": signal.SIG_DFL}
+    for number in numbers:
+        signal.signal(number, handlers.get(how, lambda *given: say("heard by the app")))
+
+
+@jobs.task(retry=False)
+def take_signals(how: str) -> None:
+    """Take all signals that a worker needs."""
+    _take_signals(how)
+    say("taken")
+
+
+@jobs.task(retry=False)
+async def async_take_signals(how: str) -> None:
+    """Take all signals that a worker needs."""
+    _take_signals(how)
+    say("taken")

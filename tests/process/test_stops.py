@@ -270,3 +270,25 @@ def test_cancel_of_what_is_not_at_work(site: Site) -> None:
     site.query(f"UPDATE job_runs SET cancel_requested_at = '{site.past}' WHERE id = {ended}")
     site.tick_here()
     assert site.ends(ended) == {("succeeded", 1)}
+
+
+@on_sqlite
+@pytest.mark.parametrize("how", ["own", "ignore", "default", "block"])
+@pytest.mark.parametrize("task", ["take_signals", "async_take_signals"])
+def test_handler_that_leaves_signal_handlers_behind_does_not_make_others_deaf(
+    site: Site, task: str, how: str
+) -> None:
+    """A timeout interrupts the next handler, and the worker ends at SIGTERM while it is idle."""
+    site.config |= {"CRONJOBS_TIMEOUT": 1, "CRONJOBS_LEASE": 600}
+    first = site.enqueue(task, {"how": how}, priority=1)
+    late = site.enqueue("sleep", max_attempts=1)
+    worker = site.start("jobs", "work")
+    site.wait_for_status(late, "dead")
+    assert site.failures(late) == ["TimedOut"]
+    (interrupted,) = site.trace("interrupted")
+    assert interrupted["by"] == "TimedOut"
+    worker.send(signal.SIGTERM)
+    done = worker.wait()
+    assert (done.returncode, site.ends(first)) == (0, {("succeeded", 1)}), done.stderr
+    assert site.trace("heard by the app") == []
+    assert done.stderr.count(f"After a run of the task {task}, the signals ") == 1

@@ -85,10 +85,11 @@ class RunnerContext:
         return run
 
     def note_end(self, run: CurrentRun) -> None:
-        """Let the keeper write how far *run*'s handler came.
+        """Take our signals back after *run*'s handler, and let the keeper write how far it came.
 
         Also if it failed: then it matters most how far it came.
         """
+        self.interrupter.signals.put_back(run.claim.job_type)
         if run.has_progress:
             self.mailbox.put(ProgressRequest(run, False, SimpleQueue()))
 

@@ -29,16 +29,16 @@ from ...errors import Interruption, LeaseLost, TimedOut
 from ...jobs.runs.current import running
 from ...types import Claim
 from .held_runs import NO_LIMIT, Leases, Working
+from .own_signals import OwnSignals
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25
 #: How soon an interruption is raised that would have hit a finalizer, in seconds. Raised there, it
 #: would be ignored.
 RAISE_AGAIN_AFTER = 0.005
-#: After a handler that was shorter than this, in seconds, the timer goes on running for the next.
+#: After a handler that was shorter than this, in seconds, the timer is not stopped: the next one
+#: sets it anew.
 SHORT = 0.001
-#: For how long such a timer is relied on, in seconds: a handler may have changed it.
-RELIED_ON = 1.0
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
 
 #: Returns the run that a signal in a frame may interrupt; None if it hits none.
@@ -48,28 +48,14 @@ Find = Callable[[FrameType | None], Working | None]
 class AlarmTimer:
     """The kernel's timer, which sends SIGALRM, and again until the signal is heard."""
 
-    def __init__(self) -> None:
-        self._due = float("inf")
-        self._set_at = 0.0
-
     def set(self, due: float) -> None:
         """Send the signal at *due*, by `time.monotonic`; never if that is infinite."""
-        self._due, self._set_at = due, time.monotonic()
         # An interval of zero would stop the timer; none is longer than its type can take.
-        seconds = 0.0 if due == float("inf") else min(max(due - self._set_at, 1e-6), 1e8)
+        seconds = 0.0 if due == float("inf") else min(max(due - time.monotonic(), 1e-6), 1e8)
         signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
-
-    def set_by(self, due: float, now: float) -> None:
-        """Send the signal at *due*, or before: then it is to be set anew.
-
-        To set it takes as long as all else before a handler, so a thousand short runs have one.
-        """
-        if not now < self._due <= due or now - self._set_at > RELIED_ON:
-            self.set(due)
 
     def stop(self) -> None:
         """Send nothing."""
-        self._due = float("inf")
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -92,6 +78,7 @@ class HandlerInterrupter:
     from any thread.
 
     :param leases: by which a handler is interrupted when its lease ends.
+    :ivar signals: the signals that are ours while the worker is at work.
     :ivar requested: what is to be raised, by claim: now, or when its handler begins.
     """
 
@@ -105,6 +92,7 @@ class HandlerInterrupter:
         self._held = 0
         self._pending = False
         self._timer = AlarmTimer()
+        self.signals: OwnSignals = OwnSignals()
         self.requested: dict[tuple[int, str], BaseException] = {}
         self._thread = threading.get_ident()
         self._previous: Any = None
@@ -112,7 +100,7 @@ class HandlerInterrupter:
 
     def __enter__(self) -> HandlerInterrupter:
         if self.enabled:
-            self._previous = signal.signal(signal.SIGALRM, self._on_signal)
+            self._previous = self.signals.set(signal.SIGALRM, self._on_signal)
             self._previous_hook = sys.unraisablehook
             sys.unraisablehook = self._on_unraisable
         return self
@@ -121,7 +109,7 @@ class HandlerInterrupter:
         if self.enabled:
             self.enabled = False  # A signal sent from now on would end the process.
             self._timer.stop()
-            signal.signal(signal.SIGALRM, self._previous)
+            self.signals.unset(signal.SIGALRM, self._previous)
             sys.unraisablehook = self._previous_hook
 
     def due(self, working: Working) -> BaseException | None:
@@ -147,9 +135,9 @@ class HandlerInterrupter:
         :raises Interruption: one was requested before the handler began.
         """
         if self.enabled:
-            self._armed_at = now = time.monotonic()
+            self._armed_at = time.monotonic()
             self._armed = working
-            self._timer.set_by(self._next(working), now)
+            self._timer.set(self._next(working))  # A handler before may have changed it.
             if self.requested:
                 self._raise_due(working)
 

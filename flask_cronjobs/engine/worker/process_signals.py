@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from .own_signals import OwnSignals
+
 if TYPE_CHECKING:
     from .keeper import Keeper
     from .runner import Runner
@@ -43,8 +45,9 @@ def handling_signals(runner: Runner, keeper: Keeper, own_process: bool) -> Gener
         keeper.stop()
         runner.interrupt_at_keyboard(frame)
 
+    own = runner.context.interrupter.signals
     stopping = own_process and threading.current_thread() is threading.main_thread()
-    with _stopping_at_signals(keeper) if stopping else _at_keyboard(interrupt):
+    with _stopping_at_signals(keeper, own) if stopping else _at_keyboard(interrupt, own):
         yield
 
 
@@ -55,14 +58,16 @@ def keyboard_held() -> Generator[None]:
     Raised while a connection is opened, a KeyboardInterrupt would leave it open.
     """
     pressed: list[object] = []
-    with _at_keyboard(pressed.append):
+    with _at_keyboard(pressed.append, OwnSignals()):
         yield
     if pressed:
         raise KeyboardInterrupt
 
 
 @contextmanager
-def _at_keyboard(interrupt: Callable[[FrameType | None], object]) -> Generator[None]:
+def _at_keyboard(
+    interrupt: Callable[[FrameType | None], object], own: OwnSignals
+) -> Generator[None]:
     """Call *interrupt* at Ctrl-C in this block. A second one is raised where it hits.
 
     In the main thread alone, and unless the app handles SIGINT by itself.
@@ -73,28 +78,28 @@ def _at_keyboard(interrupt: Callable[[FrameType | None], object]) -> Generator[N
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        own.set(signal.SIGINT, signal.default_int_handler)
         interrupt(frame)
 
-    signal.signal(signal.SIGINT, handle)
+    own.set(signal.SIGINT, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        own.unset(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
-def _stopping_at_signals(keeper: Keeper) -> Generator[None]:
+def _stopping_at_signals(keeper: Keeper, own: OwnSignals) -> Generator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         # The first signal asks. The second finds the default again, and ends the process at once.
         for each in numbers:
-            signal.signal(each, signal.SIG_DFL)
+            own.set(each, signal.SIG_DFL)
         keeper.stop()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
-    previous = {number: signal.signal(number, stop) for number in numbers}
+    previous = {number: own.set(number, stop) for number in numbers}
     for each in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
-        previous[each] = signal.signal(each, lambda number, frame: keeper.stop())
+        previous[each] = own.set(each, lambda number, frame: keeper.stop())
     if hasattr(signal, "pthread_sigmask"):
         # Whoever forked this process has blocked them until they can be handled.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
@@ -102,4 +107,4 @@ def _stopping_at_signals(keeper: Keeper) -> Generator[None]:
         yield
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            own.unset(number, handler)

@@ -149,13 +149,47 @@ def test_timer_that_fires_between_runs_stops(interrupter: HandlerInterrupter) ->
     ends_in_time(interrupter)
 
 
-def test_timer_that_a_handler_has_stopped_is_soon_set_again(
-    armed: HandlerInterrupter, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seconds", [0, 3600], ids=["stopped", "set to later"])
+def test_timer_that_a_short_handler_has_changed_is_set_again(
+    armed: HandlerInterrupter, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    monkeypatch.setattr(interrupts_module, "RELIED_ON", 0.0)
-    signal.alarm(0)
+    monkeypatch.setattr(interrupts_module, "SHORT", LONG)  # However slow the machine is.
+    signal.alarm(seconds)
     armed.disarm()
     ends_in_time(armed)
+
+
+def ignore_alarms() -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+def block_alarms() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+
+
+@pytest.mark.parametrize("take", [ignore_alarms, block_alarms])
+def test_signal_that_a_handler_has_taken_is_ours_again_and_told_once(
+    interrupter: HandlerInterrupter, take: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    for task in ("greedy", "greedy", "another", "modest"):
+        if task != "modest":
+            take()
+        interrupter.signals.put_back(task)
+        ends_in_time(interrupter)
+    said = [record.getMessage() for record in caplog.records]
+    assert [("greedy" in line, "SIGALRM" in line) for line in said] == [(True, True), (False, True)]
+
+
+def test_signal_is_not_put_back_when_it_is_no_more_ours() -> None:
+    interrupter = HandlerInterrupter(EndlessLeases())
+    with interrupter:
+        pass
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        interrupter.signals.put_back("task")
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_run_after_async_ones_has_its_timeout(interrupter: HandlerInterrupter) -> None:
