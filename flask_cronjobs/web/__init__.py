@@ -48,7 +48,6 @@ def create_blueprint() -> Blueprint:
     blueprint = Blueprint(
         NAME,
         __name__,
-        template_folder="templates",
         static_folder="static",
         static_url_path="/cronjobs-static",  # At the root, the app's own /static comes first.
     )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import gzip
 import secrets
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, urlencode
 
-from flask import Response, current_app, make_response, redirect, render_template, request, url_for
+from flask import Response, current_app, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadData, URLSafeTimedSerializer
-from jinja2 import Environment
+from jinja2 import Environment, FileSystemLoader
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
@@ -47,7 +49,6 @@ _LONGEST_MESSAGE = 300
 _MESSAGE_AGE = 60
 # Where the app has no SECRET_KEY. Only the process that made a message shows it then.
 _OWN_KEY = secrets.token_bytes(32)
-_TEMPLATES = "cronjobs.templates"
 #: The actions that can be done to many runs, by name.
 ACTIONS: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
 # What templates call ``say``.
@@ -77,12 +78,10 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     """
     state = state_of()
     message = _message() if status < 400 else None
-    # Every name has a value, since the app may use StrictUndefined.
     common: dict[str, Any] = {
         "say": _SAY,
         "tone": tone,
         "version": __version__,
-        "url_for": url_for,
         "app_state": state,
         "shown": state.settings.show_payload,
         "zone": state.settings.timezone,
@@ -95,9 +94,8 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "csrf_field": str(_config().get("WTF_CSRF_FIELD_NAME", "csrf_token")),
         "csrf": None,
     }
-    source = _templates().get_template(f"cronjobs/{template}.html")
-    html = render_template(source, **(common | values))
-    response = make_response(html, status)
+    html = _templates().get_template(f"cronjobs/{template}.html").render(common | values)
+    response = Response(html, status, mimetype="text/html")
     if message is not None:
         response.delete_cookie(_COOKIE, path=_path())
     return response
@@ -186,14 +184,22 @@ def back(endpoint: str, message: Message, **values: Any) -> AnyResponse:
     return response
 
 
+@cache
 def _templates() -> Environment:
-    """Return the app's templates with autoescape, even if the app turns it off for its own."""
-    kept: dict[str, Any] = current_app.extensions
-    if _TEMPLATES not in kept:
+    """Return the environment of our templates.
+
+    The app's own may have other delimiters, and its globals, filters and context processors may
+    have our names.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
         # The input fields of forms use the filter `e`, which keeps their values as they are.
-        kept[_TEMPLATES] = current_app.jinja_env.overlay(autoescape=True, finalize=_printable)
-    templates: Environment = kept[_TEMPLATES]
-    return templates
+        autoescape=True,
+        finalize=_printable,
+        auto_reload=False,
+    )
+    environment.globals |= {"url_for": url_for, "request": request}
+    return environment
 
 
 def _printable(value: object) -> object:
@@ -222,7 +228,11 @@ def _path() -> str:
 def _csrf() -> str | None:
     """Return the token of the app's CSRF protection, if there is one."""
     make = cast("Mapping[str, object]", current_app.jinja_env.globals).get("csrf_token")
-    return str(make()) if callable(make) else None
+    try:
+        return str(make()) if callable(make) else None
+    except Exception:  # The pages show what they have; only their forms are refused.
+        logger.exception("The app's csrf_token() raised, so the forms of the job pages have none")
+        return None
 
 
 def _config() -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from werkzeug.test import TestResponse
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
+from flask_cronjobs.web.render import _templates
 from tests.rows import Rows
 from tests.tables import make_tables
 
@@ -70,9 +71,9 @@ def jobs(app: Flask, db: SQLAlchemy, rights: set[str], settings: dict[str, Any])
 
 
 @pytest.fixture(autouse=True)
-def _strict(app: Flask) -> None:
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a template names may be missing."""
-    app.jinja_env.undefined = StrictUndefined
+    monkeypatch.setattr(_templates(), "undefined", StrictUndefined)
 
 
 class Pages(Rows):
