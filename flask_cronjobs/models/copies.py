@@ -11,11 +11,14 @@ processes do, and for the others it would be most of what the extension costs at
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from threading import RLock
 from typing import Any, cast
 
 from sqlalchemy import JSON, DateTime, MetaData, Table
+from sqlalchemy.exc import NoReferencedColumnError, NoReferencedTableError
+from sqlalchemy.types import NullType
 from sqlalchemy.util import FacadeDict
 
 from .columns import UTCDateTime, set_when_created
@@ -122,29 +125,39 @@ for _method in ("__iter__", "__len__", "keys", "values", "items", "__eq__", "__r
 
 
 def copy_tables(metadata: MetaData, dialect_name: str) -> None:
-    """Add plain copies of the job tables to the app's *metadata* now; see `add_tables`."""
+    """Add plain copies of the job tables to the app's *metadata* now; see `add_tables`.
+
+    They are made in a metadata of ours, and then only listed in the app's: a schema and a naming
+    convention of the app's would reach them, also in what Alembic writes about foreign keys.
+    """
     from .tables import JobRun
 
-    for table in JobRun.metadata.sorted_tables:
-        present = metadata.tables.get(table.key)
+    ours = JobRun.metadata
+    made = MetaData(naming_convention=ours.naming_convention)
+    anyhow: Any = metadata
+    for table in ours.sorted_tables:
+        copy = table.to_metadata(made)
+        copy.info["cronjobs_dialect"] = dialect_name
+        _make_plain(copy, dialect_name)
+        set_when_created(copy)
+        present = metadata.tables.get(copy.key)
         if present is not None:
             # A table without this mark is the app's own, so leave it.
             if present.info.get("cronjobs_dialect", dialect_name) == dialect_name:
                 continue
             metadata.remove(present)
-        copy = _copy(table, metadata)
-        copy.info["cronjobs_dialect"] = dialect_name
-        _make_plain(copy, dialect_name)
-        set_when_created(copy)
+        anyhow._add_table(copy.name, None, copy)
+    _take_types(metadata)
 
 
-def _copy(table: Table, metadata: MetaData) -> Table:
-    """Copy *table* without a schema: our statements name none, whatever the app's metadata says."""
-    schema, metadata.schema = metadata.schema, None
-    try:
-        return table.to_metadata(metadata)
-    finally:
-        metadata.schema = schema
+def _take_types(metadata: MetaData) -> None:
+    """Give the app's columns that refer to a job table its column's type, if they have none."""
+    for table in list(metadata.tables.values()):
+        for key in table.foreign_keys:
+            refers = key.target_fullname.startswith(PREFIX)
+            if refers and isinstance(key.parent.type, NullType):
+                with suppress(NoReferencedTableError, NoReferencedColumnError):
+                    key.parent.type = key.column.type
 
 
 def _make_plain(table: Table, dialect_name: str) -> None:
@@ -160,4 +173,7 @@ def _plain_json(dialect_name: str) -> JSON:
         return JSON()
     from sqlalchemy.dialects.postgresql import JSONB
 
-    return JSONB()
+    made = JSONB()
+    # For DDL it is nothing, and Alembic writes it without its module if another bind comes last.
+    made.astext_type = cast("Any", None)
+    return made

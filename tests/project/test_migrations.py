@@ -10,6 +10,7 @@ from sqlalchemy import create_engine, inspect, text
 from flask_cronjobs.db.create import set_storage
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.models.columns import storage_options
+from tests.marks import on_both
 from tests.python import python
 
 #: SQLAlchemy 2.0, where migrations can do less.
@@ -40,6 +41,20 @@ Migrate(app, db)
 def hello(name):
     return "hello " + name
 """
+#: What an app may set that changes what Alembic writes: in `SQLAlchemy`, and in `Migrate`.
+SETTINGS = {
+    "schema": ('metadata=MetaData(schema="app")', ""),
+    "schema and all schemas": ('metadata=MetaData(schema="app")', "include_schemas=True"),
+    "naming convention": (
+        "metadata=MetaData(naming_convention={"
+        '"pk": "pk_%(table_name)s", "uq": "uq_%(table_name)s_%(column_0_name)s", '
+        '"ix": "ix_%(column_0_label)s", "ck": "ck_%(table_name)s_%(constraint_name)s", '
+        '"fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s"})',
+        "compare_server_default=True",
+    ),
+    "batch": ("", "render_as_batch=True"),
+    "two binds": ("", ""),
+}
 NOTHING = "No changes in schema detected"
 
 
@@ -84,6 +99,51 @@ def test_migration_generated_on_either_database_runs_on_both(
     flask(project, url, "db", "downgrade", "base")
     engine = create_engine(url)
     assert [name for name in inspect(engine).get_table_names() if name.startswith("job_")] == []
+    engine.dispose()
+
+
+@pytest.mark.slow
+@on_both
+@pytest.mark.parametrize("what", SETTINGS)
+def test_migration_of_an_app_that_changes_its_metadata_makes_the_tables_that_jobs_use(
+    project: Path, database_url: str, what: str
+) -> None:
+    """Also from a folder with a column that refers to a run; and a second one finds nothing."""
+    of_metadata, of_migrate = SETTINGS[what]
+    source = APP.replace("db = SQLAlchemy(app)", f"db = SQLAlchemy(app, {of_metadata})")
+    source = source.replace("Migrate(app, db)", f"Migrate(app, db, {of_migrate})")
+    if "schema" in what and "sqlite" in database_url:
+        pytest.skip("SQLite has no schemas")
+    if "schema" in what:
+        execute(database_url, "CREATE SCHEMA app")
+    if what == "two binds":
+        other = f"sqlite:///{project / 'other.sqlite'}"
+        source = source.replace(
+            "db = SQ", f"app.config['SQLALCHEMY_BINDS'] = {{'other': {other!r}}}\ndb = SQ"
+        )
+    elif "schema" not in what:  # There, the app's own tables are elsewhere.
+        source = source.replace(
+            "primary_key=True)",
+            "primary_key=True)\n    run_id = db.Column(db.ForeignKey('job_runs.id'))",
+        )
+    (project / "app.py").write_text("from sqlalchemy import MetaData\n" + source)
+    flask(project, database_url, "db", "init", *(["--multidb"] if what == "two binds" else []))
+    flask(project, database_url, "db", "migrate", "-m", "jobs")
+    flask(project, database_url, "db", "upgrade")
+    works(project, database_url)
+    assert f"all {len(JobRun.metadata.tables)} tables exist" in flask(
+        project, database_url, "jobs", "admin", "doctor"
+    )
+    if what != "schema":  # Without include_schemas, Alembic misses the app's own table there.
+        flask(project, database_url, "db", "check")
+    flask(project, database_url, "db", "downgrade", "base")
+
+
+def execute(url: str, statement: str) -> None:
+    """Execute *statement* in the database at *url*."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(statement))
     engine.dispose()
 
 
