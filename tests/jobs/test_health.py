@@ -134,7 +134,7 @@ def test_run_of_a_lost_worker_is_not_said_to_run(
     assert "Run 1, worker lost" in page
     assert "was lost in attempt 1 of 10: the lease ran out 30" in page.replace("\xa0", " ")
     assert "It is running" not in page
-    assert "its worker was lost" in app.test_client().get("/jobs/runs").text
+    assert "worker lost" in app.test_client().get("/jobs/runs").text
     assert "worker lost" in admin("list").output
     assert "running, but its worker was lost" in admin("show", str(run)).output
 
