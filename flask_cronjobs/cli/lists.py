@@ -18,7 +18,7 @@ from ..jobs.queues import list_hosts, list_queues
 from ..jobs.reader import reading
 from ..jobs.state import state_of
 from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
-from ..text import one_line, printable
+from ..text import one_line
 from .group import command
 from .output import Answer, listing, look_at_list, moment, print_facts, refuse_json, since
 from .params import actor
@@ -59,7 +59,7 @@ def ticks(limit: int, before: int | None) -> Answer:
     if cut := gaps.cut("gap"):
         above.append(f"These are {cut}.")
     headers = ("ID", "STARTED", "HOST", "TOOK", "DID")
-    seen = (f"{printable(host.host)} was seen {since(host.seen_at, found.now)}" for host in hosts)
+    seen = (f"{one_line(host.host)} was seen {since(host.seen_at, found.now)}" for host in hosts)
     return listing(
         *("ticks", found, headers, cells, "There are no older ticks." if before else none),
         above=() if before else above,
@@ -149,7 +149,7 @@ def _found(key: str) -> Answer:
 
 
 def _show(batch: BatchView, now: datetime) -> None:
-    click.echo(f"Batch {printable(batch.key)}: {batch.state}, {batch.progress} runs ended")
+    click.echo(f"Batch {one_line(batch.key)}: {batch.state}, {batch.progress} runs ended")
     print_facts(batch_facts(batch), now)
     if batch.counts.dead:
         click.echo(f"Its dead runs: {command('list', '--batch', batch.key, '--status', 'dead')}")

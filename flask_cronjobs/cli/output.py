@@ -43,13 +43,18 @@ def heading(text: str) -> None:
     click.secho(text, bold=True)
 
 
+def indented(text: str) -> str:
+    """Return *text* of a stranger with each line indented, so that none looks like ours."""
+    return textwrap.indent(printable(text).rstrip(), "  ", lambda _: True)
+
+
 def paragraph(first: str, rest: str, text: str) -> None:
     """Print *text* with *first* before its first line and *rest* before the others.
 
     A terminal gets wrapped lines; a pipe gets one line, which is easy to search and copy.
     """
     if not sys.stdout.isatty():
-        click.echo(first + printable(text))
+        click.echo(first + one_line(text))
         return
     # Colors would count as characters.
     plain = click.unstyle(first)
@@ -80,7 +85,7 @@ def print_facts(facts: Sequence[Fact], now: datetime) -> None:
     for fact in facts:
         note = since(fact.note, now) if isinstance(fact.note, datetime) else fact.note
         after = f" ({note})" if note else ""
-        click.echo(printable(f"  {fact.label:<{longest}} {fact.text}{after}"))
+        click.echo(indented(f"{fact.label:<{longest}} {fact.text}{after}"))
 
 
 def print_finding(found: Finding, what: str) -> None:

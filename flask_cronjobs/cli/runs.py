@@ -22,7 +22,7 @@ from ..jobs.runs.rows import RunRow
 from ..jobs.runs.wait_reasons import Wait
 from ..jobs.state import State, state_of
 from ..jobs.step_views import StepView
-from ..text import cut, did_you_mean, printable
+from ..text import cut, did_you_mean, one_line, printable
 from ..text.redaction import without_own_frames
 from ..types import JSON, TERMINAL
 from .group import as_called, command, said
@@ -30,6 +30,7 @@ from .output import (
     Answer,
     admin_command,
     heading,
+    indented,
     is_wide,
     listing,
     look,
@@ -151,7 +152,7 @@ def show(run_id: int, frames: bool, output: bool) -> Answer | None:
 
 def whose(task: str, label: str | None) -> str:
     """Return the task of a run, with the run's label if it has one."""
-    return printable(f"{task} ({label})" if label else task)
+    return one_line(f"{task} ({label})" if label else task)
 
 
 def _print(view: RunView, frames: bool) -> None:
@@ -163,7 +164,7 @@ def _print(view: RunView, frames: bool) -> None:
     print_facts(facts_of(view), view.now)
     for pause in view.pauses:
         resume = command("resume", f"--{pause.kind}", pause.name)
-        click.echo(printable(f"{pause}; to resume it: {resume}"))
+        click.echo(one_line(f"{pause}; to resume it: {resume}"))
     _print_json("Payload", view.payload)
     if view.result is not None:
         _print_json("Result", view.result)
@@ -186,7 +187,7 @@ def _print_step(step: StepView) -> None:
     where = f", attempt {step.attempt} on {step.worker}" if step.attempt else ""
     until = f" until {moment(step.due_at)}" if step.finished_at is None and step.due_at else ""
     ended = f", {moment(step.finished_at)}" if step.finished_at else ""
-    click.echo(printable(f"  {step.name}: {step.state}{until}{ended}{took}{where}"))
+    click.echo(f"  {one_line(step.name)}: {step.state}{until}{ended}{took}{one_line(where)}")
     if step.result is not None:
         click.echo(printable(f"    {cut(json.dumps(step.result, ensure_ascii=False), 200)}"))
 
@@ -196,16 +197,16 @@ def _print_attempt(attempt: Attempt, frames: bool) -> None:
     heading(f"Attempt {attempt.number}: {attempt.outcome}")
     click.echo(f"  {moment(attempt.started_at)} to {moment(attempt.ended_at)}{took}")
     if attempt.worker:
-        click.echo(f"  worker {printable(attempt.worker)}")
+        click.echo(indented(f"worker {attempt.worker}"))
     if attempt.error_type or attempt.error:
         error = ": ".join(part for part in (attempt.error_type, attempt.error) if part)
-        click.echo(f"  {printable(error)}")
+        click.echo(indented(error))
     if attempt.stack:
         stack = attempt.stack if frames else without_own_frames(attempt.stack)
-        click.echo(printable(stack).rstrip())
+        click.echo(indented(stack))
     if attempt.output:
         heading(f"Output of attempt {attempt.number}")
-        click.echo(printable(attempt.output).rstrip())
+        click.echo(indented(attempt.output))
 
 
 @admin_command(
@@ -229,7 +230,7 @@ def wait(run_id: int, timeout: float | None) -> None:
     row = view.row
     error = f": {row.last_error}" if row.last_error and row.status != "succeeded" else ""
     click.echo(
-        f"Run {run_id} of {whose(row.task, row.label)}: {paint(row.status)}{printable(error)}"
+        f"Run {run_id} of {whose(row.task, row.label)}: {paint(row.status)}{one_line(error)}"
     )
     raise click.exceptions.Exit(STATUS_OF.get(row.status, NOT_IN_TIME))
 

@@ -61,6 +61,18 @@ def test_no_command_prints_control_characters(run: Run, odd_run: int, args: list
     assert [char for char in FORBIDDEN if char in output] == [], output
 
 
+@pytest.mark.parametrize("args", [["show", "ID"], ["wait", "ID"], ["list"], ["doctor"], []])
+def test_no_line_of_a_stranger_begins_at_the_left_margin(
+    run: Run, rows: Rows, args: list[str]
+) -> None:
+    odd = "odd\nforged line\r\nforged too"
+    values = dict.fromkeys(("job_type", "queue", "label", "idempotency_key", "last_error"), odd)
+    run_id = rows.run("dead", error_type=odd, **values)
+    rows.failure(run_id, 1, worker=odd, error=odd, error_type=odd, stack=odd)
+    result = run("admin", *(str(run_id) if arg == "ID" else arg for arg in args))
+    assert [line for line in result.output.splitlines() if line.startswith("forged")] == []
+
+
 def test_a_tick_prints_a_line_for_each_run_whatever_its_error_says(
     run: Run, jobs: CronJobs, rows: Rows
 ) -> None:
