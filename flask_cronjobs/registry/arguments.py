@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
 from ..errors import PayloadError
-from ..text.redaction import SECRET_NAMES, redacted
+from ..text.redaction import strip_credentials
 from ..types import JSON
 from .codecs import ANY, Codec, Misfit, at, codec_of
 from .payload import MAX_DEPTH, check_size
@@ -67,17 +67,17 @@ class Arguments:
 
         A value that is JSON already is checked.
 
-        :param limit: how many bytes a value may have, which is checked before it is converted.
+        :param limit: how many bytes all may have, which is checked before any is converted.
         :raises PayloadError: a value does not fit; the message names its argument.
         """
         if not self._schema:
             return payload
+        check_size(payload, limit, "payload")
         changed: dict[str, object] = {}
         for name, value in payload.items():
             codec = self._codec(name)
             if type(value) is not codec.exact:
-                check_size(value, limit, "payload")
-                plain = _converted(name, codec.encode, value, show=True)
+                plain = _converted(name, codec.encode, value)
                 if plain is not value:
                     changed[name] = plain
         return {**payload, **changed} if changed else payload
@@ -90,10 +90,10 @@ class Arguments:
     def decode(self, payload: Mapping[str, JSON]) -> dict[str, object]:
         """Return the arguments of a call with a stored *payload*.
 
-        :raises PayloadError: a value does not fit. The message, which is kept, does not show it.
+        :raises PayloadError: a value does not fit. The message does not show it.
         """
         return {
-            name: _converted(name, self._codec(name).decode or ANY.encode, value, show=False)
+            name: _converted(name, self._codec(name).decode or ANY.encode, value)
             for name, value in payload.items()
         }
 
@@ -124,12 +124,14 @@ class Arguments:
             known = choices if len(choices) <= _MANY and text in ("", *choices) else ()
             yield Field(name, codec.expected, parameter.default is parameter.empty, text, known)
 
-    def read(self, name: str, text: str) -> object:
+    def read(self, name: str, text: str, limit: int = 1 << 30) -> object:
         """Return the value of *text*, as somebody has typed it: as JSON, or as the text itself.
 
-        :raises PayloadError: the argument has no annotation, and *text* is not JSON.
+        :param limit: how many bytes it may have, which is checked before it is converted.
+        :raises PayloadError: it is too large; or the argument has no annotation, and *text* is not
+            JSON.
         """
-        return _read(self._codec(name), text, name)
+        return _read(self._codec(name), text, name, limit)
 
     def _codec(self, name: str) -> Codec:
         return self._schema.get(name) or self._schema.get("**", ANY)
@@ -153,20 +155,19 @@ class Arguments:
         return get_type_hints(one, self._globals)["it"]
 
 
-def _converted(name: str, convert: Callable[[Any], Any], value: object, show: bool) -> Any:
+def _converted(name: str, convert: Callable[[Any], Any], value: object) -> Any:
     try:
         return at(name, convert, value)
     except Misfit as misfit:
-        one: JSON = {misfit.path: "."}
-        shown = show and redacted(one, SECRET_NAMES) == one  # A secret is not shown.
-        raise PayloadError(
-            f"{misfit.path[:200]}: expected {misfit.expected}, got {misfit.got(shown)}."
-        ) from None
+        path = strip_credentials(misfit.path[:200])
+        raise PayloadError(f"{path}: expected {misfit.expected}, got {misfit.got}.") from None
     except RecursionError:
         raise PayloadError(f"{name}: is nested over {MAX_DEPTH} levels deep. Flatten it.") from None
 
 
-def _read(codec: Codec, text: str, name: str) -> object:
+def _read(codec: Codec, text: str, name: str, limit: int = 1 << 30) -> object:
+    # JSON may be written with spaces and escapes, but not with this many.
+    check_size(text, limit * 8, "payload")
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -175,6 +176,7 @@ def _read(codec: Codec, text: str, name: str) -> object:
                 f"{name}: this is not JSON: {error}. Write a text with its quotes."
             ) from None
         return text
+    check_size(value, limit, "payload")
     try:
         if type(value) not in (dict, list):  # These may still have a hidden value.
             codec.encode(value)

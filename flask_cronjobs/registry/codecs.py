@@ -13,7 +13,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache, partial
-from operator import attrgetter
+from operator import attrgetter, eq
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -36,15 +36,11 @@ class Misfit(Exception):
         self.path = path
         self._value = value
 
-    def got(self, show: bool) -> str:
-        """Return a description of the value, for a message.
-
-        :param show: whether the description may contain a short value itself.
-        """
+    @property
+    def got(self) -> str:
+        """What was given. It never shows a value, which may be one that is to be hidden."""
         if self._value is _NOTHING:
             return "nothing"
-        if show and isinstance(self._value, (str, int, float, NoneType)):
-            return reprlib.repr(self._value)
         return f"a value of type {type(self._value).__name__}"
 
 
@@ -197,10 +193,13 @@ def _dict(key: Codec, item: Codec) -> Codec:
     def convert(names: Callable[[Any], Any], way: Callable[[Any], Any], value: Any) -> Any:
         if not issubclass(type(value), dict):
             raise Misfit("an object", value)
-        return {
-            at("", names, name): at(f"[{reprlib.repr(name)}]", way, member)
-            for name, member in value.items()
-        }
+        try:
+            return {
+                at("", names, name): at(f"[{reprlib.repr(name)}]", way, member)
+                for name, member in value.items()
+            }
+        except TypeError:  # It cannot be hashed.
+            raise Misfit(f"keys that can be those of a dict, each {key.expected}", value) from None
 
     decode = partial(convert, key.read, item.read) if key.decode or item.decode else None
     return Codec("an object", partial(convert, key.encode, item.encode), decode)
@@ -224,16 +223,17 @@ def _dataclass(kind: Any, names: list[str], optional: set[str]) -> Codec:
     def decode(value: Any) -> Any:
         if not issubclass(type(value), dict):
             raise Misfit(expected, value)
-        for name in value.keys() - known().keys():
-            raise Misfit(f"one of the fields {', '.join(names)}", name)
-        for name, codec in known().items():
+        fields = known()
+        for name in value.keys() - fields.keys():
+            raise Misfit(f"one of the fields {', '.join(names)}", name, f".{name}")
+        for name, codec in fields.items():
             if name not in value and name not in optional:
                 raise Misfit(codec.expected, _NOTHING, f".{name}")
-        fields = {name: at(f".{name}", known()[name].read, each) for name, each in value.items()}
+        given = {name: at(f".{name}", fields[name].read, each) for name, each in value.items()}
         try:
-            return kind(**fields)
+            return kind(**given)
         except Exception as error:
-            raise Misfit(f"{expected} ({error})", value) from None
+            raise Misfit(f"{expected} ({type(error).__name__})", value) from None
 
     def encode(value: Any) -> Any:
         whole = value if type(value) is kind else decode(value)
@@ -264,7 +264,9 @@ def _by_pydantic(hint: Any) -> Codec:
     def encode(value: object) -> Any:
         whole = decode(value)
         plain = convert(dump, whole)
-        if decode(plain) != whole:  # For instance, a secret or what a subclass adds is left out.
+        if not convert(
+            partial(eq, whole), decode(plain)
+        ):  # For instance, a secret or what a subclass adds is left out.
             raise Misfit(f"{name}, and all of it in its JSON", value)
         return plain
 
@@ -290,11 +292,26 @@ def _reason(error: Any) -> str:
     if not hasattr(error, "errors"):
         return type(error).__name__
     details = error.errors(include_url=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details[:3])
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {_said(each)}" for each in details[:3])
+
+
+def _said(detail: Any) -> str:
+    """Return the message of one of pydantic's errors, if no validator or value has a part in it."""
+    from pydantic_core.core_schema import ErrorType
+
+    with_values = ("value_error", "assertion_error", "union_tag_invalid")
+    known = detail["type"] in get_args(ErrorType) and detail["type"] not in with_values
+    return str(detail["msg"] if known else detail["type"])
 
 
 def _listed(values: Iterable[object]) -> str:
     return reprlib.repr([*values])[1:-1]
+
+
+def _number(value: Decimal) -> Decimal:
+    if value.is_nan():  # It equals nothing; sNaN can be neither compared nor hashed.
+        raise ValueError
+    return value
 
 
 def _aware(text: str) -> datetime:
@@ -328,6 +345,6 @@ _LEAVES: dict[Any, Codec] = {
     UUID: _leaf(UUID, "a UUID", str, UUID),
     Decimal: _leaf(
         Decimal, "a decimal number as text, such as '12.50'", str,
-        lambda text: Decimal(_TEXT.encode(text)),
+        lambda text: _number(Decimal(_TEXT.encode(text))),
     ),
 }  # fmt: skip

@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
@@ -87,12 +87,17 @@ def check_size(value: object, limit: int, name: str) -> None:
             members = [*cast("Any", member), *cast("Any", member).values()]
         elif issubclass(kind, (list, tuple, set, frozenset)):
             members = member
-        elif hasattr(kind, "__dataclass_fields__"):
-            members = list(getattr(member, "__dict__", {}).values())
-        room -= len(cast("Any", member)) if issubclass(kind, str) else len(members) + 1
+        elif names := getattr(kind, "__dataclass_fields__", None) or _pydantic_fields(kind):
+            members = [getattr(member, name, None) for name in names]
+        is_text = issubclass(kind, (str, bytes, bytearray))
+        room -= len(cast("Any", member)) if is_text else len(members) + 1
         if room < 0:
             raise _too_large(name, limit)
         rest.extend(members)
+
+
+def _pydantic_fields(kind: Any) -> Iterable[str]:
+    return getattr(kind, "__pydantic_fields__", None) or ()
 
 
 def _checked_text(value: object, limit: int, name: str, is_plain: bool = False) -> str:

@@ -246,6 +246,7 @@ def _typed_payload() -> dict[str, object] | None:
     typed = request.form.get("payload")
     if typed is None:
         return None
+    limit = state_of().settings.max_payload_bytes
     try:
         found = dict[str, object](json_object(stored_json(typed.strip() or "{}")))
     except ValueError as error:
@@ -256,7 +257,7 @@ def _typed_payload() -> dict[str, object] | None:
     for name, text_ in request.form.items():
         if handler is not None and name.startswith(FIELD) and text_.strip():
             argument = name.removeprefix(FIELD)
-            found[argument] = handler.arguments.read(argument, text_)
+            found[argument] = handler.arguments.read(argument, text_, limit)
     return found
 
 

@@ -141,12 +141,15 @@ def test_schedule_then_and_operator_give_values_or_json(
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"day": "tomorrow"}, r"^day: expected a date such as 2026-11-24, got 'tomorrow'\.$"),
-    ({"day": None}, "^day: expected a date such as 2026-11-24, got None"),
+    ({"day": "tomorrow"}, r"^day: expected a date such as 2026-11-24, got a value of type str\.$"),
+    ({"day": None}, "^day: expected a date such as 2026-11-24, got a value of type NoneType"),
     ({"day": "2026-01-01", "since": datetime(2026, 1, 1)}, "^since: expected a time with a time"),
     ({"day": "2026-01-01", "orders": [{"id": "x"}]}, r"^orders\[0\]\.id: expected a whole number"),
     ({"day": "2026-01-01", "token": "hunter2"}, "^token: .* got a value of type str"),
-    ({"day": "2026-01-01", "rate": "1,5"}, "^rate: expected a decimal number .* got '1,5'"),
+    (
+        {"day": "2026-01-01", "rate": "1,5"},
+        "^rate: expected a decimal number .* got a value of type str",
+    ),
 ]
 
 
@@ -228,9 +231,13 @@ class TestAnnotationThatSaysNothing:
         def it(day: date, much: NotYet, parcel: Parcel) -> None: ...
 
         monkeypatch.setitem(globals(), "NotYet", int)
-        with pytest.raises(PayloadError, match="much: expected a whole number, got 'x'"):
+        with pytest.raises(
+            PayloadError, match="much: expected a whole number, got a value of type str"
+        ):
             jobs.enqueue("it", {**payload, "much": "x"})
-        with pytest.raises(PayloadError, match=r"parcel\.size: expected a whole number, got 'x'"):
+        with pytest.raises(
+            PayloadError, match=r"parcel\.size: expected a whole number, got a value of type str"
+        ):
             jobs.enqueue("it", {**payload, "parcel": {"size": "x"}})
 
 
@@ -253,7 +260,13 @@ def test_large_value_is_refused_before_it_is_converted(
 
     jobs.enqueue("it", {"days": ["2026-01-01"]})
     monkeypatch.setattr(Arguments, "_codec", lambda *_: Codec("nothing", pytest.fail))
-    for payload in ({"days": ["2026-01-01"] * 800_000}, {"days": [Order("x" * 70_000)]}):  # type: ignore[arg-type]
+    payloads: list[dict[str, Any]] = [
+        {"days": ["2026-01-01"] * 800_000},
+        {"days": [Order("x" * 70_000)]},  # type: ignore[arg-type]
+        {"days": b"x" * 70_000},
+        {"days": ["2026-01-01"] * 5_000, "order": {"id": "x" * 20_000}},
+    ]
+    for payload in payloads:
         with pytest.raises(PayloadError, match="over 65,536 bytes"):
             jobs.enqueue("it", payload)
 

@@ -12,7 +12,7 @@ from flask import Flask
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.models import JobRun
 
-from .conftest import Pages
+from .conftest import OWN, Pages
 from .crawl import Crawl
 
 SECRET = "s3cretOfAda"
@@ -125,3 +125,13 @@ def test_a_hidden_value_is_not_found(filled: Pages) -> None:
     for search in (*asked, SECRET, SECRET[:4], f"k:{SECRET}"):
         filled.shows(f"runs?q={quote(search)}", "No runs match")
         filled.shows(f"runs?key={quote(search)}", "No run has it now.", "No runs match")
+
+
+def test_a_misfit_of_a_stored_payload_tells_no_value(filled: Pages) -> None:
+    def narrow(note: int) -> None: ...
+
+    task = filled.jobs.task(name="narrow")(narrow)
+    run_id = filled.add("dead", job_type=task.name, payload={"note": f"password={SECRET}"})
+    answer = filled.client.post(f"/jobs/runs/{run_id}/again", headers=OWN, follow_redirects=True)
+    assert "expected a whole number" in answer.text
+    assert SECRET not in answer.text
