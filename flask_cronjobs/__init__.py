@@ -42,6 +42,7 @@ __all__ = [
     "WorkerLost",
     "current_run",
     "in_run",
+    "in_worker",
     "lease_lost",
     "run_cancelled",
     "run_dead",
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from .batch import Batch
     from .errors import *
     from .extension import CronJobs
-    from .jobs.runs.current import CurrentRun, current_run, in_run
+    from .jobs.runs.current import CurrentRun, current_run, in_run, in_worker
     from .log import __version__ as __version__
     from .registry.retry import Retry
     from .schedule import Schedule
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 else:
     # pytest imports this package for its plugin whenever it starts, and may not need it.
     _MODULES = {
-        **dict.fromkeys(("CurrentRun", "current_run", "in_run"), "jobs.runs.current"),
+        **dict.fromkeys(("CurrentRun", "current_run", "in_run", "in_worker"), "jobs.runs.current"),
         "Batch": "batch",
         "CronJobs": "extension",
         "Retry": "registry.retry",

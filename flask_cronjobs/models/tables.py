@@ -11,15 +11,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import select, text
+from sqlalchemy.orm import Mapped, mapped_column, object_session
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
 from .columns import check, partial, set_when_created, storage_options, unique
-from .records import NOW, Base, BigId, JSONType
+from .records import NOW, Base, BigId, JobStep, JSONType
 
 __all__ = ["JobBatch", "JobDefinition", "JobEffect", "JobRun"]
+
+#: What `JobRun.waits_for` says for each kind of step that waits.
+_WAITS_FOR = {"wait": "signal", "sleep": "sleep"}
 
 
 class JobDefinition(Base):
@@ -214,6 +217,20 @@ class JobRun(Base):
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the
     run. False if an idempotency key made it return a run that there was, and for a run that was
     read. No column."""
+
+    @property
+    def waits_for(self) -> str | None:
+        """What a step of the waiting run waits for: ``"signal NAME"`` or ``"sleep NAME"``.
+
+        None if no step waits. Each use asks the database, in the session of the object.
+        """
+        session = object_session(self)
+        if session is None or self.status != "queued":
+            return None
+        waits = (JobStep.due_at.is_not(None), JobStep.finished_at.is_(None))
+        query = select(JobStep.kind, JobStep.name).where(JobStep.run_id == self.id, *waits)
+        step = session.execute(query.limit(1)).first()
+        return None if step is None else f"{_WAITS_FOR[step.kind]} {step.name}"
 
     def __repr__(self) -> str:
         loaded = self.__dict__  # A repr must not query the database.

@@ -18,6 +18,7 @@ from flask_cronjobs import (
     UnknownTask,
     current_run,
     in_run,
+    in_worker,
 )
 
 
@@ -291,3 +292,19 @@ def test_a_copy_that_is_dropped_says_that_it_did_nothing(
         assert caplog.messages == []
         work.using(delay=5)
         assert caplog.messages == ["work.using(…) enqueues nothing by itself: call its enqueue(…)"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_worker"),
+    [
+        (["flask", "--app", "shop", "jobs", "work", "--workers", "2"], True),
+        (["/venv/flask/__main__.py", "jobs", "tick"], True),
+        (["flask", "jobs", "admin", "list"], False),
+        (["gunicorn", "shop:create_app()"], False),
+    ],
+)
+def test_create_app_can_ask_what_the_app_is_loaded_for(
+    monkeypatch: pytest.MonkeyPatch, argv: list[str], is_worker: bool
+) -> None:
+    monkeypatch.setattr("sys.argv", argv)
+    assert in_worker() == is_worker

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from flask import Flask
@@ -333,6 +334,14 @@ current_run: CurrentRun = cast(
 def in_run() -> bool:
     """Return whether a handler is at work here, so that `current_run` can be used."""
     return _current.get(None) is not None
+
+
+def in_worker() -> bool:
+    """Return whether this process is ``flask jobs tick`` or ``flask jobs work``.
+
+    It can be used in ``create_app``, for what only the web server needs, or only jobs.
+    """
+    return ("jobs", "tick") in pairwise(sys.argv) or ("jobs", "work") in pairwise(sys.argv)
 
 
 def running() -> CurrentRun | None:

@@ -52,9 +52,11 @@ def test_a_run_that_sleeps_goes_on_behind_that_line(
     assert (tick().released, tick().released, holders(db)) == (1, 0, [GIVEN_BACK])
     assert before + HOUR <= the_run(db).run_at <= now() + HOUR
     assert the_step(db, "an hour").finished_at is None
+    assert the_run(db).waits_for == "sleep an hour"
     with travel(HOUR):
         assert tick().succeeded == 1
     assert calls == ["first", "last"]
+    assert the_run(db).waits_for is None
     assert (the_run(db).attempts, the_step(db, "an hour").finished_at is None) == (1, False)
 
 
