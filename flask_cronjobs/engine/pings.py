@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from http.client import responses
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -41,7 +42,12 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _NO_POST = (404, 405, *_REDIRECTS)
 
 
-def ping(url: str | None, body: bytes | None = None, kind: str = "application/json") -> bool:
+def ping(
+    url: str | None,
+    body: bytes | None = None,
+    kind: str = "application/json",
+    what: str = "The ping",
+) -> bool:
     """Fetch *url*. Never raises, and never takes longer than `TIMEOUT`.
 
     A tick that fails pings nothing: for a monitor of heartbeats, silence is the alarm.
@@ -50,6 +56,7 @@ def ping(url: str | None, body: bytes | None = None, kind: str = "application/js
         path of such a URL is often its secret.
     :param body: what to POST there, of this *kind*. A monitor that refuses POST, or redirects it,
         gets a GET in place of plain text. No other body is redirected.
+    :param what: what it is, for the log.
     :returns: whether it answered that all is well.
     """
     if url is None:
@@ -58,15 +65,15 @@ def ping(url: str | None, body: bytes | None = None, kind: str = "application/js
     deadline = _Deadline(TIMEOUT)
     # In a thread, since nothing can interrupt a name look-up.
     fetching: BackgroundThread[str] = BackgroundThread(
-        "cronjobs-ping", lambda place: answers.append(_fetch(place, body, kind, deadline))
+        "cronjobs-ping", lambda place: answers.append(_fetch(place, body, kind, deadline, what))
     )
     try:
         fetching.put(url)
     except RuntimeError as error:
-        logger.warning("The ping was not sent: %s", error)
+        logger.warning("%s was not sent: %s", what, error)
     if not fetching.close(TIMEOUT):
         deadline.end()
-        logger.warning("The ping to %s took longer than %g s and was left", host_of(url), TIMEOUT)
+        logger.warning("%s to %s took longer than %g s and was left", what, host_of(url), TIMEOUT)
     return answers == [True]
 
 
@@ -131,24 +138,36 @@ class _Deadline:
             self._copies.append(connection.dup())
 
 
-def _fetch(url: str, body: bytes | None, kind: str, deadline: _Deadline) -> bool:
+def _fetch(url: str, body: bytes | None, kind: str, deadline: _Deadline, what: str) -> bool:
     try:
         opener, request = _opener(deadline, body is None), _request(url, body, kind)
         with opener.open(request, timeout=TIMEOUT) as response:
             response.read(1)
     except Exception as error:
-        # The text of the error can hold the URL, so only its type and a status are logged.
         status = getattr(error, "code", "")
         if status in _NO_POST and body is not None and kind == PLAIN:
-            return _fetch(url, None, kind, deadline)
+            return _fetch(url, None, kind, deadline, what)
         if not deadline.is_over:
             advice = ". It redirects: set the URL to which it does" if status in _REDIRECTS else ""
-            name = type(error).__name__
-            logger.warning("The ping to %s failed: %s %s%s", host_of(url), name, status, advice)
+            logger.warning("%s to %s failed: %s%s", what, host_of(url), _reason(error), advice)
         return False
     finally:
         deadline.close()
     return True
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a request failed, without the text of the error, which can hold the URL.
+
+    A status has its usual words, and an error of the system those of the system.
+    """
+    name = type(error).__name__
+    status = getattr(error, "code", None)
+    if isinstance(status, int):
+        return f"{name} {status} {responses.get(status, '')}".rstrip()
+    cause = getattr(error, "reason", error)
+    words = cause.strerror if isinstance(cause, OSError) else None
+    return f"{name}: {words}" if words else name
 
 
 def _opener(deadline: _Deadline, follows: bool) -> OpenerDirector:

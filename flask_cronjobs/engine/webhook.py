@@ -20,6 +20,8 @@ from .pings import ping
 if TYPE_CHECKING:
     from ..jobs.checks import Finding
 
+#: What the log calls the POST.
+_ALERT = "The alert by CRONJOBS_ALERT_URL"
 #: How many characters a message may have: Discord refuses more.
 _LONGEST = 2_000
 
@@ -43,7 +45,7 @@ def alert(state: State, worker: str) -> None:
         with state.bookkeeping() as books:
             before = ticks.told_findings(books)
             text = message(state.app.name, found, before)
-            if not text or ping(url, json.dumps({"text": text}).encode()):
+            if not text or ping(url, json.dumps({"text": text}).encode(), what=_ALERT):
                 ticks.write_findings(books, worker, sorted({each.id for each in found}))
     except CronJobsError as error:
         logger.warning("CRONJOBS_ALERT_URL was not told what needs a person: %s", error)

@@ -74,6 +74,8 @@ def test_a_webhook_that_fails_is_told_by_the_next_tick(
     monitor.status = 500
     assert told() == [DEAD]
     assert _written(db) == [None]
+    said = "The alert by CRONJOBS_ALERT_URL to 127.0.0.1 failed: HTTPError 500 Internal Server Err"
+    assert said in caplog.text
     assert "secret" not in caplog.text
     monitor.status = 200
     assert told() == [DEAD]
@@ -113,6 +115,32 @@ def test_a_webhook_that_fails_for_long_is_a_finding(
     )
     db.session.commit()
     assert found() == ["CRONJOBS_ALERT_URL has not answered for 20 min"]
+    monitor.status = 200
+    assert told() == [DEAD]
+    assert found() == []
+
+
+def test_a_webhook_that_fails_twice_is_a_finding_with_its_reason_in_the_log(
+    state: State, rows: Rows, told: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    object.__setattr__(state.settings, "alert_url", "http://127.0.0.1:1/services/typo")
+    rows.run("dead", finished_at=ago(60))
+    told(), told()
+    assert "webhook" in [each.id for each in findings(state)]
+    assert "CRONJOBS_ALERT_URL to 127.0.0.1 failed: URLError: Connection refused" in caplog.text
+    assert "typo" not in caplog.text
+
+
+def test_a_webhook_that_answers_again_is_no_finding(
+    state: State, rows: Rows, monitor: Monitor, told: Any
+) -> None:
+    def found() -> list[str]:
+        return [each.what for each in findings(state) if each.id == "webhook"]
+
+    rows.run("dead", finished_at=ago(60))
+    monitor.status = 500
+    told(), told()
+    assert len(found()) == 1
     monitor.status = 200
     assert told() == [DEAD]
     assert found() == []
