@@ -27,6 +27,29 @@ _MANY = 50
 Upgrade: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
+def named_by(func: Callable[..., object]) -> Callable[..., object]:
+    """Return the function whose parameters are those of the handler *func*.
+
+    It is the outermost one that names some: a decorator may give the function inside an argument
+    of its own. One of ``*args, **kwargs`` passes on what it gets.
+    """
+    found: Callable[..., object] = inspect.unwrap(func, stop=_names_parameters)
+    return found
+
+
+def signature_of(func: Callable[..., object]) -> inspect.Signature:
+    """Return the signature by which the handler *func* is called."""
+    return inspect.signature(named_by(func), follow_wrapped=False)
+
+
+def _names_parameters(func: Callable[..., object]) -> bool:
+    parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
+    named = [
+        each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    return not parameters or bool(named)
+
+
 class Field(NamedTuple):
     """An argument that can be given by name, for a form.
 
@@ -55,7 +78,7 @@ class Arguments:
 
     def __init__(self, func: Callable[..., object], signature: inspect.Signature) -> None:
         self._parameters = signature.parameters
-        self._globals: dict[str, Any] = getattr(inspect.unwrap(func), "__globals__", {})
+        self._globals: dict[str, Any] = getattr(named_by(func), "__globals__", {})
 
     def forget(self) -> None:
         """Look annotations up again when next needed: not all may have been there yet."""

@@ -13,7 +13,7 @@ from ..errors import PayloadError, TaskError
 from ..text import cut, one_line, shortened
 from ..text.redaction import redacted, strip_credentials
 from ..types import JSON
-from .arguments import Arguments
+from .arguments import Arguments, named_by, signature_of
 from .options import AS_THE_TASK_SAYS, EnqueueOptions, Rate, TaskOptions, is_key, read_rate
 from .payload import check_keys, payload_text
 from .retry import RetryPolicy, retry_policy
@@ -26,6 +26,12 @@ MAX_LABEL = 120
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
+
+#: What to do about an argument that is missing since a decorator gives it.
+_GIVEN_BY_DECORATOR = (
+    ". If its decorator gives it, let the decorator's inner function name the arguments of a call, "
+    "such as def inner(n): in place of *args and **kwargs"
+)
 
 
 class Handler:
@@ -48,7 +54,8 @@ class Handler:
         self.rate: Rate | None = None
         if options.rate is not None:
             self.rate = read_rate(options.rate, options.burst)
-        self._signature = inspect.signature(func)
+        self._signature = signature_of(func)
+        self._is_passed_on = named_by(func) is not func
         self.arguments: Arguments = Arguments(func, self._signature)
         parameters = self._signature.parameters.values()
         self._named = frozenset(p.name for p in parameters if p.kind in _NAMED)
@@ -77,6 +84,8 @@ class Handler:
             said = cut(str(error), SHOWN * 3)
             strangers = self._strangers(kwargs, said)
             advice = options_go_before(self.name, kwargs.keys() - self._named)
+            if self._is_passed_on and said.startswith("missing"):
+                advice += _GIVEN_BY_DECORATOR
             raise TypeError(f"{self.name}() {said}{strangers}{advice}") from None
         arguments = dict(bound.arguments)
         for parameter in self._signature.parameters.values():

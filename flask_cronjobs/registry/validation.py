@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from ..config import in_seconds
 from ..errors import SetupError, TaskError
 from ..text import did_you_mean
+from .arguments import signature_of
 from .options import (
     MOST_REST,
     SCHEDULE_OPTIONS,
@@ -103,7 +104,7 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
             f"The handler {name} has a yield, so a call runs none of its lines. Write it without; "
             "what goes around handlers, with one yield, is a hook: see CronJobs.around."
         )
-    parameters = inspect.signature(func).parameters.values()
+    parameters = signature_of(func).parameters.values()
     for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise TaskError(
