@@ -247,11 +247,11 @@ def state(app: Flask, jobs: CronJobs) -> State:
 
 
 @pytest.fixture
-def rows(app: Flask, db: Any, jobs: CronJobs) -> Rows:
+def rows(state: State) -> Rows:
     """Makes rows in the job tables."""
     from tests.rows import Rows
 
-    return Rows(app, db)
+    return Rows(state.engine)
 
 
 @pytest.fixture

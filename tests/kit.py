@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from blinker import ANY, Signal
-from sqlalchemy import Engine, Row, create_engine, event, insert, select, text, update
+from sqlalchemy import Engine, Row, create_engine, event, select, text, update
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.db.connection import Bookkeeping
@@ -30,7 +30,7 @@ from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome, OutcomeKind
-from tests.rows import ago
+from tests.rows import Rows, ago
 from tests.tables import copy_tables
 
 TASKS = ("task",)
@@ -47,11 +47,13 @@ class Bound:
         return partial(getattr(self._module, name), self._books)
 
 
-class Kit:
-    """One bookkeeping connection and all that writes through it."""
+class Kit(Rows):
+    """One bookkeeping connection and all that writes through it, and rows to write to."""
+
+    task = "task"
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self.books = Bookkeeping(engine, patience=20)
         self.claims = Bound(claim, self.books)
         self.looks = Bound(look, self.books)
@@ -98,21 +100,13 @@ class Kit:
 
     # Runs
 
-    def run(self, job_type: str = "task", **values: Any) -> int:
-        """Insert a run that is due; its id."""
-        times = {"run_at": ago(seconds=60), "scheduled_for": ago(seconds=60)}
-        statement = insert(JobRun).values(job_type=job_type, **{**times, **values})
-        with self.engine.begin() as connection:
-            return connection.execute(statement.returning(JobRun.id)).scalar_one()
+    def run(self, status: str = "queued", age: float = 60.0, **values: Any) -> int:
+        """A run that is due, unless told; its id."""
+        return super().run(status, age, **values)
 
     def runs(self, number: int, **values: Any) -> list[int]:
         """Insert so many runs; their ids."""
         return [self.run(**values) for _ in range(number)]
-
-    def row(self, run_id: int) -> JobRun:
-        """A run as its row stands, apart from any session."""
-        with Session(self.engine) as session:
-            return session.get_one(JobRun, run_id)
 
     def all_rows(self) -> list[JobRun]:
         """All runs, by id."""
@@ -161,14 +155,11 @@ class Kit:
     # Definitions
 
     def define(self, name: str = "definition", due: datetime | None = None, **values: Any) -> int:
-        """Insert a definition whose next slot is *due*; its id."""
-        given = {"job_type": "task", "schedule": "* * * * *", "payload": {}, **values}
-        statement = insert(JobDefinition).values(name=name, next_run_at=due or ago(minutes=1))
-        with self.engine.begin() as connection:
-            made = connection.execute(statement.values(given).returning(JobDefinition.id))
-            return made.scalar_one()
+        """A definition whose next slot is *due*; its id."""
+        usual: dict[str, Any] = {"job_type": self.task, "schedule": "* * * * *"}
+        return self.definition(name, next_run_at=due or ago(minutes=1), **(usual | values))
 
-    def definition(self, definition_id: int) -> JobDefinition:
+    def defined(self, definition_id: int) -> JobDefinition:
         """A definition as its row stands."""
         with Session(self.engine) as session:
             return session.get_one(JobDefinition, definition_id)

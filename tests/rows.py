@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Engine, delete, select
+from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs.detail import RunView, find_run
 from flask_cronjobs.jobs.state import State
@@ -65,16 +65,20 @@ def view_of(state: State, run_id: int) -> RunView:
 
 
 class Rows:
-    """Makes rows in one app's database, each committed at once."""
+    """Makes rows in one database, each committed at once.
 
-    def __init__(self, app: Flask, db: SQLAlchemy) -> None:
-        self._app = app
-        self._db = db
+    :cvar task: whose runs it makes, unless told.
+    """
+
+    task = "send"
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
 
     def run(self, status: str = "queued", age: float = 0.0, **values: Any) -> int:
         """A run of *status* that was due, or ended, *age* seconds ago; its id."""
         made: dict[str, Any] = {
-            "job_type": "send",
+            "job_type": self.task,
             "status": status,
             "run_at": ago(age),
             "scheduled_for": ago(age),
@@ -91,12 +95,12 @@ class Rows:
             }
         if status == "failed":
             made |= {"attempts": 1}
-        return self._insert(JobRun, made | values)
+        return self.insert(JobRun(**(made | values)))
 
     def definition(self, name: str, **values: Any) -> int:
         """A definition; its id."""
         made = {"job_type": name, "schedule": "*/5 * * * *", "payload": {}, "next_run_at": ago(-60)}
-        return self._insert(JobDefinition, made | values | {"name": name})
+        return self.insert(JobDefinition(**(made | values | {"name": name})))
 
     def failure(self, run_id: int, attempt: int, **values: Any) -> int:
         """A failed attempt of a run; its id."""
@@ -108,7 +112,7 @@ class Rows:
             "started_at": ago(10),
             "failed_at": ago(7),
         }
-        return self._insert(JobFailure, made | values | {"run_id": run_id, "attempt": attempt})
+        return self.insert(JobFailure(**(made | values | {"run_id": run_id, "attempt": attempt})))
 
     def tick(self, age: float = 0.0, **values: Any) -> int:
         """A tick that was seen last *age* seconds ago; its id."""
@@ -120,11 +124,11 @@ class Rows:
             "seen_at": ago(age),
             "finished_at": ago(age),
         }
-        return self._insert(JobTick, made | values)
+        return self.insert(JobTick(**(made | values)))
 
     def effect(self, key: str, **values: Any) -> int:
         """An effect; its id."""
-        return self._insert(JobEffect, {"state": "begun"} | values | {"key": key})
+        return self.insert(JobEffect(**({"state": "begun"} | values | {"key": key})))
 
     def step(self, run_id: int, name: str, kind: str = "step", **values: Any) -> int:
         """A step of a run that ended 7 seconds ago; its id."""
@@ -135,30 +139,27 @@ class Rows:
             "started_at": ago(10),
             "finished_at": ago(7),
         }
-        return self._insert(JobStep, made | values | {"run_id": run_id, "name": name})
+        return self.insert(JobStep(**(made | values | {"run_id": run_id, "name": name})))
 
     def rate(self, key: str, tat: datetime, **values: Any) -> int:
         """When the next start of a rate key comes, in place of what was there; its id."""
-        with self._app.app_context():
-            self._db.session.execute(delete(JobRate).where(JobRate.key == key))
-            self._db.session.commit()
-        return self._insert(JobRate, values | {"key": key, "tat": tat})
+        with self.engine.begin() as connection:
+            connection.execute(delete(JobRate).where(JobRate.key == key))
+        return self.insert(JobRate(**(values | {"key": key, "tat": tat})))
 
     def operation(self, what: str, run_id: int, actor: str = "ada") -> int:
         """What an operator did to a run; its id."""
         made = {"what": what, "target": f"run {run_id}", "actor": actor, "run_id": run_id}
-        return self._insert(JobOperation, made)
+        return self.insert(JobOperation(**(made)))
 
     def get(self, run_id: int) -> JobRun:
-        """A run, as it is now."""
-        with self._app.app_context():
-            run = self._db.session.scalars(select(JobRun).where(JobRun.id == run_id)).one()
-            self._db.session.expunge(run)
-            return run
+        """A run as its row stands, apart from any session."""
+        with Session(self.engine) as session:
+            return session.get_one(JobRun, run_id)
 
-    def _insert(self, model: Any, values: dict[str, Any]) -> int:
-        with self._app.app_context():
-            made = self._db.session.scalars(insert(model).values(**values).returning(model.id))
-            found = int(made.one())
-            self._db.session.commit()
-            return found
+    def insert(self, *rows: Any) -> int:
+        """Commit rows; the id of the last."""
+        with Session(self.engine) as session:
+            session.add_all(rows)
+            session.commit()
+            return int(rows[-1].id)

@@ -13,7 +13,7 @@ from ..config import Settings
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
 from ..log import DEFAULT_ACTOR, log_action
-from ..models.conditions import DEAD, DONE, DONE_ALONE, DONE_EFFECT, ENDED_BATCH
+from ..models.conditions import DEAD, DONE_ALONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time, time_or_none
 from . import ticks
 from .batches.rows import is_live
@@ -53,19 +53,21 @@ DEAD_RUNS = RUNS._replace(
 def _members_are_old(d: Dialect) -> str:
     """Return SQL for: each run of the batch ``one``, and its ``then``, is past its retention."""
 
-    def kept(statuses: str, age: str) -> str:
+    def kept(status: str, age: str) -> str:
+        # In the order of the index of batches alone: by another, PostgreSQL might read all runs.
         return f"""
             (SELECT r.id FROM job_runs r
-             WHERE r.batch_id = one.id AND r.status <> 'running' AND r.{statuses}
-                AND (r.finished_at >= {d.later(f"0 - :{age}")} OR r.order_mark IS NOT NULL) LIMIT 1)
+             WHERE r.batch_id = one.id AND r.status = '{status}' AND r.status <> 'running'
+                AND (r.finished_at >= {d.later(f"0 - :{age}")} OR r.order_mark IS NOT NULL)
+             ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
         """
 
-    # The last condition reads all members. It is reached once the batch may go, or nearly.
+    # The last conditions read all members. They are reached once the batch may go, or nearly.
+    done = " OR ".join(kept(each, "retention") for each in ("succeeded", "cancelled", "skipped"))
     return f"""
         CASE WHEN {is_live("one")} THEN 0 = 1
             WHEN (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NOT NULL THEN 0 = 1
-            WHEN {kept(DEAD, "retention_dead")} IS NOT NULL THEN 0 = 1
-            ELSE {kept(DONE, "retention")} IS NULL END
+            ELSE NOT ({kept("dead", "retention_dead")} OR {done}) END
     """
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
@@ -113,28 +112,6 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         assert says in admin.refused(*args.split(), code=2)
 
 
-def test_a_number_that_no_id_can_be_is_bad_usage(admin: Admin) -> None:
-    for args in (
-        *(("show",), ("retry",), ("cancel",), ("discard",), ("again",), ("list", "--before")),
-        *(("batches", "--before"), ("effects", "--before"), ("ticks", "--before")),
-    ):
-        result = admin(*args, "9" * 20)
-        assert result.exit_code == 2
-        assert f"{'9' * 20} is not in the range" in result.output
-        assert admin(*args, str(2**63 - 1)).exit_code in (0, 1)
-
-
-def test_no_color_keeps_colors_away(
-    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows.run("dead")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b[" in admin("doctor", color=True).output
-    monkeypatch.setenv("NO_COLOR", "1")
-    for args in ((), ("doctor",), ("list",)):
-        assert "\x1b" not in admin(*args, color=True).output
-
-
 # prune, init
 
 
@@ -202,17 +179,6 @@ def test_the_crontab_line_works_in_the_environment_of_cron(tmp_path: Path, name:
     log = (folder / "cronjobs.log").read_text()
     assert "hello from the job" in log
     assert "1 succeeded" in log
-
-
-def test_crontab_takes_a_log_and_prints_json(admin: Admin, tmp_path: Path) -> None:
-    log = tmp_path / "deep" / "jobs.log"
-    result = admin("crontab", "--log", str(log))
-    assert f">> {shlex.quote(str(log))} 2>&1" in result.output
-    assert f"cannot write the log {log}. If cron's cannot" in result.output
-    assert set(admin.data("crontab")) == {"crontab", "service", "timer"}
-    units = admin.ok("crontab", "--systemd")
-    for part in ("[Service]", "[Timer]", "systemctl enable --now cronjobs.timer"):
-        assert part in units
 
 
 @pytest.fixture

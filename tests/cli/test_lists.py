@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli import lists
-from flask_cronjobs.jobs.queues import list_queues
 from tests.rows import Rows, ago
 
 from .conftest import Admin
@@ -71,15 +68,6 @@ def test_next_page_is_a_command_with_all_that_was_asked(
     assert [row[key] for row in rest[rows_of]] == [whole[2][key]]
     assert rest["before" if "Older" in line else "after"] is None
     assert f": flask jobs admin {name}" not in admin.ok(*args.split(), "--limit", "3")
-
-
-def test_a_list_of_one_page_says_how_many_there_are(
-    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lists, "list_queues", partial(list_queues, limit=2))
-    for number in range(3):
-        rows.run(queue=f"q{number}")
-    assert admin.ok("queues").endswith("These are 2 of 3 rows.\n")
 
 
 # definitions, pause and resume

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, SetupError
 from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.log import log_run, logger
-from tests.rows import Rows, ago
+from tests.rows import Rows
 
 from .conftest import Run
 
@@ -116,30 +113,8 @@ def test_commands_to_paste_are_quoted(run: Run, rows: Rows) -> None:
     assert shlex.split(line)[-2:] == ["--after", f"{SHELL}08"]
 
 
-def test_the_log_quotes_the_command_that_pauses_a_broken_definition(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, rows: Rows, caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs.task(name="it")(lambda: None)
-    rows.definition(SHELL, job_type="it", schedule="broken", origin="database", next_run_at=ago(5))
-    with app.app_context():
-        jobs.tick()
-    assert f"flask jobs admin pause {shlex.quote(SHELL)}" in caplog.text
-
-
 @pytest.mark.parametrize("char", ["\n", "\r", "\x1b", "\0"])
 def test_a_path_that_would_break_the_crontab_line_is_refused(char: str) -> None:
     for folder, log in ((f"/srv/a{char}b", "/x"), ("/srv", f"/x{char}* * * * * root")):
         with pytest.raises(SetupError, match="control character"):
             wake_texts(Path(folder), ("/srv/flask", "jobs", "tick"), None, Path(log), 20)
-
-
-def test_long_ages_are_taken_and_printed_back(run: Run, rows: Rows) -> None:
-    for _ in range(2):
-        rows.run("dead", age=100)
-    ages, options = ("12d", "200000w", "999999999w", "1.5d"), ("--older-than", "--newer-than")
-    for age, option in itertools.product(ages, options):
-        result = run("admin", "list", option, age, "--limit", "1")
-        assert result.exit_code == 0, result.output
-        if "Older: " in result.output:
-            again = shlex.split(result.output.partition("Older: ")[2])[2:]
-            assert run(*again).exit_code == 0

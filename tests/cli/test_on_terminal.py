@@ -133,16 +133,6 @@ def test_outcomes_have_colors_on_a_terminal_unless_no_color_is_set(place: Place)
     assert plain.lines[0].startswith("dead       broken  run 2")
 
 
-def test_idle_tick_says_on_a_terminal_what_is_next(place: Place) -> None:
-    assert place.output("tick") == ""
-    terminal = place.on_terminal("tick")
-    assert terminal.end() == 0
-    (line,) = terminal.lines
-    assert re.fullmatch(
-        r"Nothing was due; next: yearly, \d{4}-01-01 07:00:00 UTC \(in [\ddhmins ]+\)", line
-    )
-
-
 def test_work_greets_on_a_terminal_and_lets_runs_end_at_ctrl_c(place: Place) -> None:
     place.rows.run(job_type="broken", age=-90)
     terminal = place.on_terminal("work")
@@ -182,11 +172,3 @@ def test_json_stays_one_object_whatever_handlers_print(place: Place, workers: st
     assert json.loads(output)["tick"]["succeeded"] == 1
     for said in ("printed", "buffered", "by a command", "logged"):
         assert said in errors
-
-
-def test_a_list_fits_the_terminal(place: Place) -> None:
-    place.rows.run(job_type="a_long_name" * 12)
-    for args, fits in (((), True), (("--wide",), False)):
-        terminal = place.on_terminal("admin", "list", *args, size=(24, 60))
-        assert terminal.end() == 0, terminal.output
-        assert (len(terminal.lines[1]) <= 60) == fits

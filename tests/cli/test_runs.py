@@ -64,26 +64,6 @@ def test_list_filters_pages_and_prints_json(admin: Admin, rows: Rows) -> None:
     assert not admin.data("list", "--older-than", "2h")["runs"]
 
 
-def test_list_goes_on_searching_until_it_has_a_page(
-    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.list.WINDOW", 2)
-    wanted = rows.run(queue="rare")
-    for _ in range(7):
-        rows.run()
-    assert [found["id"] for found in admin.data("list", "--queue", "rare")["runs"]] == [wanted]
-
-
-def test_list_show_and_what_changes_a_run_name_its_label(admin: Admin, rows: Rows) -> None:
-    run_id = rows.run("dead", job_type="send", label="invoice 7", payload={"user": 1})
-    head, row = admin.ok("list").splitlines()
-    assert head.split()[:4] == ["ID", "STATUS", "TASK", "LABEL"]
-    assert row.split()[:5] == [str(run_id), "dead", "send", "invoice", "7"]
-    assert f"Run {run_id} of send (invoice 7): dead" in admin.ok("show", str(run_id))
-    assert "invoice 7" in admin("retry", "--task", "send", input="n\n").output
-    assert f"Run {run_id} of send (invoice 7): queued again" in admin.ok("retry", str(run_id))
-
-
 def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> None:
     dead = rows.run("dead", job_type="send", label="invoice 7", age=50)
     queued = rows.run(job_type="send", label="invoice 77", age=10, queue="slow")
@@ -113,19 +93,6 @@ def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows) -> None:
     assert "There is no run 4711" in admin.refused("wait", "4711", code=2)
 
 
-def test_what_an_attempt_said_that_was_given_back_is_shown_while_its_run_waits(
-    admin: Admin, app: Flask, db: SQLAlchemy, rows: Rows
-) -> None:
-    run_id = rows.run("failed", job_type="send", attempts=1)
-    with app.app_context():
-        db.session.add(JobOutput(run_id=run_id, attempt=2, worker="w:1:x", output="so far\n"))
-        db.session.commit()
-    shown = admin.ok("show", run_id)
-    assert "Attempt 2: released" in shown
-    assert "worker w:1\n" in shown
-    assert admin.ok("show", run_id, "--output") == "so far\n"
-
-
 @pytest.mark.parametrize("verb", ["list", "cancel", "retry"])
 def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: str) -> None:
     rows.definition("nightly")
@@ -146,7 +113,7 @@ def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows
     run_id = rows.run("dead", payload={"user": 7, "password": "hush"}, idempotency_key="k:1")
     rows.failure(run_id, 1, stack=f"Traceback:\n{ours}{theirs}ValueError: no\n")
     said = "hello\x1b[31m\n"
-    rows._insert(JobOutput, {"run_id": run_id, "attempt": 1, "worker": "w", "output": said})
+    rows.insert(JobOutput(run_id=run_id, attempt=1, worker="w", output=said))
     output = admin.ok("show", run_id)
     for part in ('"user": 7', '"password": "***"', "Attempt 1: failed", "worker web-1:7", "k:1"):
         assert part in output
@@ -160,17 +127,6 @@ def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows
     (attempt,) = view["attempts"]
     assert (attempt["output"], attempt["error_type"]) == (said, "ValueError")
     assert "There is no run 4711; it may have been pruned." in admin.refused("show", "4711")
-
-
-def test_list_and_show_tell_of_a_pause(admin: Admin, rows: Rows) -> None:
-    run_id = rows.run(age=120, queue="mail")
-    admin.ok("pause", "--queue", "mail")
-    assert "paused" in admin.ok("list")
-    shown = admin.ok("show", run_id)
-    assert "until the queue mail is resumed: " in shown
-    assert "to resume it: flask jobs admin resume --queue mail" in shown
-    (pause,) = admin.data("show", run_id)["pauses"]
-    assert (pause["kind"], pause["name"]) == ("queue", "mail")
 
 
 # retry, cancel, discard and again
@@ -286,26 +242,6 @@ def test_run_is_due_at_the_time_or_after_the_delay(admin: Admin, stored: Stored)
     assert first.run_at == datetime(2030, 1, 1, 6, tzinfo=timezone.utc)
     assert first.status == "queued"
     assert timedelta(minutes=9) < second.run_at - now() < timedelta(minutes=11)
-
-
-def test_later_run_of_a_definition_takes_no_slot(
-    app: Flask, jobs: CronJobs, admin: Admin, stored: Stored
-) -> None:
-    with app.app_context():
-        jobs.tick()
-    admin.ok("run", "nightly", "--at", "2090-01-01T07:00Z", "--queue", "fast")
-    (made,) = stored()
-    assert (made.queue, made.definition_id) == ("fast", 1)
-    assert made.run_at.year == 2090
-    assert abs(made.scheduled_for - now()) < timedelta(minutes=1), "the slot stays free"
-
-
-def test_run_before_the_first_tick_is_one_of_the_definition(admin: Admin, stored: Stored) -> None:
-    admin.ok("run", "nightly")
-    (made,) = stored()
-    (definition,) = admin.data("definitions")["definitions"]
-    assert (definition["name"], made.definition_id) == ("nightly", definition["id"])
-    assert definition["next_slots"], "it is recorded as by a tick"
 
 
 def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None:

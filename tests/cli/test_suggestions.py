@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 
@@ -14,7 +13,6 @@ from flask.cli import FlaskGroup
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import jobs_group
-from tests.rows import Rows
 
 Call = Callable[..., Result]
 
@@ -53,35 +51,6 @@ def test_near_miss_is_answered_by_the_whole_command(flask: Call) -> None:
     ):
         assert suggested(flask("jobs", *args)) == f"flask jobs {meant}"
     assert flask("jobs", "qqqq").output.endswith("Error: There is no command 'qqqq'.\n")
-
-
-@pytest.mark.parametrize(
-    "options", [["--app", "a shop"], ["-A", "jobs", "--debug"], ["--app=jobs"], []]
-)
-def test_options_of_flask_are_kept(flask: Call, rows: Rows, options: list[str]) -> None:
-    def after(words: str, *args: str) -> list[str]:
-        return shlex.split(flask(*options, "jobs", "admin", *args).output.partition(words)[2])
-
-    expected = ["flask", *options, "jobs", "admin"]
-    assert shlex.split(suggested(flask(*options, "jobs", "list"))) == [*expected, "list"]
-    assert after("To list runs: ", "show", "9") == [*expected, "list"]
-    assert after("To list runs: ", "retry", "9") == [*expected, "list"]
-    for _ in range(2):
-        rows.run("dead", age=9)
-    assert after("Older: ", "list", "--limit", "1")[: len(expected)] == expected
-    rows.definition("my own")
-    assert after("resume it: ", "pause", "my own") == [*expected, "resume", "my own"]
-    doctor = flask(*options, "jobs", "admin", "doctor").output
-    assert f"{shlex.join(expected)} list --status dead" in " ".join(doctor.split())
-    rows.effect("it", state="in_doubt")
-    assert f"{shlex.join(expected)} effects" in flask(*options, "jobs", "admin").output
-
-
-@pytest.mark.parametrize(
-    ("program", "called"), [("python -m flask", "python -m flask"), ("shop.py", "python shop.py")]
-)
-def test_program_is_called_as_it_was(flask: Call, program: str, called: str) -> None:
-    assert suggested(flask("jobs", "list", program=program)) == f"{called} jobs admin list"
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -10,26 +10,6 @@ from flask_cronjobs.cli import output
 from flask_cronjobs.cli.output import table
 
 
-@pytest.mark.parametrize(
-    ("text", "size", "cut"),
-    [
-        ("send_invoice_reminders", 11, "send_…nders"),
-        ("the invoice is gone", 11, "the invoic…"),
-    ],
-)
-def test_name_is_cut_in_the_middle_and_a_sentence_at_its_end(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    size: int,
-    cut: str,
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(output, "width", lambda: size)
-    table(("NAME",), [(text,)])
-    assert capsys.readouterr().out.splitlines()[1] == cut
-
-
 def test_a_row_fits_on_a_line_of_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

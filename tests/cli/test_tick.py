@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -114,20 +113,6 @@ class TestErrors:
             with pytest.raises(TablesMissing, match="flask jobs admin init"):
                 jobs.tick()
 
-    def test_tables_of_another_version_are_one_line(self, tick: Tick) -> None:
-        with tick.app.app_context():
-            tick.db.session.execute(text("ALTER TABLE job_ticks DROP COLUMN seen_at"))
-            tick.db.session.commit()
-        done = tick()
-        assert done.exit_code == 1
-        assert "tables are of another version" in done.output
-        assert len(done.output.splitlines()) == 1
-        with tick.app.app_context():
-            tick.db.session.execute(text("DROP TABLE job_ticks"))
-            tick.db.session.commit()
-        (line,) = tick().output.splitlines()
-        assert re.match("Error: Job tables are missing: .*job_ticks", line)
-
     def test_database_that_is_not_there_is_one_line(
         self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -197,12 +182,6 @@ class TestOptions:
         rows.definition("customer", next_run_at=ago(60), origin="database", job_type="hello")
         (line,) = tick("--dry-run").stdout.splitlines()
         assert line.startswith("customer is due: the slot of ")
-
-    def test_dry_run_tells_of_runs_at_a_rate(self, tick: Tick, rows: Rows) -> None:
-        rows.run(job_type="hello", age=-90, rate_key="r", rate_mark="waits")
-        assert "Nothing is due; next: hello, " in tick("--dry-run").output
-        rows.run(job_type="hello", rate_key="r", rate_mark="waits")
-        assert tick("--dry-run").output == "1 run due\n"
 
     def test_python_may_claim_nothing_in_any_thread(self, tick: Tick) -> None:
         def claim() -> TickReport:
@@ -295,19 +274,6 @@ class TestRetention:
             monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1000)
             assert [*pruned, *(tick.jobs.tick().pruned for _ in range(3))] == [2, 2, 1, 0]
             assert tick.db.session.scalars(select(JobEffect.id)).all() == []
-
-    def test_tick_that_is_told_to_stop_prunes_no_further(
-        self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        state = state_of(tick.app)
-        monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
-        monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
-        for _ in range(5):
-            rows.run("succeeded", finished_at=ago(days=15))
-        with tick.app.app_context(), state.bookkeeping() as books:
-            opened = tick_module.begin(state, books)
-            prune = tick_module.prune_sometimes
-            assert prune(state, books, opened.row, lambda: True) == 2
 
 
 def test_a_queue_that_no_task_has_is_told_with_a_suggestion(

@@ -8,21 +8,17 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, insert, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from flask_cronjobs.db import connection as connection_module
-from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import dialect_of
-from flask_cronjobs.db.shared_connection import SharedBookkeeping
-from flask_cronjobs.errors import CronJobsError, DatabaseTrouble, SetupError
+from flask_cronjobs.errors import DatabaseTrouble, SetupError
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql, on_sqlite
-from tests.postgres import LocalServer, Server
 
 #: What an app may have set; SQLite has READ UNCOMMITTED in the place of REPEATABLE READ.
 #: The last is by the server's own default, for all connections.
@@ -205,35 +201,6 @@ class TestTriedAgain:
         assert [row.priority for row in kit.all_rows()] == [2, 2]
         assert len(tries) > 2
 
-    def test_place_for_a_connection_is_waited_for(
-        self, kit: Kit, postgres_server: Server, postgresql_url: str
-    ) -> None:
-        """The server says too_many_connections, which reaches us without its SQLSTATE."""
-        if not isinstance(postgres_server, LocalServer):
-            pytest.skip("roles are made on a server of our own only")
-        database = make_url(postgresql_url).database
-        role = f"guest_of_{database}"
-        url = make_url(postgresql_url).set(username=role)
-        kit.sql(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1")
-        asked: list[int] = []
-        engine = create_engine(url)
-        holder = psycopg.connect(url.set(drivername="postgresql").render_as_string(False))
-
-        def ask(*ignored: object) -> None:
-            asked.append(1)
-            if len(asked) == 3:
-                holder.close()
-
-        event.listen(engine, "do_connect", ask)
-        try:
-            with Kit(engine).books as books:
-                assert books.rows(text("SELECT 1 AS one"))[0].one == 1
-            assert len(asked) >= 3
-        finally:
-            holder.close()
-            engine.dispose()
-            kit.sql(f"DROP ROLE {role}")
-
 
 def take_one(connection: Connection, run_id: int) -> None:
     connection.execute(
@@ -300,7 +267,7 @@ class TestSQLite:
         kit.books.transaction(work)
         thread.join()
         assert len(tries) == 1
-        assert kit.row(run_id).priority == 5
+        assert kit.get(run_id).priority == 5
 
     def test_sqlite_too_old_for_returning_is_refused(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch
@@ -311,17 +278,3 @@ class TestSQLite:
 
 
 # Others may go on while it waits for the database
-
-
-@pytest.mark.parametrize("statement", ["SELECT 1 FROM job_runs", "no statement"])
-def test_trouble_on_a_shared_connection_is_told_as_on_one_apart(
-    engine: Engine, statement: str
-) -> None:
-    told: list[str] = []
-    with engine.connect() as connection:
-        for books in (Bookkeeping(engine, patience=0), SharedBookkeeping(connection)):
-            with books, pytest.raises(CronJobsError) as raised:
-                books.rows(text(statement))
-            told.append(repr(raised.value))
-    assert told[0] == told[1]
-    assert ("TablesMissing" in told[0]) == ("job_runs" in statement)

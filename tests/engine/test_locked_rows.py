@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partialmethod
-from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -19,17 +18,14 @@ from sqlalchemy import make_url, select, update
 from flask_cronjobs import CronJobs, Retry, StateConflict, current_run
 from flask_cronjobs.db import errors, failpoints
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine.worker import held_runs
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.jobs.runs import changes
-from flask_cronjobs.jobs.runs import claim as claim_module
-from flask_cronjobs.jobs.runs.claim import Answer, record_and_claim
 from flask_cronjobs.jobs.runs.leases import progress, renew
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition
 from tests.engine.conftest import stop_keepers
-from tests.kit import Kit, outcome, plan, spec
+from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
 from tests.process.support import wait_until
 from tests.rows import Rows, ago, new_year
@@ -79,43 +75,16 @@ class TestStore:
             assert (set(answer.recorded), set(answer.locked)) == ({one.id, three.id}, {two.id})
         assert kit.finish(two)
 
-    def test_outcome_waits_no_longer_than_its_row_is_locked(
-        self, kit: Kit, database_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        kit.runs(2)
-        one, two = kit.claim()
-        pauses: list[float] = []
-        with connect(database_url) as other:
-
-            def sleep(seconds: float) -> None:
-                pauses.append(seconds)
-                other.rollback()
-
-            monkeypatch.setattr(claim_module, "time", SimpleNamespace(sleep=sleep))
-            assert kit.finish(one)
-            assert pauses == []
-            other.execute(f"UPDATE job_runs SET updated_at = updated_at WHERE id = {two.id}")
-            assert kit.finish(two)
-        assert pauses == [claim_module.MOMENTS[0]]
-
-    def test_lost_outcome_of_a_locked_row_is_lost(self, kit: Kit, database_url: str) -> None:
-        kit.run()
-        claim = kit.claim_one()
-        kit.sql("UPDATE job_runs SET locked_by = 'other:1:token'")
-        with locked(database_url, "job_runs", claim.id):
-            answer = kit.claims.record_and_claim([outcome(claim, "succeeded")], None)
-        assert (set(answer.recorded), set(answer.locked)) == (set(), set())
-
     def test_locked_row_holds_up_no_heartbeat_and_is_not_lost(
         self, kit: Kit, database_url: str
     ) -> None:
         kit.runs(2)
         one, two = kit.claim()
-        before = kit.row(two.id).locked_until
+        before = kit.get(two.id).locked_until
         with locked(database_url, "job_runs", two.id):
             renewal = renew(kit.books, [one, two], 600)
             assert (set(renewal.held), set(renewal.locked)) == ({one.id, two.id}, {two.id})
-            assert kit.row(two.id).locked_until == before
+            assert kit.get(two.id).locked_until == before
             assert not progress(kit.books, two, 0.5, None)
         renewal = renew(kit.books, [one, two], 600)
         assert (set(renewal.held), set(renewal.locked)) == ({one.id, two.id}, set())
@@ -130,17 +99,6 @@ class TestStore:
             assert claim.id == run_id
             assert renew(kit.books, [claim], 60).locked == set()
             assert kit.finish(claim)
-
-    def test_locked_definition_holds_up_no_other(self, kit: Kit, database_url: str) -> None:
-        due = ago(minutes=1)
-        one, two = kit.define("one", due), kit.define("two", due)
-        with locked(database_url, "job_definitions", one):
-            recorded = kit.slots.record_slots(dict.fromkeys((one, two), plan(due)))
-            assert [slot.definition_id for slot in recorded] == [two]
-            (row,) = [row for row in kit.definitions.read(["one"], []) if row.id == one]
-            assert not kit.definitions.change(row, spec("one", queue="other"), None)
-        recorded = kit.slots.record_slots(dict.fromkeys((one, two), plan(due)))
-        assert [slot.definition_id for slot in recorded] == [one]
 
 
 def definition(db: SQLAlchemy, name: str) -> JobDefinition:
@@ -188,22 +146,6 @@ class TestTick:
         it.using(commit=True).enqueue()
         yield holders
         holders[0].close()
-
-    def test_outcome_of_a_locked_row_is_recorded_when_it_is_free(
-        self, jobs: CronJobs, locks_its_row: list[psycopg.Connection],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
-        monkeypatch.setattr(held_runs, "LOCKED_RETRY", 0.05)
-
-        def look(*args: object, **more: object) -> Answer:
-            answer = record_and_claim(*args, **more)  # type: ignore[arg-type]
-            if answer.locked:
-                locks_its_row[0].rollback()
-            return answer
-
-        monkeypatch.setattr("flask_cronjobs.engine.worker.claims.record_and_claim", look)
-        report = jobs.tick()
-        assert (report.succeeded, report.lost) == (1, 0)
 
     def test_resident_worker_of_a_pool_waits_for_a_locked_row_beyond_its_lease(
         self, state: State, rows: Rows, locks_its_row: list[psycopg.Connection]

@@ -225,28 +225,6 @@ def test_its_last_minute_is_finished_when_it_stops(
     assert (succeeded, finished_at is not None) == (1, True)
 
 
-def test_a_monitor_that_hangs_holds_up_nothing(
-    note: Any, db: SQLAlchemy, resident: Start, short_minutes: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    gate, pinged = threading.Event(), threading.Event()
-
-    def hang(url: str | None) -> None:
-        pinged.set()
-        gate.wait(120)
-
-    monkeypatch.setattr(resident_module, "ping", hang)
-    resident()
-    try:
-        assert pinged.wait(60)
-        before = len(fetch(db, JobTick.id))
-        note.enqueue()
-        wait_until(lambda: fetch(db, JobRun.status) == [("succeeded",)])
-        wait_until(lambda: len(fetch(db, JobTick.id)) > before + 2)
-    finally:
-        gate.set()
-
-
 def test_each_minute_is_told_with_its_report(
     app: Flask, db: SQLAlchemy, note: Any, resident: Start, short_minutes: None
 ) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, Retry, TickReport
+from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.engine import reclaim
 from flask_cronjobs.jobs.batches.views import list_batches
 from flask_cronjobs.jobs.definitions.views import list_definitions
@@ -24,8 +24,6 @@ from flask_cronjobs.signals import run_dead
 from tests.kit import heard
 from tests.marks import on_sqlite
 from tests.rows import Rows, ago
-
-Tick = Callable[[], TickReport]
 
 DEEP = '{"a": ' + "[" * 2000 + "]" * 2000 + "}"
 DIGITS = '{"a": ' + "9" * 5000 + "}"
@@ -214,25 +212,6 @@ def test_odd_batch_suffers_alone(
         prune(state)
         left = db.session.execute(text("SELECT count(*) FROM job_runs WHERE queue = 'bad'"))
         assert left.scalar_one() == 1
-
-
-@on_sqlite
-@pytest.mark.parametrize("column", ["batch_id", "key"])
-def test_blob_in_a_batch_or_in_a_run_of_it_suffers_alone(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, column: str
-) -> None:
-    task = jobs.task(name="it")(lambda: None)
-    with app.app_context():
-        for key in ("bad", "good"):
-            with jobs.batch(key):
-                task.using(queue=key).enqueue()
-        db.session.commit()
-        table = "job_runs" if column == "batch_id" else "job_batches"
-        execute(db, f"UPDATE {table} SET {column} = x'ff00' WHERE id = 1")
-        assert jobs.tick(budget=5).succeeded == 2
-        assert jobs.tick(budget=5).succeeded == 0
-        ended = db.session.execute(text("SELECT finished_at IS NOT NULL FROM job_batches"))
-        assert set(ended.scalars()) == {1}
 
 
 @on_sqlite

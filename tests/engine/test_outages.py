@@ -107,21 +107,6 @@ def test_no_thread_of_a_worker_repeats_itself_while_the_database_is_away(
     assert said["Trying again."] == said["The work of the minute is tried again."] == 1
 
 
-def test_a_broker_that_is_away_is_not_told_at_each_try(
-    executor: Threads, jobs: CronJobs, context: None, db: SQLAlchemy, resident: Start,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    executor.away = ConnectionRefusedError("no broker")
-    jobs.task(name="far", queue="far")(lambda: None).using(commit=True).enqueue()
-    resident()
-    wait_until(lambda: len(executor.sent) > TRIES)
-    executor.away = None
-    wait_until(lambda: succeeded(db))
-    away, back = warnings(caplog)
-    assert "Celery cannot be reached, so the queue far waits" in away
-    assert "Celery is back, after" in back
-
-
 def succeeded(db: SQLAlchemy) -> bool:
     db.session.rollback()
     return bool(db.session.query(JobRun.status).scalar() == "succeeded")

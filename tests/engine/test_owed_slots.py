@@ -65,15 +65,6 @@ class TestDroppedByCode:
         assert code.definition().undeclared_since is None
         assert code.next_is_ahead()
 
-    def test_schedule_brought_back_after_a_week_as_another_one_backfills_nothing(
-        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
-    ) -> None:
-        code(**hourly).tick()
-        code("other").tick()
-        pass_time(WEEK)
-        assert code(schedule="0 3 1 1 *").tick().recorded == 0
-        assert code.ran("it") == []
-
     def test_rename_that_is_rolled_back_runs_no_slot_under_both_names(
         self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
     ) -> None:
@@ -104,14 +95,6 @@ class TestDroppedByCode:
         assert len(code.ran("new")) >= 5
         assert len(code.ran("old")) >= 5
         assert code.skipped("new") == []
-
-    def test_outage_of_all_ticks_is_still_caught_up(
-        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
-    ) -> None:
-        code(**hourly).tick()
-        pass_time(WEEK)
-        assert code(**hourly).tick().recorded == 1
-        assert [kind for kind, _ in code.skipped()] == ["Missed"]
 
     def test_ticks_of_another_app_do_not_make_a_definition_undeclared(self, code: Code) -> None:
         code().tick()
@@ -162,25 +145,6 @@ class TestPause:
         assert changed.tick().recorded == 0
         assert code.skipped() == [("Paused", 5)]
         assert code.definition().paused_at is None
-
-    def test_slots_of_a_pause_are_recorded_before_a_call_changes_the_schedule(
-        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
-    ) -> None:
-        jobs = code()
-        jobs.add_definition("own", "it", **hourly)
-        jobs.pause("own")
-        for _ in range(2):
-            pass_time(5 * HOUR)
-            jobs.add_definition("own", "it", timezone="Asia/Tokyo", **hourly)
-        jobs.resume("own")
-        assert code.skipped() == [("Paused", 5), ("Paused", 5)]
-
-    def test_pause_without_a_slot_leaves_no_row(self, code: Code) -> None:
-        jobs = code()
-        jobs.tick()
-        jobs.pause("it")
-        jobs.resume("it")
-        assert code.runs() == []
 
 
 class TestZoneRules:

@@ -9,8 +9,6 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
 from flask_cronjobs import CronJobs, NotFound
-from flask_cronjobs.jobs.backlog import due
-from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobPause, JobRun
@@ -163,18 +161,3 @@ class TestReports:
         (paused,) = (each for each in jobs.health().findings if each.id == "paused")
         assert (paused.by, paused.what) == ("Python", "the queue mail is paused")
         assert not jobs.health().ok
-
-    def test_doctor_says_since_when_and_by_whom(self, jobs: CronJobs, state: State) -> None:
-        jobs.pause(queue="mail")
-        (finding,) = [each for each in examine(state) if each.id == "paused"]
-        assert finding.sentence == "The queue mail is paused by Python"
-        assert finding.since is not None
-        assert finding.todo == "To resume it: flask jobs admin resume --queue mail"
-
-    def test_dry_run_leaves_them_out(
-        self, jobs: CronJobs, tasks: dict[str, Any], state: State
-    ) -> None:
-        enqueue_all(tasks)
-        jobs.pause(queue="mail")
-        jobs.pause(task="keyed")
-        assert due(state).runs.value == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -85,11 +84,6 @@ def test_start_and_end_are_told(
     assert paths(monitor) == [f"/uuid{path}" for path in told]
 
 
-def test_query_of_the_url_stays_behind_the_path(run: Callable[..., None], monitor: Monitor) -> None:
-    run(lambda: None, ping="key/slug?create=1")
-    assert paths(monitor) == ["/key/slug/start?create=1", "/key/slug?create=1"]
-
-
 @pytest.mark.parametrize("posts", [True, False], ids=["takes POST", "takes GET alone"])
 def test_label_is_the_body_without_what_is_hidden(
     run: Callable[..., None], monitor: Monitor, posts: bool
@@ -122,17 +116,6 @@ def test_ping_of_a_definition_in_the_database_can_be_changed(
         jobs.run_now("nightly")
         assert jobs.tick().succeeded == 1
     assert paths(monitor) == ["/first/start", "/first", "/second/start", "/second"]
-
-
-def test_ping_that_the_code_drops_is_dropped(
-    jobs: CronJobs, db: SQLAlchemy, run: Callable[..., None], monitor: Monitor
-) -> None:
-    run(lambda: None)
-    db.session.execute(update(JobDefinition).values(ping_url="https://old.example/uuid"))
-    db.session.commit()
-    jobs.tick()
-    found = db.session.scalars(select(JobDefinition.ping_url)).one()
-    assert found == f"{monitor.url}uuid"
 
 
 @pytest.mark.parametrize(
@@ -192,19 +175,6 @@ class TestTrouble:
         pings.close()
         assert 2 <= len(monitor.requests) <= 3
         assert "was dropped: 2 wait for their monitor" in caplog.text
-
-    def test_reading_the_urls_holds_up_no_run(
-        self, state: State, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        gate = threading.Event()
-        monkeypatch.setattr(ping_module, "ping_urls", lambda books: gate.wait(120) and {})
-        pings = Pings(state)
-        began = time.monotonic()
-        for number in range(20):
-            pings.started(Claim(1, "t", "it", {}, 1, 1, ago(0), definition_id=number))
-        assert time.monotonic() - began < 100
-        gate.set()
-        pings.close()
 
     def test_url_that_somebody_wrote_into_the_table_harms_nothing_and_is_not_logged(
         self, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
@@ -275,16 +245,6 @@ class TestPing:
         assert "500" in caplog.text
         assert "s3cr3t" not in caplog.text
         assert "hidden-uuid" not in caplog.text
-
-    def test_slow_monitor_is_left(
-        self, monitor: Monitor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monitor.delay = 60.0
-        monkeypatch.setattr(ping_module, "TIMEOUT", 0.1)
-        began = time.monotonic()
-        ping(monitor.url)
-        assert time.monotonic() - began < monitor.delay
-        assert "and was left" in caplog.text or "failed: TimeoutError" in caplog.text
 
     def test_monitor_that_answers_byte_by_byte_leaves_no_thread(
         self, monitor: Monitor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -111,15 +111,6 @@ def test_drain_waits_for_no_start_but_for_a_key_that_is_held_back(jobs: CronJobs
     assert statuses(db) == {"succeeded": 4, "failed": 1, "queued": 1}
 
 
-def test_drain_takes_no_start_of_a_moved_clock_from_later_ones(jobs: CronJobs, db: Any) -> None:
-    jobs.task(name="send", rate="1/day", burst=5)(lambda: None)
-    jobs.enqueue("send", delay=3600, commit=True)
-    testing.drain(with_delayed=True)
-    jobs.enqueue("send", commit=True)
-    testing.drain()
-    assert statuses(db) == {"succeeded": 2}
-
-
 def test_runs_from_before_their_task_had_a_rate_have_none(jobs: CronJobs) -> None:
     jobs.task(name="send")(lambda: None)
     for _ in range(3):
@@ -144,16 +135,6 @@ def test_concurrency_and_order_hold_beside_a_rate(jobs: CronJobs, db: Any) -> No
     assert jobs.tick(budget=10).succeeded == 3
     assert booked == [0, 0, 1, 2]
     refuse_early_starts(db, 0.05)
-
-
-def test_batch_ends_when_the_last_of_its_rate_has_ended(jobs: CronJobs, db: Any) -> None:
-    then = jobs.task(name="then", rate="50/s")(lambda: None)
-    send = jobs.task(name="send", rate="50/s")(lambda: None)
-    with jobs.batch("mails", then=then):
-        send.enqueue_many([{}] * 3)
-    db.session.commit()
-    assert jobs.tick(budget=10, max_runs=2).succeeded == 2
-    assert jobs.tick(budget=10).succeeded == 2
 
 
 def test_replaced_run_belongs_to_the_key_of_its_new_payload(jobs: CronJobs, db: Any) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -23,7 +21,7 @@ from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.worker import admission
 from flask_cronjobs.engine.worker.admission import Listener
 from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.options import Limits, most_held
+from flask_cronjobs.engine.worker.options import Limits
 from flask_cronjobs.jobs.runs import enqueue
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobTick
@@ -229,21 +227,6 @@ class TestNotifying:
             call()
             assert (heard(stranger) > 0) == wakes
 
-    def test_an_enqueue_that_notifies_is_one_statement(
-        self, note: Any, listener: None, sent: list[str]
-    ) -> None:
-        note.enqueue()
-        assert len(sent) == 1
-        assert "pg_notify" in sent[0]
-
-    def test_whether_anybody_listens_is_not_asked_at_each_enqueue(
-        self, note: Any, sent: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(enqueue, "ASK_EVERY", 3600.0)
-        for _ in range(5):
-            note.enqueue()
-        assert sum("pg_notify" in each for each in sent) == 1
-
     def test_nobody_listens_through_a_pooler(self, pgbouncer_url: str) -> None:
         bounced = Flask("bounced")
         bounced.config["SQLALCHEMY_DATABASE_URI"] = pgbouncer_url
@@ -323,10 +306,3 @@ def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_
 )
 def test_limits(limits: Limits, runs: int, reached: str | None) -> None:
     assert limits.reached(runs) == reached
-
-
-def test_memory_is_measured_in_megabytes() -> None:
-    status = Path("/proc/self/status").read_text()
-    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
-    assert 0.9 * int(kilobytes) / 1024 < most_held() < 10_000
-    assert Limits(memory=1).reached(1) == f"after it held {most_held():.0f} MB"

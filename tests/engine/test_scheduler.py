@@ -12,7 +12,6 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import insert
 
 from flask_cronjobs import CronJobs, ScheduleError, TaskError, UnknownTask, slot_skipped
-from flask_cronjobs.config import Settings
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.jobs.definitions.rows import DEFINITIONS_READ
 from flask_cronjobs.jobs.definitions.scheduler import enqueue_slots
@@ -42,10 +41,6 @@ class TestSync:
         assert (row.origin, row.catchup) == ("code", "all")
         assert code.next_is_ahead()
         assert code.runs() == []
-
-    def test_zone_of_the_app_holds_where_none_is_given(self, code: Code) -> None:
-        declared = code()._registry.declarations["it"]
-        assert declared.spec(Settings(timezone="Europe/Berlin")).timezone == "Europe/Berlin"
 
     def test_second_tick_changes_nothing(self, code: Code) -> None:
         jobs = code()
@@ -100,15 +95,6 @@ class TestSync:
         slots = [run.scheduled_for for run in code.runs()]
         assert slots.count(both) == 1
         assert {slot.hour for slot in slots} <= {0, 12}
-
-    def test_old_and_new_code_side_by_side_lose_no_slot_of_both(self, code: Code) -> None:
-        for schedule in ("0 0 * * *", "0 0,12 * * *") * 3:
-            before = midnight()
-            code(schedule=schedule).tick()
-            at = code.definition().next_run_at
-            assert at is not None
-            assert at <= before + timedelta(days=1) or before != midnight()
-        assert code.runs() == []
 
     def test_definition_of_removed_code_is_left_as_it_is(self, code: Code) -> None:
         code("gone", schedule="* * * * *").tick()

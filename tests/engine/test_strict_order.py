@@ -15,8 +15,7 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Retry, current_run
 from flask_cronjobs.engine.worker.admission import Admission, Prefetch
-from flask_cronjobs.errors import StateConflict
-from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
+from flask_cronjobs.jobs.runs.payloads import run_again
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
 from tests.rows import now, statuses
@@ -146,32 +145,6 @@ def test_slots_of_a_definition_are_in_order_too(jobs: CronJobs, db: SQLAlchemy) 
     assert db.session.get_one(JobRun, jobs.run_now("statement")).strict
 
 
-def test_new_payload_cannot_move_a_run_to_another_key(
-    state: State, ledger: MakeLedger, dead: Callable[[], int]
-) -> None:
-    books = ledger()
-    books.fail = {0: 3}
-    books.enqueue(range(2))
-    books.tick(3)
-    with pytest.raises(StateConflict, match="strict order of its concurrency key"):
-        retry_with(state, dead(), {"account": "b", "number": 0})
-    retry_with(state, dead(), {"account": "a", "number": 7})
-    books.tick()
-    assert books.of("a") == [1, 7]
-
-
-def test_replaced_payload_keeps_its_place_and_its_key(ledger: MakeLedger) -> None:
-    books = ledger()
-    books.book.using(idempotency_key="k").enqueue(account="a", number=0)
-    books.enqueue([1])
-    again = books.book.using(idempotency_key="k", replace="payload")
-    with pytest.raises(StateConflict, match="keeps its place"):
-        again.enqueue(account="b", number=5)
-    again.enqueue(account="a", number=5)
-    books.tick()
-    assert books.done == [("a", 5), ("a", 1)]
-
-
 def test_run_again_is_a_new_run_at_the_end(
     db: SQLAlchemy, state: State, ledger: MakeLedger, dead: Callable[[], int]
 ) -> None:
@@ -184,21 +157,6 @@ def test_run_again_is_a_new_run_at_the_end(
     books.enqueue([2])
     books.tick()
     assert books.of("a") == [1, 0, 2]
-
-
-def test_app_without_the_task_gives_turns_too(jobs: CronJobs, ledger: MakeLedger) -> None:
-    """A task that lost its order, say, while runs with one wait."""
-    books = ledger()
-    books.enqueue(range(3))
-    jobs._registry.tasks.clear()
-    done: list[int] = []
-
-    @jobs.task
-    def book(account: str, number: int) -> None:
-        done.append(number)
-
-    books.tick(4)
-    assert done == [0, 1, 2]
 
 
 def test_run_that_was_claimed_ahead_gives_way_to_an_earlier_one_that_is_retried(

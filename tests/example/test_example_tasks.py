@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 
 from example_app import auth, tasks
 from example_app.extensions import db, jobs
 from example_app.mailbox import Mailbox
-from example_app.models import Figure, Invoice, Session, Statement, User
-from flask_cronjobs.models import JobEffect, JobRun
+from example_app.models import Invoice, Statement, User
+from flask_cronjobs.models import JobRun
 from tests.example.tally import LINUS, REMINDED, Tally, hidden_fields, submit
 from tests.marks import REDIRECTED
 
@@ -46,30 +45,6 @@ def test_weekly_report_is_enqueued_for_the_next_monday_of_the_user(
     assert run.payload["date_from"] == str(local.date() - timedelta(days=7))
     assert run.payload["date_to"] == str(local.date() - timedelta(days=1))
     assert run.idempotency_key == f"weekly_report:1:{run.payload['date_from']}"
-
-
-def test_support_team_hears_how_many_reports_of_a_week_were_sent(
-    tally: Tally, client: FlaskClient, staff: FlaskClient, mailbox: Mailbox
-) -> None:
-    submit(client, "/signup", **LINUS)
-    with tally.app.app_context():
-        # As if nobody's report was enqueued yet.
-        db.session.execute(delete(JobRun).where(JobRun.job_type == "send_weekly_report"))
-        db.session.commit()
-    (to,) = tally.all(select(User.email).where(User.is_staff.is_(True)))
-    before = len(mailbox.to(to))
-    for _ in range(2):
-        tally.run_now("plan_weekly_reports")
-        tally.tick()
-        with tally.app.app_context():
-            due = {"run_at": datetime.now(timezone.utc)}  # As if Monday had come.
-            db.session.execute(update(JobRun).where(JobRun.status == "queued").values(due))
-            db.session.commit()
-        assert tally.tick().failed == 0
-    (mail,) = mailbox.to(to)[before:]
-    found = re.fullmatch(r"Weekly reports from [\d-]+: (\d) of (\d) sent", mail["Subject"])
-    assert found is not None
-    assert found[1] == found[2] != "0"
 
 
 def test_weekly_report_is_received_when_its_monday_comes(
@@ -123,29 +98,6 @@ def test_retry_after_a_failure_midway_sends_no_reminder_twice(
     assert (run.status, run.attempts) == ("succeeded", 3)
 
 
-def test_refused_address_does_not_stop_the_others(
-    tally: Tally, staff: FlaskClient, mailbox: Mailbox
-) -> None:
-    mailbox.answers[REMINDED[0]] = ["550 5.1.1 No such user"]
-    tally.run_now("send_invoice_reminders")
-    assert tally.tick().succeeded == 1
-    assert [mail["To"] for mail in mailbox.mails] == REMINDED[1:]
-    effects = tally.all(select(JobEffect).order_by(JobEffect.id))
-    assert str(effects[0].result).startswith("refused: 550")
-
-
-def test_cleanup_deletes_sessions_that_ran_out_and_no_others(
-    tally: Tally, staff: FlaskClient
-) -> None:
-    assert tally.count(Session) == 4
-    tally.run_now("cleanup_nightly")
-    assert tally.tick().succeeded == 1
-    (run,) = tally.runs("cleanup_nightly")
-    assert run.result == {"sessions": 3}
-    assert tally.count(Session) == 1
-    assert staff.get("/support").status_code == 200
-
-
 def test_a_month_is_closed_in_steps(
     tally: Tally, staff: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,34 +115,6 @@ def test_a_month_is_closed_in_steps(
     assert run.result == sum(each.cents for each in tally.all(select(Statement)))
     of_month = [each for each in tally.all(select(Invoice)) if f"{each.issued_on:%Y-%m}" == month]
     assert run.result == sum(each.cents for each in of_month) > 0
-
-
-def test_front_page_shows_figures_that_the_cache_holds(
-    tally: Tally, staff: FlaskClient, client: FlaskClient
-) -> None:
-    for _ in range(2):
-        tally.run_now("refresh_cache")
-        assert tally.tick().succeeded == 1
-    figures = {figure.name: figure.value for figure in tally.all(select(Figure))}
-    assert figures == {"users": 3, "open invoices": 5, "open dollars": 5239}
-    assert "5,239" in client.get("/").text
-
-
-def test_support_sends_a_report_of_any_days_now(
-    tally: Tally, staff: FlaskClient, mailbox: Mailbox
-) -> None:
-    today = datetime.now(timezone.utc).date()
-    days = {"date_from": str(today - timedelta(days=30)), "date_to": str(today)}
-    answer = submit(staff, "/support", email="ada@example.com", **days)
-    assert answer.status_code in REDIRECTED
-    page = staff.get("/support").text
-    assert "will be sent within a minute" in page
-    assert f"{days['date_from']} to {days['date_to']}" in page
-    assert tally.tick().succeeded == 1
-    (mail,) = mailbox.to("ada@example.com")
-    assert mail["Subject"] == f"Your report, {days['date_from']} to {days['date_to']}"
-    assert "Invoices issued: 1, $1,200.00\r\nInvoices paid: 1, $450.50" in mail.get_content()
-    assert [run.status for run in tally.runs("send_weekly_report")].count("succeeded") == 1
 
 
 def test_double_click_sends_one_report(tally: Tally, staff: FlaskClient, mailbox: Mailbox) -> None:

@@ -71,13 +71,3 @@ def test_a_server_that_was_started_anew_gets_them(executor: Any, redis_server: B
     redis_server.renew()
     executor.send("far", RUNS)
     assert waiting(redis_server) == len(RUNS)
-
-
-def test_a_server_that_is_away_is_told(executor: Any, redis_server: Broker) -> None:
-    executor.send("far", RUNS[:1])
-    redis_server.kill()
-    with pytest.raises(Exception, match=r"(?i)redis|connect"):
-        executor.send("far", RUNS)
-    redis_server.start()
-    executor.send("far", RUNS)
-    assert waiting(redis_server) == len(RUNS)

@@ -36,35 +36,6 @@ def expire(db: SQLAlchemy) -> None:
     db.session.commit()
 
 
-def test_a_handed_run_is_executed_by_the_engine(
-    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    run = far.enqueue(value=7)
-    report = jobs.tick()
-    assert report.attempts == 0
-    handed = loaded(db, run)
-    assert (handed.status, handed.attempts) == ("running", 1)
-    assert handed_to(handed.locked_by) == "celery"
-    executor.deliver(executor.sent[0])
-    assert executor.results() == ["succeeded"]
-    done = loaded(db, run)
-    assert (done.status, done.result, done.attempts, done.locked_by) == ("succeeded", 7, 1, None)
-
-
-def test_runs_of_other_queues_are_executed_here(
-    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    @jobs.task
-    def near() -> str:
-        return "here"
-
-    run = near.using(commit=True).enqueue()
-    far.enqueue()
-    assert jobs.tick().succeeded == 1
-    assert loaded(db, run).status == "succeeded"
-    assert [each.job_type for each in executor.sent] == ["far"]
-
-
 def test_a_message_that_comes_twice_runs_once(
     far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,22 +167,6 @@ def test_atomic_once_and_progress_are_as_here(
     assert executor.results() == ["succeeded"] * 2
     assert (loaded(db, first).result, loaded(db, second).progress) == (1, 0.5)
     assert done == ["effect"]
-
-
-def test_a_tick_for_one_queue_hands_on_no_other(
-    far: Any, executor: Threads, jobs: CronJobs
-) -> None:
-    far.enqueue()
-    jobs.tick(queues=["other"])
-    assert executor.sent == []
-    jobs.tick(queues=["far"])
-    assert len(executor.sent) == 1
-
-
-def test_a_limited_tick_hands_on_no_more(far: Any, executor: Threads, jobs: CronJobs) -> None:
-    far.enqueue_many([{}] * 5)
-    jobs.tick(max_runs=2)
-    assert len(executor.sent) == 2
 
 
 def test_a_broker_that_hangs_does_not_hold_a_tick_up_beyond_its_budget(

@@ -114,26 +114,6 @@ def test_it_is_refused_also_where_a_copied_row_has_its_token(
         assert copied.status == "running"
 
 
-def test_hosts_with_different_urls_of_one_database_agree(
-    app: Flask, jobs: CronJobs, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    again = Flask("again")
-    url = database_url.replace("127.0.0.1", "localhost")
-    if url.startswith("sqlite"):
-        path = Path(url.removeprefix("sqlite:///"))
-        monkeypatch.chdir(path.parent)
-        link = path.parent / "link"
-        link.symlink_to(path.parent)
-        url = f"sqlite:///{link / path.name}"
-    assert url != database_url
-    again.config["SQLALCHEMY_DATABASE_URI"] = url
-    again_db = SQLAlchemy(again)
-    CronJobs(again)
-    assert fingerprint_of(again) == fingerprint_of(app)
-    with again.app_context():
-        again_db.engine.dispose()
-
-
 def test_a_role_that_may_not_read_the_cluster_s_identity_has_a_fingerprint(
     postgresql_url: str, postgres_server: Server
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
@@ -122,27 +120,3 @@ def test_runs_are_handed_on_at_their_rate(
     assert sorted(begun) == [0, 1]  # Two workers begin at once.
     tat = db.session.scalars(select(JobRate.tat)).one()
     assert 240 < (tat - ago()).total_seconds() <= 360
-
-
-def test_a_handed_run_goes_from_step_to_step(
-    executor: Threads, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    """Each time that it sleeps or waits, it comes back, and is handed on again."""
-    calls: list[str] = []
-
-    @jobs.task(queue="far")
-    def approve() -> object:
-        jobs.step("first", lambda: calls.append("first"))
-        jobs.sleep("a moment", 0.01)
-        return jobs.wait("approved", timeout=60)
-
-    run = approve.using(commit=True).enqueue()
-    for _ in range(3):
-        jobs.tick()
-        executor.deliver(executor.sent[-1])
-        executor.results()
-        jobs.signal(run.id, "approved", "yes")
-        db.session.commit()
-        time.sleep(0.02)
-    db.session.refresh(run)
-    assert (run.result, run.attempts, calls) == ("yes", 1, ["first"])

@@ -41,25 +41,11 @@ def test_pages_say_that_a_run_was_handed_on(handed: int, app: Flask) -> None:
     assert "handed to celery," in listed
 
 
-def test_commands_say_that_a_run_was_handed_on(handed: int, app: Flask) -> None:
-    runner = app.test_cli_runner()
-    show = ["jobs", "admin", "show", str(handed)]
-    assert "running, handed to celery" in runner.invoke(args=show).output
-    assert "handed:celery:" in runner.invoke(args=[*show, "--json"]).output
-    assert "handed to celery" in runner.invoke(args=["jobs", "admin", "list"]).output
-
-
 @pytest.mark.pages
 def test_metrics_count_what_waits_in_brokers(handed: int, app: Flask) -> None:
     pytest.importorskip("prometheus_client")
     app.debug = True
     assert "cronjobs_handed_runs 1.0" in app.test_client().get("/jobs/metrics").get_data(True)
-
-
-def test_without_executors_nothing_is_said_of_them(app: Flask, jobs: CronJobs) -> None:
-    app.debug = True
-    assert "handed" not in app.test_client().get("/jobs/").get_data(as_text=True)
-    assert "handed" not in app.test_client().get("/jobs/metrics").get_data(as_text=True)
 
 
 def test_what_waits_too_long_in_a_broker_is_overdue(

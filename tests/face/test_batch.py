@@ -276,15 +276,6 @@ def test_two_that_fill_and_close_a_batch_do_so_one_after_the_other(
     assert batch_row(db).succeeded == 1
 
 
-def test_batch_rolled_back_inside_its_block(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
-    with pytest.raises(BatchClosed, match="rolled back"), jobs.batch("b"):  # noqa: PT012
-        work.enqueue()
-        db.session.rollback()
-        work.enqueue()
-    with pytest.raises(BatchClosed, match="rolled back"), jobs.batch("b"):
-        db.session.rollback()
-
-
 def test_error_leaves_the_batch_open(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
     with pytest.raises(ZeroDivisionError), jobs.batch("b"):  # noqa: PT012
         work.enqueue()
@@ -355,9 +346,3 @@ REFUSED: dict[str, Callable[[CronJobs, Any], object]] = {
 def test_bad_options_are_refused(jobs: CronJobs, then: Any, problem: str) -> None:
     with pytest.raises((TaskError, TypeError), match=problem):
         REFUSED[problem](jobs, then)
-
-
-def test_current_run_of_another_run_has_no_batch(perform: Any) -> None:
-    found: list[object] = []
-    assert perform(lambda: found.append(current_run.batch)).status == "succeeded"
-    assert found == [None]

@@ -138,16 +138,6 @@ class TestMany:
         with pytest.raises(TaskError, match="one key cannot belong to many runs"):
             greet.using(idempotency_key="key").enqueue_many([{"user_id": 1}])
 
-    def test_concurrency_key_is_each_run_s_own(self, db: SQLAlchemy, jobs: CronJobs) -> None:
-        @jobs.task(concurrency=2, concurrency_key="user:{user_id}:{week}")
-        def limited(user_id: int, week: str = "now") -> None: ...
-
-        limited.enqueue_many([{"user_id": 1}, {"user_id": 2, "week": "then"}])
-        limited.enqueue(3)
-        db.session.commit()
-        keys = [(run.concurrency_key, run.concurrency_limit) for run in runs(db)]
-        assert keys == [("user:1:now", 2), ("user:2:then", 2), ("user:3:now", 2)]
-
 
 @pytest.mark.usefixtures("context")
 def test_task_is_enqueued_by_its_name(jobs: CronJobs, greet: Greet) -> None:
@@ -239,26 +229,3 @@ class TestUncommitted:
         with app.app_context():
             keyed.enqueue(1, "x")
         assert warnings() == [warning]
-
-
-def test_a_refusal_does_not_repeat_a_megabyte(context: None, jobs: CronJobs) -> None:
-    task = jobs.task(name="it")(lambda: None)
-    key = "\n" * 1_000_000
-    with pytest.raises(TaskError) as refused:
-        task.using(idempotency_key=key)
-    assert len(str(refused.value)) < 7_000
-    with pytest.raises(UnknownTask) as unknown:
-        jobs.enqueue("x" * 1_000_000)
-    assert len(str(unknown.value)) < 7_000
-
-
-@on_both
-def test_time_of_the_first_and_last_years_and_of_any_zone_is_kept(
-    jobs: CronJobs, db: SQLAlchemy, context: None
-) -> None:
-    task = jobs.task(name="it")(lambda: None)
-    zone = timezone(timedelta(hours=5, minutes=45))
-    for moment in (datetime(year, 6, 1, 12, tzinfo=zone) for year in (1000, 2027, 9999)):
-        run = task.using(commit=True, run_at=moment).enqueue()
-        db.session.refresh(run)
-        assert run.run_at == run.scheduled_for == moment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, KeyConflict, PayloadError, RunIds, Task, TaskError
+from flask_cronjobs import CronJobs, KeyConflict, PayloadError, Task, TaskError
 from flask_cronjobs.jobs.runs import enqueue as enqueue_module
 from flask_cronjobs.models import JobRun
 from tests.kit import statements
@@ -221,11 +220,3 @@ class TestGenerators:
         with pytest.raises(DBAPIError, match="no_such_table"):
             greet.enqueue_many(broken())
         assert runs(db) == []
-
-
-def test_ids_are_a_list(once: Any) -> None:
-    ids = once.enqueue_many([keyed(1, "a"), keyed(1, "a")])
-    assert isinstance(ids, RunIds)
-    assert ids == list(ids)
-    assert json.dumps(ids) == f"[{ids[0]}, {ids[0]}]"
-    assert ids.new == ids[:1]

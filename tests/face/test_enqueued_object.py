@@ -141,23 +141,6 @@ def enqueue(greet: Any, many: bool) -> None:
         greet.enqueue(1)
 
 
-@on_both
-@pytest.mark.parametrize("moment", ["before_flush", "after_flush", "after_flush_postexec"])
-def test_hook_of_a_flush_may_enqueue(db: SQLAlchemy, greet: Any, moment: str) -> None:
-    def hook(session: Session, *_: object) -> None:
-        if any(isinstance(each, JobDefinition) for each in [*session.new, *made]):
-            made.clear()
-            made_runs.append(greet.enqueue(1))
-
-    made, made_runs = [definition("it")], list[JobRun]()
-    db.session.add(made[0])
-    with listening(db.session, moment, hook):
-        db.session.flush()
-    db.session.commit()
-    assert [run.id for run in db.session.scalars(select(JobRun))] == [run.id for run in made_runs]
-    assert made_runs[0].payload == {"user_id": 1}
-
-
 def test_hook_of_a_mapper_may_enqueue(db: SQLAlchemy, greet: Any) -> None:
     """Such as one that runs after the INSERT of an order, in the midst of the flush."""
     made: list[JobRun] = []
@@ -181,25 +164,6 @@ def listening(target: Any, name: str, hook: Callable[..., None]) -> Generator[No
         yield
     finally:
         event.remove(target, name, hook)
-
-
-def test_session_with_several_engines_is_told_that_runs_are_written(
-    db: SQLAlchemy, greet: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that it does not choose a replica for reading."""
-    session, asked = db.session(), list[tuple[object, object]]()
-    get_bind = session.get_bind
-
-    def watched(mapper: Any = None, *, clause: Any = None, **more: Any) -> Any:
-        asked.append((mapper and mapper.class_, getattr(clause, "is_dml", False)))
-        return get_bind(mapper=mapper, clause=clause, **more)
-
-    monkeypatch.setattr(session, "get_bind", watched)
-    greet.enqueue(1)
-    assert asked[0] == (JobRun, True)
-    asked.clear()
-    greet.enqueue_many([{"user_id": 1}])
-    assert asked[0] == (JobRun, True)
 
 
 class TestSessionThatReadsFromReplicas:

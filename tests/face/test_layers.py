@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg2  # type: ignore[import-untyped]
 import pytest
-import sqlmodel
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from flask import Flask
@@ -169,12 +168,6 @@ engine = create_engine("sqlite:///unused.sqlite")
 scoped = scoped_session(sessionmaker(engine))
 
 
-class Hero(sqlmodel.SQLModel, table=True):
-    """A model of SQLModel's."""
-
-    id: int | None = sqlmodel.Field(default=None, primary_key=True)
-
-
 class TestWrongMixes:
     @pytest.mark.parametrize(
         ("given", "said"),
@@ -278,21 +271,6 @@ class TestPlain:
             assert jobs.tick().succeeded == (4 if removes else 2)
         assert len(set(map(id, seen))) == len(seen)
 
-    @on_both
-    def test_sqlmodel(self, make: Make) -> None:
-        app, session, jobs = make(Hero.metadata, sqlmodel.Session)
-
-        @jobs.task
-        def add() -> None:
-            session.add(Hero())
-            session.commit()
-
-        with app.app_context():
-            add.enqueue()
-            session.commit()
-            assert jobs.tick().succeeded == 1
-            assert len(session().exec(sqlmodel.select(Hero)).all()) == 1
-
 
 @on_postgresql
 @pytest.mark.parametrize("layer", ["psycopg2"], indirect=True)
@@ -306,21 +284,6 @@ class TestPsycopg2:
             db.session.rollback()
             assert state_of().engine.dialect.driver == "psycopg"
             assert state_of().engine is state_of().engine
-
-    def test_both_connect_with_the_same_arguments(
-        self, app: Flask, db: Any, jobs: CronJobs
-    ) -> None:
-        with app.app_context():
-            engine = db.engine
-
-            @event.listens_for(engine, "do_connect")
-            def name(dialect: Any, record: Any, arguments: list[Any], parameters: Any) -> None:
-                parameters["application_name"] = "shop"
-
-            engine.dispose()
-            for each in (engine, state_of().engine):
-                with each.connect() as connection:
-                    assert connection.exec_driver_sql("SHOW application_name").scalar() == "shop"
 
     @pytest.mark.parametrize("returned", [True, False], ids=["by_a_listener", "by_a_creator"])
     def test_connections_that_the_app_makes_itself_are_told(
@@ -348,12 +311,6 @@ class TestPsycopg2:
         )
         with pytest.raises(SetupError, match=r"pip install 'psycopg\[binary\]'"):
             CronJobs(app)
-
-    def test_missing_tables_are_told(self, app: Flask, db: Any) -> None:
-        jobs = CronJobs(app)
-        task = jobs.task(name="greet")(lambda: None)
-        with app.app_context(), pytest.raises(Exception, match="flask jobs admin init"):
-            task.enqueue()
 
 
 def test_nothing_imports_flask_sqlalchemy() -> None:

@@ -16,8 +16,6 @@ from sqlalchemy import text
 
 from flask_cronjobs import (
     CronJobs,
-    DatabaseTrouble,
-    LeaseLost,
     Retry,
     SetupError,
     TaskError,
@@ -362,41 +360,6 @@ def test_effect_done_while_others_doubted_it_is_done(
     assert jobs.once("k", lambda: "twice") == "sent"
 
 
-def test_effect_that_outlasted_its_lease_returns_its_value_to_a_request(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Another did it meanwhile, as it wished: both know a value, and the log knows of both."""
-
-    def slow() -> str:
-        let_leases_end(db)
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(other).result(60) == "other"
-        return "slow"
-
-    def other() -> str | None:
-        with app.app_context():
-            return jobs.once("k", lambda: "other", in_doubt="redo")
-
-    assert jobs.once("k", slow) == "slow"
-    assert "took longer than the lease of 120 s" in caplog.text
-    assert jobs.once("k", lambda: "third") == "other"
-
-
-@on_both
-def test_run_whose_effect_was_taken_over_hears_that_it_lost_its_lease(
-    db: SQLAlchemy, jobs: CronJobs, perform: Perform
-) -> None:
-    def send() -> None:
-        with db.engine.begin() as connection:
-            connection.execute(text("UPDATE job_effects SET locked_by = 'another'"))
-
-    def handler() -> None:
-        with pytest.raises(LeaseLost, match="the effect was done, but its mark was taken over"):
-            jobs.once("k", send)
-
-    assert perform(handler).status == "succeeded"
-
-
 @pytest.mark.parametrize("key", ["", "x" * 501, "nul\0", "a\nb", "a\x1b[2J", " ", None, 5])
 def test_key_that_cannot_be_kept_is_refused(jobs: CronJobs, key: str) -> None:
     with pytest.raises(ValueError, match="1 to 500 printable characters"):
@@ -452,22 +415,6 @@ class TestOnSQLite:
         jobs.once("k", lambda: calls.append(1))
         assert calls == [1]
 
-    @pytest.mark.parametrize("commits", [True, False])
-    def test_result_goes_with_an_open_write_left_by_the_effect(
-        self, db: SQLAlchemy, jobs: CronJobs, commits: bool
-    ) -> None:
-        def effect() -> str:
-            write_in_session(db)
-            return "once"
-
-        assert jobs.once("k", effect) == "once"
-        if commits:
-            db.session.commit()
-        else:
-            db.session.rollback()
-            let_leases_end(db)
-        assert jobs.once("k", lambda: "again") == ("once" if commits else None)
-
     def test_effect_that_failed_with_an_open_write_loses_both_write_and_mark(
         self, db: SQLAlchemy, jobs: CronJobs, states: Callable[[], list[str]]
     ) -> None:
@@ -483,14 +430,3 @@ class TestOnSQLite:
     def test_session_that_only_reads_is_no_hindrance(self, db: SQLAlchemy, jobs: CronJobs) -> None:
         db.session.scalars(db.select(JobRun)).all()
         assert jobs.once("k", lambda: "done") == "done"
-
-    def test_other_trouble_is_not_called_a_lock(
-        self, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(*args: object) -> None:
-            raise DatabaseTrouble("The database cannot be used: disk I/O error.")
-
-        monkeypatch.setattr(once_effects, "begin", fail)
-        write_in_session(db)
-        with pytest.raises(DatabaseTrouble, match="disk I/O error"):
-            jobs.once("k", lambda: None)

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from flask import Flask
 
 from flask_cronjobs import (
     CronJobs,
@@ -160,30 +159,6 @@ class TestCurrentRun:
         with pytest.raises(RuntimeError, match="only inside a handler that a tick runs"):
             getattr(current_run, name)
 
-    def test_inside_a_run_it_knows_the_run(self, app: Flask, jobs: CronJobs) -> None:
-        seen: list[Any] = []
-
-        @jobs.task
-        def look() -> None:
-            assert in_run()
-            seen.extend(
-                [current_run.id, current_run.attempt, current_run.max_attempts,
-                 current_run.idempotency_key, current_run.scheduled_for]
-            )  # fmt: skip
-            current_run.heartbeat()
-            with pytest.raises(ValueError, match="Give a number from 0 to 1"):
-                current_run.progress(1.5)
-            wrong: Any = "half"
-            with pytest.raises(ValueError, match="is 'half'"):
-                current_run.progress(wrong)
-
-        with app.app_context():
-            run = look.using(idempotency_key="key", max_attempts=3, commit=True).enqueue()
-            expected = [run.id, 1, 3, "key", run.scheduled_for]
-            assert jobs.tick().succeeded == 1
-        assert seen == expected
-        assert not in_run()
-
 
 # Names that other packages have are answered by what to write here
 
@@ -255,22 +230,6 @@ def test_options_among_the_arguments(context: None, jobs: CronJobs) -> None:
         send.enqueue(to=1, delay=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'too'$"):
         send.enqueue(to=1, too=5)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("delay", "enqueue(…)"),
-        ("send", "enqueue(…)"),
-        ("defer", "enqueue(…)"),
-        ("apply_async", "using(delay=…).enqueue(…)"),
-    ],
-)
-def test_methods_of_a_task(send: Any, name: str, said: str) -> None:
-    with pytest.raises(AttributeError) as refused:
-        getattr(send, name)
-    assert str(refused.value) == f"A task has no '{name}'. Write send.{said}."
-    assert not hasattr(send, "other")
 
 
 def test_a_copy_is_no_function(send: Any, caplog: pytest.LogCaptureFixture) -> None:

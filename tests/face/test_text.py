@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
-import sys
-import time
-
 import pytest
 
 from flask_cronjobs.text import clean, cut
 from flask_cronjobs.text.redaction import (
-    MAX_ERROR,
-    MAX_STACK,
-    error_text,
-    safe_text,
     stack_text,
     type_name,
 )
@@ -22,16 +14,6 @@ from flask_cronjobs.text.redaction import (
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
-
-
-class Exiting(Exception):
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-
-class Endless(Exception):
-    def __str__(self) -> str:
-        return str(self)
 
 
 def raised(error: BaseException) -> BaseException:
@@ -65,37 +47,13 @@ def test_only_long_text_is_cut_and_keeps_head_and_tail_and_says_what_is_missing(
     assert len(kept) < 1100
 
 
-def test_fifty_megabytes_are_cut_in_no_time() -> None:
-    started = time.monotonic()
-    kept = safe_text("password=s3cret " * 3_300_000, MAX_ERROR)
-    assert time.monotonic() - started < 5
-    assert len(kept) < MAX_ERROR + 100
-    assert "s3cret" not in kept
-
-
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("error", "trouble"),
-        [(Unspeakable(), "RuntimeError"), (Exiting(), "SystemExit"), (Endless(), "RecursionError")],
-    )
-    def test_message_that_cannot_be_made_is_said_to_be_so(
-        self, error: Exception, trouble: str
-    ) -> None:
-        assert error_text(error) == f"(its message could not be made: __str__ raised {trouble})"
-        assert "could not be made" in stack_text(raised(error))
-
     def test_type_is_named_with_its_module_unless_builtin(self) -> None:
         assert type_name(KeyError()) == "KeyError"
         assert type_name(Unspeakable()) == "tests.face.test_text.Unspeakable"
 
 
 class TestStacks:
-    def test_stack_names_the_place_and_the_error(self) -> None:
-        stack = stack_text(raised(ValueError("broken")))
-        assert stack.startswith("Traceback (most recent call last):")
-        assert "in raised" in stack
-        assert stack.rstrip().endswith("ValueError: broken")
-
     def test_cause_comes_first(self) -> None:
         try:
             try:
@@ -106,12 +64,6 @@ class TestStacks:
             stack = stack_text(caught)
         assert stack.index("KeyError: 'inner'") < stack.index("ValueError: outer")
 
-    def test_circle_of_causes_ends(self) -> None:
-        one, two = raised(ValueError("one")), raised(ValueError("two"))
-        one.__cause__, two.__cause__ = two, one
-        stack = stack_text(one)
-        assert stack.count("Traceback") == 2
-
     def test_long_chain_is_bounded(self) -> None:
         error = raised(ValueError("0"))
         for number in range(1, 1000):
@@ -120,26 +72,8 @@ class TestStacks:
             error = following
         assert stack_text(error).count("Traceback") <= 8
 
-    def test_deep_recursion_is_bounded(self) -> None:
-        def dive(depth: int) -> None:
-            dive(depth + 1)
-
-        with pytest.raises(RecursionError) as caught:
-            dive(0)
-        stack = stack_text(caught.value)
-        assert len(stack) < MAX_STACK + 100
-        assert stack.count("in dive") <= 31
-
     def test_suppressed_context_is_left_out(self) -> None:
         error = raised(ValueError("shown"))
         error.__context__ = KeyError("hidden")
         error.__suppress_context__ = True
         assert "hidden" not in stack_text(error)
-
-    @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
-    def test_group_within_group_is_bounded(self) -> None:
-        group: BaseException = ValueError("x" * 1000)
-        make = vars(builtins)["BaseExceptionGroup"]
-        for _ in range(200):
-            group = make("group", [group, ValueError("y")])
-        assert len(stack_text(raised(group))) < MAX_STACK + 100

@@ -17,7 +17,6 @@ from flask_cronjobs import (
     StateConflict,
     TaskError,
 )
-from flask_cronjobs import testing as helpers
 from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
@@ -89,12 +88,6 @@ class TestPending:
             other.using(idempotency_key="index:7", replace=True).enqueue()
         set_all(db, status="succeeded", finished_at=ENDED)
         assert pending.enqueue().is_new
-
-    def test_the_run_that_has_the_key_says_for_how_long(self, db: SQLAlchemy, index: Any) -> None:
-        """Not the call that asks for it."""
-        first = index.enqueue()
-        set_all(db, status="succeeded", finished_at=ENDED)
-        assert index.using(unique_while="pending").enqueue().id == first.id
 
 
 @on_both
@@ -198,14 +191,6 @@ class TestReplace:
         assert (again.run_at, again.payload) == (when, {"text": "new"})
         db.session.rollback()
         assert again.payload == {"text": "old"}
-
-    def test_concurrency_key_follows_the_payload(self, db: SQLAlchemy, jobs: CronJobs) -> None:
-        @jobs.task(concurrency=1, concurrency_key="user:{user}")
-        def sync(user: int) -> None: ...
-
-        debounced = sync.using(idempotency_key="s", replace=True)
-        debounced.enqueue(1)
-        assert debounced.enqueue(2).concurrency_key == "user:2"
 
     @pytest.mark.parametrize("text", ["plain", "later", "snooze"])
     def test_run_that_has_begun_stays_and_a_new_one_waits(
@@ -333,10 +318,6 @@ def test_replace_gives_the_waiting_run_the_new_payload(jobs: CronJobs, db: SQLAl
     index.enqueue("a")
     assert index.using(replace=True).enqueue("ab").payload == {"text": "ab"}
     assert keys(db) == ["index:a"]
-
-
-def test_helper_runs_a_run_of_its_own(jobs: CronJobs, load: Any) -> None:
-    assert helpers.run(load, shop_id=5).id != helpers.run(load, shop_id=5).id
 
 
 def test_what_cannot_be_a_key_is_refused_at_the_call(jobs: CronJobs, load: Any) -> None:

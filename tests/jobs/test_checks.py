@@ -77,8 +77,8 @@ def snoozes(rows: Rows, age: float, number: int = 5000) -> None:
 
 
 def open_batch(rows: Rows, age: float) -> None:
-    rows._insert(JobBatch, {"key": "closed", "opened_at": ago(age), "closed_at": ago(age)})
-    rows._insert(JobBatch, {"key": "it's", "opened_at": ago(age)})
+    rows.insert(JobBatch(key="closed", opened_at=ago(age), closed_at=ago(age)))
+    rows.insert(JobBatch(key="it's", opened_at=ago(age)))
 
 
 class Case(NamedTuple):
@@ -190,7 +190,7 @@ def test_what_is_paused_waits_for_somebody_to_resume_it(
         case.make(rows, case.age)
     assert {each.id for each in stalled(state)} > {"undeclared-order", "orphaned-task"}
     for name in ("send", "gone", "default"):
-        rows._insert(JobPause, {"kind": kind, "name": name})
+        rows.insert(JobPause(kind=kind, name=name))
     assert stalled(state) == []
 
 

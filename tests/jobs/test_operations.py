@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Any
 
 import psycopg
@@ -243,23 +242,3 @@ def test_run_says_who_touched_it(state: State, rows: Rows) -> None:
     assert operations_on(state, rows.run("dead")) == ()
     facts = {fact.label: fact.value for fact in facts_of(view_of(state, second))}
     assert facts["cancelled"] == "by bob"
-
-
-@pytest.mark.parametrize(
-    ("which", "words"),
-    [
-        (RunFilter(task="send", older_than=21600.0), " of send, older than 6 h"),
-        (RunFilter(status="dead", queue="mail"), ", status dead, queue mail"),
-        (RunFilter(since=datetime(2026, 11, 1, tzinfo=timezone.utc), stale=True, error_type=""),
-         ", stale, error none, since 2026-11-01 00:00:00+00:00"),
-        (RunFilter(search="it's, a=b"), ", search it's, a=b"),
-        (RunFilter(task="a\nb", queue="c\nd"), " of a b, queue c d"),
-        (RunFilter(), ""),
-    ],
-)  # fmt: skip
-def test_filter_of_an_operation_is_said_in_words(
-    state: State, which: RunFilter, words: str
-) -> None:
-    RETRY.many(state, [], found_by=which)
-    (found,) = operations(state)
-    assert found.target == f"0 runs{words}"

@@ -31,14 +31,14 @@ def next_ids(kit: Kit) -> list[int]:
 
 
 def turns(kit: Kit, *ids: int) -> list[str | None]:
-    return [kit.row(each).order_mark for each in ids]
+    return [kit.get(each).order_mark for each in ids]
 
 
 def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
     first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
     assert next_ids(kit) == []
     give_up_exhausted(kit.books, 10)
-    assert kit.row(first).status == "dead"
+    assert kit.get(first).status == "dead"
     assert next_ids(kit) == [second]
 
 
@@ -47,18 +47,7 @@ def test_runs_of_the_key_without_an_order_do_not_wait_for_a_turn(kit: Kit) -> No
     ordered(kit)
     free = kit.run(concurrency_key="key", concurrency_limit=1)
     assert next_ids(kit) == [free]
-    assert kit.row(first).order_mark is None
-
-
-def test_more_runs_than_one_statement_looks_at(kit: Kit) -> None:
-    number = RUNS_READ + 10
-    kit.sql(
-        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, strict, order_mark)"
-        f" SELECT 'task', 'key-' || (id % 3), 1, true, 'new' FROM {_numbers(kit, number)}"
-    )
-    assert give(kit)
-    assert [row.order_mark for row in kit.all_rows()] == [None] * 3 + ["waits"] * (number - 3)
-    assert not give(kit)
+    assert kit.get(first).order_mark is None
 
 
 def _numbers(kit: Kit, number: int) -> str:
@@ -66,14 +55,6 @@ def _numbers(kit: Kit, number: int) -> str:
         return f"generate_series(1, {number}) AS numbers(id)"
     counted = f"SELECT 1 AS id UNION ALL SELECT id + 1 FROM n WHERE id < {number}"
     return f"(WITH RECURSIVE n AS ({counted}) SELECT id FROM n)"
-
-
-def test_tick_knows_that_turns_are_to_be_given(kit: Kit) -> None:
-    assert kit.looks.look_at_queue()[:2] == (False, False)
-    first, _ = ordered(kit), ordered(kit)
-    assert kit.looks.look_at_queue()[:2] == (True, True)
-    assert next_ids(kit) == [first]
-    assert kit.looks.look_at_queue()[:2] == (False, False), "the second waits"
 
 
 @on_postgresql

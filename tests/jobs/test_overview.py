@@ -182,14 +182,6 @@ def test_a_filter_finds_its_runs(state: State, several: dict[str, int]) -> None:
         assert sorted(matching(state, which), reverse=True) == newest, which
 
 
-def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows) -> None:
-    made = rows.definition("report", timezone="Asia/Tokyo")
-    rows.run("dead", definition_id=made, last_error="x" * 400 + "\nsecond line")
-    (row,) = list_runs(state, RunFilter(definition="report")).rows
-    assert (row.definition, row.timezone) == ("report", "Asia/Tokyo")
-    assert row.last_error == "x" * 300
-
-
 def test_a_limit_is_held_within_bounds(state: State, rows: Rows) -> None:
     rows.run()
     rows.run()

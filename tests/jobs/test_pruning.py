@@ -228,23 +228,6 @@ def test_it_says_how_long_the_oldest_row_is_past_its_retention(kit: Kit) -> None
     assert past(kit) == 0.0
 
 
-def test_time_that_nobody_can_read_is_no_age(kit: Kit) -> None:
-    odd = "'-infinity'" if kit.engine.dialect.name == "postgresql" else "'2'"
-    finished(kit, "succeeded", 200)
-    kit.sql(f"UPDATE job_runs SET finished_at = {odd}")
-    assert past(kit) == 0.0
-
-
-def test_prunable_counts_what_prune_would_delete(kit: Kit) -> None:
-    finished(kit, "succeeded", 15)
-    kept = [finished(kit, "succeeded", 1), finished(kit, "dead", 89)]
-    finished(kit, "dead", 91)
-    assert prunable(kit.books, KEPT) == 2
-    assert len(ids(kit)) == 4
-    assert pruned(kit) == 2
-    assert ids(kit) == kept
-
-
 def test_effects_go_when_done_long_ago_and_never_while_open(kit: Kit) -> None:
     effect(kit, "old", created_at=OLD)
     effect(kit, "new", created_at=OLD, done_at=ago())

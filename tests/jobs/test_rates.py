@@ -76,7 +76,7 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     assert found.opened == 0
     assert 0 < (found.wait or 0) <= 0.6
     assert kit.claim_ids(side_by_side=True) == []
-    assert kit.row(second).rate_mark == "waits"
+    assert kit.get(second).rate_mark == "waits"
 
 
 def test_all_that_a_claim_takes_moves_each_key_once(kit: Kit) -> None:
@@ -102,7 +102,7 @@ def test_first_due_runs_of_each_key_come_first(kit: Kit) -> None:
     assert found.opened == 2
     assert 4 < (found.wait or 0) <= 5
     assert kit.claim_ids(side_by_side=True) == [high, old]
-    assert kit.row(low).rate_mark == "waits"
+    assert kit.get(low).rate_mark == "waits"
 
 
 def test_runs_that_this_worker_cannot_take_do_not_keep_others(kit: Kit) -> None:
@@ -142,18 +142,18 @@ def test_locked_runs_do_not_keep_others_of_their_key_from_starts(kit: Kit) -> No
         )
         assert opened(kit).opened == 1
         assert kit.claim_ids(side_by_side=True) == [free]
-    assert kit.row(last).rate_mark == "waits"
+    assert kit.get(last).rate_mark == "waits"
 
 
 @pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
 def test_run_waits_again_for_its_next_attempt(kit: Kit, kind: OutcomeKind) -> None:
     run = kit.run(rate_key="key")
     kit.finish(kit.claim_one(), kind)
-    assert kit.row(run).rate_mark == "waits"
+    assert kit.get(run).rate_mark == "waits"
     kit.operator.cancel([run], "why")
-    assert kit.row(run).rate_mark is None
+    assert kit.get(run).rate_mark is None
     kit.operator.retry([run])
-    assert kit.row(run).rate_mark == "waits"
+    assert kit.get(run).rate_mark == "waits"
 
 
 @pytest.mark.parametrize(("period", "starts"), [(3600, 0), (0.001, 1)])
@@ -199,7 +199,7 @@ def test_faster_rate_ends_no_hold(kit: Kit) -> None:
     found = opened(kit, fast)
     assert found.opened == 0
     assert 29 < (found.wait or 0) <= 30
-    assert kit.row(run).status == "failed"
+    assert kit.get(run).status == "failed"
 
 
 def test_key_is_held_back_for_all(kit: Kit) -> None:
@@ -278,6 +278,6 @@ def test_mend_frees_runs_without_a_rate_and_forgets_idle_keys(kit: Kit) -> None:
     taken(kit, -90_000, "idle")
     taken(kit, -80_000, "used")
     rates.mend(kit.books, ["task", "rated"], ["rated"])
-    assert (kit.row(old).rate_key, kit.row(old).rate_mark) == (None, None)
-    assert kit.row(kept).rate_mark == "waits"
+    assert (kit.get(old).rate_key, kit.get(old).rate_mark) == (None, None)
+    assert kit.get(kept).rate_mark == "waits"
     assert [row.key for row in kit.sql("SELECT key FROM job_rates")] == ["used"]

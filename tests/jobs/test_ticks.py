@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
@@ -12,7 +11,6 @@ from flask_cronjobs.models import JobTick
 from flask_cronjobs.types import TickReport
 from tests.kit import Kit
 from tests.marks import on_postgresql
-from tests.plans import sent_by
 from tests.rows import ago
 
 
@@ -80,22 +78,6 @@ class TestGrowth:
         assert tick_ids(kit) == [last, unfinished, later]
         now = begin(kit)
         assert tick_ids(kit) == [unfinished, later, now]
-
-    def test_a_crowd_of_old_rows_goes_in_batches(
-        self, kit: Kit, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        many = [begin(kit) for _ in range(10)]
-        kit.sql("UPDATE job_ticks SET started_at = '2000-01-01'")
-        monkeypatch.setattr(ticks_module, "DELETED_AT_ONCE", 4)
-        left = [len(tick_ids(kit)) for _ in many[:3] if begin(kit)]
-        assert left == [7, 4, 3]
-
-    def test_most_ticks_send_one_statement_for_it(self, kit: Kit) -> None:
-        begin(kit, 24.9, finished=True)
-        begin(kit, 23, finished=True)
-        with sent_by(kit.engine) as sent:
-            ticks_module.begin(kit.books, "host:7", "host", 7)
-        assert [statement.split()[0] for statement, _ in sent.statements] == ["INSERT"]
 
     @on_postgresql
     def test_a_row_that_somebody_has_locked_is_passed_over(self, kit: Kit) -> None:

@@ -12,17 +12,15 @@ import pytest
 from click.testing import Result
 from flask import Flask
 from flask.testing import FlaskClient
-from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.engine.webhook import message
 from flask_cronjobs.jobs.checks import findings
-from flask_cronjobs.jobs.definitions.views import list_definitions
 from flask_cronjobs.jobs.humanize import capitalized
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobBatch, JobPause
-from tests.rows import Rows, ago, now
+from tests.rows import Rows, ago
 
 pytestmark = pytest.mark.pages
 
@@ -65,52 +63,12 @@ def test_a_search_that_was_cut_short_does_not_say_that_nothing_matches(
     assert "wanted" in client.get("/jobs/runs?task=wanted&before=3").text.partition("<ol")[2]
 
 
-def test_an_app_that_declares_schedules_is_not_told_to_add_one(
-    client: FlaskClient, run: Run
-) -> None:
-    for text in (client.get("/jobs/").text, run().output, run("definitions").output):
-        assert "schedule=" not in text
-        assert "code declares 4 schedules; the next tick records them" in text
-
-
-def test_the_command_is_not_green_where_the_page_is_amber(
-    client: FlaskClient, run: Run, rows: Rows
-) -> None:
-    rows.tick()
-    green = "\x1b[32mOK\x1b[0m"
-    assert green in run(color=True).output
-    rows.run("dead")
-    rows.run("running", locked_until=ago(60))
-    first = run(color=True).output.splitlines()[0]
-    assert green not in first
-    assert "\x1b[33mWARN\x1b[0m" in first
-    assert "2 things need you" in first
-    assert '<section class="verdict warn"' in client.get("/jobs/").text
-
-
-def test_a_slot_that_has_passed_is_late_and_not_to_come(
-    app: Flask, db: SQLAlchemy, client: FlaskClient, run: Run, rows: Rows
-) -> None:
-    """While ticks are stopped."""
-    missed = now().replace(second=0, microsecond=0)
-    rows.definition("one", job_type="it", next_run_at=ago(3 * 60))
-    rows.tick(age=600)
-    (found,) = list_definitions(state_of(app)).rows
-    assert found.next_run_at is not None
-    assert found.next_slots[0] == found.next_run_at < missed.astimezone()
-    assert found.next_slots[1] > now()
-    assert len(found.next_slots) == 3
-    assert "3 min late" in client.get("/jobs/").text
-    line = next(line for line in run().output.splitlines() if line.startswith("one "))
-    assert line.endswith("3 min late")
-
-
 _KEY: dict[str, Any] = {"concurrency_key": "7", "concurrency_limit": 1, "strict": True}
 
 
 def _paused(rows: Rows) -> None:
     rows.run(job_type="it", age=1800)
-    rows._insert(JobPause, {"kind": "queue", "name": "default", "paused_by": "ada"})
+    rows.insert(JobPause(kind="queue", name="default", paused_by="ada"))
 
 
 def _held(rows: Rows) -> None:
@@ -119,7 +77,7 @@ def _held(rows: Rows) -> None:
 
 
 def _batch(rows: Rows) -> None:
-    rows._insert(JobBatch, {"key": "weekly", "opened_at": ago(49 * HOUR)})
+    rows.insert(JobBatch(key="weekly", opened_at=ago(49 * HOUR)))
 
 
 #: What is wrong while ticks come, or do not; the id of what needs a person, and its sentence.

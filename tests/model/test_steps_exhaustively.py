@@ -146,14 +146,14 @@ class Store:
 
     def end(self, claim: Claim, kind: OutcomeKind) -> None:
         """Record an outcome, as a worker does that knows the row's attempts."""
-        row = self.kit.row(self.id)
+        row = self.kit.get(self.id)
         if kind == "failed" and row.attempts >= row.max_attempts:
             kind = "dead"
         self.kit.finish(claim, kind, seconds=1.0)
 
     def seen(self) -> tuple[object, ...]:
         """What is in the tables."""
-        row = self.kit.row(self.id)
+        row = self.kit.get(self.id)
         done = [each.name for each in self.kit.sql("SELECT name FROM job_steps ORDER BY id")]
         work = [each.name for each in self.kit.sql("SELECT name FROM work ORDER BY name")]
         assert done == work

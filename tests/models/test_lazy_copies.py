@@ -8,14 +8,13 @@ from collections.abc import Callable
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import JSON, Column, ForeignKey, Integer, MetaData, Table, inspect
+from sqlalchemy import JSON, Column, Integer, MetaData, Table, inspect
 from sqlalchemy.dialects.postgresql import JSONB
 
-from flask_cronjobs import CronJobs, models
+from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobRun, copies
-from flask_cronjobs.models.copies import PREFIX, add_tables
+from flask_cronjobs.models.copies import add_tables
 from tests.kit import in_threads
-from tests.python import python
 
 NAMES = frozenset(JobRun.metadata.tables)
 
@@ -57,19 +56,6 @@ def test_looking_for_a_table_copies_all(way: str) -> None:
     assert WAYS[way](metadata) is not False
     assert copied(metadata)
     assert set(metadata.tables) == {*NAMES, "users"}
-
-
-def test_tables_of_the_app_s_own_copy_nothing() -> None:
-    metadata = with_own_table()
-    assert metadata.tables["users"].name == "users"
-    assert metadata.tables.get("orders") is None
-    assert "orders" not in metadata.tables
-    Table("orders", metadata, Column("user_id", ForeignKey("users.id")))
-    assert not copied(metadata)
-
-
-def test_names_of_the_tables_begin_alike() -> None:
-    assert all(name.startswith(PREFIX) for name in NAMES)
 
 
 def test_foreign_key_of_the_app_s_own_finds_the_runs(app: Flask, db: SQLAlchemy) -> None:
@@ -114,15 +100,3 @@ def test_copy_that_failed_is_made_at_the_next_look(monkeypatch: pytest.MonkeyPat
         with pytest.raises(ZeroDivisionError):
             len(metadata.tables)
     assert set(metadata.tables) >= NAMES
-
-
-def test_module_tells_its_names() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'JobRuns'"):
-        _ = models.JobRuns  # type: ignore[attr-defined]
-    script = "from flask_cronjobs.models import *; import flask_cronjobs.models as models"
-    script += "; print(*dir(models)); print(JobRun, JobTick)"
-    done = python("-c", script)
-    assert done.returncode == 0, done.stderr
-    names, run = done.stdout.splitlines()
-    assert {"JobBatch", "JobRun", "JobTick", "__name__"} <= set(names.split())
-    assert "flask_cronjobs.models.tables.JobRun" in run

@@ -12,7 +12,7 @@ from flask_cronjobs.db.create import create_tables, missing_storage, set_storage
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models.columns import VACUUM_OFTEN
-from tests.marks import on_postgresql, on_sqlite
+from tests.marks import on_postgresql
 
 WANTED = {f"{name}={value}" for name, value in VACUUM_OFTEN.items()}
 FORGET = f"ALTER TABLE job_runs RESET ({', '.join(VACUUM_OFTEN)})"
@@ -68,12 +68,6 @@ def test_table_of_another_owner_is_left_alone(old: Engine) -> None:
         connection.execute(text("RESET ROLE"))
         assert missing_storage(connection) == VACUUM_OFTEN
         connection.rollback()
-
-
-@on_sqlite
-def test_sqlite_has_none(engine: Engine) -> None:
-    create_tables(engine)
-    assert not set_storage(engine)
 
 
 @on_postgresql

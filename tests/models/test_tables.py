@@ -110,26 +110,6 @@ def test_second_run_of_what_is_unique_is_refused(engine: Engine, values: dict[st
         insert(engine, JobRun(job_type="task", **values))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"unique_while": "pending", "status": "dead", "finished_at": NOW},
-        {"unique_while": "waiting", "started_at": NOW},
-        {"unique_while": "waiting", "status": "cancelled", "finished_at": NOW},
-    ],
-    ids=["ended", "begun", "cancelled"],
-)
-def test_key_that_was_given_up_is_not_unique(engine: Engine, values: dict[str, Any]) -> None:
-    for _ in range(2):
-        insert(engine, JobRun(job_type="task", idempotency_key="key", **values))
-    insert(engine, JobRun(job_type="task", idempotency_key="key"))
-
-
-def test_runs_without_keys_are_not_unique(engine: Engine) -> None:
-    for _ in range(2):
-        insert(engine, JobRun(job_type="task", scheduled_for=NOW))
-
-
 def test_second_failure_of_an_attempt_is_refused(engine: Engine) -> None:
     insert(engine, JobRun(id=1, job_type="task"))
     failure = {"run_id": 1, "attempt": 1, "worker": "x", "error_type": "E", "error": "e"}

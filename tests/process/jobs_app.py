@@ -19,7 +19,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -421,15 +421,6 @@ def write_and_query_on() -> None:
     )
     while True:
         db.session.execute(slow).scalar()
-
-
-@jobs.task(retry=AGAIN, timeout=2, keep_output=True)
-def speak_stubbornly() -> None:
-    """Print, and go on for ever, whatever interrupts it."""
-    print("last words")
-    while True:
-        with suppress(BaseException):
-            time.sleep(60)
 
 
 @jobs.task(retry=AGAIN)

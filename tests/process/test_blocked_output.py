@@ -86,13 +86,6 @@ def test_a_handler_that_prints_is_interrupted_and_the_process_ends(
     assert [site.failures(run) for run in ids] == [["TimedOut"]] * int(workers)
 
 
-def test_what_handlers_print_stands_before_their_own_line(site: Site) -> None:
-    site.enqueue("print_much", {"lines": 3})
-    lines = site.run_tick().stdout.splitlines()
-    assert lines[:3] == [f"much, much output {number}" for number in range(3)]
-    assert "succeeded  print_much" in lines[3]
-
-
 def run_in_shell(site: Site, command: str, redirect: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["sh", "-c", f"{' '.join(FLASK)} jobs {command} {redirect}"],
@@ -127,29 +120,3 @@ def test_output_to_a_full_disk_harms_no_run(site: Site, workers: str) -> None:
     assert site.ends(*ids) == {("succeeded", 1)}
     assert len(site.trace("note")) == 20
     assert site.query("SELECT id FROM job_ticks WHERE finished_at IS NULL") == []
-
-
-@pytest.mark.parametrize("command", ["admin", "admin list --json"])
-def test_a_full_disk_is_said_in_one_line(site: Site, command: str) -> None:
-    done = run_in_shell(site, command, ">/dev/full")
-    assert done.returncode == 1
-    assert done.stderr == "Error: The output was not written: No space left on device.\n"
-
-
-def test_what_the_output_cannot_encode_is_escaped(site: Site) -> None:
-    site.env["PYTHONIOENCODING"] = "latin-1"
-    run = site.enqueue("note", {"label": "…"})
-    site.query("UPDATE job_runs SET status = 'dead', finished_at = run_at, last_error = '☃'")
-    done = run_in_shell(site, f"admin show {run}")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\\u2603" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["list --task", "run"],
-)
-def test_an_argument_that_is_not_utf_8_is_refused(site: Site, command: str) -> None:
-    done = run_in_shell(site, f"admin {command} \"$(printf 'a\\377')\"")
-    assert done.returncode == 2
-    assert done.stderr.endswith("Error: The argument 'a\\udcff' is not UTF-8.\n")

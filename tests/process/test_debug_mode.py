@@ -109,17 +109,6 @@ def stop(process: subprocess.Popen[bytes]) -> int:
     return process.wait(PATIENCE)
 
 
-def test_a_worker_in_debug_mode_says_that_it_does_not_see_changes(folder: Path) -> None:
-    queues = ["--queue", "default", "--queue", "defaults"]
-    with at_work(folder, "--debug", "jobs", "work", *queues) as process:
-        let_linger_end(folder)
-        assert stop(process) == 0
-    said = (folder / "errors").read_text()
-    assert "the queue 'defaults'. Did you mean 'default'?" in said
-    assert "set CRONJOBS_WORK_IN_DEBUG" in said
-    assert "the queue 'default'" not in said
-
-
 def test_flask_run_in_debug_mode_has_a_worker_beside_the_server(folder: Path) -> None:
     """And another when code has changed, while that of the old code lets its run end."""
     env = {"FLASK_CRONJOBS_WORK_IN_DEBUG": "true", "FLASK_CRONJOBS_SHUTDOWN_GRACE": "60"}

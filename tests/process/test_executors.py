@@ -56,13 +56,6 @@ def test_every_kind_of_run_is_executed_once(site: ExecutorSite, options: tuple[s
     assert os.getpid() not in {line["pid"] for line in site.trace()}, "a tick has executed one"
 
 
-def test_handler_that_swallows_its_timeout_is_ended(site: ExecutorSite) -> None:
-    site.config["CRONJOBS_TIMEOUT"] = 1
-    site.start_worker()
-    run = at_work(site, "stubborn")
-    wait_until(lambda: site.failures(run) == ["TimedOut"])
-
-
 def test_a_long_run_keeps_its_lease_and_a_cancel_ends_it(site: ExecutorSite) -> None:
     site.start_worker()
     run = at_work(site, "sleep")
@@ -120,34 +113,6 @@ def test_kill_of_the_tick_that_hands_on(point: str, site: ExecutorSite) -> None:
     assert site.failures(run) == []
 
 
-def test_kill_of_the_broker_with_its_data(site: ExecutorSite, redis_server: Broker) -> None:
-    ids = site.enqueue_many("note", [{}] * 10)
-    site.tick_here()
-    redis_server.renew()
-    site.start_worker()
-    site.tick_until_ended(*ids)
-    assert_each_ran_once(site, ids)
-
-
-def test_a_broker_that_hangs_and_is_away(site: ExecutorSite, redis_server: Broker) -> None:
-    site.start_worker()
-    long = at_work(site, "sleep", {"seconds": 5})
-    with redis_server.frozen():
-        ids = site.enqueue_many("note", [{}] * 3)
-        assert site.run_tick("--budget", "1").returncode == 0
-        site.wait_for_status(long, "succeeded")  # A long run needs no broker to end.
-    redis_server.kill()
-    ids += site.enqueue_many("note", [{}] * 3)
-    done = site.run_tick()
-    assert done.returncode == 0
-    assert "Celery cannot be reached, so the queue default waits" in done.stderr
-    assert site.ends(*ids[-3:]) == {("queued", 0)}
-    redis_server.start()
-    site.start_worker()
-    site.tick_until_ended(*ids)
-    assert_each_ran_once(site, ids)
-
-
 def test_five_restarts_of_the_broker(site: ExecutorSite, redis_server: Broker) -> None:
     """Celery's worker may end at a restart, so a supervisor starts another one."""
     worker, ids = site.start_worker(), list[int]()
@@ -176,32 +141,6 @@ def test_warm_shutdown_lets_a_run_end(site: ExecutorSite) -> None:
     site.gate.touch()
     worker.wait()
     assert site.ends(run) == {("succeeded", 1)}
-
-
-def test_resident_worker_hands_on(site: ExecutorSite) -> None:
-    site.start_worker()
-    resident = site.start("jobs", "work")
-    ids = site.enqueue_many("note", [{}] * 10)
-    wait_until(lambda: site.statuses().get("succeeded") == len(ids))
-    assert_each_ran_once(site, ids)
-    resident.stop()
-
-
-def test_doubled_deliveries(site: ExecutorSite, redis_server: Broker) -> None:
-    """Redis delivers a message again that was not acknowledged for its visibility timeout."""
-    import redis
-
-    ids = site.enqueue_many("note", [{}] * 10)
-    site.tick_here()
-    client: Any = redis.Redis.from_url(redis_server.url)
-    messages = client.lrange("default", 0, -1)
-    assert len(messages) == 10
-    for _ in range(2):
-        client.rpush("default", *messages)
-    site.start_worker()
-    wait_until(lambda: client.llen("default") == 0)
-    site.tick_until_ended(*ids)
-    assert_each_ran_once(site, ids)
 
 
 def test_celery_on_rabbitmq(database_url: str, tmp_path: Path, rabbitmq_server: Broker) -> None:

@@ -129,11 +129,3 @@ def test_no_configuration_leaves_the_worker_out_or_its_code_old(site: Site, hook
     wait_until(lambda: not is_there(again))
     assert server.errors.count("our own") == 3 * hooks.count("import *")
     assert len(re.findall(STARTED, server.errors)) == 2
-
-
-@on_sqlite
-def test_each_start_that_fails_makes_the_pause_longer(site: Site) -> None:
-    server = start(site, "--env", "FLASK_APP=nowhere")
-    wait_until(lambda: "is started again in 4 s" in server.errors)
-    assert re.findall(r"is started again in (\d+) s", server.errors)[:3] == ["1", "2", "4"]
-    assert "Could not import 'nowhere'" in server.errors

@@ -104,13 +104,6 @@ def test_kill_costs_each_async_run_one_attempt_and_no_effect_is_done_twice(site:
     assert rows[0].most == 2
 
 
-def test_what_a_handler_printed_outlives_its_process(site: Site) -> None:
-    site.enqueue("speak_stubbornly", max_attempts=1)
-    site.run_tick()
-    outputs = site.query("SELECT attempt, output FROM job_outputs")
-    assert [tuple(row) for row in outputs] == [(1, "last words\n")]
-
-
 @on_postgresql
 def test_handler_that_locks_its_own_row_is_interrupted_when_its_lease_ends(site: Site) -> None:
     """Its lease cannot be renewed; others' can."""
@@ -177,14 +170,6 @@ def test_zombie_with_a_lost_lease_begins_no_effect_and_tells_no_progress(
     row = site.run(run)
     assert (row.status, row.locked_by, row.progress) == ("running", "other:1:token", None)
     assert "lease lost" in zombie.errors
-
-
-@on_sqlite
-def test_last_word_of_a_handler_that_tells_often_and_then_works_on_is_written(site: Site) -> None:
-    run, tick = site.begin("tells", {"path": str(site.gate), "often": True})
-    wait_until(lambda: site.run(run).progress == 0.9)
-    site.gate.touch()
-    assert tick.wait().returncode == 0
 
 
 # Killed after the effect, before the outcome: `once` and `atomic` repeat nothing

@@ -80,28 +80,6 @@ def test_workers_share_no_connection_with_the_process_that_forked_them(site: Sit
     assert len(set(backends)) == len(backends)
 
 
-@on_sqlite
-@pytest.mark.parametrize(("workers", "most"), [(2, 3), (3, 7), (4, 1)])
-def test_max_runs_is_the_tick_s_and_shared_out_among_its_workers(
-    site: Site, workers: int, most: int
-) -> None:
-    site.enqueue_many("note", [{}] * 10)
-    done = site.run_tick("--workers", str(workers), "--max-runs", str(most))
-    assert done.returncode == 0
-    assert site.statuses() == {"succeeded": most, "queued": 10 - most}
-
-
-@on_sqlite
-def test_lost_outcomes_of_all_workers_are_counted(site: Site) -> None:
-    site.enqueue_many("wait_for", [{"path": str(site.gate)}] * 2)
-    tick = site.start_tick("--workers", "2")
-    site.wait_for("begun", 2)
-    site.query("UPDATE job_runs SET locked_by = 'other:1:x' WHERE status = 'running'")
-    site.gate.touch()
-    assert "2 lost" in tick.wait().stdout
-    assert site.query("SELECT lost FROM job_ticks WHERE finished_at IS NOT NULL")[0].lost == 2
-
-
 # Deaths
 
 
@@ -314,27 +292,6 @@ def test_sigterm_between_the_forks_reaches_all_workers(site: Site) -> None:
 
 
 @on_sqlite
-def test_all_counts_are_in_one_row_also_those_of_workers_that_end_last(site: Site) -> None:
-    site.config |= {"CRONJOBS_SHUTDOWN_GRACE": 60, "CRONJOBS_LEASE": 60}
-    site.run_tick()
-    site.query("DELETE FROM job_ticks")
-    process = start_workers(site, "--queue", "ours")
-    wait_until(lambda: site.query(COUNTS)[0].ticks)
-    site.enqueue_many("wait_for", [{"path": str(site.gate)}] * 2, queue="ours")
-    begun = {line["pid"]: line["run"] for line in site.wait_for("begun", 2)}
-    (first,) = {row.pid for row in site.query("SELECT pid FROM job_ticks")}
-    # The first worker's handler is cancelled, so it ends before the other's.
-    site.cancel(begun[first])
-    process.send(signal.SIGTERM)
-    site.wait_for_status(begun[first], "cancelled")
-    wait_until(lambda: site.query(COUNTS)[0].finished >= 1)
-    site.gate.touch()
-    assert process.wait().returncode == 0
-    counts = site.query(COUNTS)[0]
-    assert (counts.succeeded, counts.cancelled, counts.finished) == (1, 1, counts.ticks)
-
-
-@on_sqlite
 def test_a_worker_that_replaces_the_first_goes_on_with_the_minutes(site: Site) -> None:
     process = start_workers(site, "--queue", "ours")
     (row,) = wait_until(lambda: site.query("SELECT pid FROM job_ticks"))
@@ -358,13 +315,6 @@ def run_pinging(site: Site, monitor: Monitor, task: str, *names: str) -> None:
             ping = monitor.url + name
             jobs_app.jobs.add_definition(name, task, schedule="@yearly", ping=ping)
             jobs_app.jobs.run_now(name)
-
-
-def test_workers_of_a_pool_ping_each_run_once(site: Site, monitor: Monitor) -> None:
-    run_pinging(site, monitor, "note", *"0123")
-    assert site.run_tick("--workers", "2").returncode == 0
-    each = [f"/{number}{path}" for number in range(4) for path in ("", "/start")]
-    assert sorted(path for path, _ in monitor.requests) == sorted(each)
 
 
 def test_worker_that_ends_with_a_handler_that_does_not_end_tells_of_the_failure_first(

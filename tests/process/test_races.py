@@ -51,28 +51,6 @@ def test_six_ticks_that_race_for_the_same_slots_make_one_run_of_each(site: Site)
 # Concurrency keys: never more at once, in order, and free again after a kill
 
 
-def tick_until_all_ended(site: Site, number: int) -> None:
-    for _ in range(20):
-        ticks = [site.start_tick() for _ in range(3)]
-        assert [tick.wait().returncode for tick in ticks] == [0, 0, 0]
-        if len(site.trace("ended")) == number:
-            return
-    raise AssertionError(f"Not all ended: {site.statuses()}")
-
-
-def test_runs_of_one_key_keep_their_order_while_ticks_race(site: Site) -> None:
-    ids = {
-        key: site.enqueue_many("one_at_a_time", [{"key": key, "seconds": 0.01}] * 15)
-        for key in ("a", "b")
-    }
-    tick_until_all_ended(site, 30)
-    for key in ("a", "b"):
-        lines = [line for line in site.trace("begun", "ended") if line["key"] == key]
-        assert [(line["what"], line["run"]) for line in lines] == [
-            (what, id_) for id_ in ids[key] for what in ("begun", "ended")
-        ]
-
-
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_share_of_a_killed_worker_comes_free_with_its_lease(site: Site, attempts: int) -> None:
     site.config["CRONJOBS_LEASE"] = 300

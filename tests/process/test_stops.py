@@ -133,34 +133,6 @@ def test_handler_may_finish_within_the_grace(site: Site, number: signal.Signals)
     assert site.ends(waiting) == {("queued", 0)}, "claimed after the signal"
 
 
-@on_sqlite
-def test_async_handlers_may_finish_within_the_grace(site: Site) -> None:
-    site.config |= {"CRONJOBS_SHUTDOWN_GRACE": 60, "CRONJOBS_ASYNC_AT_ONCE": 5}
-    site.enqueue_many("async_wait", [{"path": str(site.gate)}] * 9)
-    tick = site.start_tick()
-    site.wait_for("begun", 5)
-    tick.send(signal.SIGTERM)
-    wait_until(lambda: site.statuses().get("queued") == 4)
-    site.gate.touch()
-    assert tick.wait().returncode == 0
-    assert site.statuses() == {"queued": 4, "succeeded": 5}
-    assert len(site.trace("begun")) == 5
-
-
-@on_sqlite
-def test_interrupted_retry_is_as_failed_as_before_and_the_next_tick_takes_it_up(
-    site: Site,
-) -> None:
-    run = site.enqueue("sleep")
-    site.query("UPDATE job_runs SET status = 'failed', attempts = 1, last_error = 'first'")
-    for begun in (1, 2):
-        tick = site.start_tick()
-        site.wait_for("begun", begun)
-        tick.stop()
-        assert site.ends(run) == {("failed", 1)}
-        assert site.run(run).last_error == "first"
-
-
 @pytest.mark.parametrize("asked", [True, False], ids=["stopping", "working"])
 def test_runs_claimed_behind_a_slow_one_are_given_back_at_once(site: Site, asked: bool) -> None:
     """Fast runs make the worker claim ahead."""

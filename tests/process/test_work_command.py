@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections import Counter
 
 import pytest
 
 from tests.marks import on_sqlite
-from tests.process import jobs_app
 from tests.process.support import Site, wait_until
 
 #: A worker of the test's app holds less, in MB, and one that has called `hold` more.
@@ -42,30 +40,6 @@ def test_resident_workers_take_up_what_comes_and_stop_gracefully(site: Site, wor
     assert site.ends(*at_work) == {("succeeded", 1)}
     assert f"succeeded  note  run {waiting}" in done.stdout
     assert site.ends(site.enqueue("note")) == {("queued", 0)}
-
-
-@on_sqlite
-def test_missing_tables_end_all_resident_workers(site: Site) -> None:
-    empty = {jobs_app.DATABASE: f"sqlite:///{site.folder / 'empty.sqlite'}"}
-    done = site.start("jobs", "work", "--workers", "2", env=empty).wait()
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("Error: ")
-    assert f"flask --app {jobs_app.__name__} jobs admin init" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@on_sqlite
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_no_worker_takes_more_runs_than_it_may(site: Site, workers: str) -> None:
-    process = site.start("jobs", "work", "--workers", workers, "--max-runs", "3")
-    ids = site.enqueue_many("note", [{}] * 12)
-    pids = Counter(line["pid"] for line in site.wait_for("note", 12))
-    assert max(pids.values()) == 3
-    wait_until(lambda: site.ends(*ids) == {("succeeded", 1)})
-    replaced = re.compile(r"Z replaced   worker \S+:\d+  after 3 runs$", re.MULTILINE)
-    wait_until(lambda: len(replaced.findall(process.output)) >= 3)
-    process.stop()
-    assert process.errors == ""
 
 
 @on_sqlite

@@ -13,9 +13,8 @@ from unittest.mock import MagicMock
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from blinker import NamedSignal
 
-from flask_cronjobs import CronJobs, signals
+from flask_cronjobs import CronJobs
 from tests.monitor import Monitor
 
 from .pages import blocks, dispose, named, prelude
@@ -86,20 +85,6 @@ def test_dead_run_is_told_by_mail_and_to_sentry(
     assert error.__traceback__ is not None
     scope.capture_message.assert_not_called()
     sentry.ignore_logger.assert_called_once_with("flask_cronjobs")
-
-
-def test_table_names_each_signal() -> None:
-    section = PAGE.read_text().partition("## Signals")[2].partition("\n## ")[0]
-    named = re.findall(r"^\| \**`(\w+)`", section, re.MULTILINE)
-    assert named == [key for key, each in vars(signals).items() if isinstance(each, NamedSignal)]
-
-
-def test_definition_calls_its_own_url(names: dict[str, Any], monitor: Monitor) -> None:
-    with names["app"].app_context():
-        names["jobs"].tick()
-        names["jobs"].run_now("back_up")
-        assert names["jobs"].tick().succeeded == 1
-    assert [path for path, _ in monitor.requests] == ["/back-up/start", "/back-up"]
 
 
 def test_rules_name_figures_of_the_metrics(names: dict[str, Any]) -> None:

@@ -1,194 +1,620 @@
-"""Statements find their rows by indexes, however many rows there are, and cost no more for them.
-
-With statistics and without: a table that grew since the last ANALYZE must be claimed from as well.
-"""
+"""Statements find their rows by indexes, whatever the statistics say and however many there are."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, TextClause, create_engine, text
+from flask import Flask
+from sqlalchemy import Engine, TextClause, insert, text
 
-from flask_cronjobs.db.create import create_tables
+from flask_cronjobs import CronJobs
+from flask_cronjobs.config import Settings
 from flask_cronjobs.db.dialect import Dialect, dialect_of
 from flask_cronjobs.db.statements import SETTINGS
-from flask_cronjobs.jobs import pruning
+from flask_cronjobs.jobs import orders, pruning, rates, steps, ticks
+from flask_cronjobs.jobs.batches.ending import end_batches
+from flask_cronjobs.jobs.batches.rows import NewBatch, close, hold_open, open_batch
+from flask_cronjobs.jobs.batches.views import find_batch, list_batches
+from flask_cronjobs.jobs.definitions.detail import find_definition
+from flask_cronjobs.jobs.definitions.rows import DefinitionRow
+from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.health import read_verdict
+from flask_cronjobs.jobs.once_effects import list_doubts
+from flask_cronjobs.jobs.operations import Act, Operation, list_operations, operations_on
+from flask_cronjobs.jobs.overview import read_overview
+from flask_cronjobs.jobs.pruning import prune, seconds_behind
+from flask_cronjobs.jobs.queues import list_hosts, list_queues
 from flask_cronjobs.jobs.reader import RUNS
 from flask_cronjobs.jobs.runs import claim as claiming
+from flask_cronjobs.jobs.runs.actions import RETRY
+from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.outcomes import outcome_parameters, record
-from flask_cronjobs.types import Outcome
-from tests.plans import LONG_AGO, add, cost, later, run, sent_by, tables_of
+from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.runs.filters import RunFilter
+from flask_cronjobs.jobs.runs.keys import find_key
+from flask_cronjobs.jobs.runs.leases import (
+    give_up_exhausted,
+    in_brokers,
+    look_for_expired,
+    progress,
+    renew,
+    watch,
+)
+from flask_cronjobs.jobs.runs.list import count_by_status, list_runs, sorting_of
+from flask_cronjobs.jobs.runs.outcomes import (
+    FAILURES_KEPT,
+    outcome_parameters,
+    write_output,
+)
+from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.registry.options import Rate
+from flask_cronjobs.types import Claim
+from tests.kit import Kit, outcome, plan, spec
+from tests.plans import (
+    LONG_AGO,
+    Sent,
+    add,
+    cost,
+    explain,
+    faults,
+    later,
+    paths,
+    run,
+    sent_by,
+    tables_of,
+    walked,
+)
+from tests.rows import Rows, ago
 
 pytestmark = pytest.mark.slow
 
-TOKEN = "host:1:y"
-NEVER = "'2999-01-01 00:00:00'"
-RUNNING = {
-    "job_type": "'task'", "status": "'running'", "attempts": "1",
-    "locked_by": f"'{TOKEN}'", "locked_until": LONG_AGO,
-}  # fmt: skip
+DAY = 86400.0
+TABLES = ", ".join(JobRun.metadata.tables)
+
+
+def waiting(count: int, columns: str = "", values: str = "") -> str:
+    """The statement that inserts so many runs; *values* is SQL for the other *columns*."""
+    return (
+        f"INSERT INTO job_runs (job_type, run_at{columns})"
+        f" SELECT 'task', timestamptz '2026-01-01'{values} FROM generate_series(1, {count}) AS n(i)"
+    )
+
+
+def pretend(rows: float, size: int) -> str:
+    """The statement by which each table and index seems to have so many rows, on so many pages."""
+    names = ", ".join(f"'{table}'::regclass" for table in JobRun.metadata.tables)
+    return (
+        f"UPDATE pg_class SET reltuples = {rows}, relpages = {size} WHERE oid IN ({names})"
+        f" OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid IN ({names}))"
+    )
+
+
+MANY = waiting(3_000)
+ENDED = waiting(5_000, ", status, finished_at", ", 'succeeded', now()")
+KEYED = waiting(3_000, ", concurrency_key, concurrency_limit", ", 'key ' || i % 500, 1")
+#: What happened to the tables before a statement is planned.
+STATISTICS = {
+    "never analyzed": (MANY,),
+    "analyzed": (MANY, "VACUUM ANALYZE"),
+    "analyzed when empty": (waiting(1), "VACUUM ANALYZE", MANY),
+    "analyzed when all had finished": (ENDED, "ANALYZE", MANY),
+    # As many as a claim looks at: then it looks as if a claim took all.
+    "analyzed when few waited": (
+        *(waiting(300), ENDED, "ANALYZE"),
+        *("DELETE FROM job_runs WHERE status = 'succeeded'", MANY),
+    ),
+    "analyzed when another task waited": (
+        *(MANY, "UPDATE job_runs SET job_type = 'other'", "ANALYZE", "DELETE FROM job_runs", MANY),
+    ),
+    "bloated": (waiting(20_000), "ANALYZE", "DELETE FROM job_runs", MANY, "ANALYZE"),
+    "keyed": (KEYED,),
+    "keyed and analyzed": (KEYED, "ANALYZE"),
+    "looks empty": (MANY, pretend(0, 1)),
+    # As if a vacuum had found no row on a thousand pages.
+    "looks sparse": (MANY, pretend(0, 1_000)),
+    "looks like ten million": (MANY, "ANALYZE", pretend(10_000_000, 100)),
+}
+
+
+@pytest.fixture(scope="module")
+def kit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
+    """A store whose tables PostgreSQL does not vacuum or analyze by itself."""
+    with tables_of("postgresql", request, tmp_path_factory.getbasetemp()) as engine:
+        made = Kit(engine)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def empty(kit: Kit) -> Engine:
+    """The store without rows, and without statistics."""
+    run(kit.engine, f"TRUNCATE {TABLES}", "DELETE FROM pg_statistic", pretend(-1, 0))
+    return kit.engine
+
+
+@pytest.fixture(scope="module")
+def sent(kit: Kit) -> Sent:
+    return sent_for_all(kit)
+
+
+def sent_for_all(kit: Kit) -> Sent:
+    """Each statement that bookkeeping sends, over the life of some runs."""
+    with sent_by(kit.engine) as sent:
+        record_and_claim_all(kit)
+        plan_definitions(kit)
+        end_all_batches(kit)
+        keep_up(kit)
+    return sent
+
+
+def record_and_claim_all(kit: Kit) -> None:
+    """Claim in every way, record every kind of outcome, and renew in between."""
+    kit.runs(6, max_attempts=3)
+    first = kit.claim(limit=4)
+    kit.runs(2, concurrency_key="key", concurrency_limit=1)
+    kit.looks.look_at_queue()
+    renew(kit.books, first, 60.0)
+    watch(kit.books, first)
+    progress(kit.books, first[0], 0.5, "half")
+    write_output(kit.books, outcome(first[0], "succeeded", output="printed"))
+    step = steps.StepRow("step", "step", finished=True)
+    kit.books.transaction(lambda connection: steps.write(connection, first[0], step))
+    failed = outcome(first[1], "failed")._replace(attempt=FAILURES_KEPT + 1)
+    others = [failed, outcome(first[2], "dead")]
+    done = outcome(first[0], "succeeded", result={"a": 1})
+    kit.claims.record_and_claim([done], kit.request(limit=1))
+    claimed = kit.claims.record_and_claim(others, kit.request(limit=1)).claims
+    kit.claims.already_recorded(others)
+    kit.claims.release_token(first[3].token)
+    finish(kit, claimed)
+    hand_on(kit)
+    claim_far(kit)
+    give_turns(kit)
+    open_starts(kit)
+
+
+def open_starts(kit: Kit) -> None:
+    """Let runs begin at a rate, take their starts, hold a key, and mend."""
+    limits = {"task": Rate(timedelta(seconds=60), burst=2)}
+    claims: tuple[Claim, ...] = ()
+    kit.runs(3, rate_key="key", rate_mark="waits")
+    for number in (2, 0):  # The key has no row at first.
+        assert rates.open_starts(kit.books, limits, kit.request()).opened == number
+        claims = kit.claim(side_by_side=True) or claims
+        rates.spend(kit.books, limits, claims)
+    asked = outcome(claims[0], "failed", delay=30.0, holds_rate=True)
+    rates.record_and_hold(kit.books, asked, limits["task"])
+    finish(kit, claims[1:])
+    kit.runs(2, rate_key="key", rate_mark="waits")
+    rates.mend(kit.books, ["task"], [])
+
+
+def hand_on(kit: Kit) -> None:
+    """Hand a run on to an engine, count it, and begin it there."""
+    kit.runs(1)
+    (claim,) = kit.claim(limit=1, token="handed:celery:host:1:a")
+    in_brokers(kit.books, "default")
+    handed = (claim.id, claim.token)
+    finish(kit, kit.claims.record_and_claim([], kit.request(1, handed=handed)).claims)
+
+
+def claim_far(kit: Kit) -> None:
+    """Claim from behind the front of the queue, without keys and with."""
+    for key in (None, "far"):
+        limit = 1 if key else None
+        with kit.engine.begin() as connection:
+            many = [{"job_type": "other", "priority": 9, "concurrency_key": key}] * 300
+            connection.execute(insert(JobRun).values(concurrency_limit=limit), many)
+        finish(kit, kit.claim(limit=2))
+    kit.sql("DELETE FROM job_runs WHERE job_type = 'other'")
+
+
+def give_turns(kit: Kit) -> None:
+    """Take up the marks of a strict order: of runs that came, ended, were retried, are deleted."""
+    values: dict[str, Any] = {
+        "concurrency_key": "in order",
+        "concurrency_limit": 1,
+        "strict": True,
+    }
+    first, second, *_ = [kit.run(order_mark="new", **values) for _ in range(4)]
+    orders.give(kit.books)
+    # Of a single id, PostgreSQL would make a constant, and compare it in a loop of one row.
+    kit.operator.cancel([first, 0], "no longer wanted")
+    orders.give(kit.books)
+    kit.operator.retry([first, 0])
+    orders.give(kit.books)
+    assert [kit.get(each).order_mark for each in (first, second)] == [None, "waits"]
+    kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
+    orders.mend(kit.books)
+    orders.held_first(kit.books, "nobody")
+    kit.sql("DELETE FROM job_runs WHERE concurrency_key = 'in order'")
+
+
+def finish(kit: Kit, claims: tuple[Claim, ...]) -> None:
+    """Record that they have succeeded."""
+    kit.claims.record_and_claim([outcome(claim, "succeeded") for claim in claims], None)
+
+
+def end_all_batches(kit: Kit) -> None:
+    """Open, fill and close a batch, retry a run of it, and end it."""
+    with kit.engine.begin() as connection:
+        made = NewBatch(
+            "b",
+            "task",
+            "{}",
+            {"priority": 0, "queue": "default", "max_attempts": 3, "strict": False},
+        )
+        batch, _ = open_batch(connection, kit.books.dialect, made)
+        assert hold_open(connection, batch)
+    dead, *others = kit.runs(3, batch_id=batch)
+    died = "status = 'dead', finished_at = '2026-01-01'"
+    kit.sql(f"UPDATE job_runs SET {died} WHERE id = :id", id=dead)
+    with kit.engine.begin() as connection:
+        assert close(connection, kit.books.dialect, batch)
+    kit.operator.retry([dead, *others])
+    assert end_batches(kit.books, [batch]) == 0
+    kit.sql("DELETE FROM job_runs WHERE batch_id = :id", id=batch)
+    assert end_batches(kit.books) == 1
+
+
+def plan_definitions(kit: Kit) -> None:
+    """Read definitions, record a slot, and change one."""
+    kit.define()
+    (found,) = read(kit)
+    assert found.next_run_at is not None
+    kit.slots.record_slots({found.id: plan(found.next_run_at)})
+    (found,) = [kit.found("definition")]
+    kit.definitions.change(found, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
+    kit.definitions.mark_declared([found.id], "app")
+    assert not kit.definitions.has_pings()
+    assert kit.definitions.ping_urls() == {}
+    assert kit.definitions.name_and_timezone(found.id) == ("definition", "Europe/Rome")
+    kit.definitions.pause(found)
+    paused = kit.found("definition")
+    ended = plan(paused.now)
+    assert kit.definitions.skip_pause(paused, ended, resume=True) is not None
+
+
+def read(kit: Kit) -> list[DefinitionRow]:
+    """The definitions that are due."""
+    return kit.definitions.read(("definition",), ("task",))
+
+
+def keep_up(kit: Kit) -> None:
+    """Take back lost runs, change runs as an operator, and prune."""
+    look_for_expired(kit.books)
+    give_up_exhausted(kit.books, 100)
+    ids = [row.id for row in kit.all_rows()]
+    noted = Operation.begin(kit.books, Act("retried", "runs", "ada"), len(ids))
+    operator = Operator(kit.books, noted)
+    operator.cancel(ids, "no longer wanted")
+    operator.retry(ids)
+    noted.end(kit.books)
+    Operator(kit.books, Operation(Act("retried", "a run", "ada", ids[0]))).retry([ids[0], 0])
+    ended = "status = 'succeeded', finished_at = '2026-01-01'"
+    kit.sql(f"UPDATE job_runs SET {ended} WHERE status <> 'running'")
+    kit.sql(
+        "INSERT INTO job_ticks (worker, host, pid, started_at) VALUES ('', '', 1, '2026-01-01')"
+    )
+    kit.sql("INSERT INTO job_effects (key, state, done_at) VALUES ('', 'done', '2026-01-01')")
+    ticks.begin(kit.books, "host:7", "host", 7)
+    seconds_behind(kit.books, Settings(retention=DAY, retention_dead=DAY))
+    steps.read(kit.books, ids[0])
+    for _ in prune(kit.books, Settings(retention=DAY, retention_dead=DAY)):
+        pass
+
+
+#: Along what SQLite may go: indexes of what is few, such as runs that wait; ticks, to the latest.
+OF_FEW = {
+    *("ix_job_runs_runnable", "ix_job_runs_runnable_front", "ix_job_runs_lease"),
+    *("ix_job_runs_unplaced", "ix_job_runs_spent", "ix_job_definitions_pinged"),
+    *("ix_job_batches_open", "ix_job_ticks_started_at"),
+}
+#: Tables of which it makes Bloom filters, once it knows that they are not large.
+SMALL = {"job_definitions", "job_batches"}
+
+
+@pytest.mark.parametrize("few", [OF_FEW, OF_FEW | SMALL], ids=["unknown", "analyzed"])
+def test_sqlite_goes_along_indexes_of_few_rows_alone(
+    request: pytest.FixtureRequest, tmp_path: Path, few: set[str]
+) -> None:
+    with tables_of("sqlite", request, tmp_path) as engine:
+        kit = Kit(engine)
+        sent = sent_for_all(kit).by_bookkeeping
+        if few != OF_FEW:
+            fill(engine)
+            run(engine, "ANALYZE")
+        found = {each: walked(engine, each, given) - few for each, given in sent.items()}
+        kit.close()
+    assert len(sent) > 70
+    wrong = {" ".join(each.split()): names for each, names in found.items() if names}
+    # A tick looks at all definitions.
+    assert {each: names for each, names in wrong.items() if "INTO job_ticks" not in each} == {}
 
 
 def fill(engine: Engine) -> None:
-    """Add 220,000 runs that ended, 51 that may run and 10 that run.
-
-    The seventh definition has a tenth of those that finished, and one that is runnable.
-    """
-    succeeded = "CASE WHEN i % 20 = 0 THEN 'dead' ELSE 'succeeded' END"
-    ended = {"job_type": "'task'", "finished_at": LONG_AGO, "scheduled_for": LONG_AGO}
-    add(engine, "job_runs", 200_000, **ended, status=succeeded, attempts="1", priority="0",
-        definition_id="CASE WHEN i % 2 = 0 THEN i END")  # fmt: skip
-    add(engine, "job_runs", 20_001, job_type="'task'", definition_id="7",
-        scheduled_for=later(engine, LONG_AGO, "i"),
-        status="CASE WHEN i > 20000 THEN 'queued' ELSE 'succeeded' END",
-        finished_at=f"CASE WHEN i > 20000 THEN NULL ELSE {LONG_AGO} END")  # fmt: skip
-    waiting = {"job_type": "'task'", "run_at": LONG_AGO}
-    add(engine, "job_runs", 25, **waiting)
-    add(engine, "job_runs", 25, **waiting, concurrency_key="'key'", concurrency_limit="1")
-    add(engine, "job_runs", 10, **RUNNING)
+    """Add rows to each table that grows."""
+    add(engine, "job_runs", 20_000, job_type="'task'", definition_id="1 + i % 1000",
+        status="'succeeded'", finished_at=LONG_AGO,
+        scheduled_for=later(engine, LONG_AGO, "i"))  # fmt: skip
+    add(engine, "job_runs", 3_000, job_type="'task'", run_at=LONG_AGO)
+    add(engine, "job_definitions", 1_000, name="'d ' || i", job_type="'task'",
+        schedule="'* * * * *'")  # fmt: skip
+    add(engine, "job_batches", 1_000, key="'key ' || i",
+        closed_at=LONG_AGO, finished_at=LONG_AGO, total="0")  # fmt: skip
+    add(engine, "job_rates", 1_000, key="'key ' || i", tat=LONG_AGO, period="1", burst="1")
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def filled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
-    """A database with many finished rows and no statistics yet."""
-    with tables_of(request.param, request, tmp_path_factory.mktemp("plans")) as engine:
-        fill(engine)
-        yield engine
+@pytest.fixture(scope="module")
+def known(kit: Kit) -> dict[str, list[str]]:
+    """The paths of each statement that were seen first."""
+    return {}
 
 
-@pytest.fixture(scope="module", params=["without statistics", "with statistics"])
-def engine(request: pytest.FixtureRequest, filled: Engine) -> Engine:
-    """The filled database, before and after ANALYZE."""
-    if request.param == "with statistics":
-        run(filled, "ANALYZE")
-    return filled
+@pytest.mark.parametrize("statistics", STATISTICS)
+def test_each_statement_keeps_to_its_indexes(
+    sent: Sent, empty: Engine, known: dict[str, list[str]], statistics: str
+) -> None:
+    run(empty, *STATISTICS[statistics])
+    assert len(sent.by_bookkeeping) > 70
+    wrong = {}
+    for statement, parameters in sent.by_bookkeeping.items():
+        planned = explain(empty, statement, parameters)
+        # A tick looks at all definitions, which are few.
+        known_ones = "job_definitions" if "INTO job_ticks" in statement else "nothing"
+        found = [each for each in faults(planned) if known_ones not in each]
+        first = known.setdefault(statement, paths(planned))
+        if paths(planned) != first:
+            found += ["other paths", *(set(first) ^ set(paths(planned)))]
+        if found:
+            wrong[statement] = found
+    assert wrong == {}
 
 
-def plan(engine: Engine, sql: str, parameters: dict[str, Any]) -> str:
-    """The plan of a statement, as text."""
-    how = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
-    with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":
-            connection.exec_driver_sql(SETTINGS)
-        rows = connection.execute(text(f"{how} {sql}"), parameters).all()
-    return "\n".join(str(row[-1]) for row in rows)
+# What reads cost
+
+NEVER = "'2999-01-01 00:00:00'"
+#: What pages, commands and ticks read.
+READS: dict[str, Callable[[State], object]] = {
+    "health": read_verdict,
+    "overview": read_overview,
+    "definitions": list_definitions,
+    "definitions that need a person": lambda state: list_definitions(
+        state, DefinitionFilter(state="attention")
+    ),
+    "one definition": lambda state: find_definition(state, "one"),
+    "runs": list_runs,
+    "queued runs": lambda state: list_runs(state, RunFilter(status="queued")),
+    "failed runs": lambda state: list_runs(state, RunFilter(status="failed")),
+    "running runs": lambda state: list_runs(state, RunFilter(status="running")),
+    "dead runs": lambda state: list_runs(state, RunFilter(status="dead")),
+    "queued runs as due": lambda state: list_runs(
+        state, RunFilter(status="queued"), order=sorting_of("queued", False)
+    ),
+    "dead runs by death": lambda state: list_runs(
+        state, RunFilter(status="dead"), order=sorting_of("dead", False)
+    ),
+    "runs with an id": lambda state: list_runs(state, RunFilter(search="3", status="dead")),
+    "dead runs of a label": lambda state: list_runs(
+        state, RunFilter(search="label", status="dead")
+    ),
+    "runs of two statuses": lambda state: list_runs(state, RunFilter(statuses=("dead", "queued"))),
+    "skipped runs": lambda state: list_runs(state, RunFilter(status="skipped")),
+    "overdue runs": lambda state: list_runs(state, RunFilter(overdue=True)),
+    "a run of a definition": lambda state: find_run(state, 11),
+    "a dead run": lambda state: find_run(state, 4),
+    "batches": list_batches,
+    "one batch": lambda state: find_batch(state, "reports"),
+    "runs of a batch": lambda state: list_runs(state, RunFilter(batch="reports")),
+    "who has a key": lambda state: find_key(state, "k"),
+    "waiting runs of a key": lambda state: list_runs(
+        state, RunFilter(concurrency_key="k", status="queued")
+    ),
+    "runs by status": lambda state: count_by_status(state, RunFilter()),
+    "runs of a queue by status": lambda state: count_by_status(state, RunFilter(queue="q")),
+    "queues": list_queues,
+    "hosts": list_hosts,
+    "doctor": examine,
+    "effects in doubt": lambda state: list_doubts(state, 10),
+    "operations": list_operations,
+    "operations on a run": lambda state: operations_on(state, 1),
+    "overdue runs as due": lambda state: list_runs(
+        state, RunFilter(overdue=True), order=sorting_of(None, True)
+    ),
+    "queued runs of a task": lambda state: list_runs(state, RunFilter(status="queued", task="one")),
+    "claim": lambda state: claim(state, "task"),
+    "claim of the last": lambda state: claim(state, "last"),
+}
+OF_CLAIMS = ("claim", "claim of the last")
+#: Those that must not cost more for a longer backlog.
+OF_A_BACKLOG = (
+    *("health", "overview", "queued runs as due", "overdue runs as due", "one batch"),
+    *("runs of a batch", "who has a key", "runs by status", "runs of a queue by status"),
+    "queues",
+    *OF_CLAIMS,
+)
 
 
-def claim_in_every_way(d: Dialect) -> str:
-    """The statement that claims; PostgreSQL's records outcomes, too."""
-    if d.one_statement:
-        return claiming.recording_statement(d, plain=False, claims=True).text
-    return claiming.claim_statement(d).text
-
-
-@pytest.mark.parametrize("part", ["unkeyed_in_order", "by_id", "candidate", "chosen"])
-def test_limit_of_a_claim_is_taken_once(engine: Engine, part: str) -> None:
-    """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
-    dialect = dialect_of(engine)
-    given = {**ClaimRequest(100, TOKEN, ("task",)).parameters(dialect), "outcomes": "[]"}
-    shown = plan(engine, claim_in_every_way(dialect), given)
-    once = "CTE" if dialect.one_statement else "MATERIALIZE"
-    assert f"{once} {part}" in [line.strip() for line in shown.splitlines()], shown
-
-
-def test_pruning_goes_along_an_index_without_the_members_of_batches(engine: Engine) -> None:
-    """Those that must stay would stand before all others in it."""
-    query = pruning.oldest(dialect_of(engine), pruning.RUNS)
-    given = {"place": LONG_AGO.strip("'"), "retention": 60.0, "chunk": 10}
-    assert "ix_job_runs_finished" in plan(engine, query, given)
-    (index,) = (each for each in RUNS.indexes if each.name == "ix_job_runs_finished")
-    assert "batch_id IS NULL" in str(index.dialect_options["sqlite"]["where"])
-
-
-# Costs
-
-
-def cost_of_a_claim(engine: Engine) -> int:
-    """To record outcomes of all that run, and to claim a hundred; nothing of it is kept."""
-    d = dialect_of(engine)
-    request = ClaimRequest(100, "host:1:x", ("task",)).parameters(d)
-    with engine.connect() as connection:
-        held = connection.execute(text("SELECT id FROM job_runs WHERE status = 'running'"))
-        outcomes = [Outcome(id_, TOKEN, "succeeded", 1, "task") for id_ in held.scalars()]
-        statements: list[tuple[TextClause, dict[str, Any]]]
-        if d.one_statement:
-            both = claiming.recording_statement(d, plain=True, claims=True)
-            statements = [(both, {**request, **outcome_parameters(d, outcomes)})]
-        else:
-            rows = [{"id": each.id, "token": TOKEN, "kind": "succeeded"} for each in outcomes]
-            recording = record(d, plain=True), {"outcomes": json.dumps(rows)}
-            statements = [recording, (claiming.claim_statement(d), request)]
-        with sent_by(engine) as sent:
-            for statement, given in statements:
-                connection.execute(statement, given)
-        connection.rollback()
-    return cost(engine, sent.statements)
-
-
-def test_claim_reads_few_pages_of_a_large_table(engine: Engine) -> None:
-    assert cost_of_a_claim(engine) < 2000, "26 runs were to be had; the table has thousands"
+@pytest.fixture
+def state(app: Flask, jobs: CronJobs) -> State:
+    """An app with a definition, a few runs of each status, and ten of the task ``last``."""
+    made = state_of(app)
+    rows = Rows(made.engine)
+    rows.definition("one")
+    rows.tick()
+    for status in ("queued", "failed", "running", "dead", "cancelled"):
+        rows.run(status, age=3600)
+    with made.engine.begin() as connection:
+        new = "INSERT INTO job_batches (key) VALUES ('reports') RETURNING id"
+        batch = connection.execute(text(new)).scalar_one()
+    for status in ("queued", "succeeded", "dead"):
+        rows.run(status, age=3600, batch_id=batch)
+    RETRY.many(made, [rows.run("dead", age=3600) for _ in range(3)])
+    strict = {"concurrency_key": "k", "concurrency_limit": 1, "strict": True}
+    rows.run("dead", age=3600, **strict)
+    rows.run("queued", age=3600, order_mark="waits", **strict)
+    rows.run("running", job_type="task", **keyed_by("busy"), concurrency_share=1)
+    for number in range(5):
+        rows.run(job_type="last", run_at=ago(60))
+        rows.run(job_type="last", run_at=ago(60), **keyed_by(f"mine {number}"))
+    return made
 
 
 def keyed(key: str, **columns: str) -> dict[str, str]:
     return {"concurrency_key": key, "concurrency_limit": "1", **columns}
 
 
-#: The columns of runs that wait; a claim asks for all queues and for the task ``task``.
-BACKLOGS: dict[str, dict[str, str]] = {
-    "own": {},
-    "keys": keyed("'key ' || i"),
-    "a busy key": keyed("'busy'"),
-    "another task": {"job_type": "'theirs'"},
+def keyed_by(key: str) -> dict[str, Any]:
+    return {"concurrency_key": key, "concurrency_limit": 1}
+
+
+#: Runs that have finished, one a minute up to an hour ago.
+FINISHED = {
+    "definition_id": "1", "status": "'succeeded'", "attempts": "1", "scheduled_for": "{at}",
+    "started_at": "{at}", "finished_at": "{at}", "job_type": "'send'",
+}  # fmt: skip
+#: What grows: which columns its rows have, as SQL that may use the row's number.
+GROWTHS: dict[str, dict[str, str]] = {
+    "finished": FINISHED,
+    "backlog": {
+        "job_type": "CASE i % 5 WHEN 0 THEN 'removed' ELSE 'send' END", "priority": "i % 3",
+        "concurrency_key": "CASE WHEN i % 4 = 0 THEN 'k' || i END",
+        "concurrency_limit": "CASE WHEN i % 4 = 0 THEN 1 END",
+    },
+    "keys": keyed("'key ' || i", job_type="'task'"),
+    "a busy key": keyed("'busy'", job_type="'task'"),
     "many other tasks": {"job_type": "'theirs ' || i"},
-    "delayed": {"run_at": NEVER},
-    "delayed, higher priority": {"run_at": NEVER, "priority": "5"},
-    "delayed, 50 priorities": {"run_at": NEVER, "priority": "i % 50"},
-    "delayed keys": keyed("'key ' || i", run_at=NEVER, priority="5"),
+    "delayed, 50 priorities": {"job_type": "'task'", "run_at": NEVER, "priority": "i % 50"},
+    "delayed keys": keyed("'key ' || i", job_type="'task'", run_at=NEVER, priority="5"),
     "keys of another task": keyed("'k' || i % 1000", job_type="'theirs'"),
-}
-#: In the units of `cost`; to read the backlog would cost some thousands.
-MARGIN = 300
+}  # fmt: skip
+#: So many that each count on a page stops at its cap; and of those that have finished.
+ROWS = {"finished": (1_000, 15_000), "backlog": (30_000, 45_000)}
 
 
-@pytest.fixture
-def empty(database_url: str) -> Iterator[Engine]:
-    """A database with ten runs that run, and one of the key ``busy``."""
-    engine = create_engine(database_url)
-    create_tables(engine)
-    add(engine, "job_runs", 10, **RUNNING)
-    add(engine, "job_runs", 1, **keyed("'busy'", **RUNNING), concurrency_share="1")
-    yield engine
-    engine.dispose()
+def claim(state: State, task: str) -> None:
+    """Send the statement that claims, and undo it."""
+    d = dialect_of(state.engine)
+    given = {**ClaimRequest(100, "host:1:x", (task,)).parameters(d), **outcome_parameters(d, [])}
+    with state.engine.connect() as connection:
+        connection.execute(claim_statement(d), given)
+        connection.rollback()
 
 
-@pytest.mark.parametrize("analyze", [False, True], ids=["without statistics", "with statistics"])
-@pytest.mark.parametrize("backlog", BACKLOGS)
-def test_claim_costs_no_more_for_a_longer_backlog(
-    empty: Engine, backlog: str, analyze: bool
-) -> None:
-    few, few_dry = cost_beside(empty, 2_000, backlog, analyze)
-    many, many_dry = cost_beside(empty, 20_000, backlog, analyze)
-    print(empty.dialect.name, backlog, analyze, few, few_dry, many, many_dry)
-    assert many < 2 * few + MARGIN
-    assert many_dry < 2 * few_dry + MARGIN
+def claim_statement(d: Dialect) -> TextClause:
+    """The statement that claims; PostgreSQL's records outcomes, too."""
+    if d.one_statement:
+        return claiming.recording_statement(d, plain=True, claims=True)
+    return claiming.claim_statement(d)
 
 
-def cost_beside(engine: Engine, count: int, backlog: str, analyze: bool) -> tuple[int, int]:
-    """The costs of a claim of ten runs behind *count* more, and of one that finds none of them."""
-    waiting = {"job_type": "'task'", "run_at": LONG_AGO}
-    add(engine, "job_runs", count, **{**waiting, **BACKLOGS[backlog]})
-    if analyze:
-        run(engine, "ANALYZE")
-    dry = cost_of_a_claim(engine)
-    mine = {**waiting, "run_at": "'2026-01-02 00:00:00'"}
-    add(engine, "job_runs", 5, **mine)
-    add(engine, "job_runs", 5, **keyed("'mine ' || i", **mine))
-    found = cost_of_a_claim(engine)
-    run(engine, "DELETE FROM job_runs WHERE run_at = '2026-01-02 00:00:00'")
-    return found, dry
+@pytest.mark.parametrize(
+    ("growth", "analyzed"),
+    [
+        (growth, analyzed)
+        for growth in GROWTHS
+        for analyzed in (False, True)
+        if analyzed or growth != "finished"  # So many rows have been analyzed long ago.
+    ],
+)
+def test_reads_cost_no_more_with_many_more_rows(state: State, growth: str, analyzed: bool) -> None:
+    names = {"finished": tuple(READS), "backlog": OF_A_BACKLOG}.get(growth, OF_CLAIMS)
+    if growth == "backlog" and analyzed:  # Else PostgreSQL does not choose the best index.
+        names += ("queued runs of a task",)
+    first, more = ROWS.get(growth, (2_000, 18_000))
+    few = costs_beside(state, names, growth, first, 1, analyzed)
+    many = costs_beside(state, names, growth, more, first + 1, analyzed)
+    print(few, many)
+    assert [name for name in names if many[name] > 2 * few[name] + 300] == [], (few, many)
+
+
+def costs_beside(
+    state: State, names: Sequence[str], growth: str, count: int, start: int, analyzed: bool
+) -> dict[str, int]:
+    """What these reads cost beside *count* rows more."""
+    at = later(state.engine, "'now'", "-60 - i")
+    usual = {} if growth == "finished" else {"run_at": LONG_AGO, "scheduled_for": LONG_AGO}
+    columns = {name: sql.format(at=at) for name, sql in {**usual, **GROWTHS[growth]}.items()}
+    add(state.engine, "job_runs", count, start, **columns)
+    if analyzed:
+        run(state.engine, "ANALYZE")
+    found = {}
+    for name in names:
+        READS[name](state)  # What is looked up once for all is looked up.
+        with sent_by(state.engine) as sent:
+            READS[name](state)
+        found[name] = cost(state.engine, sent.statements, ours=name.startswith("claim"))
+    return found
+
+
+@pytest.mark.parametrize("part", ["unkeyed_in_order", "by_id", "candidate", "chosen"])
+def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
+    """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
+    d = dialect_of(state.engine)
+    given = {**ClaimRequest(100, "host:1:y", ("task",)).parameters(d), **outcome_parameters(d, [])}
+    shown = shown_plan(state, claim_statement(d).text, given)
+    once = "CTE" if d.one_statement else "MATERIALIZE"
+    assert f"{once} {part}" in [line.strip() for line in shown.splitlines()], shown
+
+
+def shown_plan(state: State, sql: str, given: dict[str, Any]) -> str:
+    """The plan of a statement, as text."""
+    d = dialect_of(state.engine)
+    how = "EXPLAIN" if d.one_statement else "EXPLAIN QUERY PLAN"
+    with state.engine.connect() as connection:
+        if d.one_statement:
+            connection.exec_driver_sql(SETTINGS)
+        rows = connection.execute(text(f"{how} {sql}"), given).all()
+    return "\n".join(str(row[-1]) for row in rows)
+
+
+def test_pruning_goes_along_an_index_without_the_members_of_batches(state: State) -> None:
+    """Those that must stay would stand before all others in it."""
+    query = pruning.oldest(dialect_of(state.engine), pruning.RUNS)
+    given = {"place": LONG_AGO.strip("'"), "retention": 60.0, "chunk": 10}
+    assert "ix_job_runs_finished" in shown_plan(state, query, given)
+    (index,) = (each for each in RUNS.indexes if each.name == "ix_job_runs_finished")
+    assert "batch_id IS NULL" in str(index.dialect_options["sqlite"]["where"])
+
+
+HUNDRED = {"task": Rate(timedelta(seconds=0.6))}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def rated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kit]:
+    """20,000 due runs of one key, 1,000 of another, and many that have ended."""
+    with tables_of(request.param, request, tmp_path_factory.mktemp("rates")) as engine:
+        made = Kit(engine)
+        waits = {"job_type": "'task'", "run_at": LONG_AGO, "rate_mark": "'waits'"}
+        for key, number in (("a", 20_000), ("b", 1_000)):
+            add(engine, "job_runs", number, **waits, rate_key=f"'{key}'", priority="i % 2")
+        ended = {"job_type": "'task'", "finished_at": LONG_AGO, "status": "'succeeded'"}
+        add(engine, "job_runs", 20_000, **ended, rate_key="'a'")
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_backlog_of_a_rate_costs_a_look_nothing(rated: Kit, statistics: bool) -> None:
+    if statistics:
+        run(rated.engine, "ANALYZE")
+    with sent_by(rated.engine) as sent:
+        assert rates.open_starts(rated.books, HUNDRED, rated.request()).opened == 2
+        claims = rated.claim(side_by_side=True)
+        assert len(claims) == 2
+        assert not rates.spend(rated.books, HUNDRED, claims)
+        assert rates.open_starts(rated.books, HUNDRED, rated.request()).opened == 0
+        rates.mend(rated.books, ["task"], HUNDRED)
+        rated.looks.look_at_queue()
+    costs = {
+        statement: cost(rated.engine, [(statement, given)]) for statement, given in sent.statements
+    }
+    assert {each: pages for each, pages in costs.items() if pages > 300} == {}

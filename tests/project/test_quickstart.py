@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,15 +12,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from flask.testing import FlaskClient
 
-from flask_cronjobs import CronJobs
-
-from .pages import ROOT, blocks, dispose, named, without_times
+from .pages import ROOT, blocks, named, without_times
 
 PAGE = named("quickstart.md")
 #: The blocks by what they begin with; the last one of all is about the example app.
-APP, LATER, AUTHORIZE, FACTORY = blocks(PAGE, "python")
+APP, LATER, *_ = blocks(PAGE, "python")
 SHELL = blocks(PAGE, "sh")[:-1]
 SERVER = "flask run --debug\n"
 SHOWN = blocks(PAGE, "text")
@@ -131,41 +127,3 @@ def test_quickstart_leads_to_a_green_page(reader: Reader) -> None:
         os.killpg(running.pid, signal.SIGTERM)
         running.wait(20)
     assert f"cd {reader.folder}" in reader.type(crontab)
-
-
-def client_of(source: str) -> tuple[dict[str, object], FlaskClient]:
-    names: dict[str, object] = {"__name__": "app"}
-    exec(source, names)
-    return names, names["app"].test_client()  # type: ignore[attr-defined]
-
-
-def test_line_that_the_page_replaces_opens_the_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    replaced = re.search(r"replace the line `(.*)` by this", PAGE.read_text())
-    assert replaced is not None
-    line = next(line for line in APP.text.splitlines() if line.startswith(replaced[1]))
-    closed, client = client_of(APP.text.replace(line, AUTHORIZE.text))
-    assert client.get("/jobs/").status_code == 403
-    opened = AUTHORIZE.text.replace("return False", "return True")
-    names, client = client_of(APP.text.replace(line, opened))
-    with names["app"].app_context():  # type: ignore[attr-defined]
-        names["db"].create_all()  # type: ignore[attr-defined]
-    assert client.get("/jobs/").status_code == 200
-    dispose(closed)
-    dispose(names)
-
-
-def test_factory_of_the_page_makes_an_app_that_ticks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "shop"}
-    exec(FACTORY.code, names)
-    app = names["create_app"]()  # type: ignore[operator]
-    with app.app_context():
-        names["db"].create_all()  # type: ignore[attr-defined]
-        assert CronJobs().tick().failed == 0
-        assert app.test_cli_runner().invoke(args=["jobs", "tick", "--dry-run"]).exit_code == 0
-    dispose({**names, "app": app})

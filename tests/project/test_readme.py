@@ -12,16 +12,13 @@ from typing import Any
 import click
 import pytest
 from flask_login import LoginManager  # type: ignore[import-untyped]
-from sqlalchemy import delete
 
-from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models import JobRun
-from tests.python import python
 
-from .pages import PAGES, ROOT, blocks, dispose, named, prelude, without_times
+from .pages import PAGES, ROOT, blocks, dispose, named, prelude
 
 #: Pages that make up an app of their own, those that go on from that of `prelude`, and those whose
 #: blocks go on from it each by itself.
@@ -98,27 +95,6 @@ def test_python_of_the_page_runs_from_top_to_bottom(name: str) -> None:
     dispose(names)
 
 
-def test_user_sees_how_far_an_upload_is() -> None:
-    names = prelude()
-    names["jobs"] = jobs = CronJobs(names["app"])
-    (code,) = (block.code for block in blocks(named("tasks.md"), "python") if "/up" in block.text)
-    exec(code, {**names, "current_run": current_run})
-    client = names["app"].test_client()
-    with names["app"].app_context():
-        names["db"].create_all()
-    at = f"/uploads/{client.post('/uploads').json['id']}"
-    assert client.get(at).json == {"status": "queued", "progress": None, "message": None}
-    with names["app"].app_context():
-        jobs.tick()
-    shown = {"status": "succeeded", "progress": 0.9, "message": "part 10 of 10"}
-    assert client.get(at).json == shown
-    with names["app"].app_context():
-        names["db"].session.execute(delete(JobRun))
-        names["db"].session.commit()
-    assert client.get(at).json == {"status": "pruned"}
-    dispose(names)
-
-
 @pytest.mark.parametrize("name", APPS)
 def test_each_app_of_the_page_ticks(name: str, folder: Path) -> None:
     for code in codes(named(name)):
@@ -160,23 +136,6 @@ def test_block_of_the_page_runs_by_itself(code: Any) -> None:
         assert client.get("/jobs/metrics", headers=empty).status_code in refused
         assert client.get("/jobs/metrics").status_code in refused
     dispose(names)
-
-
-def test_ten_lines_of_app_tick_as_a_command(tmp_path: Path) -> None:
-    first, *_ = blocks(ROOT / "README.md", "python")
-    (tmp_path / "app.py").write_text(first.text)
-
-    def flask(*arguments: str) -> str:
-        done = python("-m", "flask", *arguments, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    (shown,) = (each for each in blocks(ROOT / "README.md", "text") if "tick: " in each.text)
-    assert "job_runs" in flask("jobs", "admin", "init")
-    flask("jobs", "admin", "run", "send_invoice_reminders")
-    assert without_times(flask("jobs", "tick")) == without_times(shown.text)
-    assert flask("jobs", "tick") == ""
-    assert " jobs tick >> " in flask("jobs", "admin", "crontab")
 
 
 def commands() -> list[Any]:

@@ -47,9 +47,3 @@ def test_tests_of_the_page_pass_in_a_transaction_each(tmp_path: Path, database_u
     write_files(tmp_path, "conftest_with_transaction.py")
     for _ in range(2):  # Nothing is left behind.
         assert "7 passed" in run_tests(tmp_path, database_url)
-
-
-@pytest.mark.parametrize("name", ["drain", "enqueued", "run", "fire", "travel"])
-def test_every_helper_and_fixture_is_on_the_page(name: str) -> None:
-    page = named("testing.md").read_text()
-    assert re.search(rf"\| `{name}\(.*?`jobs_{name}`", page)

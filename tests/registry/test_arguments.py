@@ -16,8 +16,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs import testing as helpers
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.registry.arguments import Arguments
-from flask_cronjobs.registry.codecs import Codec
 from tests.marks import on_both
 from tests.rows import the_run
 
@@ -252,25 +250,6 @@ def test_type_that_cannot_be_stored_is_refused_where_a_value_is_given(jobs: Cron
         it.schedule("@yearly", name="yearly", payload={"user": 5})
 
 
-def test_large_value_is_refused_before_it_is_converted(
-    jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @jobs.task
-    def it(days: list[date], order: Order | None = None) -> None: ...
-
-    jobs.enqueue("it", {"days": ["2026-01-01"]})
-    monkeypatch.setattr(Arguments, "_codec", lambda *_: Codec("nothing", pytest.fail))
-    payloads: list[dict[str, Any]] = [
-        {"days": ["2026-01-01"] * 800_000},
-        {"days": [Order("x" * 70_000)]},  # type: ignore[arg-type]
-        {"days": b"x" * 70_000},
-        {"days": ["2026-01-01"] * 5_000, "order": {"id": "x" * 20_000}},
-    ]
-    for payload in payloads:
-        with pytest.raises(PayloadError, match="over 65,536 bytes"):
-            jobs.enqueue("it", payload)
-
-
 Later = date
 if TYPE_CHECKING:
     NotYet = int
@@ -282,10 +261,3 @@ def test_concurrency_key_is_made_of_what_is_stored(jobs: CronJobs) -> None:
 
     for day in (date(2026, 1, 1), "2026-01-01"):
         assert jobs.enqueue("it", {"day": day}).concurrency_key == "2026-01-01:short:None"
-
-
-def test_handlers_of_plain_values_are_called_without_more_ado(jobs: CronJobs) -> None:
-    @jobs.task
-    def it(a: int, b: str | None, c: list[float], d: Any, **e: bool) -> None: ...
-
-    assert not it.arguments.are_decoded

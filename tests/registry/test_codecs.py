@@ -296,16 +296,3 @@ def test_no_message_of_a_class_or_a_validator_tells_a_value() -> None:
             with pytest.raises(Misfit) as caught:
                 convert(value)
             assert "hunter2" not in f"{caught.value.expected} {caught.value.got}"
-
-
-@pytest.mark.parametrize("hint", [Chain, Chain | None])
-def test_each_value_is_converted_once_however_deep_it_is(hint: Any) -> None:
-    """Otherwise each level converts all below it again."""
-    plain: Any = None
-    for _ in range(50):
-        plain = {"day": "2026-01-01", "below": plain}
-    codec = codec_of(hint)
-    Chain.made = 0
-    stored = codec.encode(plain)
-    codec.encode(codec.read(stored))
-    assert (stored, Chain.made) == (plain, 100)

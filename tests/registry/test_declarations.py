@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import date
 from functools import partial, update_wrapper
 from typing import Any
@@ -14,7 +14,6 @@ from sqlalchemy.exc import DBAPIError
 
 from flask_cronjobs import CronJobs, PayloadError, ScheduleError, TablesMissing, Task, TaskError
 from flask_cronjobs.errors import UnknownTask
-from flask_cronjobs.text import did_you_mean
 
 
 def handler(user_id: int, day: object = None) -> None:
@@ -203,23 +202,6 @@ def test_enqueue_beside_a_row_whose_table_is_missing_blames_no_job_table(
             with pytest.raises(DBAPIError, match="order"):
                 enqueue()
             db.session.rollback()
-
-
-def test_a_name_is_compared_to_so_many_names_and_so_much_of_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Anyone who may act can post names of any length, and definitions may be thousands."""
-    compared: list[int] = []
-
-    def spy(word: str, possibilities: Iterable[str]) -> list[str]:
-        compared.extend(len(word) * len(each) for each in possibilities)
-        return list(possibilities)[:3]
-
-    monkeypatch.setattr("difflib.get_close_matches", spy)
-    said = did_you_mean("x" * 10_000, [f"{number:05} {'x' * 500}" for number in range(9_000)])
-    assert len(compared) <= 1_000
-    assert max(compared) <= 60 * 60
-    assert f"'00999 {'x' * 500}'" in said
 
 
 def test_static_method_and_bound_method_are_tasks() -> None:

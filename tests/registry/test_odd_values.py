@@ -29,15 +29,6 @@ class TestMappingThatIsNoDict:
         assert the_run(db).payload == {"user": 7}
 
 
-@pytest.mark.parametrize("name", ["x" * 500, "two\nlines"], ids=["long", "unprintable"])
-def test_concurrency_key_that_cannot_be_kept_is_refused(jobs: CronJobs, name: str) -> None:
-    jobs.task(name="it", concurrency=1, concurrency_key="user:{name}")(lambda name: None)
-    with pytest.raises(TaskError, match="must have 1 to 500 printable ones: let it name an id"):
-        jobs.enqueue("it", {"name": name})
-    run = jobs.enqueue("it", {"name": "x" * 495})
-    assert run.concurrency_key == "user:" + "x" * 495
-
-
 def test_one_broken_declaration_stops_no_other(
     jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flask_cronjobs import Retry, RetryLater, TaskError
+from flask_cronjobs import Retry, TaskError
 from flask_cronjobs.registry.retry import CallableRetry, retry_policy
 
 ERROR = ValueError("broken")
@@ -98,13 +98,3 @@ class TestPolicies:
     def test_anything_else_is_refused(self, given: Any) -> None:
         with pytest.raises(TaskError):
             retry_policy(given, 7)
-
-
-@pytest.mark.parametrize("delay", [-1, float("nan"), 1e12, "10m", None, [5]])
-def test_later_than_a_year_or_before_now_is_refused(delay: Any) -> None:
-    with pytest.raises(ValueError, match="Give seconds from 0"):
-        RetryLater(delay)
-
-
-def test_seconds_may_be_a_text_as_in_a_header() -> None:
-    assert RetryLater("120").delay == 120.0  # type: ignore[arg-type]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 
-from flask_cronjobs import CronJobs, SetupError, TimedOut, current_run
+from flask_cronjobs import SetupError, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobStep
 from flask_cronjobs.testing import drain, enqueued, inline, run, travel
 from tests.testing.conftest import SHARED, in_each_setup
@@ -64,14 +63,6 @@ def test_drain_with_delayed_runs_retries_until_the_run_is_dead(shop: Shop) -> No
     assert (ended.finished_at - ended.created_at).total_seconds() >= 60 + 120
 
 
-def test_decisions_of_a_handler_are_not_raised(shop: Shop) -> None:
-    for how in ("discard", "later"):
-        shop.decide.using(commit=True).enqueue(how)
-    report = drain(shop.jobs)
-    assert (report.cancelled, report.failed) == (1, 1)
-    assert shop.statuses() == ["cancelled", "failed"]
-
-
 @in_each_setup
 def test_work_of_a_failed_handler_is_rolled_back_and_its_effect_stays(shop: Shop) -> None:
     order = shop.order()
@@ -100,35 +91,6 @@ def test_effect_amid_uncommitted_work_is_refused_where_the_app_would_refuse_it(s
     assert shop.mailed == []
 
 
-@in_each_setup
-def test_atomic_handlers_commit_with_their_run_or_not_at_all(shop: Shop) -> None:
-    good, bad = shop.order(), shop.order()
-    shop.pack.using(commit=True).enqueue(good)
-    shop.pack.using(commit=True).enqueue(bad, fail=True)
-    report = drain(shop.jobs, raise_errors=False)
-    assert (report.succeeded, report.failed) == (1, 1)
-    assert (shop.state_of(good), shop.state_of(bad)) == ("packed", "new")
-    assert shop.statuses() == ["succeeded", "failed"]
-
-
-def test_timeouts_work_and_another_timer_goes_on_afterwards(shop: Shop) -> None:
-    shop.hang.using(commit=True).enqueue()
-    signal.setitimer(signal.ITIMER_REAL, 100)
-    try:
-        with pytest.raises(TimedOut):
-            drain(shop.jobs)
-        assert 90 < signal.getitimer(signal.ITIMER_REAL)[0] < 100
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    assert shop.statuses() == ["failed"]
-
-
-def test_async_handlers_run(shop: Shop) -> None:
-    run_id = shop.fetch.using(commit=True).enqueue(1).id
-    drain(shop.jobs)
-    assert shop.db.session.get_one(JobRun, run_id).result == 2
-
-
 def test_uncommitted_runs_and_objects_are_an_error_not_nothing_to_do(shop: Shop) -> None:
     shop.mail.enqueue(1)
     with pytest.raises(SetupError, match=r"uncommitted work.*mail \(run \d+\).*commit"):
@@ -154,11 +116,6 @@ def test_runs_of_tasks_that_the_app_does_not_know_are_an_error(shop: Shop) -> No
     shop.db.session.commit()
     with pytest.raises(SetupError, match=r"'elsewhere' are due.*declares no such task"):
         drain(shop.jobs)
-
-
-def test_another_instance_is_an_error(shop: Shop) -> None:
-    with pytest.raises(SetupError, match="not initialized on the current app"):
-        drain(CronJobs())
 
 
 @in_each_setup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.python import ROOT, python
+from tests.python import python
 
 APP = """
 import pytest
@@ -97,9 +97,3 @@ def test_plugin_imports_nothing_until_it_is_used(tmp_path: Path) -> None:
 
 def test_helpers_need_no_pytest(tmp_path: Path) -> None:
     assert "pytest" not in imported_with("flask_cronjobs.testing.helpers", tmp_path)
-
-
-def test_plugin_is_declared_to_pytest() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    declared = '[project.entry-points.pytest11]\nflask_cronjobs = "flask_cronjobs.testing.plugin"'
-    assert declared in text

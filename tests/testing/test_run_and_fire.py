@@ -41,13 +41,6 @@ def test_run_calls_the_handler_as_a_run(shop: Shop) -> None:
     assert [each.status for each in enqueued(shop.mail)] == ["queued"]
 
 
-def test_run_performs_no_other_run(shop: Shop) -> None:
-    shop.mail.using(commit=True, priority=9).enqueue(1)
-    run("mail", order_id=2)
-    assert shop.mailed == [2]
-    assert shop.statuses() == ["queued", "succeeded"]
-
-
 def test_run_is_seen_by_the_handler(shop: Shop) -> None:
     done = run(shop.report, {"kind": "x"})
     assert shop.runs == [{"kind": "x", "attempt": 1, "at": done.scheduled_for, "id": done.id}]
@@ -142,26 +135,6 @@ def test_runs_come_due_where_the_clock_has_moved(shop: Shop) -> None:
         assert timedelta(seconds=60) <= run.run_at - LATER < timedelta(seconds=90)
     assert shop.mailed == [2, 1]
     assert all(run.status != "dead" for run in enqueued())
-
-
-def test_many_runs_are_enqueued_by_the_moved_clock(shop: Shop) -> None:
-    shop.mail.enqueue_many([{"order_id": 1}])
-    with travel(LATER):
-        shop.mail.enqueue_many([{"order_id": 2}])
-        assert [run.created_at > LATER for run in enqueued()] == [False, True]
-
-
-@pytest.mark.parametrize("shop", ["sqlite-file", "postgresql"], indirect=True)
-def test_ticks_see_the_moved_clock(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    shop.jobs.tick()  # Declares the definition.
-    with travel(SLOT + timedelta(seconds=1)):
-        report = shop.jobs.tick()
-        assert (report.recorded, report.succeeded) == (1, 1)
-        assert shop.runs[0]["at"] == SLOT
-        age = shop.jobs.health().age
-        assert age is not None
-        assert age < 5
-    assert "clock" not in caplog.text
 
 
 Given = dict[str, Any]

@@ -82,7 +82,7 @@ class Pages(Rows):
     get: Any
 
     def __init__(self, app: Flask, db: SQLAlchemy, jobs: CronJobs, rights: set[str]) -> None:
-        super().__init__(app, db)
+        super().__init__(state_of(app).engine)
         self.app, self.db, self.jobs, self.rights = app, db, jobs, rights
         self.client = app.test_client()
         self.get = self.client.get
@@ -146,13 +146,6 @@ class Pages(Rows):
         usual: dict[str, Any] = {"job_type": "remind", "schedule": "0 7 * * *"}
         usual |= {"timezone": "Europe/Berlin", "next_run_at": None}
         return self.definition(name, **(usual | values))
-
-    def insert(self, *rows: Any) -> int:
-        """Commit rows; the id of the last."""
-        with self.app.app_context():
-            self.db.session.add_all(rows)
-            self.db.session.commit()
-            return int(rows[-1].id)
 
 
 @pytest.fixture

@@ -180,15 +180,6 @@ def test_field_that_does_not_fit_is_shown_again_as_it_was_typed(pages: Pages) ->
         assert pages.runs() == []
 
 
-def test_form_says_that_steps_stay_done(pages: Pages) -> None:
-    told = "A retry does not do the steps again that are done"
-    for status, shown in (("dead", [told]), ("succeeded", [])):
-        run_id = pages.add(status, job_type="send", payload={"user": 4711})
-        pages.shows(f"runs/{run_id}/edit", hides=[told])
-        pages.step(run_id, "invoices")
-        pages.shows(f"runs/{run_id}/edit", *shown, hides=[] if shown else [told])
-
-
 def test_where_a_value_is_hidden_no_form_is_offered(pages: Pages) -> None:
     run_id = pages.add("dead", job_type="send", payload={"user": 1, "token": "x"})
     pages.define("nightly", job_type="send", payload={"user": 1, "token": "x"})
@@ -208,14 +199,6 @@ def test_where_payloads_are_hidden_no_form_shows_them(pages: Pages) -> None:
     assert pages.get(f"/jobs/runs/{run_id}/edit").status_code == 403
     assert fields(pages.get("/jobs/run?name=nightly"))["user"] == ""
     pages.shows(f"runs/{run_id}", "Run again", hides=["/edit"])
-
-
-def test_unknown_ones_have_no_form(pages: Pages) -> None:
-    for path in ("runs/99/edit", "run?name=nobody", f"runs/{2**70}/edit"):
-        assert pages.get(f"/jobs/{path}").status_code == 404
-    run_id = pages.add("dead", job_type="gone", payload={"user": 1})
-    pages.shows(f"runs/{run_id}/edit", "declares no task gone", hides=["<textarea"])
-    pages.shows(f"runs/{run_id}", hides=["Run again"])
 
 
 def test_message_is_at_the_top_and_links_to_the_run(pages: Pages) -> None:

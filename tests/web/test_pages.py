@@ -210,14 +210,6 @@ def test_an_unknown_name_is_404_and_a_missing_one_400(pages: Pages, path: str) -
 # How was the last day, and who did what?
 
 
-def test_the_chart_tells_its_numbers_without_being_seen(pages: Pages) -> None:
-    pages.tick(3 * 3600, succeeded=40, failed=3, dead=2)
-    pages.tick(5)
-    page = pages.shows("", "40 succeeded<", "3 failed, will be retried<", "2 dead<")
-    assert page.count("<rect") == 24 + 3
-    assert "2 hours without a tick" in page or "1 hour without a tick" in page
-
-
 def test_the_last_operations_lead_to_what_they_changed(pages: Pages) -> None:
     run_id = pages.add("dead")
     with pages.app.app_context():
@@ -256,13 +248,6 @@ def test_workers_show_what_waits_and_who_serves_it(pages: Pages) -> None:
     pages.shows("workers", "by ada", hides=["Resume"])
 
 
-def test_gaps_between_ticks_are_told_in_words(pages: Pages) -> None:
-    pages.tick(3600)
-    pages.tick(5)
-    pages.shows("workers", "No tick did its work from ", 'class="verdict warn"')
-    pages.shows("workers", hides=["since"])
-
-
 def test_pauses_of_a_task_or_queue_begin_and_end(pages: Pages) -> None:
     pages.tick(5)
     pages.post("/jobs/pause", what="task:remind")
@@ -273,20 +258,6 @@ def test_pauses_of_a_task_or_queue_begin_and_end(pages: Pages) -> None:
     for what in ("task:nobody", "definition:remind", "queue:", ""):
         pages.post("/jobs/pause", what=what)
     assert pages.contents()["job_pauses"] == []
-
-
-@pytest.mark.parametrize("what", ["task:remind", "queue:default"])
-def test_run_that_waits_for_a_pause_says_so_and_is_not_late(pages: Pages, what: str) -> None:
-    run_id, failed = pages.add("queued"), pages.add("failed")
-    pages.shows(f"runs/{run_id}", "It waits for a worker: ")
-    pages.shows("runs", "min late")
-    pages.post("/jobs/pause", what=what)
-    kind, _, name = what.partition(":")
-    waits = f"It waits until the {kind} {name} is resumed: ada paused it just now."
-    for path in (f"runs/{run_id}", f"runs/{failed}"):
-        page = pages.shows(path, waits, hides=[" late", "The next tick runs it"])
-        assert f'name="what" value="{what}"><button>Resume the {kind}' in re.sub(r"\n *", "", page)
-    assert pages.shows("runs", hides=[" late"]).count(">paused<") == 2
 
 
 # The shell, and what all pages have in common
@@ -319,11 +290,6 @@ def test_each_page_marks_its_tab(pages: Pages) -> None:
         ]
 
 
-def test_the_box_in_the_head_searches_runs(pages: Pages) -> None:
-    pages.shows("", '<form class="find" method="get" action="/jobs/runs" role="search">')
-    pages.shows('runs?q=x"y', 'name="q" value="x&#34;y"')
-
-
 def test_a_query_that_cannot_be_read_is_400(pages: Pages) -> None:
     for query in (
         *("runs?status=bogus", "runs?before=x", "runs?before=0", "runs?before=-1"),
@@ -336,10 +302,6 @@ def test_a_query_that_cannot_be_read_is_400(pages: Pages) -> None:
         answer = pages.get(f"/jobs/{query}")
         assert answer.status_code == 400, query
         assert "must be" in answer.text, query
-
-
-def test_numbers_are_clamped(pages: Pages) -> None:
-    pages.text("runs?limit=999999999&older=0s&newer=999999999w&before=9223372036854775807")
 
 
 def test_an_unknown_run_is_404_in_our_layout(pages: Pages) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.ticks import Bucket
 from flask_cronjobs.web import format
-from flask_cronjobs.web.charts import HEIGHT, chart, height
+from flask_cronjobs.web.charts import HEIGHT, chart
 from flask_cronjobs.web.params import BadQuery, filter_args, run_filter, text
 
 NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)
@@ -49,13 +47,6 @@ def test_a_sentence_has_the_pages_clock_code_and_numbers_with_their_units() -> N
     assert format.prose(sentence, "Europe/Berlin", NOW) == said
 
 
-def test_names_break_between_words() -> None:
-    assert format.breakable("send_mail:a.b") == "send_<wbr>mail:<wbr>a.<wbr>b"
-    assert format.breakable("a__b") == "a__<wbr>b"
-    assert format.breakable("<b>_\u202e") == "&lt;b&gt;_<wbr>\ufffd"
-    assert format.breakable("") == ""
-
-
 def test_a_filter_survives_the_way_through_a_url() -> None:
     texts = {"task": "a&b", "queue": "q", "error": "e", "error_type": "", "definition": "d"}
     ages = {"older_than": 5400.0, "newer_than": 86400.0}
@@ -83,10 +74,6 @@ def test_the_chart_fits_its_box_and_shows_the_seldom() -> None:
     assert sum(bar.silent for bar in drawn.bars) == 19
 
 
-def test_hours_before_the_first_tick_are_not_silent() -> None:
-    assert not any(bar.silent for bar in chart(_buckets()).bars)
-
-
 @pytest.mark.parametrize("value", ["a\0", "\ud800", "x" * 501])
 def test_a_text_that_no_database_takes_is_refused(value: str) -> None:
     with pytest.raises(BadQuery, match="task must be a text"):
@@ -99,9 +86,3 @@ def test_a_long_name_is_cut_in_the_middle_and_whole_as_its_title() -> None:
     assert f"{'a' * 30}…{'b' * 30}" in shown
     assert f'title="{"a" * 40}&lt;{"b" * 40}"' in shown
     assert "…" not in format.short("a" * 60)
-
-
-def test_cell_is_as_high_as_its_run_was_long() -> None:
-    runs: list[Any] = [SimpleNamespace(took=took) for took in (0.1, 6.0, 8.0, None)]
-    assert [height(run.took, runs) for run in runs] == [" t1", " t3", "", ""]
-    assert height(0.1, runs[:1]) == ""

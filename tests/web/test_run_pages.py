@@ -114,15 +114,6 @@ def test_a_lost_worker_is_told_in_red(pages: Pages) -> None:
     pages.shows(f"runs/{lost}", *said)
 
 
-def test_heads_say_what_the_times_are_and_how_the_list_is_ordered(pages: Pages) -> None:
-    made = [pages.add("dead", finished_at=NOW - timedelta(minutes=age)) for age in (5, 1, 9, 3)]
-    pages.shows("runs?status=dead", "<span>Died</span>", "latest death first")
-    assert listed(pages, "status=dead") == [made[at] for at in (1, 3, 0, 2)]
-    pages.add("queued")
-    pages.shows("runs?status=queued", "<span>Due</span>", "first due first")
-    pages.shows("runs", "<span>Scheduled for</span>", "newest first")
-
-
 def test_a_list_that_stops_says_how_far_it_went(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:

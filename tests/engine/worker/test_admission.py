@@ -171,30 +171,6 @@ def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clo
     assert admission.wanted(IDLE, busy=False) == Wanted(1)
 
 
-def test_drain_that_takes_too_long_is_given_up_and_is_longer_next_time(clock: Clock) -> None:
-    admission = an_admission(waits=ROOM)
-    in_a_turn(admission, "waits")
-    at_work = holding(a_claim("waits"))
-    length = KIND_PERIOD
-    clock.now += KIND_PERIOD
-    for _ in range(4):
-        assert looks(admission, ("waits", True))
-        clock.now += length - 0.01
-        assert admission.wanted(at_work, busy=False) == NOTHING
-        clock.now += 0.01
-        assert admission.wanted(at_work, busy=False).limit > 0
-        length *= 2
-        assert not looks(admission, ("waits", True))
-        clock.now += length
-    assert looks(admission, ("waits", True))
-    assert admission.wanted(IDLE, busy=False).limit > 0
-    in_a_turn(admission, "waits")
-    clock.now += KIND_PERIOD
-    assert looks(admission, ("waits", True))
-    clock.now += KIND_PERIOD
-    assert admission.wanted(at_work, busy=False).limit > 0
-
-
 # How many runs a worker claims ahead: about fifty milliseconds of them
 
 
@@ -233,13 +209,3 @@ def test_as_many_are_claimed_as_the_recent_mean_says(noted: list[list[float]], w
 def test_many_runs_count_more_than_the_few_before() -> None:
     slow_at_first = after([0.01], [0.0001] * 5)
     assert slow_at_first.wanted(0, idle=True) > AHEAD / 0.005
-
-
-def test_nothing_is_claimed_until_half_of_them_are_gone_unless_a_statement_records() -> None:
-    prefetch = after([0.001])
-    target = prefetch.wanted(0, idle=True)
-    assert prefetch.wanted(target, idle=True) == 0
-    assert prefetch.wanted(target // 2 + 1, idle=True) == 0
-    assert prefetch.wanted(target // 2, idle=True) == target - target // 2
-    assert prefetch.wanted(target - 1, idle=False, recording=True) == 1
-    assert prefetch.wanted(target, idle=False, recording=True) == 0

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from flask_cronjobs import (
     CronJobs,
     CurrentRun,
     Retry,
-    RetryLater,
     TaskError,
     TimedOut,
     current_run,
@@ -90,27 +88,6 @@ def test_hooks_enclose_the_handler_the_first_outermost_and_know_its_run(
     assert inner.get() == "not set"
 
 
-def test_plain_call_and_other_tasks_have_no_hook_of_a_task(jobs: CronJobs) -> None:
-    said: list[str] = []
-
-    def hook(run: CurrentRun) -> Iterator[None]:
-        said.append(run.task)
-        yield
-
-    @jobs.task(around=hook)
-    def hooked() -> int:
-        return 1
-
-    @jobs.task
-    def other() -> None: ...
-
-    assert hooked() == 1
-    other.using(commit=True).enqueue()
-    hooked.using(commit=True).enqueue()
-    assert jobs.tick().succeeded == 2
-    assert said == ["hooked"]
-
-
 def test_hook_sees_the_error_and_cannot_swallow_it(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Any
 ) -> None:
@@ -135,23 +112,6 @@ def test_hook_sees_the_error_and_cannot_swallow_it(
     assert jobs.tick().dead == 1
     assert seen == ["it broke"]
     assert the_run(db).last_error == "it broke"
-
-
-def test_hook_may_raise_another_error_instead(jobs: CronJobs, db: SQLAlchemy, enqueue: Any) -> None:
-    @jobs.around
-    def translates(run: CurrentRun) -> Iterator[None]:
-        try:
-            yield
-        except ConnectionError as error:
-            raise RetryLater(300, "the shop is closed") from error
-
-    def fail() -> None:
-        raise ConnectionError
-
-    enqueue(fail, retry=2)
-    jobs.tick()
-    run = the_run(db)
-    assert (run.status, run.last_error) == ("failed", "the shop is closed")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -227,49 +187,6 @@ def spin(long: bool) -> None:
     until = time.monotonic() + (3.0 if long else 0.0)
     while time.monotonic() < until:
         time.sleep(0.01)
-
-
-def blocks_of_the_docs() -> str:
-    """The recipe for OpenTelemetry, as the page has it."""
-    page = (Path(__file__).parents[3] / "docs" / "alerting.md").read_text()
-    block = page.partition("### OpenTelemetry")[2].partition("```python\n")[2].partition("```")[0]
-    assert "start_as_current_span" in block
-    return block
-
-
-def test_recipe_for_opentelemetry_makes_a_span_around_each_attempt(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
-    exec(blocks_of_the_docs(), {"jobs": jobs, "CurrentRun": CurrentRun})
-
-    def charge() -> None:
-        with provider.get_tracer("test").start_as_current_span("nested"):
-            if current_run.attempt == 1:
-                raise ValueError("declined")
-
-    enqueue(charge, retry=Retry(2, base=0, jitter=False))
-    jobs.tick()
-    jobs.tick()
-    run = the_run(db)
-    assert run.status == "succeeded"
-    nested, first, nested_again, second = exporter.get_finished_spans()
-    assert (first.name, first.attributes) == ("job it", {"job.id": run.id, "job.attempt": 1})
-    assert (first.status.status_code, second.status.status_code) == (
-        trace.StatusCode.ERROR,
-        trace.StatusCode.UNSET,
-    )
-    assert [event.name for event in first.events] == ["exception"]
-    for inner_span, outer_span in ((nested, first), (nested_again, second)):
-        assert inner_span.parent is not None
-        assert inner_span.parent.span_id == outer_span.context.span_id
 
 
 class TestDeclaration:

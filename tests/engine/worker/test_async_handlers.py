@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -334,34 +333,6 @@ def test_interrupt_from_the_keyboard_gives_all_back(
     assert holders(db) == [GIVEN_BACK] * 4
 
 
-@on_sqlite
-def test_second_press_leaves_a_handler_that_swallows_the_first(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
-    swallowed: list[int] = []
-
-    def press() -> None:
-        raise KeyboardInterrupt
-
-    async def stubborn() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        for number in range(4):
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                swallowed.append(number)
-                if number == 0:
-                    asyncio.get_running_loop().call_soon(press)
-
-    enqueue(stubborn)
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        jobs.tick()
-    assert time.monotonic() - began < 50
-    assert swallowed
-    assert holders(db) == [GIVEN_BACK]
-
-
 def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue) -> None:
     done: list[int] = []
 
@@ -381,33 +352,6 @@ def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy, enqueue: 
     results = db.session.scalars(select(JobRun.result).order_by(JobRun.id)).all()
     assert results == [[-1, number] for number in range(6)]
     assert set(db.session.scalars(select(JobEffect.state))) == {"done"}
-
-
-def test_progress_is_written_while_handlers_are_at_work(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
-    seen: list[float] = []
-    look = text("SELECT progress FROM job_runs WHERE job_type = 'tells'")
-
-    @jobs.task
-    async def tells() -> None:
-        current_run.progress(0.5, "half")
-        await until(lambda: seen)
-        current_run.progress(0.9)
-
-    async def looks() -> None:
-        while not seen:
-            await asyncio.sleep(0.05)
-            found = db.session.execute(look).scalar_one()
-            db.session.rollback()
-            if found is not None:
-                seen.append(found)
-
-    tells.using(commit=True).enqueue()
-    enqueue(looks)
-    assert jobs.tick().succeeded == 2
-    assert seen == [0.5]
-    assert db.session.execute(look).scalar_one() == 0.9
 
 
 @on_sqlite
@@ -430,51 +374,6 @@ def test_others_get_their_turn_in_the_order_of_the_queue(app: Flask, jobs: CronJ
     waits.using(commit=True, priority=-2).enqueue_many([{}] * 60)
     assert jobs.tick().succeeded == 91
     assert order.index("plain") < 75
-
-
-@on_sqlite
-def test_kinds_that_alternate_are_never_at_work_at_once(
-    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
-) -> None:
-    crowd = Crowd()
-    beside: list[int] = []
-
-    async def waits() -> None:
-        await crowd.visit("it", 0.01)
-
-    def plain() -> None:
-        beside.append(crowd.now["it"])
-
-    for _ in range(20):
-        enqueue(waits, [{}] * 3)
-        enqueue(plain)
-    assert jobs.tick().succeeded == 80
-    assert beside == [0] * 20
-    assert crowd.most["it"] > 1
-    assert {status for status, _ in ends(db)} == {"succeeded"}
-
-
-@on_sqlite
-def test_tick_in_a_thread_runs_and_cancels_them_too(
-    app: Flask, jobs: CronJobs, enqueue: Enqueue
-) -> None:
-    reports: list[Any] = []
-    crowd = Crowd()
-
-    async def works(seconds: float) -> None:
-        await crowd.visit("it", seconds)
-
-    enqueue(works, [{"seconds": 0.1}, {"seconds": 60}, {"seconds": 0.1}], timeout=1, retry=LATER)
-
-    def tick() -> None:
-        with app.app_context():
-            reports.append(jobs.tick())
-
-    thread = threading.Thread(target=tick)
-    thread.start()
-    thread.join()
-    assert (reports[0].succeeded, reports[0].failed) == (2, 1)
-    assert crowd.most["it"] > 1
 
 
 def test_limit_of_a_task_whose_runs_are_alone_is_refused(jobs: CronJobs) -> None:

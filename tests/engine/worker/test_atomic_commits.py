@@ -142,16 +142,6 @@ class TestFurtherBinds:
         assert (run.status, run.last_error) == ("succeeded", None)
         assert labels(db) == ["kept"]
 
-    def test_writing_to_another_bind_is_committed_too(self, jobs: CronJobs, db: SQLAlchemy) -> None:
-        def handler() -> None:
-            write(db, "kept")
-            use(db, "other", "CREATE TABLE notes (note text)")
-            use(db, "other", "INSERT INTO notes VALUES ('there')")
-
-        assert performed(jobs, db, handler).status == "succeeded"
-        with db.engines["other"].connect() as other:
-            assert other.scalar(text("SELECT count(*) FROM notes")) == 1
-
     def test_a_session_that_reads_elsewhere_is_atomic(
         self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import delete, select, text, update
+from sqlalchemy import delete, select, update
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.jobs.state import State
@@ -107,27 +106,6 @@ def test_enqueued_run_has_none_and_the_zone_of_the_app_and_asks_no_database(
     jobs.tick()
     known = {"definition": None, "timezone": "America/Lima", "day": "2026-01-14"}
     assert the_run(db).result == [known, True]
-
-
-@pytest.mark.parametrize("in_thread", [False, True], ids=["in its task", "in a thread"])
-def test_async_handler_learns_it_too(jobs: CronJobs, db: SQLAlchemy, in_thread: bool) -> None:
-    @jobs.task(schedule="0 7 * * *", timezone="Asia/Tokyo")
-    async def report() -> Any:
-        found = await asyncio.to_thread(said) if in_thread else said()
-        return {**found, "own": current_run.books._connection is not None}
-
-    result: Any = tick_slot(jobs, db).result
-    assert result["own"] is not in_thread, "the connection of the run belongs to its thread"
-    assert (result["definition"], result["timezone"]) == ("report", "Asia/Tokyo")
-
-
-def test_handler_with_uncommitted_work_learns_it(jobs: CronJobs, db: SQLAlchemy) -> None:
-    @jobs.task(schedule="0 7 * * *", atomic=True)
-    def writes() -> Any:
-        db.session.execute(text("UPDATE job_ticks SET host = 'other'"))
-        return current_run.definition
-
-    assert tick_slot(jobs, db).result == "writes"
 
 
 class TestRetry:

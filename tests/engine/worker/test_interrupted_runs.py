@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import sqlite3
 import time
-import weakref
 from contextlib import closing, suppress
 from typing import Any, cast
 
@@ -17,7 +15,6 @@ from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, ShuttingDown, TimedOut, current_run, in_run, signals
 from flask_cronjobs.engine.worker import monitor
-from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.jobs import once_effects
 from flask_cronjobs.jobs.state import State
@@ -216,69 +213,6 @@ def test_keyboard_interrupt_of_the_handler_s_own_fails_like_any_other(
     assert done.exit_code == 0
     assert "1 succeeded, 1 dead" in done.output
     assert ends(db) == [("dead", "KeyboardInterrupt"), ("succeeded", None)]
-
-
-@on_sqlite
-def test_what_an_interrupted_handler_left_in_a_cycle_is_freed(
-    jobs: CronJobs, enqueue: Enqueue
-) -> None:
-    """As SQLAlchemy does with a connection, for a moment while it hands it out."""
-
-    class Record:
-        itself: Record | None = None
-
-    left: list[weakref.ref[Record]] = []
-
-    def opens() -> None:
-        record = Record()
-        record.itself = record
-        left.append(weakref.ref(record))
-        time.sleep(60)
-
-    enqueue(opens, timeout=0.05, retry=False)
-    gc.disable()
-    try:
-        assert jobs.tick().dead == 1
-        assert [each() for each in left] == [None]
-    finally:
-        gc.enable()
-
-
-@on_sqlite
-def test_second_interruption_that_hits_when_the_handler_has_ended_keeps_no_frame(
-    jobs: CronJobs, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Burden:
-        """What stands in the handler's frame, which its error holds."""
-
-        error: BaseException | None = None
-
-    left: list[weakref.ref[Burden]] = []
-    again = [ShuttingDown("just before the interrupter is disarmed")]
-    disarm = HandlerInterrupter.disarm
-
-    def hit(interrupter: HandlerInterrupter) -> None:
-        if again and left:
-            raise again.pop()
-        disarm(interrupter)
-
-    def keeps() -> None:
-        burden = Burden()
-        left.append(weakref.ref(burden))
-        try:
-            time.sleep(60)
-        except BaseException as error:
-            burden.error = error
-            raise
-
-    monkeypatch.setattr(HandlerInterrupter, "disarm", hit)
-    enqueue(keeps, timeout=0.05, retry=False)
-    gc.disable()
-    try:
-        jobs.tick(max_runs=1)
-        assert [each() for each in left] == [None]
-    finally:
-        gc.enable()
 
 
 def test_ctrl_c_waits_while_a_connection_returns_to_its_pool(

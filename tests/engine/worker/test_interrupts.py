@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import pytest
 
@@ -190,14 +189,6 @@ def test_signal_is_not_put_back_when_it_is_no_more_ours() -> None:
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGALRM, before)
-
-
-def test_run_after_async_ones_has_its_timeout(interrupter: HandlerInterrupter) -> None:
-    interrupter.arm(at_work(a_claim(), 0.1))
-    interrupter.disarm()
-    with interrupter.finding_async(Mock(return_value=None)):
-        pass
-    ends_in_time(interrupter, 0.1)
 
 
 def test_alarm_heard_on_entering_disarm_comes_too_late(
@@ -400,24 +391,6 @@ def context_of(settings: Settings) -> SimpleNamespace:
     )
 
 
-def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[float]) -> None:
-    """The runner looked before the watchdog was shortened; so the keeper looks again after it."""
-    working = SimpleNamespace(since=clock.now, timeout=1.0)
-
-    class Ending:
-        context: Any
-        seen: Any = iter([(working,), (), ()])
-
-        @property
-        def at_work(self) -> Any:
-            return next(self.seen)
-
-    runner = Ending()
-    runner.context = context_of(Settings(lease=LEASE, shutdown_grace=0.0))
-    RunMonitor(cast(Any, runner), may_kill=True).arm_watchdog()
-    assert lit == [LEASE * LEASES]
-
-
 def test_fuse_burns_while_runs_are_held_or_at_work_and_not_beside_an_idle_worker(
     clock: Clock, lit: list[float]
 ) -> None:
@@ -435,11 +408,4 @@ def test_fuse_burns_while_runs_are_held_or_at_work_and_not_beside_an_idle_worker
     assert lit == [MARGIN]
     runner.at_work = ()
     monitor.keep_watchdog(holding=False)
-    assert lit == []
-
-
-def test_fuse_of_a_process_that_is_not_ours_is_never_lit(clock: Clock, lit: list[float]) -> None:
-    watchdog = Watchdog(LEASE, enabled=False)
-    watchdog.arm(5.0)
-    watchdog.extend()
     assert lit == []

@@ -16,20 +16,14 @@ from sqlalchemy.orm import Session
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db import connection
 from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import admission, options
-from flask_cronjobs.engine.worker import runner as runner_module
-from flask_cronjobs.engine.worker.admission import Prefetch
-from flask_cronjobs.engine.worker.announcer import Announcer
-from flask_cronjobs.engine.worker.claims import WorkerClaims
+from flask_cronjobs.engine.worker import options
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.options import Limits, WorkOptions
 from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
-from flask_cronjobs.types import Outcome
 from tests.engine.conftest import lose_answer
 from tests.marks import on_postgresql, on_sqlite
-from tests.process.support import wait_until
 from tests.rows import Rows, ago
 
 from .conftest import GIVEN_BACK, Enqueue, found, holders
@@ -80,55 +74,6 @@ class TestProgress:
         enqueue(lambda: current_run.progress(0.5, f"cup{character}.txt"), retry=False)
         assert jobs.tick().succeeded == 1
         assert found(db, JobRun.progress_message) == [("cup\ufffd.txt",)]
-
-    def test_last_word_is_written_though_the_outcome_came_with_it(
-        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
-        busy = threading.Event()
-
-        tell = Announcer.tell
-
-        def hold_up_the_keeper(self: Announcer, outcome: Outcome, recorded: bool = True) -> None:
-            if outcome.job_type == "busy_task":
-                busy.set()
-                keeper = threading.current_thread()
-                assert isinstance(keeper, Keeper)
-                # Two words, and the outcome.
-                wait_until(lambda: keeper._held_runs.mailbox.qsize() >= 3)
-            tell(self, outcome, recorded)
-
-        def busy_task() -> None: ...
-
-        def tells() -> None:
-            assert busy.wait(60)
-            current_run.progress(0.1)
-            current_run.progress(0.9, "page 9 of 10")
-
-        # The first is claimed alone; the other two together.
-        enqueue(lambda: None, priority=2)
-        enqueue(busy_task, priority=1)
-        enqueue(tells)
-        monkeypatch.setattr(Announcer, "tell", hold_up_the_keeper)
-        assert jobs.tick().succeeded == 3
-        assert found(db, JobRun.progress, JobRun.progress_message)[2] == (0.9, "page 9 of 10")
-
-    @pytest.mark.parametrize("part", ["before_cursor_execute", "after_cursor_execute"])
-    @on_postgresql
-    def test_last_word_is_written_though_the_connection_broke(
-        self,
-        jobs: CronJobs,
-        db: SQLAlchemy,
-        monkeypatch: pytest.MonkeyPatch,
-        part: str,
-        enqueue: Enqueue,
-    ) -> None:
-        monkeypatch.setattr(options, "RETRY_FOR", 0.0)
-        sent = lose_answer(db, "SET progress", times=(1, 2), when=part)
-        enqueue(lambda: current_run.progress(0.9), retry=False)
-        assert jobs.tick().succeeded == 1
-        assert len(sent) > 2
-        assert found(db, JobRun.status, JobRun.progress) == [("succeeded", 0.9)]
 
     @pytest.mark.parametrize("status", ["succeeded", "dead"])
     def test_last_word_is_written_when_the_handler_ends(
@@ -228,35 +173,6 @@ def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, enqueue: E
     enqueue(slow, [{}] * 5)
     report = jobs.tick(max_runs=13)
     assert (report.succeeded, report.released) == (13, 0)
-
-
-def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
-    jobs: CronJobs, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
-) -> None:
-    """Nothing is looked for in between, which would hold up the handler."""
-
-    def work() -> None:
-        time.sleep(0.1)
-
-    monkeypatch.setattr(admission, "SETTLE", 5.0)
-    # A worker that knows no durations claims a run at a time, so never less than it asked for.
-    monkeypatch.setattr(Prefetch, "wanted", lambda self, waiting, *rest: 10 - waiting)
-    claimed_all = False
-    brought: list[int] = []
-    send = WorkerClaims.claim
-
-    def noted(self: WorkerClaims, outcomes: Any, wanted: int, *rest: Any, **more: Any) -> Any:
-        nonlocal claimed_all
-        if claimed_all:
-            brought.append(len(outcomes))
-        result = send(self, outcomes, wanted, *rest, **more)
-        claimed_all = 0 < len(result.claims) < wanted
-        return result
-
-    monkeypatch.setattr(WorkerClaims, "claim", noted)
-    enqueue(work)
-    jobs.tick()
-    assert brought == [1]
 
 
 def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(

@@ -7,9 +7,7 @@ import contextvars
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,13 +16,11 @@ from flask.logging import default_handler
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, Snooze, current_run
+from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.engine.worker import output as module
-from flask_cronjobs.jobs.runs.current import Output
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobOutput, JobRun
-from flask_cronjobs.testing import travel
 from flask_cronjobs.types import MAX_OUTPUT
 
 from .conftest import AGAIN, Enqueue, both_kinds
@@ -140,37 +136,6 @@ def test_each_failed_attempt_keeps_its_own(jobs: CronJobs, state: State, enqueue
     assert [each.output for each in view.attempts] == ["attempt 2\n", "attempt 1\n"]
 
 
-def test_an_attempt_that_was_given_back_keeps_what_it_said_before(
-    jobs: CronJobs, db: SQLAlchemy, state: State, perform: Perform
-) -> None:
-    def poll() -> None:
-        print("look", current_run.snoozes + 1)
-        if current_run.snoozes < 2:
-            raise Snooze(60)
-
-    run = perform(poll, keep_output=True)
-    waiting = find_run(state, run.id)
-    assert waiting is not None
-    assert [(each.outcome, each.output) for each in waiting.attempts] == [("released", "look 1\n")]
-    for minutes in (1, 2):
-        with travel(timedelta(minutes=minutes)):
-            jobs.tick()
-    assert outputs(db, run) == {1: "look 1\nlook 2\nlook 3\n"}
-
-
-@both_kinds
-def test_a_timeout_keeps_what_was_said_before(said: Said, is_async: bool) -> None:
-    def plain() -> None:
-        print("before")
-        time.sleep(60)
-
-    async def waits() -> None:
-        print("before")
-        await asyncio.sleep(60)
-
-    assert said(waits if is_async else plain, timeout=0.2) == "before\n"
-
-
 def test_an_atomic_handler_keeps_its_output(db: SQLAlchemy, said: Said) -> None:
     def work() -> None:
         db.session.execute(text("UPDATE job_ticks SET pid = 1"))  # Takes SQLite's lock.
@@ -219,12 +184,6 @@ def test_only_the_end_of_a_long_output_is_kept(said: Said) -> None:
     assert lines[-1] == "line 59999"
     assert all(line.startswith("line ") for line in lines[1:])
     assert 0.9 * MAX_OUTPUT < len(kept.encode()) <= MAX_OUTPUT + 40
-
-
-def test_one_line_of_many_bytes_is_cut(said: Said) -> None:
-    kept = said(lambda: print("é" * 5_000_000))
-    assert len(kept.encode()) <= MAX_OUTPUT + 40
-    assert kept.rstrip().endswith("é" * 1000)
 
 
 def test_credentials_and_odd_characters_are_hidden(said: Said) -> None:
@@ -283,18 +242,3 @@ def test_pruning_a_run_prunes_its_output(
     assert outputs(db, run) != {}
     assert jobs.prune() == 1
     assert db.session.scalars(select(JobOutput)).all() == []
-
-
-def test_threads_may_add_while_another_takes() -> None:
-    output = Output()
-
-    def add() -> None:
-        for _ in range(5_000):
-            output.add("x" * 100)
-
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        assert set(output.text()) <= {"x"}
-    assert MAX_OUTPUT <= len(output.text()) <= 5 * MAX_OUTPUT

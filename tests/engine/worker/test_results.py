@@ -64,17 +64,6 @@ def test_once_returns_the_same_each_time(jobs: CronJobs, db: SQLAlchemy) -> None
         assert same(stored.one(), value), value
 
 
-def test_first_call_of_once_gives_what_json_gives_back(jobs: CronJobs) -> None:
-    """So code that needs more than JSON fails at the first attempt, not only at the second."""
-    for key, value, kept in (
-        ("tuple", (1, (2.0,)), [1, [2.0]]),
-        ("minus", [-0.0, {"a": -0.0}, "-0.0"], [0.0, {"a": 0.0}, "-0.0"]),
-        ("true", [True], [True]),
-    ):
-        assert same(jobs.once(key, lambda value=value: value), kept)
-        assert same(jobs.once(key, pytest.fail, "called again"), kept)
-
-
 class Lazy(dict[str, int]):
     """A result that raises when it is read."""
 
@@ -114,10 +103,6 @@ def test_result_that_raises_is_not_kept_and_the_run_succeeds(
     assert jobs.once("odd", lambda: result) is result
     assert "not kept" in caplog.text
     assert jobs.once("odd", pytest.fail, "called again") is None
-
-
-def test_minus_nothing_is_kept_as_nothing(perform: Callable[..., JobRun]) -> None:
-    assert same(perform(lambda: [-0.0, -0.01]).result, [0.0, -0.01])
 
 
 def test_numbers_can_still_be_read_by_sql(perform: Callable[..., JobRun], db: SQLAlchemy) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import builtins
 import math
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from typing import Any, cast
@@ -326,16 +325,6 @@ def test_async_handler_runs_through_the_app_s_ensure_sync(
 
     run = perform(handler)
     assert (run.status, run.result) == ("succeeded", "awaited so")
-
-
-def test_async_handler_runs_in_the_main_thread_where_timeouts_reach_it(perform: Any) -> None:
-    # Flask's own way is another thread: there the handler would go on beside its own retry.
-    async def handler() -> bool:
-        await asyncio.sleep(0)
-        return threading.current_thread() is threading.main_thread()
-
-    run = perform(handler)
-    assert (run.status, run.result) == ("succeeded", True)
 
 
 class TestKeyboard:

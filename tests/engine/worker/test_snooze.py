@@ -11,8 +11,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, Snooze, current_run
-from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
-from tests.marks import on_sqlite
+from flask_cronjobs.models import JobFailure, JobRun
 from tests.rows import the_run
 
 from .conftest import Enqueue, both_kinds, of_kind, raising
@@ -66,19 +65,6 @@ def test_snooze_until_a_time(perform: Any) -> None:
     assert perform(raising(Snooze(noon))).run_at == noon
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        datetime(2020, 1, 1, tzinfo=timezone.utc),
-        *(datetime.min.replace(tzinfo=timezone(timedelta(hours=h))) for h in (-12, 0, 14)),
-    ],
-)
-def test_snooze_until_a_time_that_has_passed_waits_a_second(perform: Any, moment: datetime) -> None:
-    run = perform(raising(Snooze(moment)))
-    assert (run.status, run.snoozes) == ("queued", 1)
-    assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(1, abs=0.5)
-
-
 @pytest.mark.parametrize("delay", [0, 0.5, -1, 400 * 86400, datetime(2030, 1, 1), timedelta(0)])
 def test_delay_that_cannot_be_is_refused(delay: Any) -> None:
     with pytest.raises(ValueError, match="Snooze: "):
@@ -105,43 +91,6 @@ def test_time_that_is_too_far_is_as_far_as_can_be_read(
     assert not keyed.enqueue().is_new
     shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)])
     assert shown.exit_code == 0, shown.output
-
-
-@on_sqlite
-@pytest.mark.parametrize("workers", [1, 2])
-def test_tick_counts_and_logs_it(
-    app: Flask, db: SQLAlchemy, enqueue: Enqueue, workers: int
-) -> None:
-    enqueue(raising(Snooze(datetime(2090, 1, 1, tzinfo=timezone.utc), "not yet")))
-    args = ["jobs", "tick", "--workers", str(workers)]
-    printed = app.test_cli_runner().invoke(args=args).output
-    assert "snoozed    handler" in printed
-    assert "not yet" in printed
-    assert "1 snoozed in" in printed
-    tick = db.session.scalars(select(JobTick).order_by(JobTick.id.desc())).first()
-    assert tick is not None
-    assert (tick.snoozed, tick.failed, tick.released) == (1, 0, 0)
-
-
-def test_effects_and_progress_of_a_snoozed_attempt_stay(
-    jobs: CronJobs, db: SQLAlchemy, perform: Any
-) -> None:
-    done: list[str] = []
-
-    def stepwise() -> None:
-        jobs.once("step-1", done.append, "one")
-        current_run.progress(1 / 2, "half")
-        if not current_run.snoozes:
-            jobs.once("step-2", raising(Snooze(60)))
-        jobs.once("step-2", done.append, "two")
-
-    run = perform(stepwise)
-    assert (run.progress, run.progress_message) == (0.5, "half")
-    assert db.session.scalars(select(JobEffect.key)).all() == ["step-1"]
-    make_due(db)
-    jobs.tick()
-    db.session.refresh(run)
-    assert (run.status, done) == ("succeeded", ["one", "two"])
 
 
 def test_cancel_asked_meanwhile_comes_first(

@@ -14,7 +14,7 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text, update
 
-from flask_cronjobs import CronJobs, Discard, Retry, Snooze, TickReport, current_run, in_run
+from flask_cronjobs import CronJobs, Discard, Retry, TickReport, current_run, in_run
 from flask_cronjobs.models import JobFailure, JobRun, JobStep
 from tests.rows import the_run
 
@@ -475,25 +475,6 @@ def test_an_attempt_that_has_finished_a_step_does_not_count(
     assert (run.status, run.attempts, run.max_attempts, run.forgiven) == ("dead", 8, 8, 5)
     assert asked == [1, 1, 1, 2, 1, 1, 2, 3]
     assert db.session.query(JobFailure).count() == 8
-
-
-def test_an_attempt_that_was_given_back_forgives_none_behind_it(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
-) -> None:
-    def charge() -> None:
-        jobs.step("before", lambda: None)
-        if not current_run.snoozes:
-            raise Snooze(3600)
-        raise RuntimeError("declined")
-
-    enqueue(charge, retry=False)
-    for status, attempts in (("queued", 0), ("dead", 1)):
-        tick()
-        run = the_run(db)
-        found = (run.status, run.attempts, run.max_attempts, run.forgiven)
-        assert found == (status, attempts, 1, 0)
-        db.session.execute(update(JobRun).values(run_at=text("created_at")))
-        db.session.commit()
 
 
 def test_the_steps_of_a_lost_worker_are_progress(

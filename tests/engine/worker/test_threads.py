@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
-import pytest
-
-from flask_cronjobs.engine.threads import SWITCH_SECONDS, switching_often
 from flask_cronjobs.engine.worker.held_runs import HeldRuns, Leases
-
-
-def test_threads_take_turns_often_while_a_worker_works() -> None:
-    before = sys.getswitchinterval()
-    with switching_often():
-        assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
-        with switching_often():
-            pass
-        assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
-    assert sys.getswitchinterval() == before
-
 
 # The two queues between a worker's threads, without a database
 

@@ -31,7 +31,6 @@ from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.types import Outcome
 from tests.kit import heard
-from tests.process.support import wait_until
 from tests.rows import Rows, ago
 
 from .conftest import AGAIN, Enqueue, both_kinds, of_kind, raising
@@ -152,46 +151,6 @@ def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
         gc.enable()
 
 
-def test_kept_exception_holds_neither_the_run_nor_its_app_context(
-    app: Flask, jobs: CronJobs, told: list[Outcome], enqueue: Enqueue
-) -> None:
-    alive: list[weakref.ref[Any]] = []
-
-    @app.teardown_appcontext
-    def close(error: BaseException | None) -> None:
-        if error is not None and "mine" in g:
-            held = g.mine
-            raise ValueError("teardown") from (error if held else None)
-
-    def fail() -> None:
-        g.mine = Big()
-        alive.append(weakref.ref(g.mine))
-        raise Broken
-
-    enqueue(fail, retry=False)
-    jobs.tick()
-    gc.collect()
-    (outcome,) = told
-    assert isinstance(outcome.exception, ValueError)
-    assert isinstance(outcome.exception.__cause__, Broken)
-    assert alive[0]() is None
-
-
-def test_announcer_that_waits_for_more_keeps_no_exception(
-    app: Flask, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL, "flask_cronjobs")
-    error = Broken()
-    alive = weakref.ref(error)
-    telling = Announcer(app, unheard)
-    telling.tell(Outcome(1, "t", "dead", 1, "it", exception=error), recorded=True)
-    del error
-    telling.send()
-    wait_until(lambda: telling._told == 1)
-    wait_until(lambda: alive() is None)
-    telling.close(60.0)
-
-
 class TestLog:
     def test_record_has_the_exception_and_prints_the_stack_without_credentials(
         self, jobs: CronJobs, caplog: pytest.LogCaptureFixture
@@ -214,20 +173,6 @@ class TestLog:
             assert "in fail" in stack[1], "frames of ours come before the handler's"
             assert all(line.startswith("  ") for line in stack), "a line that looks like our own"
             assert "hunter2" not in "".join(stack)
-
-    def test_reason_to_retry_later_is_one_line(
-        self, perform: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        perform(raising(RetryLater(60, "the bank asked us to wait")))
-        (record,) = (record for record in caplog.records if record.exc_info)
-        printed = logging.Formatter().format(record).splitlines()
-        assert printed[1:] == ["  RetryLater: the bank asked us to wait"]
-
-    def test_success_has_none(self, perform: Any, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO)
-        perform(lambda: None)
-        assert any(record.message.startswith("succeeded") for record in caplog.records)
-        assert not any(record.exc_info for record in caplog.records)
 
 
 def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(

@@ -14,8 +14,6 @@ from sqlalchemy import select, text, update
 from flask_cronjobs import (
     CronJobs,
     NotFound,
-    PayloadError,
-    Snooze,
     TickReport,
     current_run,
 )
@@ -195,27 +193,6 @@ def test_each_attempt_of_a_run_that_sleeps_takes_a_start_of_its_rate(
         assert tick().succeeded == 1
 
 
-def test_a_snooze_keeps_the_steps_that_have_ended(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
-) -> None:
-    calls: list[str] = []
-
-    def close() -> None:
-        jobs.step("first", lambda: calls.append("first"))
-        jobs.step("second", second)
-
-    def second() -> None:
-        calls.append("second")
-        if current_run.snoozes == 0:
-            raise Snooze(HOUR)
-
-    enqueue(close)
-    assert (tick().snoozed, holders(db)) == (1, [GIVEN_BACK])
-    with travel(HOUR):
-        assert tick().succeeded == 1
-    assert calls == ["first", "second", "second"]
-
-
 @pytest.mark.parametrize("run", [7, True, 2**63, "no such key", "no\0key", None])
 def test_a_signal_to_no_run_is_refused(context: None, jobs: CronJobs, run: Any) -> None:
     with pytest.raises(NotFound, match=r"there is no run .* [gG]ive .*its id") as error:
@@ -237,13 +214,6 @@ def test_a_signal_that_nobody_commits_is_told(
         assert not jobs.signal(run_id, "approved")
         db.session.commit()
     assert caplog.text == ""
-
-
-def test_none_is_no_payload(context: None, jobs: CronJobs, enqueue: Enqueue) -> None:
-    (run_id,) = enqueue(waits(jobs))
-    for payload in (None, {1}):
-        with pytest.raises(PayloadError):
-            jobs.signal(run_id, "approved", payload)
 
 
 def test_a_signal_is_for_a_wait_alone(

@@ -71,7 +71,7 @@ def test_idle_worker_claims_what_it_sees_and_one_that_is_woken_does_not_look_fir
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str],
     look_first: bool, words: list[str],
 ) -> None:  # fmt: skip
-    run_id = Rows(app, db).run("queued", job_type="it")
+    run_id = Rows(db.engine).run("queued", job_type="it")
     sent.clear()
     (claim,) = claims.claim([], 1, idle=True, look_first=look_first).claims
     assert (claim.id, [each.split()[0] for each in sent]) == (run_id, words)
@@ -289,7 +289,7 @@ def seen(db: SQLAlchemy, sql: str) -> Sequence[object]:
 def test_runs_claimed_late_are_given_back(
     app: Flask, db: SQLAlchemy, books: Bookkeeping, claims: WorkerClaims
 ) -> None:
-    rows = Rows(app, db)
+    rows = Rows(db.engine)
     run_id = rows.run("queued", job_type="it")
     with broken_off(db, books, lambda: claims.claim([], 1, idle=True)):
         assert claims.claim([], 0, idle=True) == Answer()
@@ -304,7 +304,7 @@ def test_runs_claimed_late_are_given_back(
 def test_outcome_recorded_late_is_not_lost(
     app: Flask, db: SQLAlchemy, books: Bookkeeping, claims: WorkerClaims
 ) -> None:
-    rows = Rows(app, db)
+    rows = Rows(db.engine)
     run_id = rows.run("running", job_type="it", locked_by="host:1:token")
     outcomes = [Outcome(run_id, "host:1:token", "succeeded", 1, "it")]
     with broken_off(db, books, lambda: claims.claim(outcomes, 0, idle=True)):
@@ -337,7 +337,7 @@ def test_lost_claim_is_given_back_after_an_outage_longer_than_its_lease(
     app: Flask, db: SQLAlchemy, state: State, claims: WorkerClaims, losing: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    run_id = Rows(app, db).run("queued", job_type="it")
+    run_id = Rows(db.engine).run("queued", job_type="it")
     with losing():
         claims.claim([], 1, idle=True)
     with losing():
@@ -347,7 +347,7 @@ def test_lost_claim_is_given_back_after_an_outage_longer_than_its_lease(
     monkeypatch.setattr("flask_cronjobs.engine.worker.claims.time", clock)
     claims.lost.give_back()
     assert not claims.lost.unknown
-    assert Rows(app, db).get(run_id).status == "queued"
+    assert Rows(db.engine).get(run_id).status == "queued"
 
 
 def test_claim_whose_answer_was_lost_is_looked_for_at_once_and_then_now_and_then(
@@ -368,7 +368,7 @@ def test_claim_whose_answer_was_lost_is_looked_for_at_once_and_then_now_and_then
 def test_failure_whose_answer_was_lost_is_looked_up_before_its_run_is_claimed_again(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any
 ) -> None:
-    run_id = Rows(app, db).run("queued", job_type="it", max_attempts=3)
+    run_id = Rows(db.engine).run("queued", job_type="it", max_attempts=3)
     (claim,) = claims.claim([], 1, idle=True).claims
     failed = outcome(claim, "failed")
     with losing():
@@ -384,19 +384,19 @@ def test_run_that_was_given_back_has_given_its_key_up(
 ) -> None:
     """A claim counts as the begin: who gives a run back cannot always know that it is none."""
     waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
-    run_id = Rows(app, db).run("queued", job_type="it", **waiting)
+    run_id = Rows(db.engine).run("queued", job_type="it", **waiting)
     (claim,) = claims.claim([], 1, idle=True).claims
     sent.clear()
     assert claims.record([released(claim)]).recorded == {run_id}
     assert len([each for each in sent if "UPDATE" in each]) == 1
-    run = Rows(app, db).get(run_id)
+    run = Rows(db.engine).get(run_id)
     assert (run.status, run.attempts, run.started_at is None) == ("queued", 0, False)
 
 
 def test_outcome_that_the_server_commits_while_it_is_sent_again_is_not_lost(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, losing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = Rows(app, db).run("queued", job_type="it")
+    run_id = Rows(db.engine).run("queued", job_type="it")
     (claim,) = claims.claim([], 1, idle=True).claims
     done = outcome(claim, "succeeded")
     send = claiming._send

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import logging
 from collections.abc import Callable
 
@@ -70,22 +69,3 @@ def test_what_code_declares_is_refused(
     )
     assert answer.status_code == 303
     assert names() == ["declared"]
-
-
-@pytest.mark.pages
-def test_the_page_has_a_button_for_what_code_dropped_alone(
-    app: Flask, rows: Rows, names: Callable[[], list[str]]
-) -> None:
-    rows.definition(NAME)
-    rows.definition("added", job_type="declared", origin="database")
-    client = app.test_client()
-    page = client.get("/jobs/").text
-    buttons = [part.partition("</form>")[0] for part in page.split('/definitions/remove"')[1:]]
-    assert len(buttons) == 1
-    assert f'value="{html.escape(NAME)}"' in buttons[0].replace("&#39;", "&#x27;")
-    answer = client.post("/jobs/definitions/remove", data={"name": NAME}, headers=OWN)
-    assert answer.status_code == 303
-    assert "is removed. Its runs stay." in client.get(answer.location).text
-    assert names() == ["added", "declared"]
-    gone = client.post("/jobs/definitions/remove", data={"name": NAME}, headers=OWN)
-    assert gone.status_code == 404

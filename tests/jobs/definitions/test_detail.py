@@ -83,21 +83,3 @@ def test_the_code_of_a_task_is_told_without_default_values(state: State, jobs: C
         "queue": "mail",
         "atomic": "yes",
     }
-
-
-def test_the_options_of_a_task_without_any_are_those_of_the_app(
-    state: State, jobs: CronJobs
-) -> None:
-    jobs.task(name="bare")(lambda: None)
-    jobs.task(name="once", retry=False)(lambda: None)
-    jobs.task(name="mine", retry=lambda attempt, error: 5.0)(lambda: None)
-    options = {}
-    for name in ("bare", "once", "mine"):
-        code = task_code(state, name)
-        assert code is not None
-        assert code.doc is None
-        options[name] = dict(code.options)
-    usual = "10 attempts, exponential delays from 10 s to 1 h"
-    assert options["bare"] == {"retry": usual, "timeout": "1 h"}
-    assert options["once"]["retry"] == "1 attempt"
-    assert options["mine"]["retry"] == "10 attempts at most, after delays that a function chooses"

@@ -52,7 +52,7 @@ class TestChange:
         row = kit.found("mine")
         kit.sql("UPDATE job_definitions SET next_run_at = '2999-01-01'")
         assert not kit.definitions.change(row, row.spec._replace(priority=5), row.next_run_at)
-        assert kit.definition(row.id).priority == 0
+        assert kit.defined(row.id).priority == 0
 
     def test_schedule_that_never_comes_again_can_be_changed(self, kit: Kit) -> None:
         kit.define("mine")
@@ -60,14 +60,14 @@ class TestChange:
         row = kit.found("mine")
         first = now() + timedelta(days=1)
         assert kit.definitions.change(row, row.spec._replace(schedule="@daily"), first)
-        assert kit.definition(row.id).next_run_at == first
+        assert kit.defined(row.id).next_run_at == first
 
     def test_pause_that_is_over_is_not_ended_again(self, kit: Kit) -> None:
         due = ago(hours=3)
         definition = kit.define("mine", due=due)
         ended = SlotPlan(due, now(), ())
         assert kit.definitions.skip_pause(kit.found("mine"), ended, resume=True) is None
-        assert kit.definition(definition).next_run_at == due
+        assert kit.defined(definition).next_run_at == due
 
 
 @pytest.mark.parametrize("table", ["job_runs", "job_definitions"])
@@ -95,4 +95,4 @@ class TestUndeclared:
         since = ago(minutes=5)
         gone = kit.define("gone", app="this", undeclared_since=since)
         kit.definitions.mark_undeclared([], "this")
-        assert kit.definition(gone).undeclared_since == since
+        assert kit.defined(gone).undeclared_since == since

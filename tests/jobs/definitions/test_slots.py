@@ -29,8 +29,8 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit, at: 
     }  # fmt: skip
     definition = kit.define(due=at, overlap="allow", **columns)
     (recorded,) = kit.slots.record_slots({definition: plan(at, following=following)})
-    assert kit.definition(definition).next_run_at == following
-    row = kit.row(recorded.run_id)
+    assert kit.defined(definition).next_run_at == following
+    row = kit.get(recorded.run_id)
     assert (row.definition_id, row.job_type, row.status) == (definition, "task", "queued")
     assert {name: getattr(row, name) for name in columns} == columns
     assert row.scheduled_for == row.run_at == at
@@ -41,11 +41,11 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit, at: 
 def test_plan_made_from_an_older_watermark_is_dropped(kit: Kit, at: datetime) -> None:
     one, two = (kit.define(name, due=at) for name in "ab")
     kit.slots.record_slots({two: plan(at)})
-    watermark = kit.definition(two).next_run_at
+    watermark = kit.defined(two).next_run_at
     late = plan(at, Slot(ago(seconds=30)), following=now())
     recorded = kit.slots.record_slots({one: plan(at), two: late})
     assert [slot.definition_id for slot in recorded] == [one]
-    assert kit.definition(two).next_run_at == watermark
+    assert kit.defined(two).next_run_at == watermark
 
 
 def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit, at: datetime) -> None:
@@ -62,7 +62,7 @@ def test_paused_definition_records_nothing(kit: Kit, at: datetime) -> None:
     definition = kit.define("one", due=at)
     assert kit.definitions.pause(kit.found("one"))
     assert kit.slots.record_slots({definition: plan(at)}) == []
-    assert kit.definition(definition).next_run_at == at
+    assert kit.defined(definition).next_run_at == at
 
 
 #: An earlier run of a definition by its status, and whether it is live.
@@ -80,9 +80,10 @@ def test_slot_is_skipped_and_recorded_while_an_earlier_run_of_its_definition_is_
 ) -> None:
     for status, (values, live) in EARLIER.items():
         definition = kit.define(status, due=at, overlap=overlap)
-        kit.run(status, status=status, definition_id=definition, scheduled_for=ago(3600), **values)
+        values = {"scheduled_for": ago(3600), **values}
+        kit.run(status, job_type=status, definition_id=definition, **values)
         (recorded,) = kit.slots.record_slots({definition: plan(at)})
-        row, skips = kit.row(recorded.run_id), live and overlap == "skip"
+        row, skips = kit.get(recorded.run_id), live and overlap == "skip"
         assert (recorded.skipped, row.status) == (skips, "skipped" if skips else "queued"), status
         assert row.last_error == recorded.reason
         if skips:
@@ -100,7 +101,7 @@ def test_a_run_that_waits_on_purpose_is_live_though_an_attempt_has_failed(
     run = kit.run(definition_id=definition, scheduled_for=ago(3600))
     assert kit.finish(kit.claim_one(), "failed", delay=0)
     assert kit.finish(kit.claim_one(), kind, delay=3600)
-    assert kit.row(run).status == "failed"
+    assert kit.get(run).status == "failed"
     (recorded,) = kit.slots.record_slots({definition: plan(at)})
     assert recorded.reason == "overlap: an earlier run was not finished"
 
@@ -112,10 +113,10 @@ def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit, at: datetime
     recorded = kit.slots.record_slots({definition: plan(first, gap, Slot(at))})
     skipped, run = sorted(recorded, key=lambda slot: slot.at)
     assert (skipped.skipped, skipped.reason) == (240, "missed: no tick ran in time")
-    row = kit.row(skipped.run_id)
+    row = kit.get(skipped.run_id)
     assert (row.status, row.error_type, row.scheduled_for) == ("skipped", "Missed", last)
     assert row.result == {"skipped": 240, "from": first.isoformat(), "to": last.isoformat()}
-    assert kit.row(run.run_id).status == "queued"
+    assert kit.get(run.run_id).status == "queued"
 
 
 def test_racing_ticks_record_each_slot_once(kit: Kit, at: datetime) -> None:
@@ -162,7 +163,7 @@ def test_retry_and_the_next_slot_s_run_are_not_at_work_at_once(kit: Kit) -> None
     definition = define_with_slots(kit, 2)
     first = kit.claim_one()
     assert kit.finish(first, "failed", delay=3600)
-    watermark = kit.definition(definition).next_run_at
+    watermark = kit.defined(definition).next_run_at
     assert watermark is not None
     caught_up = plan(watermark, Slot(ago(minutes=1)))
     (recorded,) = kit.slots.record_slots({definition: caught_up})
@@ -173,16 +174,6 @@ def test_retry_and_the_next_slot_s_run_are_not_at_work_at_once(kit: Kit) -> None
     assert kit.claim() == ()
     assert kit.finish(second)
     assert kit.claim_one().id == first.id
-
-
-def test_definition_with_a_wider_key_of_its_own_is_alone_in_it(kit: Kit) -> None:
-    definition = define_with_slots(kit, 4, 3, concurrency_key="shop", concurrency_limit=3)
-    other = kit.run(concurrency_key="shop", concurrency_limit=3, run_at=now())
-    claim = kit.claim_one()
-    assert claim.definition_id == definition
-    kit.sql("UPDATE job_runs SET run_at = :late WHERE status = 'queued' AND definition_id > 0",
-            late=now() + timedelta(hours=1))  # fmt: skip
-    assert kit.claim_ids() == [other]
 
 
 def test_overlap_that_is_allowed_runs_side_by_side(kit: Kit) -> None:

@@ -94,28 +94,3 @@ def test_a_search_finds_parts_of_names_and_tasks(
     for name, task in (("mail:1", "a"), ("mail:2", "a"), ("weekly", "send_mail"), ("100%", "x")):
         rows.definition(name, job_type=task.replace("_", "-"))
     assert _names(state, DefinitionFilter(search=search)) == names
-
-
-def test_orders(state: State, rows: Rows) -> None:
-    rows.definition("b", job_type="x", next_run_at=ago(-10))
-    rows.definition("a", job_type="y", next_run_at=ago(-20))
-    rows.definition("c", job_type="x", next_run_at=None)
-    rows.definition("d", job_type="w", next_run_at=ago(5), paused_at=ago(9))
-    assert _names(state, DefinitionFilter(sort="name")) == ["a", "b", "c", "d"]
-    assert _names(state, DefinitionFilter(sort="name", after="b")) == ["c", "d"]
-    assert _names(state, DefinitionFilter(sort="task")) == ["d", "b", "c", "a"]
-    assert _names(state, DefinitionFilter(sort="next"))[:2] == ["b", "a"]
-
-
-def test_pages_go_both_ways(state: State, rows: Rows) -> None:
-    def page(number: int) -> tuple[Any, ...]:
-        found = list_definitions(state, page=number, limit=2)
-        return "".join(row.name for row in found.rows), found.total, found.page, found.pages
-
-    assert page(1) == ("", 0, 1, 1)
-    for name in "abcde":
-        rows.definition(name)
-    assert page(1) == ("ab", 5, 1, 3)
-    assert page(2) == ("cd", 5, 2, 3)
-    assert page(3) == page(99) == ("e", 5, 3, 3)
-    assert page(0) == page(1)

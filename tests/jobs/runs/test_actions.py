@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -24,8 +22,7 @@ from flask_cronjobs import (
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.jobs.definitions.actions import QueuedRun, Target, pause, queue_run, resume
 from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
-from flask_cronjobs.jobs.runs import actions as module
-from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, of_status, preview
+from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
 from flask_cronjobs.jobs.runs.filters import RunFilter
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobEffect, JobRun
@@ -373,22 +370,6 @@ def test_only_an_effect_in_doubt_is_settled(state: State, rows: Rows) -> None:
 # Who did it
 
 
-def test_change_by_an_operator_has_the_fields_of_any_other(
-    state: State, rows: Rows, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "flask_cronjobs")
-    ids = [rows.run("queued"), rows.run("failed")]
-    CANCEL.many(state, ids, "ada")
-    lines = [vars(record) for record in caplog.records if hasattr(record, "cronjobs_run_id")]
-    for line, run_id, attempt in zip(lines, ids, (0, 1), strict=True):
-        assert line["cronjobs_worker"].endswith(f":{os.getpid()}")
-        expected = {
-            "run_id": run_id, "attempt": attempt, "task": "send", "actor": "ada",
-            "event": "cancelled", "ms": 0,
-        }  # fmt: skip
-        assert {name: line[f"cronjobs_{name}"] for name in expected} == expected
-
-
 # Beside an open transaction of the caller's
 
 VERBS: dict[str, Callable[[CronJobs], object]] = {
@@ -425,25 +406,3 @@ def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
 
 
 # What a person sees of runs before they are changed
-
-
-def test_preview_has_the_first_runs_and_the_split_by_error(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SHOWN", 2)
-    kinds = ("KeyError", "ValueError", None, "ValueError", "KeyError", "ValueError")
-    ids = [rows.run("dead", error_type=kind) for kind in kinds][::-1]
-    found = preview(state, ids)
-    assert [row.id for row in found.first] == ids[:2]
-    assert found.split() == ["3 of send, ValueError", "2 of send, KeyError"]
-    assert found.heading(6) == "By task and error"
-    monkeypatch.setattr(module, "CAP", 4)
-    found = preview(state, ids)
-    assert found.split()[0] == "2 of send, ValueError"
-    assert found.heading(6) == "By task and error, of the first 4 runs"
-    assert preview(state, []).first == ()
-
-
-def test_picked_runs_are_those_of_a_status(state: State, rows: Rows) -> None:
-    dead, queued, failed = (rows.run(status) for status in ("dead", "queued", "failed"))
-    assert of_status(state, [dead, queued, failed, 99], ("dead", "failed")) == [failed, dead]

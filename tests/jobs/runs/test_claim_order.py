@@ -196,7 +196,7 @@ def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]])
     claims = kit.claims.record_and_claim([], request).claims
     assert [claim.id for claim in claims] == [run_id for run_id, _ in wanted]
     for claim, (run_id, share) in zip(claims, wanted, strict=True):
-        before, row = oracle.rows[run_id], kit.row(run_id)
+        before, row = oracle.rows[run_id], kit.get(run_id)
         assert (row.status, row.locked_by) == ("running", request.token)
         assert row.started_at is not None
         assert row.locked_until is not None

@@ -36,7 +36,7 @@ def test_claim_tells_what_the_runner_needs(kit: Kit) -> None:
 def test_claim_forgets_the_progress_of_an_earlier_attempt(kit: Kit) -> None:
     run = kit.run(progress=0.5, progress_message="half")
     kit.claim_one()
-    assert (kit.row(run).progress, kit.row(run).progress_message) == (None, None)
+    assert (kit.get(run).progress, kit.get(run).progress_message) == (None, None)
 
 
 def test_due_is_told_by_the_database_s_clock_to_the_millisecond(kit: Kit) -> None:

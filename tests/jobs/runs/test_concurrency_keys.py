@@ -92,7 +92,7 @@ def test_claim_of_a_share_that_another_is_taking_waits_for_it_and_takes_none(kit
             time.sleep(0.01)
     thread.join(60)
     assert claimed == []
-    assert [kit.row(run).status for run in (first, second)] == ["running", "queued"]
+    assert [kit.get(run).status for run in (first, second)] == ["running", "queued"]
 
 
 def waits_for_a_lock(kit: Kit) -> bool:

@@ -146,7 +146,7 @@ def test_replacing_waits_for_a_claim_and_makes_a_run_of_its_own(kit: Kit) -> Non
         assert replaced == []
     thread.join()
     assert replaced == [(True, "new")]
-    assert kit.row(first).payload == {"a": 1}
+    assert kit.get(first).payload == {"a": 1}
 
 
 @on_postgresql
@@ -164,13 +164,13 @@ def test_claim_passes_over_a_run_that_is_being_replaced(kit: Kit) -> None:
 class TestKeyOfARunThatWasClaimedAndGivenBack:
     """A claim counts as the begin: an attempt may have seen the payload."""
 
-    KEY: ClassVar = {"idempotency_key": "key", "unique_while": "waiting"}
+    KEY: ClassVar[dict[str, Any]] = {"idempotency_key": "key", "unique_while": "waiting"}
 
     @pytest.mark.parametrize("said", [{"unbegun": True}, {}, {"seconds": 0.1}])
     def test_it_has_given_its_key_up(self, kit: Kit, said: dict[str, Any]) -> None:
         first = kit.run(**self.KEY)
         assert kit.finish(kit.claim_one(), "released", **said)
-        assert kit.row(first).started_at is not None
+        assert kit.get(first).started_at is not None
         with Session(kit.engine) as session:
             new = insert_run(session, values("key") | self.KEY, replace=True)
             session.commit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from operator import attrgetter
 from typing import Any
 
@@ -27,7 +26,6 @@ from flask_cronjobs.jobs.runs.list import (
     matching,
     sorting_of,
 )
-from flask_cronjobs.jobs.runs.rows import RunRow
 from flask_cronjobs.jobs.runs.search import shown_key
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
@@ -112,23 +110,6 @@ def test_all_runs_of_an_old_batch_are_listed(
 # Labels
 
 
-def labels(state: State) -> list[str | None]:
-    return [row.label for row in list_runs(state).rows]
-
-
-def test_a_run_without_label_has_the_head_of_its_payload_where_payloads_are_shown(
-    state: State, rows: Rows
-) -> None:
-    rows.run(payload={"to": "ada\n", "items": [1], "token": "s3cret", "message": "x" * 90})
-    rows.run(payload={"to": "ada"}, label="invoice 1")
-    rows.run(payload={"text": "x" * 9000})
-    rows.run()
-    assert labels(state) == [None, None, "invoice 1", None]
-    object.__setattr__(state.settings, "show_payload", True)
-    head = "to: ada , items: [1], token: ***, message: "
-    assert labels(state) == [None, None, "invoice 1", f"{head}{'x' * (79 - len(head))}…"]
-
-
 # Search
 
 
@@ -147,16 +128,6 @@ def test_finds_by_id_and_by_key_and_by_how_a_label_or_a_task_begins(
         assert ids(state, nothing) == [], nothing
 
 
-def test_the_run_of_an_id_comes_before_those_whose_label_begins_so(
-    state: State, rows: Rows
-) -> None:
-    old = rows.run()
-    labelled = [rows.run(label=f"{old} apples") for _ in range(2)]
-    found = walk(state, RunFilter(search=str(old)), limit=1)
-    assert ids_of(found) == [old, *reversed(labelled)]
-    assert matching(state, RunFilter(search=str(old))) == [old, *reversed(labelled)]
-
-
 @pytest.mark.parametrize("status", [None, "queued", "dead"])
 def test_a_search_reads_a_window_of_rows_but_finds_an_old_run_by_its_id_and_key(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, status: Status | None
@@ -173,16 +144,6 @@ def test_a_search_reads_a_window_of_rows_but_finds_an_old_run_by_its_id_and_key(
     pages = list(walk(state, which, 50, order))
     assert [len(page.rows) for page in pages] == [3, 3, 1]
     assert sorted(ids_of(pages)) == made
-
-
-def test_runs_of_a_concurrency_key_are_listed(state: State, rows: Rows, jobs: CronJobs) -> None:
-    jobs.task(name="send")(lambda: None)
-    key: dict[str, Any] = {"concurrency_key": "customer:7", "concurrency_limit": 2}
-    ended, waits = rows.run("succeeded", **key), rows.run(**key)
-    runs = rows.run("running", concurrency_share=0, **key)
-    rows.run(concurrency_key="customer:71", concurrency_limit=2)
-    assert ids(state, concurrency_key="customer:7") == [runs, waits, ended]
-    assert ids(state, concurrency_key="customer:7", status="queued") == [waits]
 
 
 def test_runs_are_counted_by_status_up_to_a_cap_of_what_is_read(
@@ -259,41 +220,4 @@ def test_another_key_is_hidden_if_it_has_a_hidden_value(
         assert shown_key(state, task, payload, "unique", key) == shown
 
 
-def test_lists_runs_of_several_statuses_and_of_a_time(state: State, rows: Rows) -> None:
-    made = {
-        status: rows.run(status, age=100 * place)
-        for place, status in enumerate(("dead", "succeeded", "queued", "failed", "cancelled"))
-    }
-    several: list[list[Status]] = [["dead", "succeeded"], ["queued", "failed", "dead"]]
-    for statuses in several:
-        found = [row.id for row in list_runs(state, RunFilter(statuses=statuses)).rows]
-        assert found == sorted((made[each] for each in statuses), reverse=True)
-    assert ids(state, since=ago(250), until=ago(50)) == [made["queued"], made["succeeded"]]
-
-
 # How long a run in a list took and had waited
-
-NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
-
-
-def _row(status: str = "succeeded", took: float = 1.0, waited: float = 0.5, **more: Any) -> RunRow:
-    """A run that waited and ran for so many seconds."""
-    started = NOW + timedelta(seconds=waited)
-    values: dict[str, Any] = dict.fromkeys(RunRow.__dataclass_fields__)
-    values |= {"status": status, "scheduled_for": NOW, "run_at": NOW, "started_at": started}
-    values |= {"finished_at": started + timedelta(seconds=took)}
-    return RunRow(**(values | more))
-
-
-def test_times_that_a_retry_or_a_cancel_has_changed_do_not_count() -> None:
-    row = _row("failed", run_at=NOW + timedelta(hours=1))
-    assert (row.waited, row.took) == (None, None)
-    assert _row("cancelled").took is None
-    assert _row("queued").waited is None
-    assert _row("running", waited=7.0).waited == 7.0
-    assert _row("succeeded", started_at=None).waited is None
-
-
-def test_a_clock_that_went_back_makes_no_negative_times() -> None:
-    row = _row(took=-3.0, waited=-2.0)
-    assert (row.waited, row.took) == (0.0, 0.0)

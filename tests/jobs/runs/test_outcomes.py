@@ -40,7 +40,7 @@ def test_outcome_leaves_the_row(
     said = {"error": "not wanted", "error_type": "Discard"}
     own = {} if kind in ("failed", "dead", "succeeded") else said
     assert kit.finish(kit.claim_one(), kind, delay=60.0, **own)
-    row = kit.row(run)
+    row = kit.get(run)
     assert (row.status, row.attempts, row.scheduled_for) == (status, attempts, slot)
     assert (row.last_error, row.error_type) == error
     assert (row.locked_by, row.locked_until, row.concurrency_share) == (None, None, None)
@@ -54,7 +54,7 @@ def test_failure_waits_for_its_delay_by_the_database_s_clock(kit: Kit) -> None:
     before = kit.definitions.now()
     assert kit.finish(claim, "failed", delay=300.0)
     after = kit.definitions.now()
-    row = kit.row(run)
+    row = kit.get(run)
     assert row.status == "failed"
     slack = timedelta(milliseconds=2)
     delay = timedelta(minutes=5)
@@ -80,7 +80,7 @@ def test_batch_of_mixed_outcomes_is_recorded_at_once(kit: Kit) -> None:
     ids = kit.runs(6)
     outcomes = [outcome(*each) for each in zip(kit.claim(), OUTCOME_KINDS, strict=True)]
     assert kit.claims.record_and_claim(outcomes, None).recorded == set(ids)
-    statuses = [kit.row(run).status for run in ids]
+    statuses = [kit.get(run).status for run in ids]
     assert statuses == [*OUTCOME_KINDS[:4], "queued", "queued"]
 
 
@@ -101,7 +101,7 @@ def test_only_expired_leases_are_found_oldest_first(kit: Kit) -> None:
     assert [lease.id for lease in found] == [older.id, newer.id]
     assert (found[0].token, found[0].job_type) == (older.token, "task")
     assert (found[0].attempt, found[0].max_attempts) == (1, 4)
-    assert kit.row(holding.id).status == "running"
+    assert kit.get(holding.id).status == "running"
     assert look_for_expired(kit.books, limit=1) == found[:1]
 
 
@@ -121,7 +121,7 @@ class TestLostAnswers:
         answer = kit.claims.record_and_claim([made], None)
         assert kit.claims.already_recorded([made]).recorded == answer.recorded == {run}
         if cancelled and kind in ("failed", "released", "snoozed"):
-            assert kit.row(run).status == answer.stored(made).kind == "cancelled"
+            assert kit.get(run).status == answer.stored(made).kind == "cancelled"
             assert kit.claims.already_recorded([made]) == answer
 
     def test_another_attempt_s_end_does_not_pass_for_this_one(self, kit: Kit) -> None:
@@ -138,7 +138,7 @@ def test_outcome_with_another_s_id_but_the_own_token_touches_nothing(kit: Kit) -
     kit.runs(2)
     mine, other = (kit.claim(limit=1)[0] for _ in range(2))
     assert not kit.finish(mine._replace(id=other.id), "dead")
-    assert kit.row(other.id).status == "running"
+    assert kit.get(other.id).status == "running"
 
 
 # An output is written for its own attempt, whoever holds the run by then.

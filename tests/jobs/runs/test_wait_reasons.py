@@ -126,7 +126,7 @@ def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:
     assert [wait.kind for wait in list_runs(state).waits[run_id]] == ["worker"]
     next_start = ago(-30)
     tat = next_start + timedelta(seconds=6)
-    rows._insert(JobRate, {"key": "mail", "tat": tat, "period": 2.0, "burst": 4})
+    rows.insert(JobRate(key="mail", tat=tat, period=2.0, burst=4))
     waits = list_runs(state).waits
     (wait,) = waits[run_id]
     assert wait.what in ("for its rate, next in 30 s", "for its rate, next in 29 s")
