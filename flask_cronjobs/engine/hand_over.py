@@ -7,6 +7,7 @@ worker was lost, but its attempt is not counted, since no handler has begun.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from ..db import failpoints
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
-from ..jobs.runs.leases import database_fingerprint, in_brokers
+from ..jobs.runs.leases import database_fingerprint, give_tokens, in_brokers
 from ..jobs.runs.look import look_at_queue
 from ..jobs.state import State
 from ..log import Outage, logger, worker_name
@@ -175,8 +176,27 @@ class _Queue:
         claims = self._claims.claim([], min(most, room), idle=True, side_by_side=True).claims
         self.waits |= not self._claims.exhausted
         if claims:
-            self._send(claims)
+            self._send(self._told_apart(claims))
         return len(claims)
+
+    def _told_apart(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        """Return *claims*, each with a token of its own: who reads one message can begin no other.
+
+        :raises DatabaseTrouble: it is unknown which tokens they have. They come back.
+        """
+        if len(claims) == 1:
+            return claims
+        lost, shared = self._claims.lost, claims[0].token
+        prefix = shared.rpartition(":")[0]
+        tokens = [f"{prefix}:{secrets.token_hex(6)}" for _ in claims]
+        for token in (shared, *tokens):
+            lost.sent(token)
+        own = give_tokens(self._books, claims, tokens)
+        for token in tokens:
+            lost.answered(token)
+        if len(own) == len(claims):  # Otherwise a row is locked, and is given back once it is not.
+            lost.answered(shared)
+        return own
 
     def _send(self, claims: Sequence[Claim]) -> None:
         """Send *claims*; if that fails, give them back.

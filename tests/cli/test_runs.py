@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -118,9 +119,9 @@ def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows
     for part in ('"user": 7', '"password": "***"', "Attempt 1: failed", "worker web-1:7", "k:1"):
         assert part in output
     assert "took 3.0 s" in output
-    assert f"Traceback:\n{theirs}ValueError: no" in output
-    assert f"Traceback:\n{ours}{theirs}" in admin.ok("show", run_id, "--frames")
-    assert "Output of attempt 1\nhello\ufffd[31m\n" in output
+    assert indent(f"Traceback:\n{theirs}ValueError: no", "  ") in output
+    assert indent(f"Traceback:\n{ours}{theirs}", "  ") in admin.ok("show", run_id, "--frames")
+    assert "Output of attempt 1\n  hello\ufffd[31m\n" in output
     assert "hush" not in output
     view = admin.data("show", run_id)
     assert view["row"]["status"] == "dead"

@@ -149,6 +149,21 @@ def test_a_forged_token_begins_nothing(
     assert len(warnings(caplog)) == 1
 
 
+def test_the_token_of_one_handed_run_begins_no_other(
+    far: Any, executor: Threads, jobs: CronJobs
+) -> None:
+    for _ in range(3):
+        far.enqueue()
+    jobs.tick()
+    first, *others = executor.sent
+    assert len({each.token for each in executor.sent}) == 3
+    for other in others:
+        assert perform(other.id, first.token) is None
+    for each in executor.sent:
+        executor.deliver(each)
+    assert executor.results() == ["succeeded"] * 3
+
+
 @pytest.mark.parametrize("paused", [False, True])
 def test_the_token_of_a_run_at_work_is_not_traded(
     paused: bool, executor: Threads, context: None, jobs: CronJobs, app: Flask, db: SQLAlchemy

@@ -219,6 +219,27 @@ def begin(d: Dialect) -> TextClause:
     """)
 
 
+def give_tokens(books: Bookkeeping, claims: Iterable[Claim], tokens: Iterable[str]) -> list[Claim]:
+    """Give each of *claims* one of *tokens*, fenced by the token that it has; return those held.
+
+    :raises DatabaseTrouble: it is unknown which tokens they have.
+    """
+    pairs = list(zip(claims, tokens, strict=True))
+    given = [{"id": each.id, "token": each.token, "fresh": fresh} for each, fresh in pairs]
+    rows = books.rows(_give_tokens(books.dialect), {"held": json.dumps(given)}, repeat=False)
+    written = {row.id for row in rows}
+    return [each._replace(token=fresh) for each, fresh in pairs if each.id in written]
+
+
+@lru_cache(maxsize=2)
+def _give_tokens(d: Dialect) -> TextClause:
+    return text(f"""
+    WITH {held(d, d.table("held", id="bigint", token="text", fresh="text"))}
+    UPDATE job_runs SET locked_by = given.fresh FROM given WHERE {is_held(d)}
+    RETURNING job_runs.id
+    """)
+
+
 _IN_BROKERS = text(f"""
     SELECT count(*) AS number FROM (
         SELECT queue FROM job_runs WHERE {HANDED} ORDER BY locked_until
