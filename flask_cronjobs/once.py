@@ -132,6 +132,8 @@ def _entered(state: State, key: str) -> Generator[None]:
 def _owning(state: State, key: str) -> Generator[_Effect]:
     """Yield the effect with its owner, and with the connection to use in this thread."""
     run = running()
+    if run is not None:
+        run.raise_again()
     # A handler may call it in the context of another app, whose database knows nothing of the run.
     if run is None or run.app is not state.app:
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
