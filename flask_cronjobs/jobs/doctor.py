@@ -12,7 +12,7 @@ from ..db.dialect import clock_shift
 from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
-from .checks import Finding
+from .checks import Finding, last_tick
 from .doctor_database import database, executors, schema, versions
 from .health import Verdict, read_verdict
 from .humanize import duration
@@ -54,7 +54,8 @@ def _examine(reader: Reader) -> Iterator[Finding]:
 
 
 def _jobs(reader: Reader) -> Iterator[Finding]:
-    yield from _verdict(read_verdict(reader))
+    by = "flask jobs work" if last_tick(reader).resident else "flask jobs tick"
+    yield from _verdict(read_verdict(reader), by)
     yield _own_clock(reader)
     yield from _host_clocks(list_ticks(reader, _TICKS).rows)
     yield from executors(reader)
@@ -87,11 +88,11 @@ def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
             yield Finding("host-clock", "warning", what, _CLOCK_TODO)
 
 
-def _verdict(verdict: Verdict) -> Iterator[Finding]:
-    """Yield what the verdict says, too."""
+def _verdict(verdict: Verdict, by: str) -> Iterator[Finding]:
+    """Yield what the verdict says, too; *by* is the command that ticked last."""
     named = {each.id for each in verdict.findings}
     if "ticks" not in named:
-        yield Finding("ticks", "ok", verdict.ticks)
+        yield Finding("ticks", "ok", f"{verdict.ticks}, by `{by}`")
     if "overdue" not in named:
         yield Finding("overdue", "ok", "no run has waited too long")
     yield from verdict.findings

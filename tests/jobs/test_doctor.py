@@ -70,6 +70,7 @@ def test_a_sound_app_has_no_complaint(state: State, rows: Rows) -> None:
     assert bad(state) <= {"journal"}
     findings = found(state)
     assert findings["ticks"].level == "ok"
+    assert findings["ticks"].what.endswith(", by `flask jobs tick`")
     assert str(state.engine.url.database) in findings["database"].what
     assert "Flask-SQLAlchemy" in findings["versions"].what
     assert all(finding.todo for finding in findings.values() if finding.level == "error")
