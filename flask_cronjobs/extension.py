@@ -17,6 +17,7 @@ from .db.transactions import begin_before_savepoints, end_interrupted_transactio
 from .errors import SetupError
 from .jobs.runs.uncommitted import watch_commits
 from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, state_of
+from .log import logger
 from .methods import OperatorMethods, StepMethods
 from .models.copies import add_tables, table_of_its_own
 from .registry import Declaration, Registry, name_of
@@ -386,6 +387,12 @@ def _add_commands_and_pages(app: Flask, settings: Settings) -> None:
     if settings.url_prefix is not None:
         from .web import create_blueprint
 
+        if app.url_map.host_matching:
+            logger.warning(
+                "The app has host_matching=True, where routes need a host, and the job pages have "
+                "none: they and their /health answer 404. Serve them by an app without "
+                "host_matching, on the same database, or set CRONJOBS_URL_PREFIX = None."
+            )
         app.register_blueprint(create_blueprint(), url_prefix=settings.url_prefix)
 
 

@@ -247,11 +247,14 @@ def kept_result(value: object, limit: int, whose: object) -> JSON:
         raise TypeError(f"The handler returned {what}, of which no line was run. {_UNRUN[what]}")
     try:
         return check_value(value, limit, "result")
-    except Exception:  # A result's own methods may raise. What was done is done all the same.
+    except Exception as error:  # A result's own methods may raise. All is done all the same.
+        # Only a message of ours is repeated: it names the key, and no value.
+        why = f" {error}" if isinstance(error, PayloadError) else ""
         logger.warning(
-            "%s: the result is not JSON or too large, so it is not kept. Return plain JSON of at "
+            "%s: the result is not JSON or too large, so it is not kept.%s Return plain JSON of at "
             "most CRONJOBS_MAX_PAYLOAD_BYTES, such as an id to look it up by, or None.",
             whose,
+            why,
         )
         return None
 

@@ -174,6 +174,8 @@ def _split(text: str) -> list[str]:
                 _refuse(f"it contains {char!a}, a dash", "Write '-', as in '1-5'.")
             _refuse(f"it contains {char!a}", "Write one line of plain ASCII characters.")
     words = text.split()
+    if zone := re.match(r"(?:CRON_)?TZ=(\S*)", words[0] if words else "", re.IGNORECASE):
+        _refuse("it begins with a time zone", f"Give it apart: timezone={zone[1]!r}.")
     if words and words[0].startswith("@"):
         words = _alias(" ".join(words)).split()
     if len(words) != len(_FIELDS):

@@ -98,3 +98,13 @@ def test_a_definition_that_no_code_declares_is_not_said_to_be_declared(
         )
         assert jobs.remove_definition("nightly")
         assert jobs.add_definition("nightly", "it", schedule="@daily")
+
+
+def test_host_matching_is_told_at_init(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """Without a word, every page is a 404 of the app's."""
+    app = Flask("hosts", host_matching=True, static_host="shop.example")
+    app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'app.sqlite'}"
+    SQLAlchemy(app)
+    CronJobs(app)
+    assert "host_matching=True" in caplog.text
+    assert app.test_client().get("/jobs/health", base_url="http://shop.example").status_code == 404

@@ -83,6 +83,8 @@ REFUSED = [
     ("0 0 * * monday", "the day-of-week field says 'monday'", "Write 'mon'."),
     ("0 0 * mon *", "the month field says 'mon'", "names (jan feb mar"),
     # What other crons have.
+    ("CRON_TZ=Asia/Tokyo 0 7 * * *", "a time zone", "timezone='Asia/Tokyo'"),
+    ("tz=UTC @daily", "a time zone", "timezone='UTC'"),
     ("0 0 * * 5L", "'5L', which is not understood", "Write '28-31'"),
     ("0 0 15W * *", "'15W', which is not understood", "Write '1-5' in day-of-week"),
     ("0 0 * * 5#3", "'5#3', which is not understood", "Write the weekday alone"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from types import MappingProxyType
 from typing import Any
 
@@ -123,3 +124,11 @@ def test_once_passes_arguments_of_any_name(jobs: CronJobs) -> None:
     assert once("named", effect, 0, **kwargs) == [[0], kwargs]
     with pytest.raises(TypeError):
         once(key="named", func=effect)
+
+
+def test_result_that_is_not_json_names_its_key_and_no_value(
+    perform: Callable[..., JobRun], caplog: pytest.LogCaptureFixture
+) -> None:
+    perform(lambda: {"orders": [{"when": date(1815, 12, 10)}]})
+    assert "result['orders'][0]['when'] is of type date" in caplog.text
+    assert "1815" not in caplog.text
