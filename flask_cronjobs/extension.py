@@ -116,6 +116,7 @@ class CronJobs(OperatorMethods, StepMethods):
         )
         _check_names(app, db)
         state = State(app, db, settings, self._registry, authorize, actor)
+        _refuse_translation(state.engine)
         remember_app(state.engine, app, bool(db.metadata))
         for tables in db.metadata:
             add_tables(tables, state.engine.dialect.name)
@@ -394,6 +395,17 @@ def _add_commands_and_pages(app: Flask, settings: Settings) -> None:
                 "host_matching, on the same database, or set CRONJOBS_URL_PREFIX = None."
             )
         app.register_blueprint(create_blueprint(), url_prefix=settings.url_prefix)
+
+
+def _refuse_translation(engine: Engine) -> None:
+    """Refuse an engine that puts tables without a schema into one: our own SQL would miss them."""
+    schemas: dict[str | None, str] = engine.get_execution_options().get("schema_translate_map", {})
+    if schemas.get(None):
+        raise SetupError(
+            f"The engine's schema_translate_map puts tables without a schema into {schemas[None]!r}"
+            ", but not those that SQL names as text. To keep all tables there, set "
+            f"connect_args={{'options': '-csearch_path={schemas[None]}'}} instead."
+        )
 
 
 def _check_names(app: Flask, db: Database) -> None:

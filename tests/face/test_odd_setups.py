@@ -108,3 +108,16 @@ def test_host_matching_is_told_at_init(caplog: pytest.LogCaptureFixture, tmp_pat
     CronJobs(app)
     assert "host_matching=True" in caplog.text
     assert app.test_client().get("/jobs/health", base_url="http://shop.example").status_code == 404
+
+
+@pytest.mark.flask_sqlalchemy
+def test_engine_that_translates_the_default_schema_is_refused(tmp_path: Path) -> None:
+    """``create_all`` would make the tables in one schema, and ticks look in another."""
+    app = Flask("tenants")
+    app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'app.sqlite'}"
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {
+        "execution_options": {"schema_translate_map": {None: "app"}}
+    }
+    SQLAlchemy(app)
+    with pytest.raises(SetupError, match="search_path=app"):
+        CronJobs(app)
