@@ -39,6 +39,7 @@ class Handler:
 
     :ivar func: the function itself.
     :ivar name: the task's name, ``job_type`` in a row.
+    :ivar named: the names of its parameters that can be given by name.
     :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
     :ivar rate: at which rate attempts of one rate key begin; None: at any.
@@ -58,7 +59,7 @@ class Handler:
         self._is_passed_on = named_by(func) is not func
         self.arguments: Arguments = Arguments(func, self._signature)
         parameters = self._signature.parameters.values()
-        self._named = frozenset(p.name for p in parameters if p.kind in _NAMED)
+        self.named: frozenset[str] = frozenset(p.name for p in parameters if p.kind in _NAMED)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
 
     @property
@@ -83,7 +84,7 @@ class Handler:
         except TypeError as error:
             said = cut(str(error), SHOWN * 3)
             strangers = self._strangers(kwargs, said)
-            advice = options_go_before(self.name, kwargs.keys() - self._named)
+            advice = options_go_before(self.name, kwargs.keys() - self.named)
             if self._is_passed_on and said.startswith("missing"):
                 advice += _GIVEN_BY_DECORATOR
             raise TypeError(f"{self.name}() {said}{strangers}{advice}") from None
@@ -98,7 +99,7 @@ class Handler:
 
         It is ten times as fast as to bind the arguments, which also says what is wrong.
         """
-        return self._required <= given.keys() <= self._named
+        return self._required <= given.keys() <= self.named
 
     def _strangers(self, given: Iterable[str], said: str) -> str:
         """Return what *said*, Python's message, lacks: the unknown arguments, if one is missing."""

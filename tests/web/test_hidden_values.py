@@ -10,6 +10,7 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs.jobs.reader import Reader
 from flask_cronjobs.models import JobRun
 
 from .conftest import OWN, Pages
@@ -125,6 +126,30 @@ def test_a_hidden_value_is_not_found(filled: Pages) -> None:
     for search in (*asked, SECRET, SECRET[:4], f"k:{SECRET}"):
         filled.shows(f"runs?q={quote(search)}", "No runs match")
         filled.shows(f"runs?key={quote(search)}", "No run has it now.", "No runs match")
+
+
+def test_a_search_for_a_hidden_key_reads_what_a_wrong_guess_reads(
+    filled: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its time would tell whether a guess is the whole of the key."""
+    read: list[tuple[str, int]] = []
+    rows_of = Reader.rows
+
+    def rows(reader: Reader, statement: Any) -> Any:
+        rows = rows_of(reader, statement)
+        read.append((str(statement), len(rows)))
+        return rows
+
+    with filled.app.app_context():
+        keys = [run.idempotency_key or "" for run in filled.db.session.query(JobRun)]
+    key = next(each for each in keys if each.startswith("k:"))
+    monkeypatch.setattr(Reader, "rows", rows)
+    seen: list[list[tuple[str, int]]] = []
+    for guess in (key, "k:guess"):
+        read.clear()
+        filled.shows(f"runs?q={quote(guess)}", "No runs match")
+        seen.append([*read])
+    assert seen[0] == seen[1]
 
 
 def test_a_misfit_of_a_stored_payload_tells_no_value(filled: Pages) -> None:

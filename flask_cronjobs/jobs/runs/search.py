@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Row, Text, and_, case, func, or_, select
 from sqlalchemy import cast as as_type
 
 from ...text import one_line, shortened
-from ...text.redaction import HIDDEN, redacted
+from ...text.redaction import HIDDEN, redacted, strip_credentials
 from ...types import JSON, MAX_ID
 from ..reader import RUNS, Reader, is_one_of, readable
 from ..state import State
@@ -129,15 +129,42 @@ def searched(search: str) -> ColumnElement[bool]:
 def named(reader: Reader, search: str) -> list[int]:
     """Return the runs whose id or idempotency key is *search*, the one with the id first.
 
-    A key that has a hidden value in it is not found: finding it would confirm a guess.
+    A key that has a hidden value in it is not found: finding it would confirm a guess. Most of
+    those are not even looked up, so that the time tells nothing either.
     """
     c, number = RUNS.c, search.strip().removeprefix("#")
     is_id = number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID
     by_id = reader.rows(select(c.id).where(c.id == int(number))) if is_id else ()
-    by_key = reader.rows(select(c.id).where(c.idempotency_key == search))
-    keys = keys_of(reader, [row.id for row in by_key])
-    shown = [run_id for run_id in keys if keys[run_id].idempotency == search]
-    return list(dict.fromkeys([*(row.id for row in by_id), *sorted(shown, reverse=True)]))
+    found = [row.id for row in by_id]
+    if strip_credentials(search) == search:
+        found += sorted(_by_key(reader, search), reverse=True)
+    return list(dict.fromkeys(found))
+
+
+def _by_key(reader: Reader, key: str) -> Iterator[int]:
+    """Yield the runs whose idempotency key is *key*, if they are shown with it.
+
+    One statement, whether there is such a run or not.
+    """
+    c, closed = RUNS.c, closed_tasks(reader.state)
+    some = select(c.id, *KEYS, readable(reader, c.payload)).where(c.idempotency_key == key)
+    for row in reader.rows(some.where(c.job_type.not_in(closed)) if closed else some):
+        if shown_keys(reader.state, row).idempotency == key:
+            yield row.id
+
+
+def closed_tasks(state: State) -> list[str]:
+    """Return the tasks whose idempotency keys are not looked up, since they may hide a value.
+
+    Their templates name one; or keys are given by hand, and an argument is one.
+    """
+    hides = state.settings.redact
+    return [
+        name
+        for name, handler in state.registry.tasks.items()
+        if _names_hidden(handler.options.unique, hides)
+        or (handler.options.unique is None and any(_hides(each, hides) for each in handler.named))
+    ]
 
 
 def open_tasks(state: State) -> list[str]:
@@ -153,4 +180,8 @@ def open_tasks(state: State) -> list[str]:
 def _names_hidden(template: str | None, hides: Sequence[str]) -> bool:
     fields = (field for _, field, _, _ in Formatter().parse(template or "") if field)
     parts = {part for field in fields for part in re.split(r"[.\[\]]", field) if part}
-    return any(redacted({part: "x"}, hides) != {part: "x"} for part in parts)
+    return any(_hides(part, hides) for part in parts)
+
+
+def _hides(name: str, hides: Sequence[str]) -> bool:
+    return redacted({name: "x"}, hides) != {name: "x"}
