@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flask import Flask
@@ -121,3 +123,20 @@ def test_engine_that_translates_the_default_schema_is_refused(tmp_path: Path) ->
     SQLAlchemy(app)
     with pytest.raises(SetupError, match="search_path=app"):
         CronJobs(app)
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_worker_whose_threads_gevent_has_patched_says_so(
+    context: None,
+    jobs: CronJobs,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    patched: bool,
+) -> None:
+    """A handler that computes lost its lease at each attempt, and nothing said why."""
+    gevent = SimpleNamespace(is_module_patched=lambda name: patched and name == "threading")
+    monkeypatch.setitem(sys.modules, "gevent.monkey", gevent)
+    jobs.task(name="it")(lambda: None)
+    jobs.enqueue("it", commit=True)
+    jobs.tick()
+    assert ("gevent has patched threads" in caplog.text) == patched
