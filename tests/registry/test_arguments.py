@@ -16,6 +16,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs import testing as helpers
 from flask_cronjobs.models import JobDefinition, JobRun
+from flask_cronjobs.registry.arguments import Arguments
+from flask_cronjobs.registry.codecs import Codec
 from tests.marks import on_both
 from tests.rows import the_run
 
@@ -248,6 +250,25 @@ def test_type_that_cannot_be_stored_is_refused_where_a_value_is_given(jobs: Cron
         jobs.enqueue("it", {"user": 5})
     with pytest.raises(PayloadError, match=r"^user: expected a type that can be stored, and User"):
         it.schedule("@yearly", name="yearly", payload={"user": 5})
+
+
+def test_large_value_is_refused_before_it_is_converted(
+    jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @jobs.task
+    def it(days: list[date], order: Order | None = None) -> None: ...
+
+    jobs.enqueue("it", {"days": ["2026-01-01"]})
+    monkeypatch.setattr(Arguments, "_codec", lambda *_: Codec("nothing", pytest.fail))
+    payloads: list[dict[str, Any]] = [
+        {"days": ["2026-01-01"] * 800_000},
+        {"days": [Order("x" * 70_000)]},  # type: ignore[arg-type]
+        {"days": b"x" * 70_000},
+        {"days": ["2026-01-01"] * 5_000, "order": {"id": "x" * 20_000}},
+    ]
+    for payload in payloads:
+        with pytest.raises(PayloadError, match="over 65,536 bytes"):
+            jobs.enqueue("it", payload)
 
 
 Later = date

@@ -38,7 +38,7 @@ def a_claim(run_id: int = 1) -> Claim:
 
 
 def at_work(claim: Claim, timeout: float) -> Working:
-    return Working(claim, cast("CurrentRun", None), timeout)
+    return Working(claim, cast("CurrentRun", SimpleNamespace()), timeout)
 
 
 @pytest.fixture
