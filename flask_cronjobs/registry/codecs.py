@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -254,6 +254,12 @@ def _by_pydantic(hint: Any) -> Codec:
         adapter = TypeAdapter(hint)
     except Exception:  # The app has no pydantic, or pydantic does not know the type.
         return _unknown(name)
+    if _tries_exponentially(adapter.core_schema):
+        return _refusing(
+            name,
+            f"a type whose conversion takes linear time, and {name} has a union of several types "
+            "that contain it. Tell them apart by pydantic's Field(discriminator=…)",
+        )
 
     def convert(function: Callable[[Any], Any], value: object) -> Any:
         try:
@@ -281,10 +287,61 @@ def _unknown(name: str) -> Codec:
         "of arguments, or with Any for plain JSON, or install pydantic if it knows the type"
     )
 
+    return _refusing(name, expected)
+
+
+def _refusing(name: str, expected: str) -> Codec:
     def refuse(value: object) -> Any:
         raise Misfit(expected, value)
 
     return Codec(name, refuse, refuse)
+
+
+def _tries_exponentially(schema: Any) -> bool:
+    """Return whether several members of a union in pydantic's *schema* contain that union again.
+
+    Each is tried for each value, at each level: their number to the power of the depth. A list and
+    an object are told apart at once.
+    """
+    parts = [*_parts(schema)]
+    defined = {part["ref"]: part for part in parts if part.get("type") and "ref" in part}
+
+    def inside(part: Any) -> set[int]:
+        """Return the unions in *part*, those behind references included."""
+        unions, rest, seen = set[int](), [part], set[str]()
+        while rest:
+            for each in _parts(rest.pop()):
+                if each.get("type") == "union":
+                    unions.add(id(each))
+                ref = each.get("schema_ref")
+                if isinstance(ref, str) and ref in defined and ref not in seen:
+                    seen.add(ref)
+                    rest.append(defined[ref])
+        return unions
+
+    def kind(choice: Any) -> str:
+        choice = defined.get(choice.get("schema_ref"), choice)
+        return "list" if choice["type"] in ("list", "set", "tuple", "frozenset") else "object"
+
+    for union in parts:
+        if union.get("type") == "union":
+            choices = [each[0] if isinstance(each, tuple) else each for each in union["choices"]]
+            kinds = [kind(each) for each in choices if id(union) in inside(each)]
+            if len(kinds) > len(set(kinds)):
+                return True
+    return False
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a schema of pydantic, without what their references name."""
+    rest = [schema]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, dict):
+            yield part
+            rest.extend(value for key, value in part.items() if key != "metadata")
+        elif isinstance(part, (list, tuple)):
+            rest.extend(part)
 
 
 def _reason(error: Any) -> str:

@@ -79,6 +79,20 @@ class Card:
         raise ValueError(f"{self.number} is blocked")
 
 
+@dataclass
+class Left:
+    """Contains itself or `Right_`."""
+
+    below: Left | Right_ | None = None
+
+
+@dataclass
+class Right_:
+    """Likewise."""
+
+    below: Left | Right_ | None = None
+
+
 class Plain:
     """Is no dataclass."""
 
