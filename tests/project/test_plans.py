@@ -188,7 +188,7 @@ def open_starts(kit: Kit) -> None:
         assert rates.open_starts(kit.books, limits, kit.request()).opened == number
         claims = kit.claim(side_by_side=True) or claims
         rates.spend(kit.books, limits, claims)
-    asked = outcome(claims[0], "failed", delay=30.0, holds_rate=True)
+    asked = outcome(claims[0], "succeeded", delay=30.0, holds_rate=True)
     rates.record_and_hold(kit.books, asked, limits["task"])
     finish(kit, claims[1:])
     kit.runs(2, rate_key="key", rate_mark="waits")
