@@ -218,6 +218,8 @@ def _searches(scan: Node) -> bool:
 def _is_lateral(join: Node) -> bool:
     """Whether the inner side is a limit of rows that belong to the outer row, by an index."""
     inner = next(child for child in join["Plans"] if child["Parent Relationship"] == "Inner")
+    if inner["Node Type"] == "Subquery Scan":  # Of a limit that locks its rows.
+        (inner,) = inner["Plans"]
     return inner["Node Type"] == "Limit" and any(map(_searches, nodes(inner)))
 
 
