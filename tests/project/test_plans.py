@@ -297,7 +297,7 @@ def keep_up(kit: Kit) -> None:
     operator.retry(ids)
     noted.end(kit.books)
     Operator(kit.books, Operation(Act("retried", "a run", "ada", ids[0]))).retry([ids[0], 0])
-    ended = "status = 'succeeded', finished_at = '2026-01-01'"
+    ended = "status = 'succeeded', finished_at = '2026-01-01', rate_mark = NULL"
     kit.sql(f"UPDATE job_runs SET {ended} WHERE status <> 'running'")
     kit.sql(
         "INSERT INTO job_ticks (worker, host, pid, started_at) VALUES ('', '', 1, '2026-01-01')"
