@@ -54,11 +54,12 @@ def test_run_taken_back_is_told_though_the_connection_broke(
     app: Flask,
     jobs: CronJobs,
     db: SQLAlchemy,
+    state: State,
     caplog: pytest.LogCaptureFixture,
     committed: bool,
 ) -> None:
     jobs.task(name="it")(lambda: None)
-    lost = Rows(db.engine).run("running", job_type="it", locked_until=ago(5), max_attempts=3)
+    lost = Rows(state.engine).run("running", job_type="it", locked_until=ago(5), max_attempts=3)
     moment = "after_cursor_execute" if committed else "before_cursor_execute"
     with app.app_context(), heard(run_failed) as told:
         sent = lose_answer(db, "job_failures", when=moment)
@@ -74,7 +75,7 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     app: Flask, db: SQLAlchemy, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An import holds SQLite's lock for longer than the lease; a tick waits for it as well."""
-    rows = Rows(db.engine)
+    rows = Rows(state.engine)
     alive, dead = (
         rows.run("running", job_type="it", locked_until=ago(5), locked_by=f"host:{pid}:token")
         for pid in (1, 2)

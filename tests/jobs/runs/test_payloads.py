@@ -37,7 +37,7 @@ def test_retry_with_another_payload_changes_what_follows_from_it(state: State, r
     [
         ({"usr": 1}, TypeError, "usr"),
         ({}, TypeError, "user"),
-        ({"user": float("nan")}, PayloadError, "a whole number, got nan"),
+        ({"user": float("nan")}, PayloadError, "a whole number, got a value of type float"),
         (5, PayloadError, "The payload is of type int. Give a dict of arguments."),
         ([1], PayloadError, "The payload is of type list"),
     ],
