@@ -241,7 +241,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Give back all that is held under a token, as if the answer of its claim was lost."""
         token = data.draw(st.sampled_from(self.held)).token
         held = [run for run in self.runs.values() if run.token == token]
-        assert release_token(self.books, token) == len(held)
+        assert release_token(self.books, token)
         for run in held:
             run.finalize("released")
 

@@ -42,12 +42,14 @@ class LostClaims:
         self._lease = lease
         # The tokens sent, and until when to look: without an end before the first look.
         self._tokens: dict[str, float] = {}
+        # Those of which a run could not be given back yet: its row is locked.
+        self._locked: set[str] = set()
         self._looked = Throttle()
 
     @property
     def unknown(self) -> bool:
-        """Whether runs may have been claimed, and nobody has looked yet."""
-        return float("inf") in self._tokens.values()
+        """Whether runs may have been claimed, and nobody has looked yet, or found them locked."""
+        return float("inf") in self._tokens.values() or not self._locked.isdisjoint(self._tokens)
 
     def sent(self, token: str) -> None:
         """Note that a claim is sent under *token*."""
@@ -68,7 +70,10 @@ class LostClaims:
         if self._tokens and (now or self.unknown or self._looked.ready()):
             self._looked.block_for(LATE_EVERY)
             for token, end in self._tokens.items():
-                release_token(self._books, token)
+                if release_token(self._books, token):
+                    self._locked.discard(token)
+                else:
+                    self._locked.add(token)
                 self._tokens[token] = min(end, moment + self._lease)
 
 

@@ -173,19 +173,20 @@ def _send(
     return answer._replace(claims=_claims(rows, token))
 
 
-def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> int:
-    """Release every run held under *token*, not counting the attempt; return how many.
+def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> bool:
+    """Release every run held under *token*, not counting the attempt.
 
     For a claim whose answer was lost: the database may have committed it.
 
     :param run_id: release this one alone.
+    :returns: False if the row of one is locked, so that it is held still.
     """
     released = [
         Outcome(row.id, token, "released", row.attempts, row.job_type, unbegun=True)
         for row in books.rows(_CLAIMED_UNDER, {"token": token})
         if run_id in (None, row.id)
     ]
-    return len(record_and_claim(books, released, None).recorded) if released else 0
+    return not released or not record_and_claim(books, released, None).locked
 
 
 def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
