@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partialmethod
+from typing import Any
 
 import psycopg
 import pytest
@@ -236,3 +237,30 @@ def test_run_without_a_start_goes_back_once_its_row_is_free(
     jobs.tick(budget=1.5)
     assert opened
     assert [rows.get(each).status for each in (first, second)] == ["succeeded", "queued"]
+
+
+def test_locked_first_run_of_a_key_keeps_no_other_of_it(
+    context: None, jobs: CronJobs, database_url: str, rows: Rows
+) -> None:
+    jobs.task(name="it")(lambda: None)
+    keyed: dict[str, Any] = {"job_type": "it", "concurrency_key": "key", "concurrency_limit": 3}
+    first, *others = (rows.run("queued", **keyed) for _ in range(4))
+    with locked(database_url, "job_runs", first):
+        assert jobs.tick(budget=5).succeeded == 3
+    assert {rows.get(each).status for each in others} == {"succeeded"}
+    assert jobs.tick(budget=5).succeeded == 1
+
+
+def test_locked_runs_at_the_front_of_a_group_keep_no_other_of_it(
+    context: None, jobs: CronJobs, db: SQLAlchemy, database_url: str
+) -> None:
+    """In front of it is more than one look reads, of a queue that this worker does not serve."""
+    far = jobs.task(name="far", queue="far", priority=5)(lambda: None)
+    near = jobs.task(name="near")(lambda: None)
+    far.using(commit=True).enqueue_many([{}] * 130)
+    ids = sorted(near.using(commit=True).enqueue_many([{}] * 40))
+    with connect(database_url) as other:
+        other.execute(f"UPDATE job_runs SET priority = 0 WHERE id BETWEEN {ids[0]} AND {ids[24]}")
+        assert jobs.tick(budget=5, queues=["default"]).succeeded == 15
+        other.rollback()
+    assert jobs.tick(budget=5, queues=["default"]).succeeded == 25

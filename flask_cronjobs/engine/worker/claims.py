@@ -26,6 +26,10 @@ from .starts import LOOK_EVERY, RateLimits
 
 #: How often to look for claims that were committed late, in seconds.
 LATE_EVERY = 1.0
+#: For how long a worker that finds enough to do passes over runs that were locked, in seconds.
+LOCKED_FOR = 0.5
+#: How many runs it passes over at most.
+MOST_LOCKED = 1000
 
 
 class LostClaims:
@@ -118,6 +122,39 @@ class Turns:
             self.pend |= any(outcome.job_type in self.ordered for outcome in outcomes)
 
 
+class LockedRuns:
+    """Runs that somebody has locked, so that the next claims look behind them.
+
+    A claim chooses the first runs of a key or group, and then locks them. Without this, it would
+    choose the same ones again for as long as an open transaction holds them.
+
+    :ivar ids: theirs.
+    """
+
+    def __init__(self) -> None:
+        self.ids: frozenset[int] = frozenset()
+        self._until = 0.0
+
+    def forget_old(self) -> None:
+        """Forget them after a while: they may be free by now."""
+        if self.ids and time.monotonic() >= self._until:
+            self.ids = frozenset()
+
+    def note(self, answer: Answer) -> bool:
+        """Note what a claim has found locked; return whether another may find more.
+
+        One that found nothing is the last: the next one begins anew.
+        """
+        looks_on = bool(answer.passed_over) and len(self.ids) < MOST_LOCKED
+        if not self.ids:
+            self._until = time.monotonic() + LOCKED_FOR
+        if looks_on:
+            self.ids |= answer.passed_over
+        elif not answer.claims:
+            self.ids = frozenset()
+        return looks_on
+
+
 class WorkerClaims:
     """The claims of one worker, and their outcomes. It belongs to the keeper's thread.
 
@@ -142,6 +179,7 @@ class WorkerClaims:
         self._worker = options.worker
         self._after_key = ""
         self._got_less = False
+        self._locked = LockedRuns()
         self.lost: LostClaims = LostClaims(books, request.lease)
         self._unconfirmed: set[tuple[int, str]] = set()
         self.turns: Turns = Turns(books, state.registry.ordered, options.queue_look.turns_pend)
@@ -187,6 +225,7 @@ class WorkerClaims:
             sent_before = self._sent_before(outcomes)
             request: ClaimRequest | None = None
             if wanted > 0 and not sent_before:
+                self._locked.forget_old()
                 self.starts.open(not outcomes, tasks)
                 if look_first and self._got_less and not outcomes and self._queue_is_empty():
                     self.exhausted = True
@@ -199,6 +238,7 @@ class WorkerClaims:
                     idle=idle,
                     after=self._after_key,
                     side_by_side=side_by_side,
+                    locked=self._locked.ids,
                     tasks=self._request.tasks if tasks is None else tasks,
                 )
             answer = self._confirm(sent_before, self._send(outcomes, request))
@@ -228,7 +268,9 @@ class WorkerClaims:
                 raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
         # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
         # the keys: only a claim without either that finds nothing is final.
-        self.exhausted = not (request is None or outcomes or answer.claims or self._after_key)
+        found = outcomes or answer.claims or self._after_key
+        looks_on = request is not None and self._locked.note(answer)
+        self.exhausted = not (request is None or found or looks_on)
         if request is not None:
             self.lost.answered(request.token)
             self._got_less = len(answer.claims) < request.limit

@@ -195,6 +195,7 @@ def _in_groups(d: Dialect, name: str, groups: str, more: int, columns: tuple[str
         FROM job_runs
         WHERE {groups} AND job_type = {group}.job_type AND queue = {group}.queue
             AND priority = {group}.priority AND run_at <= {d.now} AND attempts < max_attempts
+            {_not_locked(d)}
         ORDER BY {_IN_GROUPS} LIMIT :limit + {more}
     """
     return f"""
@@ -236,7 +237,7 @@ def _groups(d: Dialect, name: str, rows: str) -> str:
 
 
 #: The columns that `claimable` names.
-CLAIMABLE = "job_type, queue, run_at, attempts, max_attempts"
+CLAIMABLE = "id, job_type, queue, run_at, attempts, max_attempts"
 
 
 def claimable(d: Dialect) -> str:
@@ -244,8 +245,17 @@ def claimable(d: Dialect) -> str:
     return (
         f"run_at <= {d.clock} AND attempts < max_attempts"
         f" AND {d.one_of('job_type', 'tasks')} AND {unpaused('job_type', 'task')}"
-        f" AND {of_queues(d)}"
+        f" AND {of_queues(d)} {_not_locked(d)}"
     )
+
+
+def _not_locked(d: Dialect) -> str:
+    """Return the condition that a run is none of those that the claims before found locked.
+
+    Not to be known from a row: it is locked in the choice, or passed over by the next claim. To
+    lock in the choice all that may be chosen would keep them from other workers.
+    """
+    return "AND NOT id = ANY(CAST(:locked AS bigint[]))" if d.skip_locked else ""
 
 
 def of_queues(d: Dialect) -> str:

@@ -57,6 +57,7 @@ class ClaimRequest(NamedTuple):
         retries are claimed together with others, but for a last attempt, and for one after a lost
         worker; and unless *idle*, those are passed over.
     :ivar handed: the id and token of a handed run to begin, in place of a claim from the queue.
+    :ivar locked: the ids of runs that others have locked, to choose what comes behind them.
     """
 
     limit: int
@@ -69,6 +70,7 @@ class ClaimRequest(NamedTuple):
     after: str = ""
     side_by_side: bool = False
     handed: tuple[int, str] | None = None
+    locked: frozenset[int] = frozenset()
 
     def parameters(self, d: Dialect) -> dict[str, object]:
         """Return the parameters of `claim`, or of `leases.begin`."""
@@ -80,6 +82,7 @@ class ClaimRequest(NamedTuple):
             **self._asdict(),
             "id": run_id,
             "handed": handed,
+            "locked": list(self.locked),
             "tasks": d.array(self.tasks),
             "queues": d.array(queues),
             "but_queues": not self.queues,
@@ -95,12 +98,14 @@ class Answer(NamedTuple):
         cancel was requested while they ran.
     :ivar locked: the ids of the runs that are held still, and whose outcomes cannot be recorded
         yet: another transaction has locked their rows.
+    :ivar passed_over: the ids of waiting runs that the claim has chosen, and found locked.
     """
 
     recorded: frozenset[int] = frozenset()
     claims: tuple[Claim, ...] = ()
     cancelled: frozenset[int] = frozenset()
     locked: frozenset[int] = frozenset()
+    passed_over: frozenset[int] = frozenset()
 
     def plus(self, other: Answer) -> Answer:
         """Return this one with the outcomes that *other* says are recorded, or locked."""
@@ -238,6 +243,14 @@ _CLAIMED_UNDER = text(f"""
 _BY_STATUS = "string_agg(CAST(id AS text), ',') AS ids, status AS stored"
 
 
+#: The runs that a claim has chosen before it locked them, if it found fewer than it looks for.
+_PASSED_OVER = f"""
+    SELECT {NO_CLAIM}, string_agg(CAST(id AS text), ','), 'passed over' FROM found
+    WHERE id NOT IN (SELECT id FROM by_id) AND (SELECT count(*) FROM by_id) < :limit
+    HAVING count(*) > 0
+"""
+
+
 @lru_cache(maxsize=16)
 def recording_statement(d: Dialect, plain: bool, claims: bool) -> TextClause:
     """Return PostgreSQL's statement that records outcomes, and claims if *claims*.
@@ -248,7 +261,7 @@ def recording_statement(d: Dialect, plain: bool, claims: bool) -> TextClause:
     rows = [f"SELECT {NO_CLAIM}, {_BY_STATUS} FROM recorded GROUP BY status"]
     if claims:
         ctes += [candidates(d), f"claimed AS ({_take(d)})"]
-        rows += [f"SELECT {', '.join(CLAIMED)}, NULL, NULL FROM claimed"]
+        rows += [f"SELECT {', '.join(CLAIMED)}, NULL, NULL FROM claimed", _PASSED_OVER]
     return text(f"WITH RECURSIVE {', '.join(ctes)} {' UNION ALL '.join(rows)}")
 
 
@@ -298,7 +311,9 @@ def _recorded(rows: Rows) -> Answer:
 def _recorded_by_status(rows: Rows) -> Answer:
     """Return the recorded outcomes in *rows*, one for each status."""
     ids = {row.stored: frozenset(map(int, row.ids.split(","))) for row in rows}
+    passed_over = ids.pop("passed over", frozenset[int]())
     return Answer(
+        passed_over=passed_over,
         recorded=frozenset[int]().union(*ids.values()),
         cancelled=ids.get("cancelled", frozenset()),
     )
