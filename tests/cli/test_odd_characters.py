@@ -63,7 +63,9 @@ def test_no_line_of_a_stranger_begins_at_the_left_margin(
     run: Run, rows: Rows, args: list[str]
 ) -> None:
     odd = "odd\nforged line\r\nforged too"
-    values = dict.fromkeys(("job_type", "queue", "label", "idempotency_key", "last_error"), odd)
+    values: dict[str, Any] = dict.fromkeys(
+        ("job_type", "queue", "label", "idempotency_key", "last_error"), odd
+    )
     run_id = rows.run("dead", error_type=odd, **values)
     rows.failure(run_id, 1, worker=odd, error=odd, error_type=odd, stack=odd)
     result = run("admin", *(str(run_id) if arg == "ID" else arg for arg in args))

@@ -167,7 +167,8 @@ class TestKeys:
             return find(connection, keys)
 
         monkeypatch.setattr(store, "_holders", deleted_first)
-        ids = once.enqueue_many([keyed(1, "a"), keyed(0, "c"), keyed(2, "b")])
+        kept = once.using(unique_while="kept")
+        ids = kept.enqueue_many([keyed(1, "a"), keyed(0, "c"), keyed(2, "b")])
         db.session.commit()
         assert ids.is_new == [True, True, True]
         assert [by_id(db)[run].payload["user_id"] for run in ids] == [1, 0, 2]

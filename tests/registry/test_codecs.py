@@ -310,3 +310,11 @@ def test_no_message_of_a_class_or_a_validator_tells_a_value() -> None:
             with pytest.raises(Misfit) as caught:
                 convert(value)
             assert "hunter2" not in f"{caught.value.expected} {caught.value.got}"
+
+
+def test_a_union_of_types_that_contain_it_is_refused() -> None:
+    pytest.importorskip("pydantic")
+    with pytest.raises(Misfit) as caught:
+        codec_of(Left).encode({"below": {"below": None}})
+    assert "discriminator" in caught.value.expected
+    assert codec_of(Node | None).encode({"day": "2026-01-01", "inner": []}) is not None
