@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeGuard, cast
 from urllib.parse import urlsplit
 
@@ -269,7 +270,8 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 
 def _read(setting: Field[Any], key: str, value: object) -> Any:
     kind: Kind = setting.metadata["kind"]
-    replace(kind, hint=lambda value: _from_environment(kind, value)).check(key, value, ConfigError)
+    hint: Callable[[object], str] = partial(_from_environment, kind)
+    replace(kind, hint=hint).check(key, value, ConfigError)
     return value if kind.read is None else kind.read(value)
 
 

@@ -143,8 +143,8 @@ class _AsyncChunks(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:
         try:
-            found = next(self._chunks)
-            while not isinstance(found, list):
+            found: Any = next(self._chunks)
+            while inspect.isawaitable(found):
                 try:
                     value = await found
                 except BaseException as error:

@@ -248,9 +248,10 @@ def _printing(function: Function) -> Function:
     return call
 
 
-look = partial(admin_command, "Look", [JSON_FLAG])
-act = partial(admin_command, "Act", [])
-set_up = partial(admin_command, "Set up", [JSON_FLAG])
+_Decorated: TypeAlias = partial[Callable[[Function], click.Command]]
+look: _Decorated = partial(admin_command, "Look", [JSON_FLAG])
+act: _Decorated = partial(admin_command, "Act", [])
+set_up: _Decorated = partial(admin_command, "Set up", [JSON_FLAG])
 
 
 def look_at_list(

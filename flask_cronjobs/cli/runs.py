@@ -210,7 +210,7 @@ def _print_attempt(attempt: Attempt, frames: bool) -> None:
 
 
 @admin_command(
-    *("Look", [], "wait", "flask jobs admin wait 5", "flask jobs admin wait 5 --timeout 10m")
+    "Look", (), "wait", "flask jobs admin wait 5", "flask jobs admin wait 5 --timeout 10m"
 )
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--timeout", type=age, metavar="AGE", help="Wait no longer than AGE: 10m.")

@@ -461,7 +461,8 @@ def _columns(run_id: Any, name: Any, other: Any, since: Any) -> Query:
 
 def _first(reader: Reader, rows: Query) -> Iterator[Seen]:
     for row in reader.rows(rows.limit(1)):
-        yield {**row._mapping, "quoted": shlex.quote(row.name)}
+        seen = dict(zip(rows.selected_columns.keys(), row, strict=True))
+        yield {**seen, "quoted": shlex.quote(row.name)}
 
 
 def _oldest(groups: Iterable[Waiting]) -> Iterator[Seen]:

@@ -136,6 +136,6 @@ def _labels(reader: Reader) -> dict[tuple[Any, ...], list[str]]:
     ).subquery()
     found: dict[tuple[Any, ...], list[str]] = {}
     for row in reader.rows(select(each).where(each.c.at <= LABELS).order_by(each.c.at)):
-        group = tuple(row._mapping[name] for name in _GROUPED)
+        group = tuple(getattr(row, name) for name in _GROUPED)
         found.setdefault(group, []).append(row.label)
     return found

@@ -71,18 +71,14 @@ def _members_are_old(d: Dialect) -> str:
     """
 
 
+def _is_of_success(_: Dialect) -> str:
+    run = "SELECT r.status FROM job_runs r WHERE r.id = one.run_id"
+    return f"COALESCE(({run}), 'succeeded') IN ('succeeded', 'skipped')"
+
+
 # The effects of a run that has not succeeded stay while its row is there: a retry, of its own or an
 # operator's, must find them.
-EFFECTS = Kind(
-    "job_effects",
-    DONE_EFFECT,
-    "done_at",
-    "retention_dead",
-    lambda d: (
-        """COALESCE((SELECT r.status FROM job_runs r WHERE r.id = one.run_id), 'succeeded')
-        IN ('succeeded', 'skipped')"""
-    ),
-)
+EFFECTS = Kind("job_effects", DONE_EFFECT, "done_at", "retention_dead", _is_of_success)
 # The ``then`` of a batch may still ask for the counts, until it is pruned itself.
 BATCHES = Kind("job_batches", ENDED_BATCH, "finished_at", "retention", _members_are_old)
 #: Those that grow with the work. Each tick asks how far behind they are.

@@ -198,6 +198,6 @@ def _grouped(reader: Reader) -> Any:
 def _host(reader: Reader, host: str, groups: Sequence[Row[Any]]) -> Host:
     """Return a host by the *groups* of its ticks, the one seen last first."""
     here = [group for group in groups if group.seen >= _serving_since(reader)] or groups[:1]
-    names = [json.loads(group.queues) for group in here if group.queues is not None]
+    names: list[list[str]] = [json.loads(each.queues) for each in here if each.queues is not None]
     queues = tuple(sorted({*chain(*names)})) if len(names) == len(here) else None
     return Host(host, groups[0].seen, queues, groups[0].version)

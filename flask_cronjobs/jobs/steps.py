@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, TextClause, text
 
@@ -109,7 +109,8 @@ _PLAIN = pattern(r"[0-9A-F:TZ. +-]*|[0-9a-f:. +-]*")
 def ascends(before: Any, after: Any) -> bool | None:
     """Return whether two ids are in order, or equal; None if the database alone knows."""
     if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
-        pairs: Any = zip(before, after, strict=False)
+        ids = cast("Sequence[Any]", before), cast("Sequence[Any]", after)
+        pairs = zip(*ids, strict=False)
         return next((ascends(*each) for each in pairs if each[0] != each[1]), True)
     if isinstance(before, str) and isinstance(after, str):
         plain = len(before) == len(after) and _PLAIN().fullmatch(before + after)

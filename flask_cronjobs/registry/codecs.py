@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import reprlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache, partial
 from operator import attrgetter, eq
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from ..types import JSON
@@ -114,10 +114,12 @@ def _optional(hint: Any, args: list[Any]) -> Codec:
     codec = codec_of(args[0])
     if codec is ANY:
         return ANY
-    return codec._replace(
-        encode=lambda value: None if value is None else codec.encode(value),
-        decode=codec.decode and (lambda plain: None if plain is None else codec.read(plain)),
-    )
+    read = codec.decode and partial(_unless_none, codec.read)
+    return codec._replace(encode=partial(_unless_none, codec.encode), decode=read)
+
+
+def _unless_none(convert: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else convert(value)
 
 
 def _plain(expected: str, *kinds: type, choices: tuple[JSON, ...] = ()) -> Codec:
@@ -157,7 +159,7 @@ def _leaf(
 def _of_class(hint: Any) -> Codec:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum(hint)
-    if hasattr(hint, "__mapper__"):
+    if hasattr(cast("Any", hint), "__mapper__"):
         return _unknown(hint.__name__)  # A row is refused, also if its class is a dataclass.
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         fields = [field.name for field in dataclasses.fields(hint) if field.init]
@@ -325,7 +327,7 @@ def _tries_exponentially(schema: Any) -> bool:
 
     for union in parts:
         if union.get("type") == "union":
-            choices = [each[0] if isinstance(each, tuple) else each for each in union["choices"]]
+            choices = list(map(_choice, union["choices"]))
             kinds = [kind(each) for each in choices if id(union) in inside(each)]
             if len(kinds) > len(set(kinds)):
                 return True
@@ -338,10 +340,15 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
     while rest:
         part = rest.pop()
         if isinstance(part, dict):
-            yield part
-            rest.extend(value for key, value in part.items() if key != "metadata")
+            yield (schema := cast("dict[str, Any]", part))
+            rest.extend(value for key, value in schema.items() if key != "metadata")
         elif isinstance(part, (list, tuple)):
-            rest.extend(part)
+            rest.extend(cast("Sequence[Any]", part))
+
+
+def _choice(choice: Any) -> Any:
+    """Return the schema of a member of a union; pydantic gives some with a label."""
+    return cast("tuple[Any, str]", choice)[0] if isinstance(choice, tuple) else choice
 
 
 def _reason(error: Any) -> str:

@@ -50,13 +50,17 @@ def chart(buckets: Sequence[Bucket]) -> Chart:
     """Return the chart of *buckets*, which are oldest first."""
     ticked = {at for at, bucket in enumerate(buckets) if bucket.ticks}
     silent = set(range(min(ticked, default=len(buckets)), len(buckets) - 1)) - ticked
-    stacks = [[(tone, getattr(bucket, name)) for name, tone in _PARTS] for bucket in buckets]
+    stacks = [_parts(bucket) for bucket in buckets]
     peak = max(sum(number for _, number in parts) for parts in stacks)
     bars = [
         Bar(bucket, list(_stacked(parts, peak)), at in silent)
         for at, (bucket, parts) in enumerate(zip(buckets, stacks, strict=True))
     ]
     return Chart(bars, peak)
+
+
+def _parts(bucket: Bucket) -> list[tuple[Tone, int]]:
+    return [(tone, getattr(bucket, name)) for name, tone in _PARTS]
 
 
 def _stacked(parts: Sequence[tuple[Tone, int]], peak: int) -> Iterator[Block]:

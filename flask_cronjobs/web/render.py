@@ -198,7 +198,8 @@ def _templates() -> Environment:
         finalize=_printable,
         auto_reload=False,
     )
-    environment.globals |= {"url_for": url_for, "request": request}
+    names: dict[str, Any] = environment.globals
+    names |= {"url_for": url_for, "request": request}
     return environment
 
 

@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterable
+from inspect import currentframe
 from threading import Lock
 from typing import Any
 
@@ -75,7 +76,9 @@ class _Stream:
     def write(self, text: str) -> int:
         run = running()
         # What is logged is noted by the handler of the root logger; others print it here, too.
-        is_log = sys._getframe(1).f_globals.get("__name__") == "logging"
+        frame = currentframe()
+        caller = frame and frame.f_back
+        is_log = caller is not None and caller.f_globals.get("__name__") == "logging"
         if run is not None and run.output is not None and not is_log:
             run.output.add(text)
         written: int = self._stream.write(text)

@@ -98,8 +98,12 @@ def _stopping_at_signals(keeper: Keeper, own: OwnSignals) -> Generator[None]:
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     previous = {number: own.set(number, stop) for number in numbers}
+
+    def stop_keeper(number: int, frame: FrameType | None) -> None:
+        keeper.stop()
+
     for each in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
-        previous[each] = own.set(each, lambda number, frame: keeper.stop())
+        previous[each] = own.set(each, stop_keeper)
     if hasattr(signal, "pthread_sigmask"):
         # Whoever forked this process has blocked them until they can be handled.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

@@ -161,4 +161,6 @@ def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
     numbers = ", ".join(("total", *TERMINAL))
     sql = f"SELECT key, {numbers} FROM job_batches WHERE then_run_id = :run_id"
     rows = books.rows(text(sql), {"run_id": run_id})
-    return BatchCounts(finished=True, **rows[0]._mapping) if rows else None
+    names = "key", "total", *TERMINAL
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    return BatchCounts(finished=True, **found[0]) if found else None

@@ -116,7 +116,7 @@ def _view(row: Row[Any], live: Counter[str] | None) -> BatchView:
 
     :param live: its runs by status; None if it has ended.
     """
-    members = live if live is not None else Counter()
+    members = live if live is not None else Counter[str]()
     numbers = numbers_of(members) if live is not None else _stored(row)
     return record(
         BatchView,

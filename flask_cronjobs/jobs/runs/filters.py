@@ -72,6 +72,10 @@ def _has_key(reader: Reader, key: str) -> ColumnElement[bool]:
     return and_(is_key, RUNS.c.job_type.in_(tasks) if tasks else false())
 
 
+def _is_found(_: Reader, value: str) -> ColumnElement[bool]:
+    return searched(value)
+
+
 def _is_since(reader: Reader, at: datetime | float) -> ColumnElement[bool]:
     return _time(reader, at) <= _MOMENT
 
@@ -154,7 +158,7 @@ FILTERS = (
         is_rare=True,
     ),
     Filter("until", "time", _is_until, "Find runs that ended, or were due, by TIME.", is_rare=True),
-    Filter("search", "text", lambda _, value: searched(value), _SEARCHED, parameter="q"),
+    Filter("search", "text", _is_found, _SEARCHED, parameter="q"),
 )
 
 
