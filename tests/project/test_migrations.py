@@ -115,6 +115,7 @@ def test_migration_of_an_app_that_changes_its_metadata_makes_the_tables_that_job
     if "schema" in what and "sqlite" in database_url:
         pytest.skip("SQLite has no schemas")
     if "schema" in what:
+        execute(database_url, "DROP SCHEMA IF EXISTS app CASCADE")  # All tests share a database.
         execute(database_url, "CREATE SCHEMA app")
     if what == "two binds":
         other = f"sqlite:///{project / 'other.sqlite'}"

@@ -43,7 +43,8 @@ class OwnSignals:
         handlers = self._handlers
         if not handlers:
             return
-        taken = [number for number in handlers if _signal.getsignal(number) is not handlers[number]]
+        # Equal, not the same: the default is a number there, and an enumeration here.
+        taken = [number for number in handlers if _signal.getsignal(number) != handlers[number]]
         for number in taken:
             signal.signal(number, handlers[number])
         if hasattr(signal, "pthread_sigmask"):
