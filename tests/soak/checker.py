@@ -286,12 +286,11 @@ def _unlawful(change: Handover, used: set[tuple[int, str]]) -> str | None:
 
 
 def _begins(change: Handover) -> bool:
-    """Whether a worker of an executor traded the token with which a run was handed on."""
+    """Whether a run that is handed on got another token: one of its own, or its worker's."""
     return (
         change.old_status == change.new_status == "running"
         and handed_to(change.old_token) is not None
         and change.new_token is not None
-        and handed_to(change.new_token) is None
         and change.new_attempts == change.old_attempts
     )
 

@@ -269,6 +269,11 @@ def _free(d: Dialect, which: str) -> str:
     return d.any_of("id", f"SELECT id FROM job_definitions WHERE {which} {d.skip_locked}")
 
 
+#: No schedule has a slot that far away. What stands there cannot be read as a time, such as
+#: ``infinity``, or a blob, which SQLite takes for later than any text; it would never come due.
+_NO_SLOT_IN_SECONDS = 100 * 366 * 86_400
+
+
 @lru_cache(maxsize=4)
 def read_definitions(d: Dialect) -> TextClause:
     """Return the SELECT of `read`."""
@@ -283,6 +288,10 @@ def read_definitions(d: Dialect) -> TextClause:
     SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
     WHERE :all AND origin = 'code' AND {d.one_of("name", "declared")}
         AND (paused_at IS NOT NULL OR next_run_at IS NULL OR next_run_at > {d.now})
+    UNION ALL
+    SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
+    WHERE :all AND origin = 'database' AND {d.one_of("job_type", "tasks")}
+        AND {SCHEDULED} AND next_run_at > {d.later(str(_NO_SLOT_IN_SECONDS))}
     """)
 
 
