@@ -220,7 +220,10 @@ def _groups(d: Dialect, name: str, rows: str) -> str:
     group = f"{name}_group"
     # Not ">": SQLite would read the whole of the old group. And of a column beside a column it
     # searches the index for the first alone.
-    is_after = f"(queue, priority) >= ({group}.queue || '', {group}.priority + 1)"
+    # A priority that is a text, of an odd row on SQLite, has no next: go on with the next queue.
+    is_number = f"{group}.priority + 0 = {group}.priority"
+    further = f"CASE WHEN {is_number} THEN '' ELSE ' ' END" if d.one_writer else "''"
+    is_after = f"(queue, priority) >= ({group}.queue || {further}, {group}.priority + 1)"
     is_next = f"""
         FROM job_runs WHERE {rows} AND job_type = {group}.job_type AND {is_after}
         ORDER BY {_IN_GROUPS} LIMIT 1
