@@ -229,3 +229,18 @@ def test_lost_run_whose_token_is_a_blob_suffers_alone(
         jobs.tick(budget=5)
         shown = {row.id: row.status for row in list_runs(state_of(app)).rows}
         assert shown == {ids[0]: "succeeded", ids[1]: "running", ids[2]: "succeeded"}
+
+
+@on_sqlite
+def test_claim_behind_a_backlog_goes_past_a_priority_that_is_a_text(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    """It goes from group to group, to the next priority of each; a text has none."""
+    it = jobs.task(name="it")(lambda: None)
+    with app.app_context():
+        it.using(priority=9, queue="later", delay=3600).enqueue_many([{}] * 300)
+        odd = it.enqueue().id
+        it.using(queue="mail").enqueue()
+        db.session.commit()
+        execute(db, f"UPDATE job_runs SET priority = 'high' WHERE id = {odd}")
+        assert jobs.tick().succeeded == 2
