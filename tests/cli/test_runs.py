@@ -103,7 +103,9 @@ def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: 
     said = " There is no definition 'nigtly'. Did you mean 'nightly'?\n"
     assert admin.ok(verb, "--definition", "nigtly").endswith(f"runs match.{said}")
     assert "There is no definition" not in admin.ok(verb, "--definition", "nightly")
-    assert "has the queue defalt. Did you mean 'default'?" in admin.ok(verb, "--queue", "defalt")
+    assert "has the queue default2. Did you mean 'default'?" in admin.ok(
+        verb, "--queue", "default2"
+    )
     hint = f"task: flask jobs admin {verb} --task export"
     assert hint in admin.ok(verb, "--definition", "export")
 

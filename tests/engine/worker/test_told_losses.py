@@ -218,8 +218,8 @@ def test_a_signal_by_another_name_than_the_run_waits_for_is_not_sent(
     assert jobs.signal(run_id, "paid")  # It does not wait yet.
     db.session.rollback()
     tick()
-    assert not jobs.signal(run_id, "aproved")
-    assert f"signal('aproved') was not sent: run {run_id} waits for the signal 'approved'" in (
+    assert not jobs.signal(run_id, "approved2")
+    assert f"signal('approved2') was not sent: run {run_id} waits for the signal 'approved'" in (
         caplog.text
     )
     assert jobs.signal(run_id, "approved")
