@@ -11,7 +11,7 @@ import time
 from flask import Flask
 
 from ...log import logger
-from ...signals import News, announce, notify, run_news
+from ...signals import News, announce, notify, run_news, unheard
 from ...types import Outcome
 from ..pings import CLOSE_WITHIN, Pings
 from ..threads import BackgroundThread
@@ -78,7 +78,7 @@ class Announcer:
             if recorded and self._pings is not None:
                 self._pings.ended(outcome)
             announce(self._app, outcome, recorded)
-            if outcome.begun:
+            if outcome.begun and self._news is not unheard:
                 notify(self._news, "outcome" if recorded else "lost", run_news(outcome))
         except BaseException:
             logger.exception("An outcome could not be announced; the runs go on")

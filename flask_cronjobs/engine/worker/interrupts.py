@@ -36,8 +36,8 @@ REPEAT_EVERY = 0.25
 #: How soon an interruption is raised that would have hit a finalizer, in seconds. Raised there, it
 #: would be ignored.
 RAISE_AGAIN_AFTER = 0.005
-#: After a handler that was shorter than this, in seconds, the timer is not stopped: the next one
-#: sets it anew.
+#: After a handler that was shorter than this, in seconds, the timer is not stopped, and the next
+#: handler may use it.
 SHORT = 0.001
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
 
@@ -48,14 +48,30 @@ Find = Callable[[FrameType | None], Working | None]
 class AlarmTimer:
     """The kernel's timer, which sends SIGALRM, and again until the signal is heard."""
 
+    def __init__(self) -> None:
+        self._due = float("inf")
+        self._set_at = 0.0
+
     def set(self, due: float) -> None:
         """Send the signal at *due*, by `time.monotonic`; never if that is infinite."""
-        # An interval of zero would stop the timer; none is longer than its type can take.
-        seconds = 0.0 if due == float("inf") else min(max(due - time.monotonic(), 1e-6), 1e8)
+        self._due, self._set_at = due, time.monotonic()
+        seconds = due - self._set_at
+        if not 1e-6 < seconds < 1e8:  # Zero would stop the timer, and its type has an end.
+            seconds = 0.0 if due == float("inf") else min(max(seconds, 1e-6), 1e8)
         signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
+
+    def set_by(self, due: float, now: float) -> None:
+        """Send the signal at *due*, or before, when it is to be set anew.
+
+        A timer that was set within `SHORT` is kept: to set it takes as long as all else that is
+        done around a short handler. An older one may have been changed by a handler.
+        """
+        if not now < self._due <= due or now - self._set_at > SHORT:
+            self.set(due)
 
     def stop(self) -> None:
         """Send nothing."""
+        self._due = float("inf")
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -135,9 +151,9 @@ class HandlerInterrupter:
         :raises Interruption: one was requested before the handler began.
         """
         if self.enabled:
-            self._armed_at = time.monotonic()
+            self._armed_at = now = time.monotonic()
             self._armed = working
-            self._timer.set(self._next(working))  # A handler before may have changed it.
+            self._timer.set_by(self._next(working), now)
             if self.requested:
                 self._raise_due(working)
 

@@ -7,14 +7,17 @@ ours, a worker would not end at SIGTERM, and no timeout would interrupt anything
 from __future__ import annotations
 
 import signal
+import time
 from importlib import import_module
 from typing import Any
 
 from ...log import logger
 
-# Looked at after each run. The functions of `signal` make an enumeration of each answer, which
-# takes thirty times as long.
+# The functions of `signal` make an enumeration of each answer, which takes thirty times as long.
 _signal: Any = import_module("_signal")
+#: How often to look at them at most, in seconds: many short runs, of which none takes the time to
+#: load such a library, come in it.
+LOOK_EVERY = 0.001
 
 
 class OwnSignals:
@@ -26,6 +29,7 @@ class OwnSignals:
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
         self._told: set[str] = set()
+        self._looked_at = 0.0
 
     def set(self, number: int, handler: Any) -> Any:
         """Handle the signal *number* by *handler*; return what handled it before."""
@@ -39,17 +43,15 @@ class OwnSignals:
         signal.signal(number, previous)
 
     def put_back(self, task: str) -> None:
-        """Handle our signals again, after a run of *task*; log once which ones it has taken."""
-        handlers = self._handlers
-        if not handlers:
+        """Handle our signals again, after a run of *task*; log once which ones it has taken.
+
+        Many short runs have one look, see `LOOK_EVERY`.
+        """
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_EVERY:
             return
-        # Equal, not the same: the default is a number there, and an enumeration here.
-        taken = [number for number in handlers if _signal.getsignal(number) != handlers[number]]
-        for number in taken:
-            signal.signal(number, handlers[number])
-        if hasattr(signal, "pthread_sigmask"):
-            blocked: set[int] = _signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
-            taken += [number for number in handlers if number in blocked and number not in taken]
+        self._looked_at = now
+        taken = self._take_back()
         if taken and task not in self._told:
             self._told.add(task)
             logger.warning(
@@ -60,3 +62,15 @@ class OwnSignals:
                 task,
                 ", ".join(signal.Signals(number).name for number in taken),
             )
+
+    def _take_back(self) -> list[int]:
+        """Handle our signals again, and let them through; return which others had taken."""
+        handlers = self._handlers
+        # Equal, not the same: the default is a number there, and an enumeration here.
+        taken = [number for number in handlers if _signal.getsignal(number) != handlers[number]]
+        for number in taken:
+            signal.signal(number, handlers[number])
+        if handlers and hasattr(signal, "pthread_sigmask"):
+            blocked: set[int] = _signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
+            taken += [number for number in handlers if number in blocked and number not in taken]
+        return taken

@@ -152,7 +152,8 @@ class Runner:
             return with_output(
                 self.context.outcome(run.claim if run else claim, error, seconds), run
             )
-        return with_output(success(claim, result, warning, started, finalized=handler.atomic), run)
+        outcome = success(claim, result, warning, started, finalized=handler.atomic)
+        return outcome if run.output is None else with_output(outcome, run)
 
     def _enter(self, handler: Prepared, run: CurrentRun, started: float) -> tuple[JSON, str | None]:
         working = self.working = Working(run.claim, run, handler.timeout, started)
@@ -201,7 +202,8 @@ class Runner:
                 if handler.atomic:
                     return call_atomic(self._state, run, handler.call, self._interrupter.disarm)
                 value = handler.call(**run.payload)
-                run.raise_again(at_end=True)
+                if run.ended_by is not None:
+                    run.raise_again(at_end=True)
                 failpoints.reach("after-handler")
             finally:
                 self._interrupter.disarm()

@@ -17,6 +17,7 @@ import pytest
 from flask_cronjobs import Cancelled, LeaseLost, TimedOut
 from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker import interrupts as interrupts_module
+from flask_cronjobs.engine.worker import own_signals
 from flask_cronjobs.engine.worker import watchdog as watchdog_module
 from flask_cronjobs.engine.worker.held_runs import Leases, Working
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
@@ -149,10 +150,10 @@ def test_timer_that_fires_between_runs_stops(interrupter: HandlerInterrupter) ->
 
 
 @pytest.mark.parametrize("seconds", [0, 3600], ids=["stopped", "set to later"])
-def test_timer_that_a_short_handler_has_changed_is_set_again(
+def test_timer_that_a_handler_has_changed_is_set_again(
     armed: HandlerInterrupter, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    monkeypatch.setattr(interrupts_module, "SHORT", LONG)  # However slow the machine is.
+    monkeypatch.setattr(interrupts_module, "SHORT", 0.0)  # However fast the machine is.
     signal.alarm(seconds)
     armed.disarm()
     ends_in_time(armed)
@@ -168,8 +169,12 @@ def block_alarms() -> None:
 
 @pytest.mark.parametrize("take", [ignore_alarms, block_alarms])
 def test_signal_that_a_handler_has_taken_is_ours_again_and_told_once(
-    interrupter: HandlerInterrupter, take: Callable[[], None], caplog: pytest.LogCaptureFixture
+    interrupter: HandlerInterrupter,
+    take: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(own_signals, "LOOK_EVERY", 0.0)  # However fast the machine is.
     for task in ("greedy", "greedy", "another", "modest"):
         if task != "modest":
             take()
