@@ -19,8 +19,10 @@ from sqlalchemy import make_url, select, update
 from flask_cronjobs import CronJobs, Retry, StateConflict, current_run
 from flask_cronjobs.db import errors, failpoints
 from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.engine import reclaim
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
+from flask_cronjobs.jobs import ticks
 from flask_cronjobs.jobs.runs import changes
 from flask_cronjobs.jobs.runs.leases import progress, renew
 from flask_cronjobs.jobs.state import State
@@ -131,6 +133,21 @@ class TestTick:
         assert (rows.get(stuck).status, rows.get(lost).status) == ("running", "failed")
         report = jobs.tick()
         assert (report.reclaimed, report.recorded) == (1, 1)
+
+    def test_locked_expired_runs_hold_up_no_other_however_many_they_are(
+        self, jobs: CronJobs, rows: Rows, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They come first, and are as many as one look takes back."""
+        monkeypatch.setattr(reclaim, "TAKEN_AT_ONCE", 2)
+        jobs.task(name="it", retry=Retry(base=600))(lambda: None)
+        *stuck, lost = (
+            rows.run("running", job_type="it", locked_until=ago(9 - number), max_attempts=3)
+            for number in range(3)
+        )
+        with locked(database_url, "job_runs", stuck[0]), locked(database_url, "job_runs", stuck[1]):
+            assert jobs.tick().reclaimed == 1
+        assert rows.get(lost).status == "failed"
+        assert jobs.tick().reclaimed == 2
 
     @pytest.fixture
     def locks_its_row(

@@ -180,10 +180,11 @@ def _progress(d: Dialect) -> TextClause:
 
 @lru_cache(maxsize=2)
 def expired(d: Dialect) -> TextClause:
-    """Return the query for expired leases."""
+    """Return the query for expired leases, but for those of rows that somebody has locked."""
     return text(f"""
     SELECT id, locked_by, job_type, attempts, max_attempts, definition_id, forgiven, label
     FROM job_runs WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
+    {d.skip_locked}
     """)
 
 
