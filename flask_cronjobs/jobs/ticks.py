@@ -149,8 +149,10 @@ def _marks(d: Dialect) -> dict[str, str]:
 
 
 def seen(books: Bookkeeping, tick_id: int) -> None:
-    """Record that the tick is alive."""
-    _set(books, tick_id, f"seen_at = {books.dialect.now}")
+    """Record that the tick is alive, unless somebody has locked its row: heartbeats go on."""
+    d = books.dialect
+    free = d.any_of("id", f"SELECT id FROM job_ticks WHERE id = :id {d.skip_locked}")
+    books.rows(text(f"UPDATE job_ticks SET seen_at = {d.now} WHERE {free}"), {"id": tick_id})
 
 
 def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: float) -> None:
@@ -165,14 +167,21 @@ def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: f
     _set(books, tick_id, f"{times}, {_added(counts)}", clock_offset=clock_offset, **counts)
 
 
-def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> None:
-    """Add *counts* to the latest row of a resident worker on *host*."""
+def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> bool:
+    """Add *counts* to the latest row of a resident worker on *host*; return whether it was there.
+
+    Not if somebody has locked it: heartbeats go on.
+    """
     latest = """
         SELECT id FROM job_ticks WHERE host = :host AND resident
         ORDER BY started_at DESC LIMIT 1
     """
-    statement = text(f"UPDATE job_ticks SET {_added(counts)} WHERE id = ({latest})")
-    books.rows(statement, {"host": host, **counts})
+    d = books.dialect
+    free = f"SELECT id FROM job_ticks WHERE id = ({latest}) {d.skip_locked}"
+    statement = text(
+        f"UPDATE job_ticks SET {_added(counts)} WHERE {d.any_of('id', free)} RETURNING id"
+    )
+    return bool(books.rows(statement, {"host": host, **counts}))
 
 
 def _added(counts: Iterable[str]) -> str:

@@ -93,6 +93,17 @@ class TestStore:
         assert (set(renewal.held), set(renewal.locked)) == ({one.id, two.id}, set())
         assert progress(kit.books, two, 0.5, None)
 
+    def test_locked_row_of_a_tick_holds_up_no_heartbeat(self, kit: Kit, database_url: str) -> None:
+        """The keeper notes there that its tick is alive, and what its workers did."""
+        tick_id = ticks.begin(kit.books, "w", "host", 1, resident=True).id
+        with connect(database_url) as other, Bookkeeping(kit.engine, limit=0.5) as books:
+            other.execute("SELECT 1 FROM job_ticks FOR UPDATE")
+            with books.trying_once():
+                ticks.seen(books, tick_id)
+                assert not ticks.add(books, "host", {"succeeded": 1})
+            other.rollback()
+            assert ticks.add(books, "host", {"succeeded": 1})
+
     def test_reference_to_a_run_is_no_lock(self, kit: Kit, database_url: str) -> None:
         """A foreign key of the app's own locks the key of the row only."""
         run_id = kit.run()

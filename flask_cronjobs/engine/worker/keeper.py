@@ -334,8 +334,8 @@ class Keeper(threading.Thread):
         if not counts or not self._options.resident or self._options.minutes:
             return
         try:
-            ticks.add(self._connection, socket.gethostname(), counts)
-            self._added += counts
+            if ticks.add(self._connection, socket.gethostname(), counts):
+                self._added += counts
         except DatabaseTrouble as trouble:
             logger.warning("The counts of this minute are incomplete. %s", trouble)
 

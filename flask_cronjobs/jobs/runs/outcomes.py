@@ -272,7 +272,7 @@ def delete_failures(d: Dialect) -> TextClause:
     return text(f"DELETE FROM job_failures WHERE {d.any_of('id', old)}")
 
 
-_FORGET_OUTPUTS = text("DELETE FROM job_outputs WHERE run_id = :id AND attempt <= :attempt")
+_OLD_OUTPUTS = "SELECT id FROM job_outputs WHERE run_id = :id AND attempt <= :attempt"
 
 
 def write_output(books: Bookkeeping, outcome: Outcome) -> None:
@@ -283,7 +283,9 @@ def write_output(books: Bookkeeping, outcome: Outcome) -> None:
     is not written, and its outcome is not, either: both are tried again.
     """
     if outcome.attempt > FAILURES_KEPT:
-        books.rows(_FORGET_OUTPUTS, {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT})
+        old = f"{_OLD_OUTPUTS} {books.dialect.skip_locked}"
+        forget = text(f"DELETE FROM job_outputs WHERE {books.dialect.any_of('id', old)}")
+        books.rows(forget, {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT})
     names = ("id", "attempt", "token", "output")
     books.rows(_write_output(books.dialect), {name: getattr(outcome, name) for name in names})
 
