@@ -28,6 +28,9 @@ from .starts import LOOK_EVERY, RateLimits
 LATE_EVERY = 1.0
 #: For how long a worker that finds enough to do passes over runs that were locked, in seconds.
 LOCKED_FOR = 0.5
+#: How much longer for each of them, if it finds nothing else. Of one key each costs a claim, so
+#: that those take a tenth of the worker's time.
+LOCKED_FOR_EACH = 0.01
 #: How many runs it passes over at most.
 MOST_LOCKED = 1000
 
@@ -143,15 +146,16 @@ class LockedRuns:
     def note(self, answer: Answer) -> bool:
         """Note what a claim has found locked; return whether another may find more.
 
-        One that found nothing is the last: the next one begins anew.
+        As long as it finds nothing else, nothing is forgotten: it is to come behind them.
         """
+        now = time.monotonic()
         looks_on = bool(answer.passed_over) and len(self.ids) < MOST_LOCKED
         if not self.ids:
-            self._until = time.monotonic() + LOCKED_FOR
+            self._until = now + LOCKED_FOR
         if looks_on:
             self.ids |= answer.passed_over
-        elif not answer.claims:
-            self.ids = frozenset()
+            if not answer.claims:
+                self._until = now + LOCKED_FOR + LOCKED_FOR_EACH * len(self.ids)
         return looks_on
 
 

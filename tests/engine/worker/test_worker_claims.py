@@ -21,7 +21,7 @@ from flask_cronjobs.db.statements import cut
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import claims as claims_module
 from flask_cronjobs.engine.worker import starts as starts_module
-from flask_cronjobs.engine.worker.claims import WorkerClaims
+from flask_cronjobs.engine.worker.claims import LockedRuns, WorkerClaims
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.outcomes import released
 from flask_cronjobs.errors import DatabaseTrouble
@@ -414,3 +414,22 @@ def test_outcome_that_the_server_commits_while_it_is_sent_again_is_not_lost(
 
 def trouble(*sent: object) -> Answer:
     raise DatabaseTrouble("the connection broke", transient=True)
+
+
+def test_worker_forgets_no_locked_run_before_it_has_come_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one key, each costs a claim in vain; then it rests, for ten times as long as that took."""
+    now = 0.0
+    monkeypatch.setattr(claims_module, "time", SimpleNamespace(monotonic=lambda: now))
+    locked = LockedRuns()
+    for run_id in range(300):
+        locked.forget_old()
+        assert locked.note(Answer(passed_over=frozenset({run_id})))
+        now += 0.01
+    assert not locked.note(Answer())
+    locked.forget_old()
+    assert len(locked.ids) == 300
+    now += 4
+    locked.forget_old()
+    assert not locked.ids
