@@ -111,12 +111,17 @@ def each(state: State, name: str, next_ids: Callable[[Any], Any]) -> Any:
 
 def _chunks(this: _Step, next_ids: Callable[[Any], Any], is_async: bool) -> Generator[Any, Any]:
     """Yield the chunks; if *is_async*, between them what to await, whose result is to be sent."""
-    this.known.unbegun.pop(this.row.name, None)
+    name = this.row.name
+    this.known.unbegun.pop(name, None)
     while not this.row.finished:
         with this.opened():
             with this.working():
                 found = next_ids(this.row.result)
                 if chunk := this.chunk((yield found) if is_async else found):
+                    if this.known.doubts(name, chunk):
+                        # The function alone knows its order: do the others come behind the first?
+                        found = next_ids(this.kept(chunk[0]))
+                        this.check_order(chunk, (yield found) if is_async else found)
                     yield from this.given(chunk)
             for _ in this.commits():
                 if is_async:
@@ -278,7 +283,7 @@ class _Step:
         :raises SetupError: it is a function's body that nobody has run.
         :raises PayloadError: it is not JSON, or too large.
         """
-        self.row = self.row._replace(result=self._kept(value), finished=True)
+        self.row = self.row._replace(result=self.kept(value), finished=True)
 
     def chunk(self, found: Iterable[Any]) -> list[Any]:
         """Return the ids of the next chunk, and note the last as the place; none ends the step."""
@@ -291,13 +296,9 @@ class _Step:
         if not ids:
             self.row = self.row._replace(finished=True)
             return ids
-        after = self._kept(ids[-1])
+        after = self.kept(ids[-1])
         if after != self.row.result and (pair := self.known.unordered(self.row, ids)):
-            raise SetupError(
-                f"{self.row}: the function returned {pair[1]!r:.60} behind {pair[0]!r:.60}, so ids "
-                "would be passed over, or come twice. Return ids that ascend, all after the one "
-                "that it was given: ORDER BY the same column, without DESC."
-            )
+            raise self._unordered(pair)
         if after == self.row.result:
             raise SetupError(
                 f"{self.row}: the function was given {after!r}, and returned ids up to it again. "
@@ -305,6 +306,22 @@ class _Step:
             )
         self.row = self.row._replace(result=after, chunks=self.row.chunks + 1)
         return ids
+
+    def check_order(self, chunk: Sequence[Any], behind: Iterable[Any]) -> None:
+        """Refuse a *chunk* with ids that are not among those *behind* its first one.
+
+        :raises SetupError: there is one.
+        """
+        found = set(map(repr, behind))
+        if missing := [each for each in chunk[1:] if repr(each) not in found]:
+            raise self._unordered((chunk[0], missing[0]))
+
+    def _unordered(self, pair: tuple[Any, Any]) -> SetupError:
+        return SetupError(
+            f"{self.row}: the function returned {pair[1]!r:.60} behind {pair[0]!r:.60}, so ids "
+            "would be passed over, or come twice. Return ids that ascend, all after the one "
+            "that it was given: ORDER BY the same column, without DESC."
+        )
 
     def given(self, chunk: list[Any]) -> Generator[list[Any]]:
         """Yield *chunk*; note if the loop is left there."""
@@ -381,7 +398,7 @@ class _Step:
                 "each its own name; in a loop, one with the id in it."
             )
 
-    def _kept(self, value: object) -> JSON:
+    def kept(self, value: object) -> JSON:
         """Return *value* as a later attempt gets it."""
         if what := close_unrun(value):
             raise SetupError(f"{self.row}: the function returned {what}, of which no line was run.")

@@ -73,6 +73,7 @@ class AttemptSteps:
     unbegun: dict[str, tuple[str, Any]] = field(default_factory=dict[str, "tuple[str, Any]"])
     left: dict[str, str] = field(default_factory=dict[str, str])
     _seen: dict[str, set[str]] = field(default_factory=dict[str, "set[str]"])
+    _doubted: set[str] = field(default_factory=set[str])
 
     def unordered(self, row: StepRow, ids: Sequence[Any]) -> tuple[Any, Any] | None:
         """Return two ids of which the second comes too late in a chunk of *row*, if there are such.
@@ -87,6 +88,14 @@ class AttemptSteps:
         seen, self._seen[row.name] = self._seen.get(row.name, set()), set(map(repr, ids))
         again = next((each for each in ids if repr(each) in seen), None)
         return None if again is None else (row.result, again)
+
+    def doubts(self, name: str, ids: Sequence[Any]) -> bool:
+        """Return whether Python has the ids of a chunk in another order; once for each step."""
+        unjudged = (pair for pair in pairwise(ids) if ascends(*pair) is None)
+        if name in self._doubted or all(str(one) <= str(other) for one, other in unjudged):
+            return False
+        self._doubted.add(name)
+        return True
 
     def untold(self) -> list[str]:
         """Return what was lost by a handler that has ended."""

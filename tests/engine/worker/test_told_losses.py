@@ -41,10 +41,16 @@ def test_ids_that_do_not_ascend_are_refused(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, chunks: list[Any], told: str | None
 ) -> None:
     """Others would be passed over. The order of texts is the database's, so it is not guessed."""
-    rest = iter([*chunks, []])
+
+    def find(after: Any) -> list[Any]:
+        if after is None:
+            return chunks[0]
+        number = next(number for number, chunk in enumerate(chunks) if after in chunk)
+        behind = chunks[number][::-1].index(after)
+        return chunks[number][-behind:] if behind else [*chunks, []][number + 1]
 
     def close() -> None:
-        for ids in jobs.each("invoices", lambda after: next(rest)):
+        for ids in jobs.each("invoices", find):
             write(db, str(ids))
 
     run = perform(close)
@@ -54,6 +60,43 @@ def test_ids_that_do_not_ascend_are_refused(
         assert run.status in ("dead", "failed")
         assert f"each('invoices'): the function returned {told}" in str(run.last_error)
         assert labels(db) == [str(chunk) for chunk in chunks[:-1]]
+
+
+@both_kinds
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_texts_in_an_order_of_the_database_s_own_are_judged_by_the_function(
+    db: SQLAlchemy, jobs: CronJobs, perform: Perform, is_ordered: bool, is_async: bool
+) -> None:
+    """Where Python has another order, it is asked what comes behind the first id of a chunk."""
+    order = "lower(name)" if is_ordered else "number"
+    db.session.execute(text("CREATE TABLE people (number integer, name text)"))
+    for number, name in enumerate(["Dan", "al", "Cy", "bo", "Eve", "fay"]):
+        db.session.execute(text(f"INSERT INTO people VALUES ({number}, '{name}')"))
+    db.session.commit()
+
+    def find(after: Any) -> list[str]:
+        behind = text(
+            f"SELECT name FROM people WHERE lower(name) > lower(:after) ORDER BY {order} LIMIT 3"
+        )
+        return list(db.session.scalars(behind, {"after": after or ""}))
+
+    async def find_async(after: Any) -> list[str]:
+        return find(after)
+
+    def close() -> None:
+        for ids in jobs.each("people", find):
+            write(db, " ".join(ids))
+
+    async def close_async() -> None:
+        async for ids in jobs.each("people", find_async):
+            write(db, " ".join(ids))
+
+    run = perform(close_async if is_async else close)
+    if is_ordered:
+        assert (run.status, labels(db)) == ("succeeded", ["Dan Eve fay", "al bo Cy"])
+    else:
+        assert labels(db) == []
+        assert "the function returned 'al' behind 'Dan'" in str(run.last_error)
 
 
 def test_an_order_that_nobody_knows_is_not_judged() -> None:
