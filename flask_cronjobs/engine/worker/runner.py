@@ -16,12 +16,13 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from ... import signals
 from ...db import failpoints
 from ...db.statements import free_frames
-from ...db.transactions import Words, guarded, isolated
+from ...db.transactions import Words, bounded, guarded, isolated
 from ...errors import CronJobsError, Interruption, LeaseLost, ShuttingDown
 from ...jobs.runs.claim import already_recorded
 from ...jobs.runs.current import CurrentRun, enter_run
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 WAKE_EVERY = 1.0
 #: How long a handler waits for its progress to be written, in seconds. Then it goes on.
 ANSWER_WITHIN = 0.5
+#: How long an atomic handler rests before a locked row is tried again, in seconds.
+LOCKED_PAUSE = 0.2
 
 
 class Runner:
@@ -235,24 +238,55 @@ def call_atomic(
     the commit. If the lease was lost, no row matches and everything is rolled back. If the process
     dies, the database rolls it back. So database effects happen exactly once.
 
+    While somebody else has locked the row, it waits where it can be interrupted.
+
     :param disarm: called before the commit, so that no timeout splits it.
     :raises AtomicCommit: the handler committed, or removed the session.
     :raises LeaseLost: the run is another worker's by now; all is rolled back.
     """
+    # Here, since they map the tables, which most processes do not use.
+    from ...jobs.runs.insert import writing_connection
+    from ...jobs.steps import holder
+
     claim, session = run.claim, state.db.session()
     with isolated(state.db):
         with guarded(state.db, _WORDS, disarm):
             value = handler(**run.payload)
             failpoints.reach("after-handler")
-        disarm()
         result = kept_result(value, state.settings.max_payload_bytes, str(claim))
-        if not finalize_in(session, claim, result):
+        connection, is_told = writing_connection(session), False
+        while not _try_commit(state, run, connection, result, disarm):
+            if not is_told:
+                logger.warning("%s: its commit waits. %s", claim, holder(connection, claim.id))
+                is_told = True
+            time.sleep(LOCKED_PAUSE)
+    failpoints.reach("after-finalize")
+    return result
+
+
+def _try_commit(
+    state: State,
+    run: CurrentRun,
+    connection: Connection,
+    result: JSON,
+    disarm: Callable[[], None],
+) -> bool:
+    """Commit if the run is still ours; return False if its row is locked.
+
+    As in bookkeeping, each statement has a limit: nobody can be interrupted here.
+    """
+    claim, session = run.claim, state.db.session()
+    with run.books.guard(), bounded(connection, run.books.limit):
+        is_held = finalize_in(connection, claim, result)
+        if is_held is None:
+            return False
+        disarm()
+        if not is_held:
             session.rollback()
             raise LeaseLost("the lease was lost before the commit; the work is rolled back")
         failpoints.reach("before-finalize")
         _commit(state, session, claim)
-    failpoints.reach("after-finalize")
-    return result
+    return True
 
 
 def _commit(state: State, session: Session, claim: Claim) -> None:

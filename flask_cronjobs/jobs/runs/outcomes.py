@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 
-from sqlalchemy import TextClause, text
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, TextClause, text
 
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect, dialect_of, json_text
@@ -227,27 +226,27 @@ def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
     return row
 
 
-def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
-    """Write ``succeeded`` in *session*'s transaction, if *claim*'s token still holds the run.
+def finalize_in(connection: Connection, claim: Claim, result: JSON) -> bool | None:
+    """Write ``succeeded`` in *connection*'s transaction, if *claim*'s token still holds the run.
 
     The handler's own writes and its outcome must commit together, so this runs on the app's
     session. `record_and_claim` writes all other outcomes, many at a time and with SQL for failures
     and releases, on the bookkeeping connection.
 
-    :returns: whether the run was still held.
+    :returns: whether the run was still held; None if it is, but another transaction has locked its
+        row, so that nothing is written yet.
     """
     kept = None if result is None else json_text(result)
-    # Here, since that maps the tables, which most processes do not use.
-    from .insert import writing_connection
-
-    connection = writing_connection(session)
     d = dialect_of(connection.engine)
+    own = f"SELECT id FROM job_runs WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE"
     statement = f"""
         UPDATE job_runs SET {_values_of_success(d, "CAST(:result AS text)")}
-        WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE RETURNING id
+        WHERE {d.any_of("id", f"{own} {d.skip_locked}")} RETURNING id
     """
     values = {"id": claim.id, "token": claim.token, "result": kept}
-    return connection.execute(text(statement), values).first() is not None
+    if connection.execute(text(statement), values).first() is not None:
+        return True
+    return None if connection.execute(text(own), values).first() is not None else False
 
 
 #: How many failed attempts of a run have a row: the latest ones, as many as its page shows.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,6 +15,7 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport
 from flask_cronjobs.db import connection as connection_module
+from flask_cronjobs.log import logger
 from flask_cronjobs.models import JobRun, JobStep
 from tests.marks import on_postgresql
 from tests.rows import the_run
@@ -109,13 +111,18 @@ def test_async_handlers_go_on_while_a_step_beside_them_finds_its_row_locked(
 
 
 @on_postgresql
-@pytest.mark.parametrize("what", ["step", "wait"])
+@pytest.mark.parametrize("what", ["step", "wait", "atomic"])
 def test_a_step_whose_row_is_locked_can_be_interrupted(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue, locker: Locker, what: str
 ) -> None:
     def stepper() -> None:
         if what == "step":
             jobs.step("a", locker.lock, ROW)
+        if what == "atomic":
+            write(db, "undone")
+            locker.lock(ROW)
+            event.listen(db.session(), "after_transaction_end", end)  # Its teardown closes it.
+            return
         locker.lock(SIGNAL)
         jobs.wait("approved", 60)
 
@@ -124,18 +131,72 @@ def test_a_step_whose_row_is_locked_can_be_interrupted(
 
     event.listen(db.session.session_factory.class_, "after_soft_rollback", end)
     try:
-        enqueue(stepper, timeout=1, retry=False)
+        enqueue(stepper, timeout=1, retry=False, atomic=what == "atomic")
         tick()
     finally:
         event.remove(db.session.session_factory.class_, "after_soft_rollback", end)
     assert not locker.late
     assert ends(db) == [("dead", "TimedOut")]
+    assert labels(db) == []
 
 
 @on_postgresql
-def test_a_statement_of_a_step_that_hangs_is_cancelled(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
+def test_an_atomic_handler_whose_row_is_locked_commits_once_it_is_free(
+    db: SQLAlchemy, tick: Tick, enqueue: Enqueue, locker: Locker, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def handler() -> None:
+        write(db, "done")
+        locker.lock(ROW)
+
+    class Ending(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "its commit waits. Its row is locked" in record.getMessage():
+                locker.ended.set()
+
+    ending = Ending()
+    logger.addHandler(ending)
+    try:
+        enqueue(handler, atomic=True, retry=False)
+        tick()
+    finally:
+        logger.removeHandler(ending)
+    assert not locker.late
+    assert (ends(db), labels(db)) == ([("succeeded", None)], ["done"])
+
+
+@on_postgresql
+def test_the_commit_of_a_step_waits_for_locks_as_the_app_has_set_it(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
+) -> None:
+    """A hook of the app's, or a deferred constraint, may wait there."""
+    with db.engine.begin() as connection:
+        for statement in (
+            "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "UPDATE work SET label = current_setting('lock_timeout'); RETURN NULL; END $$",
+            "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON work DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION note()",
+        ):
+            connection.execute(text(statement))
+
+    def step() -> None:
+        write(db, "")
+        db.session.execute(text("SET LOCAL lock_timeout = '7s'"))
+
+    enqueue(lambda: jobs.step("a", step))
+    tick()
+    assert labels(db) == ["7s"]
+
+
+@on_postgresql
+@pytest.mark.parametrize("what", ["step", "atomic"])
+def test_a_statement_of_a_step_that_hangs_is_cancelled(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:  # fmt: skip
+    on = {
+        "step": "INSERT ON job_steps FOR EACH ROW",
+        "atomic": "UPDATE ON job_runs FOR EACH ROW WHEN (NEW.status = 'succeeded')",
+    }[what]
     with db.engine.begin() as connection:
         connection.execute(
             text(
@@ -143,12 +204,7 @@ def test_a_statement_of_a_step_that_hangs_is_cancelled(
                 "$$ BEGIN PERFORM pg_sleep(15); RETURN NEW; END $$"
             )
         )
-        connection.execute(
-            text(
-                "CREATE TRIGGER hang BEFORE INSERT ON job_steps FOR EACH ROW "
-                "EXECUTE FUNCTION hang()"
-            )
-        )
+        connection.execute(text(f"CREATE TRIGGER hang BEFORE {on} EXECUTE FUNCTION hang()"))
     init = connection_module.Bookkeeping.__init__
 
     def brief(self: Any, *args: Any, **options: Any) -> None:
@@ -156,7 +212,11 @@ def test_a_statement_of_a_step_that_hangs_is_cancelled(
         self.limit = 0.5
 
     monkeypatch.setattr(connection_module.Bookkeeping, "__init__", brief)
-    enqueue(lambda: jobs.step("a", write, db, "gone"), retry=False)
+
+    def handler() -> None:
+        write(db, "gone") if what == "atomic" else jobs.step("a", write, db, "gone")
+
+    enqueue(handler, retry=False, atomic=what == "atomic")
     tick()
     assert the_run(db).status == "dead"
     assert "canceling statement" in str(the_run(db).last_error)
