@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import PoolResetState
@@ -143,6 +143,10 @@ def guarded(
 LOCK_FOR = 0.1
 
 
+#: Sets it until the transaction ends, and returns what it was.
+_LIMIT_LOCKS = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', :limit, true)"
+
+
 @contextmanager
 def bounded(connection: Connection, seconds: float) -> Generator[None]:
     """Let the statements in this block take *seconds* at most on PostgreSQL, as in bookkeeping.
@@ -164,9 +168,12 @@ def unless_locked(connection: Connection, work: Callable[[Connection], T]) -> T 
     if dialect_of(connection.engine).one_writer or connection.in_nested_transaction():
         return work(connection)
     connection.exec_driver_sql("SAVEPOINT cronjobs_step")
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_FOR * 1000:.0f}ms'")
+    own = connection.execute(text(_LIMIT_LOCKS), {"limit": f"{LOCK_FOR * 1000:.0f}ms"}).scalar()
     try:
-        return work(connection)
+        found = work(connection)
+        # The app's hooks, and its deferred constraints, may wait at the commit.
+        connection.execute(text(_LIMIT_LOCKS), {"limit": own})
+        return found
     except DBAPIError as error:
         if sqlstate_of(error.orig) != "55P03":  # lock_not_available
             raise
