@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any, NamedTuple, cast
 
@@ -17,13 +17,11 @@ from sqlalchemy import cast as as_type
 from ...text import one_line, shortened
 from ...text.redaction import HIDDEN, redacted, strip_credentials
 from ...types import JSON, MAX_ID
-from ..reader import RUNS, Reader, is_one_of, readable
+from ..reader import RUNS, Reader, readable
 from ..state import State
 
 #: How many letters of a payload stand for a label, and of how long a payload at most.
 HEAD, LONGEST = 80, 4_000
-#: Shorter values are not looked for in keys: they stand there by chance.
-_LEAST = 4
 
 
 def payload_columns(reader: Reader) -> tuple[Any, ...]:
@@ -69,18 +67,11 @@ def shown_keys(state: State, row: Any) -> Keys:
     )
 
 
-def keys_of(reader: Reader, ids: Iterable[int]) -> dict[int, Keys]:
-    """Return the keys of the runs *ids*."""
-    some = select(RUNS.c.id, *KEYS, readable(reader, RUNS.c.payload))
-    rows = reader.rows(some.where(is_one_of(reader, RUNS.c.id, ids)))
-    return {row.id: shown_keys(reader.state, row) for row in rows}
-
-
 def shown_key(state: State, task: str, payload: object, option: str, key: str | None) -> str | None:
     """Return *key* of a run without the values that are hidden in its payload.
 
-    If the task's template has made it, it is made again of what is shown. Another one is hidden if
-    it has a hidden value in it.
+    If the task's template has made it, it is made again of what is shown. Another one, by hand or
+    of another payload, is hidden if a value is: the key may have all of it, or a part.
 
     :param payload: as it is stored.
     :param option: the option of the task that makes such keys.
@@ -91,15 +82,14 @@ def shown_key(state: State, task: str, payload: object, option: str, key: str | 
     whole = cast("JSON", payload)
     if handler is not None and isinstance(payload, Mapping):
         whole = cast("JSON", {**handler.arguments.defaults, **payload})
-    shown = redacted(whole, state.settings.redact)
-    if shown == whole:
-        return key
+    names = state.settings.redact
+    shown = redacted(whole, names)
     template = None if handler is None else getattr(handler.options, option)
     if template is not None and _filled(template, whole) == key:
         return _filled(template, shown) or HIDDEN
-    # By hand, perhaps. To hide a part of it would tell which part is the value.
-    is_inside = any(len(value) >= _LEAST and value in key for value in _hidden(whole, shown))
-    return HIDDEN if is_inside else key
+    if option == "concurrency_key" and (key == task or key.startswith("definition:")):
+        return key
+    return HIDDEN if shown != whole or _names_hidden(template, names) else key
 
 
 def _filled(template: str, payload: JSON) -> str | None:
@@ -107,17 +97,6 @@ def _filled(template: str, payload: JSON) -> str | None:
         return template.format_map(cast("Any", payload))
     except (LookupError, AttributeError, TypeError, ValueError):
         return None
-
-
-def _hidden(stored: JSON, shown: JSON) -> Iterator[str]:
-    """Yield each value that is *stored* and not *shown*, as a text."""
-    if isinstance(stored, (dict, list)):
-        members = stored.items() if isinstance(stored, dict) else enumerate(stored)
-        for place, member in members:
-            inside = type(shown) is type(stored)
-            yield from _hidden(member, cast("Any", shown)[place] if inside else shown)
-    elif stored != shown:
-        yield str(stored)
 
 
 def searched(search: str) -> ColumnElement[bool]:
@@ -129,28 +108,35 @@ def searched(search: str) -> ColumnElement[bool]:
 def named(reader: Reader, search: str) -> list[int]:
     """Return the runs whose id or idempotency key is *search*, the one with the id first.
 
-    A key that has a hidden value in it is not found: finding it would confirm a guess. Most of
-    those are not even looked up, so that the time tells nothing either.
+    A key that has a hidden value in it is not found: finding it would confirm a guess.
     """
     c, number = RUNS.c, search.strip().removeprefix("#")
     is_id = number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID
     by_id = reader.rows(select(c.id).where(c.id == int(number))) if is_id else ()
     found = [row.id for row in by_id]
     if strip_credentials(search) == search:
-        found += sorted(_by_key(reader, search), reverse=True)
+        found += _by_key(reader, search)
     return list(dict.fromkeys(found))
 
 
-def _by_key(reader: Reader, key: str) -> Iterator[int]:
-    """Yield the runs whose idempotency key is *key*, if they are shown with it.
+def _by_key(reader: Reader, key: str) -> list[int]:
+    """Return the runs whose idempotency key is *key*, the latest first, if they are shown with it.
 
-    One statement, whether there is such a run or not.
+    The time of a guess must not tell whether it is a hidden key. Most of those are not looked up;
+    and for each guess one payload is read: of the latest run with that key, or of the latest run.
     """
     c, closed = RUNS.c, closed_tasks(reader.state)
-    some = select(c.id, *KEYS, readable(reader, c.payload)).where(c.idempotency_key == key)
-    for row in reader.rows(some.where(c.job_type.not_in(closed)) if closed else some):
-        if shown_keys(reader.state, row).idempotency == key:
-            yield row.id
+    # In a range, so that PostgreSQL takes the index of keys.
+    is_key = and_(c.idempotency_key >= key, c.idempotency_key <= key, c.job_type.not_in(closed))
+    latest = select(c.id).where(is_key).order_by(c.idempotency_key, c.id.desc()).limit(1)
+    either = func.coalesce(latest.scalar_subquery(), select(func.max(c.id)).scalar_subquery())
+    some = select(c.id, *KEYS, readable(reader, c.payload)).order_by(c.id.desc())
+
+    def shown(condition: ColumnElement[bool]) -> list[int]:
+        rows = reader.rows(some.where(condition))
+        return [row.id for row in rows if shown_keys(reader.state, row).idempotency == key]
+
+    return shown(is_key) if shown(c.id == either) else []
 
 
 def closed_tasks(state: State) -> list[str]:

@@ -26,7 +26,7 @@ from flask_cronjobs.jobs.runs.list import (
     matching,
     sorting_of,
 )
-from flask_cronjobs.jobs.runs.search import shown_key
+from flask_cronjobs.jobs.runs.payloads import retry_with
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
 from tests.rows import Rows, ago, view_of
@@ -205,19 +205,37 @@ def test_a_key_is_shown_without_the_hidden_values_that_its_template_names(
     ("key", "payload", "shown"),
     [
         ("by-hand:hunter2", {"token": "hunter2"}, "***"),
-        ("by-hand:hunter2", {"auth": {"token": ["hunter2"]}}, "***"),
-        ("by-hand:7", {"user": 7, "token": "hunter2"}, "by-hand:7"),
-        ("by-hand:1", {"token": "1"}, "by-hand:1"),
+        ("by-hand:hunter2", {"login": {"token": ["hunter2"]}}, "***"),
+        ("by-hand:hunt", {"token": "hunter2"}, "***"),
+        ("by-hand:1", {"token": "1"}, "***"),
         ("f:x://me:hunter2@db/", {"url": "x://me:hunter2@db/"}, "***"),
-        (None, {"token": "hunter2"}, None),
+        ("by-hand:7", {"user": 7}, "by-hand:7"),
     ],
 )
-def test_another_key_is_hidden_if_it_has_a_hidden_value(
-    state: State, jobs: CronJobs, key: str | None, payload: dict[str, Any], shown: str | None
+def test_a_key_by_hand_is_neither_shown_nor_found_beside_a_hidden_value(
+    state: State, rows: Rows, jobs: CronJobs, key: str, payload: dict[str, Any], shown: str
+) -> None:
+    @jobs.task
+    def plain(user: int = 0, **more: Any) -> None: ...
+
+    for task in ("plain", "undeclared"):
+        run_id = rows.run("dead", job_type=task, payload=payload, idempotency_key=f"{key}:{task}")
+        is_shown = shown != "***"
+        assert view_of(state, run_id).idempotency_key == (f"{key}:{task}" if is_shown else "***")
+        assert ids(state, f"{key}:{task}") == ([run_id] if is_shown else [])
+        assert ids(state, f"{key}:{task}"[:-1]) == ids(state, "hunter2") == []
+    assert view_of(state, rows.run("dead", payload=payload)).idempotency_key is None
+
+
+def test_a_key_of_an_earlier_payload_is_hidden_if_its_template_names_a_hidden_value(
+    state: State, rows: Rows, jobs: CronJobs
 ) -> None:
     _of_login(jobs)
-    for task in ("login", "undeclared"):
-        assert shown_key(state, task, payload, "unique", key) == shown
+    run_id = rows.run("dead", **_LOGIN | {"strict": False})
+    retry_with(state, run_id, {"user": 7, "token": "new"})
+    view = view_of(state, run_id)
+    assert (view.idempotency_key, view.concurrency_key) == ("***", "***")
+    assert ids(state, "login:7:hunter2") == []
 
 
 # How long a run in a list took and had waited
