@@ -37,15 +37,19 @@ _SECRET = pattern(
 _WORD = pattern(rf"(?i){_WORDS}")
 _BEARER = pattern(r"(?i)\b(bearer|basic)\s{1,20}[A-Za-z0-9._~+/=-]{8,}")
 _URL = pattern(r"://\S*")
+_PRIVATE_KEY = pattern(
+    r"(?s)(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----).*?(?=-----END|\Z)"
+)
 #: What the tokens of services begin with: GitHub, GitLab, Stripe, Slack, AWS, Google, npm, PyPI,
-#: SendGrid, DigitalOcean, Hugging Face, Shopify, OpenAI and Anthropic; and a JWT.
+#: SendGrid, DigitalOcean, Hugging Face, Shopify, OpenAI, Anthropic, Docker, Vault, Linear and
+#: Atlassian; and a JWT.
 _LONG = "(?=[A-Za-z0-9]{20})"
 _PREFIXES = (
     *("gh[oprsu]_", "github_pat_", "gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent)-", "xox[a-z]-"),
     *("[rps]k_(?:live|test)_", "whsec_", r"xapp-(?=\d)", r"ya29\.", r"SG\.(?=[\w-]{20})"),
     *("A(?:KIA|SIA)(?=[A-Z0-9]{16})", r"AIza(?=[\w-]{30})", f"npm_{_LONG}", f"hf_{_LONG}"),
     *("pypi-(?=AgE)", "do[opr]_v1_", "shp(?:at|ca|pa|ss)_", f"sk-(?:proj-|ant-|svcacct-|{_LONG})"),
-    "eyJ",
+    *("dckr_pat_", r"hvs\.", "lin_api_", "ATATT3", "eyJ"),
 )
 _TOKEN = pattern(rf"(?<![A-Za-z0-9])({'|'.join(_PREFIXES)})[A-Za-z0-9._~+/=-]{{8,}}")
 # Where the message of a database error shows values: as SQLAlchemy and PostgreSQL write them.
@@ -82,7 +86,10 @@ def strip_credentials(text: str) -> str:
     2. The tokens behind ``Bearer`` and ``Basic``.
     3. In a URL, the user and the password.
     4. What follows the fixed prefix of a service's tokens, such as ``ghp_`` or ``eyJ``.
+    5. A private key, from ``-----BEGIN`` to ``-----END``.
     """
+    if "-----BEGIN" in text:
+        text = _PRIVATE_KEY().sub(r"\1***", text)
     text = _BEARER().sub(r"\1 ***", _SECRET().sub(r"\1***", text))
     text = _TOKEN().sub(r"\1***", text)
     return _URL().sub(_without_user, text) if "://" in text else text

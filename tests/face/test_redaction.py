@@ -113,6 +113,17 @@ HIDDEN: list[tuple[str, str]] = [
     ("github_pat_11ABCDEFG0abcdefgh_x, glpat-abcdefghij", "github_pat_***, glpat-***"),
     ("AKIAIOSFODNN7EXAMPLE and sk-ant-api03-abcdefgh", "AKIA*** and sk-ant-***"),
     ("in/ghs_16C7e42F292c/x=npm_abcdefghijkl", "in/ghs_***"),
+    ("npm_abcdefghijklmnopqrst, hvs.CAESIabcdefgh", "npm_***, hvs.***"),
+    ("SG.ngeVfQFYQlKU0ufo8x5d1A.TwL2iGABf9DHoTf is", "SG.*** is"),
+    (
+        "dckr_pat_aB3dE5fG7h lin_api_aB3dE5fG7h ATATT3xFfGF0abc",
+        "dckr_pat_*** lin_api_*** ATATT3***",
+    ),
+    (
+        "a -----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY----- b",
+        "a -----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY----- b",
+    ),
+    (r"'-----BEGIN PRIVATE KEY-----\nMIIEow", "'-----BEGIN PRIVATE KEY-----***"),
     ("amqp://me:s3cret@mq, amqp://me:s3cret@mq", "amqp://***@mq, amqp://***@mq"),
 ]
 
