@@ -95,7 +95,7 @@ def once(
         failpoints.reach("before-effect")
         value = _call(effect, partial(func, *args, **kwargs))
         failpoints.reach("after-effect")
-        kept = kept_result(value, state.settings.max_payload_bytes, f"once({key!r})")
+        kept = kept_result(value, state.settings, f"once({key!r})")
         if kept is not None:
             # The caller gets what a later call will get from the record.
             value = cast("T", json.loads(json_text(kept)))

@@ -202,7 +202,7 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
     check_key("signal: the name", name, 200)
     if payload is None:
         raise PayloadError("signal: the payload is None, which wait() returns if none came.")
-    kept = check_value(payload, state.settings.max_payload_bytes, "payload")
+    kept = check_value(payload, state.settings, "payload")
     wanted = run if isinstance(run, (int, str)) else getattr(run, "id", None)
     session = state.db.session()
     with explaining_missing_tables(state):
@@ -403,7 +403,7 @@ class _Step:
         if what := close_unrun(value):
             raise SetupError(f"{self.row}: the function returned {what}, of which no line was run.")
         try:
-            kept = check_value(value, self.state.settings.max_payload_bytes, "result")
+            kept = check_value(value, self.state.settings, "result")
         except PayloadError as error:
             raise PayloadError(
                 f"{self.row} cannot keep its result, which must be small JSON: {error}"

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
 from ..errors import PayloadError
-from ..text.redaction import strip_credentials
+from ..text.redaction import SECRET_NAMES
 from ..types import JSON
 from .codecs import ANY, Codec, Misfit, at, codec_of
 from .payload import MAX_DEPTH, check_size
@@ -85,12 +85,18 @@ class Arguments:
         for name in ("_schema", "defaults"):
             self.__dict__.pop(name, None)
 
-    def encode(self, payload: Mapping[str, object], limit: int = 1 << 30) -> Mapping[str, object]:
+    def encode(
+        self,
+        payload: Mapping[str, object],
+        limit: int = 1 << 30,
+        hidden: Sequence[str] = SECRET_NAMES,
+    ) -> Mapping[str, object]:
         """Return *payload* with the JSON of each value; itself if all are as they are stored.
 
         A value that is JSON already is checked.
 
         :param limit: how many bytes all may have, which is checked before any is converted.
+        :param hidden: the names of values that no message may tell of, as by `redacted`.
         :raises PayloadError: a value does not fit; the message names its argument.
         """
         if not self._schema:
@@ -100,7 +106,7 @@ class Arguments:
         for name, value in payload.items():
             codec = self._codec(name)
             if type(value) is not codec.exact:
-                plain = _converted(name, codec.encode, value)
+                plain = _converted(name, codec.encode, value, hidden)
                 if plain is not value:
                     changed[name] = plain
         return {**payload, **changed} if changed else payload
@@ -110,13 +116,14 @@ class Arguments:
         """Whether a stored payload may be something else than the arguments of the call."""
         return self.upgrade is not None or any(codec.decode for codec in self._schema.values())
 
-    def decode(self, payload: Mapping[str, JSON]) -> dict[str, object]:
+    def decode(self, payload: Mapping[str, JSON], hidden: Sequence[str]) -> dict[str, object]:
         """Return the arguments of a call with a stored *payload*.
 
+        :param hidden: as of `encode`.
         :raises PayloadError: a value does not fit. The message does not show it.
         """
         return {
-            name: _converted(name, self._codec(name).decode or ANY.encode, value)
+            name: _converted(name, self._codec(name).decode or ANY.encode, value, hidden)
             for name, value in payload.items()
         }
 
@@ -178,12 +185,13 @@ class Arguments:
         return get_type_hints(one, self._globals)["it"]
 
 
-def _converted(name: str, convert: Callable[[Any], Any], value: object) -> Any:
+def _converted(
+    name: str, convert: Callable[[Any], Any], value: object, hidden: Sequence[str]
+) -> Any:
     try:
         return at(name, convert, value)
     except Misfit as misfit:
-        path = strip_credentials(misfit.path[:200])
-        raise PayloadError(f"{path}: expected {misfit.expected}, got {misfit.got}.") from None
+        raise PayloadError(misfit.told(hidden)) from None
     except RecursionError:
         raise PayloadError(f"{name}: is nested over {MAX_DEPTH} levels deep. Flatten it.") from None
 

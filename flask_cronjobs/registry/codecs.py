@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -18,30 +18,41 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from ..text.redaction import shown_path
 from ..types import JSON
 from .payload import refusal
 
 _NOTHING = object()
+#: How often a value may be tried since unions contain unions, and to which depth that is looked at.
+_MOST_TRIES, _LEVELS = 100, 80
 
 
 class Misfit(Exception):
     """A value does not fit.
 
     :ivar expected: what would fit.
-    :ivar path: leads from the outermost value to this one.
+    :ivar path: the keys that lead from the outermost value to this one.
+    :ivar details: what is wrong inside, each with the keys that lead there from this value.
     """
 
-    def __init__(self, expected: str, value: object, path: str = "") -> None:
+    def __init__(self, expected: str, value: object, *path: object) -> None:
         self.expected = expected
         self.path = path
+        self.details: Sequence[tuple[Iterable[object], str]] = ()
         self._value = value
 
-    @property
-    def got(self) -> str:
-        """What was given. It never shows a value, which may be one that is to be hidden."""
-        if self._value is _NOTHING:
-            return "nothing"
-        return f"a value of type {type(self._value).__name__}"
+    def told(self, hidden: Sequence[str]) -> str:
+        """Return what to say of it. It never shows a value, which may be one that is to be hidden.
+
+        :param hidden: the names of values of which not even the keys are shown, as by `redacted`.
+        """
+        inside = (
+            f"{shown_path((*self.path, *keys), hidden)}: {what}" for keys, what in self.details
+        )
+        expected = f"{self.expected} ({'; '.join(inside)})" if self.details else self.expected
+        is_there = self._value is not _NOTHING
+        got = f"a value of type {type(self._value).__name__}" if is_there else "nothing"
+        return f"{shown_path(self.path, hidden)}: expected {expected}, got {got}."
 
 
 class Codec(NamedTuple):
@@ -74,10 +85,10 @@ def _itself(value: Any) -> Any:
 ANY = Codec("JSON", _itself)
 
 
-def at(step: str, convert: Callable[[Any], Any], value: object) -> Any:
+def at(key: object, convert: Callable[[Any], Any], value: object) -> Any:
     """Return *value*, converted; itself if `payload_text` refuses it with better advice.
 
-    :param step: where the value is, in the one that contains it.
+    :param key: where the value is, in the one that contains it.
     :raises Misfit: the value does not fit.
     """
     if refusal(value):
@@ -85,7 +96,7 @@ def at(step: str, convert: Callable[[Any], Any], value: object) -> Any:
     try:
         return convert(value)
     except Misfit as misfit:
-        misfit.path = step + misfit.path
+        misfit.path = (key, *misfit.path)
         raise
 
 
@@ -183,7 +194,7 @@ def _list(item: Codec) -> Codec:
     def convert(way: Callable[[Any], Any], value: Any) -> list[Any]:
         if not issubclass(type(value), (list, tuple)):
             raise Misfit("a list", value)
-        return [at(f"[{place}]", way, member) for place, member in enumerate(value)]
+        return [at(place, way, member) for place, member in enumerate(value)]
 
     decode = partial(convert, item.read) if item.decode else None
     return Codec("a list", partial(convert, item.encode), decode)
@@ -196,10 +207,7 @@ def _dict(key: Codec, item: Codec) -> Codec:
         if not issubclass(type(value), dict):
             raise Misfit("an object", value)
         try:
-            return {
-                at("", names, name): at(f"[{reprlib.repr(name)}]", way, member)
-                for name, member in value.items()
-            }
+            return {names(name): at(name, way, member) for name, member in value.items()}
         except TypeError:  # It cannot be hashed.
             raise Misfit(f"keys that can be those of a dict, each {key.expected}", value) from None
 
@@ -227,11 +235,11 @@ def _dataclass(kind: Any, names: list[str], optional: set[str]) -> Codec:
             raise Misfit(expected, value)
         fields = known()
         for name in value.keys() - fields.keys():
-            raise Misfit(f"one of the fields {', '.join(names)}", name, f".{name}")
+            raise Misfit(f"one of the fields {', '.join(names)}", name, name)
         for name, codec in fields.items():
             if name not in value and name not in optional:
-                raise Misfit(codec.expected, _NOTHING, f".{name}")
-        given = {name: at(f".{name}", fields[name].read, each) for name, each in value.items()}
+                raise Misfit(codec.expected, _NOTHING, name)
+        given = {name: at(name, fields[name].read, each) for name, each in value.items()}
         try:
             return kind(**given)
         except Exception as error:
@@ -240,8 +248,7 @@ def _dataclass(kind: Any, names: list[str], optional: set[str]) -> Codec:
     def encode(value: Any) -> Any:
         whole = value if type(value) is kind else decode(value)
         return {
-            name: at(f".{name}", codec.encode, getattr(whole, name))
-            for name, codec in known().items()
+            name: at(name, codec.encode, getattr(whole, name)) for name, codec in known().items()
         }
 
     return Codec(expected, encode, decode)
@@ -256,18 +263,21 @@ def _by_pydantic(hint: Any) -> Codec:
         adapter = TypeAdapter(hint)
     except Exception:  # The app has no pydantic, or pydantic does not know the type.
         return _unknown(name)
-    if _tries_exponentially(adapter.core_schema):
+    if _tries_too_often(adapter.core_schema):
         return _refusing(
             name,
-            f"a type whose conversion takes linear time, and {name} has a union of several types "
-            "that contain it. Tell them apart by pydantic's Field(discriminator=…)",
+            f"a type whose conversion takes linear time, and {name} has unions of types that "
+            "contain unions again. Tell their members apart by pydantic's "
+            "Field(discriminator=…), or annotate with Any for plain JSON",
         )
 
     def convert(function: Callable[[Any], Any], value: object) -> Any:
         try:
             return function(value)
         except Exception as error:
-            raise Misfit(f"{name} ({_reason(error)})", value) from None
+            misfit = Misfit(name, value)
+            misfit.details = _details(error)
+            raise misfit from None
 
     def encode(value: object) -> Any:
         whole = decode(value)
@@ -299,73 +309,70 @@ def _refusing(name: str, expected: str) -> Codec:
     return Codec(name, refuse, refuse)
 
 
-def _tries_exponentially(schema: Any) -> bool:
-    """Return whether several members of a union in pydantic's *schema* contain that union again.
+def _tries_too_often(schema: Any) -> bool:
+    """Return whether unions in pydantic's *schema* have a value tried over `_MOST_TRIES` times.
 
-    Each is tried for each value, at each level: their number to the power of the depth. A list and
-    an object are told apart at once.
+    Each member of a union is tried for each value. So it is in members that contain a union again,
+    at each level: two members that contain their own union are tried 2 to the power of the depth.
     """
-    parts = [*_parts(schema)]
-    defined = {part["ref"]: part for part in parts if part.get("type") and "ref" in part}
-
-    def inside(part: Any) -> set[int]:
-        """Return the unions in *part*, those behind references included."""
-        unions, rest, seen = set[int](), [part], set[str]()
-        while rest:
-            for each in _parts(rest.pop()):
-                if each.get("type") == "union":
-                    unions.add(id(each))
-                ref = each.get("schema_ref")
-                if isinstance(ref, str) and ref in defined and ref not in seen:
-                    seen.add(ref)
-                    rest.append(defined[ref])
-        return unions
-
-    def kind(choice: Any) -> str:
-        choice = defined.get(choice.get("schema_ref"), choice)
-        return "list" if choice["type"] in ("list", "set", "tuple", "frozenset") else "object"
-
-    for union in parts:
-        if union.get("type") == "union":
-            choices = list(map(_choice, union["choices"]))
-            kinds = [kind(each) for each in choices if id(union) in inside(each)]
-            if len(kinds) > len(set(kinds)):
-                return True
-    return False
+    parts = _parts(schema, {})
+    defined = {part["ref"]: part for part in parts if isinstance(part.get("ref"), str)}
+    inside = {id(part): (part, _members(part, defined)) for part in _parts(schema, defined)}
+    tries = dict.fromkeys(inside, 0)
+    for _ in range(_LEVELS):
+        before, tries = tries, dict[int, int]()
+        for key, (part, members) in inside.items():
+            each = [before[id(member)] for member in members]
+            tries[key] = sum(each) if part.get("type") == "union" else max([bool(each), *each])
+        if tries == before or max(tries.values()) > _MOST_TRIES:
+            break
+    return max(tries.values()) > _MOST_TRIES
 
 
-def _parts(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a schema of pydantic, without what their references name."""
-    rest = [schema]
+def _parts(schema: Any, defined: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return *schema*, and all that it contains."""
+    found, rest = dict[int, dict[str, Any]](), [schema]
     while rest:
         part = rest.pop()
-        if isinstance(part, dict):
-            yield (schema := cast("dict[str, Any]", part))
-            rest.extend(value for key, value in schema.items() if key != "metadata")
-        elif isinstance(part, (list, tuple)):
-            rest.extend(cast("Sequence[Any]", part))
+        if id(part) not in found:
+            found[id(part)] = part
+            rest += _members(part, defined)
+    return [*found.values()]
 
 
-def _choice(choice: Any) -> Any:
-    """Return the schema of a member of a union; pydantic gives some with a label."""
-    return cast("tuple[Any, str]", choice)[0] if isinstance(choice, tuple) else choice
+def _members(part: dict[str, Any], defined: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the schemas right inside *part*; of a reference, the one that it names."""
+    found: list[dict[str, Any]] = []
+    is_union = part.get("type") == "union"
+    rest: list[Any] = [part["choices"]] if is_union else [*part.values()]
+    if isinstance(name := part.get("schema_ref"), str):
+        rest.append(defined.get(name))
+    while rest:
+        each = rest.pop()
+        if isinstance(each, dict):
+            found.append(cast("dict[str, Any]", each))
+        elif isinstance(each, (list, tuple)):
+            rest += cast("Sequence[Any]", each)
+    return found
 
 
-def _reason(error: Any) -> str:
-    """Return what is wrong; of pydantic's errors, without the values that they repeat."""
+def _details(error: Any) -> list[tuple[Iterable[object], str]]:
+    """Return what is wrong, and where; of pydantic's errors, without the values they repeat."""
     if not hasattr(error, "errors"):
-        return type(error).__name__
+        return [((), type(error).__name__)]
     details = error.errors(include_url=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {_said(each)}" for each in details[:3])
+    return [(each["loc"], _said(each)) for each in details[:3]]
 
 
 def _said(detail: Any) -> str:
-    """Return the message of one of pydantic's errors, if no validator or value has a part in it."""
+    """Return the message of one of pydantic's errors, without what a validator or value says."""
     from pydantic_core.core_schema import ErrorType
 
-    with_values = ("value_error", "assertion_error", "union_tag_invalid")
-    known = detail["type"] in get_args(ErrorType) and detail["type"] not in with_values
-    return str(detail["msg"] if known else detail["type"])
+    known = detail["type"] in get_args(ErrorType)
+    if not known or detail["type"] in ("union_tag_invalid", "timezone_offset"):
+        return str(detail["type"])
+    inner = detail.get("ctx", {}).get("error", detail.get("ctx", {}).get("encoding_error", ""))
+    return str(detail["msg"]).removesuffix(str(inner)).rstrip(" ,:")
 
 
 def _listed(values: Iterable[object]) -> str:

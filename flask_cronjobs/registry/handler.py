@@ -122,9 +122,10 @@ class Handler:
         check_keys(payload)
         return self.payload(**payload)
 
-    def current(self, payload: Mapping[str, JSON]) -> Mapping[str, Any]:
+    def current(self, payload: Mapping[str, JSON], hidden: Sequence[str]) -> Mapping[str, Any]:
         """Return a stored *payload*, or what the task's upgrade makes of it if it does not fit.
 
+        :param hidden: the names of values that no message may tell of, as by `redacted`.
         :raises TypeError: the handler does not take what the upgrade returned.
         :raises PayloadError: that is not plain JSON, or does not fit either.
         """
@@ -133,7 +134,8 @@ class Handler:
         with suppress(TypeError, PayloadError):
             self.arguments.encode(self.payload_from(payload))
             return payload
-        return self.arguments.encode(self.payload_from(self.arguments.upgrade({**payload})))
+        upgraded = self.payload_from(self.arguments.upgrade({**payload}))
+        return self.arguments.encode(upgraded, hidden=hidden)
 
     def retry_policy(self, default_attempts: int) -> RetryPolicy:
         """Return the task's retry policy; *default_attempts* is its default number of attempts."""
@@ -205,8 +207,8 @@ class Handler:
             ) from None
         if not is_key(key, MAX_KEY):
             raise TaskError(
-                f"{its_key} makes the key {key[:60]!r}, of {len(key):,} characters. It "
-                f"must have 1 to {MAX_KEY} printable ones: let it name an id or a short code."
+                f"{its_key} makes a key of {len(key):,} characters from this payload. It must have "
+                f"1 to {MAX_KEY} printable ones: let it name an id or a short code."
             )
         return key
 
@@ -250,9 +252,9 @@ def payload_columns(
     :raises CronJobsError: as of `run_columns`.
     """
     limit = settings.max_payload_bytes
-    plain = handler.arguments.encode(payload, limit)
+    plain = handler.arguments.encode(payload, limit, settings.redact)
     return {
-        "payload": payload_text(plain, limit),
+        "payload": payload_text(plain, limit, settings.redact),
         **handler.keys_for(plain),
         "label": handler.label_for(plain, settings.redact),
         **({"idempotency_key": handler.filled("unique", plain)} if with_key else {}),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import reprlib
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any, cast
@@ -15,8 +13,10 @@ from typing import Any, cast
 from werkzeug.datastructures import MultiDict
 from werkzeug.local import LocalProxy
 
+from ..config import Settings
 from ..errors import PayloadError
 from ..log import logger
+from ..text.redaction import SECRET_NAMES, shown_path
 from ..types import JSON
 
 #: CPython's encoder, made once: `json.dumps` makes one for each call, which slows small payloads.
@@ -31,12 +31,15 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 MAX_DEPTH = 100
 
 
-def payload_text(payload: Mapping[str, object], limit: int) -> str:
+def payload_text(
+    payload: Mapping[str, object], limit: int, hidden: Sequence[str] = SECRET_NAMES
+) -> str:
     """Return *payload* as JSON text, checked to be an object that both databases store unchanged.
 
     A float of 1e16 or more is written as an int, since PostgreSQL would make it one.
 
     :param limit: how many bytes the text may have.
+    :param hidden: the names of values that no message may tell of, as by `redacted`.
     :raises PayloadError: *payload* is no JSON object or is too large; the message names the key.
     """
     # Most payloads are a dict of plain values, for which the encoder is all that needs to run.
@@ -46,17 +49,17 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
     if not is_plain:
         check_keys(payload)
         payload = dict(payload)  # Any mapping is fine, but json accepts only a dict.
-    text = _checked_text(payload, limit, "payload", is_plain)
+    text = _checked_text(payload, limit, "payload", hidden, is_plain)
     return json.dumps(json.loads(text, parse_float=_without_exponent)) if "e+" in text else text
 
 
-def check_value(value: object, limit: int, name: str) -> JSON:
+def check_value(value: object, settings: Settings, name: str) -> JSON:
     """Return *value*, checked as `payload_text` checks a payload.
 
     :param name: what messages call the value, such as ``result``.
     :raises PayloadError: *value* is no JSON, or too large.
     """
-    _checked_text(value, limit, name)
+    _checked_text(value, settings.max_payload_bytes, name, settings.redact)
     return cast("JSON", value)
 
 
@@ -100,24 +103,26 @@ def _pydantic_fields(kind: Any) -> Iterable[str]:
     return getattr(kind, "__pydantic_fields__", None) or ()
 
 
-def _checked_text(value: object, limit: int, name: str, is_plain: bool = False) -> str:
+def _checked_text(
+    value: object, limit: int, name: str, hidden: Sequence[str], is_plain: bool = False
+) -> str:
     """Return *value* as JSON text of at most *limit* bytes.
 
     :param is_plain: *value* is a dict of texts, numbers, booleans and None.
     """
     if not is_plain:
         check_size(value, limit, name)
-        _check(value, name)
+        _check(value, name, hidden)
     try:
         text = "".join(_parts(value, 0)) if _parts else json.dumps(value, allow_nan=False)
     except ValueError as error:  # NaN, or an integer with more digits than Python writes.
-        _check(value, name)
+        _check(value, name, hidden)
         raise PayloadError(
             f"The {name} cannot be written as JSON: {error}. Pass such a large number as text."
         ) from None
     # NUL and surrogates are escapes in the text. A backslash before "u0000" may also be a text's.
     if "\\u0000" in text or "\\ud" in text:
-        _check(value, name)
+        _check(value, name, hidden)
     # In ASCII, a text is as long as in UTF-8, or longer.
     if len(text) > limit < len(json.dumps(value, ensure_ascii=False).encode()):
         raise _too_large(name, limit)
@@ -128,15 +133,14 @@ def _without_exponent(text: str) -> float | int:
     return int(Decimal(text)) if "e+" in text else float(text)
 
 
-def _check(value: object, name: str) -> None:
+def _check(value: object, name: str, hidden: Sequence[str]) -> None:
     """Check that *value* is JSON.
 
     :raises PayloadError: it is not; the message says where, shortened.
     """
     path: list[object] = []
     if reason := _fault(value, path):
-        where = "".join(f"[{_shortened(repr(key))}]" for key in reversed(path))
-        raise PayloadError(f"{name}{_shortened(where)} {reason}")
+        raise PayloadError(f"{shown_path((name, *reversed(path)), hidden)} {reason}")
 
 
 def _fault(value: object, path: list[object], levels: int = MAX_DEPTH) -> str | None:
@@ -203,12 +207,7 @@ def _key_fault(key: object) -> str | None:
     if isinstance(key, str):
         reason = _text_fault(key)
         return reason and f"(a key) {reason}"
-    shown = "…"
-    with suppress(ValueError):  # An integer with more digits than Python converts to text.
-        shown = _shortened(reprlib.repr(key))
-    return (
-        f"has the key {shown}, of type {type(key).__name__}. JSON keys are text: write {shown!r}."
-    )
+    return f"has a key of type {type(key).__name__}. JSON keys are text: write it in quotes."
 
 
 def _text_fault(text: str) -> str | None:
@@ -231,12 +230,8 @@ def _too_large(name: str, limit: int) -> PayloadError:
     )
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 120 else f"{text[:60]}…{text[-60:]}"
-
-
-def kept_result(value: object, limit: int, whose: object) -> JSON:
-    """Return *value* if it is JSON of at most *limit* bytes; otherwise log a warning, return None.
+def kept_result(value: object, settings: Settings, whose: object) -> JSON:
+    """Return *value* if it is JSON and not too large; otherwise log a warning, return None.
 
     :param whose: the run that returned it, for the warning.
     :raises TypeError: it is what a handler should have done, such as a coroutine.
@@ -246,7 +241,7 @@ def kept_result(value: object, limit: int, whose: object) -> JSON:
     if what := close_unrun(value):
         raise TypeError(f"The handler returned {what}, of which no line was run. {_UNRUN[what]}")
     try:
-        return check_value(value, limit, "result")
+        return check_value(value, settings, "result")
     except Exception as error:  # A result's own methods may raise. All is done all the same.
         # Only a message of ours is repeated: it names the key, and no value.
         why = f" {error}" if isinstance(error, PayloadError) else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import reprlib
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -76,6 +77,8 @@ _INLINE = pattern(
 HIDDEN = "***"
 #: How many levels of a value are shown; deeper ones are "…".
 DEPTH = 32
+#: How many characters of the path to a value are shown.
+_MAX_PATH = 200
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
@@ -123,6 +126,21 @@ def _redacted(value: JSON, names: tuple[str, ...], depth: int) -> JSON:
         key: HIDDEN if _is_secret(key, names) else _redacted(member, names, depth - 1)
         for key, member in value.items()
     }
+
+
+def shown_path(keys: Iterable[object], names: Sequence[str]) -> str:
+    """Return where *keys* lead, such as ``payload['orders'][0]``, and not into a hidden value.
+
+    :param keys: first what the outermost value is called.
+    :param names: parts of the keys of hidden values, as of `redacted`.
+    """
+    path, hides = "", tuple(map(_plain_name, names))
+    for key in keys:
+        shown = strip_credentials(key) if isinstance(key, str) else key
+        path += f"[{reprlib.repr(shown)}]" if path else str(shown)
+        if isinstance(key, str) and _is_secret(key, hides):
+            break
+    return path if len(path) <= _MAX_PATH else f"{path[: _MAX_PATH // 2]}…{path[-_MAX_PATH // 2 :]}"
 
 
 def _is_secret(name: str, names: tuple[str, ...]) -> bool:

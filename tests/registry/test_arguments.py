@@ -144,7 +144,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"day": "tomorrow"}, r"^day: expected a date such as 2026-11-24, got a value of type str\.$"),
     ({"day": None}, "^day: expected a date such as 2026-11-24, got a value of type NoneType"),
     ({"day": "2026-01-01", "since": datetime(2026, 1, 1)}, "^since: expected a time with a time"),
-    ({"day": "2026-01-01", "orders": [{"id": "x"}]}, r"^orders\[0\]\.id: expected a whole number"),
+    (
+        {"day": "2026-01-01", "orders": [{"id": "x"}]},
+        r"^orders\[0\]\['id'\]: expected a whole number",
+    ),
     ({"day": "2026-01-01", "token": "hunter2"}, "^token: .* got a value of type str"),
     (
         {"day": "2026-01-01", "rate": "1,5"},
@@ -236,7 +239,8 @@ class TestAnnotationThatSaysNothing:
         ):
             jobs.enqueue("it", {**payload, "much": "x"})
         with pytest.raises(
-            PayloadError, match=r"parcel\.size: expected a whole number, got a value of type str"
+            PayloadError,
+            match=r"parcel\['size'\]: expected a whole number, got a value of type str",
         ):
             jobs.enqueue("it", {**payload, "parcel": {"size": "x"}})
 

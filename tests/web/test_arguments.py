@@ -169,7 +169,7 @@ def test_field_that_does_not_fit_is_shown_again_as_it_was_typed(pages: Pages) ->
     for name, text, says in (
         ("day", "tomorrow", "day: expected a date such as 2026-11-24, got a value of type str."),
         ("kind", "green", "kind: expected one of 'short', 'long', got a value of type str."),
-        ("order", '{"id": "x"}', "order.id: expected a whole number, got a value of type str."),
+        ("order", '{"id": "x"}', "order['id']: expected a whole number, got a value of type str."),
         ("anything", "{x", "anything: this is not JSON"),
     ):
         form = {**sent(pages.get("/jobs/run?name=report")), "argument:day": "2026-11-24"}

@@ -46,7 +46,7 @@ async def _call(context: RunnerContext, run: AsyncRun, handler: Callable[..., An
                 value = await _armed(context, run, handler)
             finally:
                 await _end_rest(run)
-            result = kept_result(value, state.settings.max_payload_bytes, str(run.claim))
+            result = kept_result(value, state.settings, str(run.claim))
     finally:
         state.db.close_session(app_context)
     return result

@@ -167,7 +167,7 @@ def prepare(state: State, side_by_side: Collection[str], name: str) -> Prepared:
     is_async = name in side_by_side
     func = task.func if is_async else _synchronous(state.app, task.func)
     hooks = [each for each in (*state.registry.around, task.options.around) if each is not None]
-    call = _around(hooks, _decoding(task, func), is_async)
+    call = _around(hooks, _decoding(state, task, func), is_async)
     timeout = task.options.timeout or state.settings.timeout
     return Prepared(call, timeout, task.options.atomic, is_kept(state, task.options))
 
@@ -190,14 +190,15 @@ def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
     return run
 
 
-def _decoding(task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
+def _decoding(state: State, task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
     """Return *call* so that it takes the stored payload: itself if that has its arguments."""
     if not task.arguments.are_decoded:
         return call
+    hidden = state.settings.redact
 
     def decoding(**payload: JSON) -> Any:
         try:
-            arguments = task.arguments.decode(task.current(payload))
+            arguments = task.arguments.decode(task.current(payload, hidden), hidden)
         except PayloadError as error:
             run = running()
             raise PayloadError(

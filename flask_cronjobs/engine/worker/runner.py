@@ -218,7 +218,7 @@ class Runner:
                 free_frames(cause)
                 raise cause from None
             raise
-        return kept_result(value, self._state.settings.max_payload_bytes, claim)
+        return kept_result(value, self._state.settings, claim)
 
     def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:
         answered: SimpleQueue[None] = SimpleQueue()
@@ -253,7 +253,7 @@ def call_atomic(
         with guarded(state.db, _WORDS, disarm):
             value = handler(**run.payload)
             failpoints.reach("after-handler")
-        result = kept_result(value, state.settings.max_payload_bytes, str(claim))
+        result = kept_result(value, state.settings, str(claim))
         connection, is_told = writing_connection(session), False
         while not _try_commit(state, run, connection, result, disarm):
             if not is_told:

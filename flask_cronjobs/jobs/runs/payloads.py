@@ -72,9 +72,11 @@ def run_again(
     """
     with state.bookkeeping() as books:
         run = _stored(books, run_id)
-        given = _handler(state, run).current(_as_mapping(run)) if payload is None else payload
+        handler, given = _handler(state, run), payload
+        if given is None:
+            given = handler.current(_as_mapping(run), state.settings.redact)
         values = {
-            **policy_columns(_handler(state, run), state.settings),
+            **policy_columns(handler, state.settings),
             **_payload_columns(state, run, given),
             "queue": run.queue,
             "priority": run.priority,
