@@ -26,7 +26,7 @@ from flask_cronjobs.models import (
 
 _HOSTS = ("web-1", "web-2")
 #: Name, task, schedule, time zone, and how many seconds a run takes.
-_DEFINITIONS: tuple[tuple[str, str, str, str, float], ...] = (
+DEFINITIONS: tuple[tuple[str, str, str, str, float], ...] = (
     ("send_invoice_reminders", "send_invoice_reminders", "0 8 * * *", "America/New_York", 41.0),
     ("refresh_cache", "refresh_cache", "*/10 * * * *", "UTC", 0.34),
     ("refresh_cache:lagos", "refresh_cache", "5-59/10 * * * *", "Africa/Lagos", 0.5),
@@ -69,17 +69,18 @@ def fill(db: SQLAlchemy, now: datetime | None = None) -> int:
     session.execute(insert(JobTick), list(_ticks(now, chance)))
     session.add(JobEffect(**_effect(now)))
     session.add_all(_operations(now, worth_a_look))
-    session.add_all(_month_in_steps(now))
+    session.add(_closing_month(now))
+    session.flush()
+    session.add_all(_steps_of_month(now))
     session.add_all(_ledgers(now))
     session.commit()
     return worth_a_look
 
 
 def _definitions(now: datetime) -> Iterator[dict[str, Any]]:
-    for number, (name, task, cron, zone, _) in enumerate(_DEFINITIONS, start=1):
+    for name, task, cron, zone, _ in DEFINITIONS:
         paused = name == "refresh_cache:lagos"
         yield {
-            "id": number,
             "name": name,
             "job_type": task,
             "schedule": cron,
@@ -91,7 +92,7 @@ def _definitions(now: datetime) -> Iterator[dict[str, Any]]:
 
 
 def _scheduled_runs(now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:
-    for number, (name, task, cron, zone, seconds) in enumerate(_DEFINITIONS, start=1):
+    for number, (name, task, cron, zone, seconds) in enumerate(DEFINITIONS, start=1):
         until = now - timedelta(hours=3, minutes=12) if name == "refresh_cache:lagos" else now
         slots = list(Schedule(cron, zone).between(now - timedelta(days=14), until))[-10:]
         for back, slot in zip(range(len(slots), 0, -1), slots, strict=True):
@@ -263,29 +264,34 @@ def _operations(now: datetime, retried: int) -> Iterator[Any]:
     acts = (
         ("paused", "definition refresh_cache:lagos", 192, None, None),
         ("cancelled", f"run {retried - 12}", 180, retried - 12, None),
-        ("retried", "dead runs of send_weekly_report", 70, None, 2),
-        ("ran", "refresh_cache", 55, None, None),
+        ("retried", "2 runs of send_weekly_report, status dead", 70, None, 2),
+        ("ran now", "refresh_cache", 55, retried - 28, None),
         ("paused", "queue images", 12, None, None),
     )
-    for number, (what, target, minutes, run_id, asked) in enumerate(acts, start=1):
+    for what, target, minutes, run_id, asked in acts:
         at = now - timedelta(minutes=minutes)
         yield JobOperation(
-            id=number, what=what, target=target, actor="ada", run_id=run_id, asked=asked,
-            done=asked, started_at=at, seen_at=at, finished_at=at,
+            what=what, target=target, actor="ada", run_id=run_id, asked=asked, done=asked,
+            started_at=at, seen_at=at, finished_at=at,
         )  # fmt: skip
     yield JobPause(
         kind="queue", name="images", paused_at=now - timedelta(minutes=12), paused_by="ada"
     )
-    yield JobBatch(id=1, key="weekly_reports:2026-11-09", opened_at=now - timedelta(hours=2))
+    yield JobBatch(key="weekly_reports:2026-11-09", opened_at=now - timedelta(hours=2))
 
 
-def _month_in_steps(now: datetime) -> Iterator[Any]:
-    """Add a run at work in steps, at its second attempt, since a deploy ended the first."""
+def _closing_month(now: datetime) -> JobRun:
+    """Return a run at work in steps, at its second attempt, since a deploy ended the first."""
     begun, again = now - timedelta(minutes=11), now - timedelta(minutes=6)
     run = _running(again) | {"started_at": again, "attempts": 2, "label": "month 2026-10"}
     shown = {"progress": 0.41, "progress_message": "820 of 2,000 users"}
     due = begun - timedelta(seconds=40)
-    yield JobRun(**_run("close_month", due, payload={"month": "2026-10"}) | run | shown, id=101)
+    return JobRun(**_run("close_month", due, payload={"month": "2026-10"}) | run | shown, id=101)
+
+
+def _steps_of_month(now: datetime) -> Iterator[Any]:
+    """Add that run's first attempt, and its steps."""
+    begun = now - timedelta(minutes=11)
     yield JobFailure(
         run_id=101, attempt=1, worker="web-1:4711:9be2c0", started_at=begun,
         failed_at=begun + timedelta(minutes=4), error_type="Interrupted",
@@ -303,13 +309,14 @@ def _month_in_steps(now: datetime) -> Iterator[Any]:
 
 def _ledgers(now: datetime) -> Iterator[Any]:
     """Add the lines of two ledgers in strict order, of which one waits for a retry."""
-    for number, (user, minutes) in enumerate(((7, 95), (7, 60), (7, 20), (8, 1))):
+    for number, (user, minutes) in enumerate(((7, 6), (7, 4), (7, 2), (8, 1))):
         at = now - timedelta(minutes=minutes)
         values = {"user_id": user, "text": f"invoice {4711 + number}", "cents": 12900}
         order = {"concurrency_key": f"account:{user}", "concurrency_limit": 1, "strict": True}
         mark = "waits" if number in (1, 2) else None
         again = {} if number else {"status": "failed", "attempts": 1, "error_type": "ValueError",
-                                   "last_error": "no user 7", "failed_at": at}  # fmt: skip
+                                   "last_error": "no user 7", "failed_at": at,
+                                   "run_at": now + timedelta(seconds=50)}  # fmt: skip
         yield JobRun(
             **_run("book", at, payload=values) | order | {"order_mark": mark} | again,
             label=f"user {user}",

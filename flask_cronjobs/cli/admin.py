@@ -99,15 +99,13 @@ def _print_dead(seen: Overview) -> None:
     heading(f"Dead, by task and error ({total.shown(shown, 'group')})")
     rows = (
         (
-            each.task,
-            each.error_type,
-            each.count,
-            since(each.newest, seen.verdict.now),
-            each.sample_id,
+            *(each.task, each.count, since(each.newest, seen.verdict.now), each.sample_id),
+            ": ".join(part for part in (each.error_type, each.message) if part),
+            ", ".join(each.labels),
         )
         for each in seen.dead
     )
-    table(("TASK", "ERROR", "COUNT", "LATEST", "RUN"), rows)
+    table(("TASK", "COUNT", "LATEST", "RUN", "ERROR", "LABELS"), rows)
 
 
 def _print_schedules(seen: Overview) -> None:

@@ -116,7 +116,12 @@ def _of_keys(ids: Sequence[int]) -> Any:
 
 def _reasons(waiting: _Waiting) -> tuple[Wait, ...]:
     found = [wait for reason in REASONS for wait in reason(waiting)]
-    return tuple(found or [Wait("worker", _due(waiting), f"for a worker: {_due(waiting)}")])
+    return tuple(found or [_for_worker(waiting)])
+
+
+def _for_worker(waiting: _Waiting) -> Wait:
+    due = _due(waiting)
+    return Wait("worker", f"for a worker, {due}", f"for a worker: {due}")
 
 
 def _due(waiting: _Waiting) -> str:
@@ -135,7 +140,7 @@ def _paused(waiting: _Waiting) -> Iterable[Wait]:
     for pause in stopping(waiting.reader, row.task, row.queue):
         by, when = pause.paused_by or "somebody", since(pause.paused_at, waiting.now)
         what = f"until the {pause.kind} {pause.name} is resumed: {by} paused it {when}"
-        yield Wait("paused", "paused", what)
+        yield Wait("paused", f"{pause.kind} paused", what)
 
 
 def _undeclared(waiting: _Waiting) -> Iterable[Wait]:
@@ -176,7 +181,7 @@ def _without_share(waiting: _Waiting) -> Iterable[Wait]:
 
 def _for_executor(waiting: _Waiting) -> Iterable[Wait]:
     if waiting.row.queue in waiting.executors and waiting.row.run_at <= waiting.now:
-        yield Wait("executor", _due(waiting), "to be handed to the executor of its queue")
+        yield Wait("executor", "for its executor", "to be handed to the executor of its queue")
 
 
 def _not_due(waiting: _Waiting) -> Iterable[Wait]:
