@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,17 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from werkzeug.serving import make_server
 
+from example_app import lively
 from flask_cronjobs import CronJobs
-from flask_cronjobs.models import JobTick
+from flask_cronjobs.models import JobRun, JobTick
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 collect_ignore_glob = ["test_*.py"] if find_spec("selenium") is None else []
+
+#: The dead run of a lively day.
+DEAD = 48
 
 
 @dataclass
@@ -102,6 +106,32 @@ def site(app: Flask, db: SQLAlchemy) -> Iterator[Site]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def lively_site(site: Site) -> Site:
+    """A site with a day's rows; its code declares all of their tasks but one, for all buttons."""
+    site.jobs.task(name="send_weekly_report")(lambda user_id, date_from, date_to: None)
+    for name, task, cron, zone, _ in lively.DEFINITIONS:
+        if name == task != "plan_weekly_reports":
+            site.jobs.task(name=task, schedule=cron, timezone=zone)(lambda: None)
+    with site.app.app_context():
+        assert lively.fill(site.db) == DEAD
+        site.db.session.add_all(_trouble(datetime.now(timezone.utc)))
+        site.db.session.commit()
+    return site
+
+
+def _trouble(now: datetime) -> Iterator[JobRun]:
+    """Slots that no tick recorded in time, and a run that no worker takes."""
+    night = now - timedelta(hours=9)
+    yield JobRun(
+        definition_id=5, job_type="plan_weekly_reports", status="skipped", error_type="Missed",
+        last_error="missed: no tick ran in time", result={"skipped": 1}, scheduled_for=night,
+        run_at=now, finished_at=now,
+    )  # fmt: skip
+    due = now - timedelta(minutes=95)
+    yield JobRun(job_type="print_invoice", label="order 4711", scheduled_for=due, run_at=due)
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,56 +12,19 @@ from selenium.common.exceptions import (
     NoAlertPresentException,
     NoSuchElementException,
     StaleElementReferenceException,
-    UnexpectedAlertPresentException,
-    WebDriverException,
 )
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.web import render, runs
 
 from .chromium import Browser, missing, start
 from .conftest import Site
+from .hands import find_button, find_link, follow, until
 
 pytestmark = pytest.mark.browser
-
-
-def _link(browser: Browser, text: str) -> WebElement:
-    return browser.find_element(By.PARTIAL_LINK_TEXT, text)
-
-
-def _button(browser: Browser, label: str, within: str = "main") -> WebElement:
-    for button in browser.find_elements(By.CSS_SELECTOR, f"{within} button"):
-        if button.text.startswith(label):
-            return button
-    raise AssertionError(f"There is no button {label}")
-
-
-def _follow(browser: Browser, element: WebElement) -> None:
-    """Click, answer yes where JavaScript asks, and wait until the page is left for the next one.
-
-    The driver waits for a page that loads, but not for a click to begin loading it.
-    """
-    page = browser.find_element(By.TAG_NAME, "html")
-    element.click()
-
-    def left() -> bool:
-        with suppress(NoAlertPresentException):
-            browser.switch_to.alert.accept()
-        with suppress(UnexpectedAlertPresentException):
-            try:
-                page.is_displayed()
-            except StaleElementReferenceException:
-                return True
-            except WebDriverException as error:  # The page is being replaced at this moment.
-                if "inspector error" not in str(error):
-                    raise
-        return False
-
-    _until(left)
 
 
 def _heading(browser: Browser) -> str:
@@ -77,7 +39,7 @@ def _says(browser: Browser, text: str) -> None:
             return text in browser.find_element(By.CSS_SELECTOR, "[role=status]").text
         return False
 
-    _until(said)
+    until(said)
 
 
 def _question(browser: Browser) -> str:
@@ -89,7 +51,7 @@ def _question(browser: Browser) -> str:
             asked.append(browser.switch_to.alert.text)
         return bool(asked)
 
-    _until(asks)
+    until(asks)
     return asked[0]
 
 
@@ -99,31 +61,20 @@ def _icon(browser: Browser) -> str:
     return found.rpartition("/")[2].partition("?")[0]
 
 
-def _until(true: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    # A page that renews itself may replace an element between its being found and read.
-    while True:
-        with suppress(StaleElementReferenceException):
-            if true():
-                return
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, site: Site) -> None:
     browser = either_browser
     site.die(812)
     browser.get(f"{site.url}/")
     assert browser.title == "(1) 1 run ended dead in the last 24 h · Jobs"
-    _follow(browser, _link(browser, "print_invoice"))
-    _follow(browser, _link(browser, "print_invoice"))
+    follow(browser, find_link(browser, "print_invoice"))
+    follow(browser, find_link(browser, "print_invoice"))
     assert "gave up" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
     stack = browser.find_element(By.CSS_SELECTOR, ".stack")
     assert stack.is_displayed()
     assert "RuntimeError: the printer is out of paper" in stack.text
     assert "in print_invoice" in stack.text
     site.broken.clear()
-    _follow(browser, _button(browser, "Retry"))
+    follow(browser, find_button(browser, "Retry"))
     _says(browser, "is queued again")
     site.tick()
     browser.refresh()
@@ -138,13 +89,13 @@ def test_a_group_is_retried_or_discarded_after_a_question(
     browser = either_browser
     site.die(0, 1, 2)
     browser.get(f"{site.url}/")
-    _follow(browser, _button(browser, "Retry all"))
+    follow(browser, find_button(browser, "Retry all"))
     _says(browser, "3 runs of print_invoice are queued again.")
     site.tick()
     browser.get(f"{site.url}/")
-    _follow(browser, _link(browser, "Discard"))
+    follow(browser, find_link(browser, "Discard"))
     assert _heading(browser) == "Discard 3 runs?"
-    _follow(browser, _button(browser, "Discard"))
+    follow(browser, find_button(browser, "Discard"))
     _says(browser, "3 runs are discarded.")
     browser.get(f"{site.url}/")
     assert _heading(browser) == "All is well"
@@ -153,7 +104,7 @@ def test_a_group_is_retried_or_discarded_after_a_question(
 def test_a_group_is_left_alone_by_who_says_no(browser: Browser, site: Site) -> None:
     site.die(1)
     browser.get(f"{site.url}/")
-    _button(browser, "Retry").click()
+    find_button(browser, "Retry").click()
     assert _question(browser) == "Queue 1 dead run of print_invoice again?"
     browser.switch_to.alert.dismiss()
     browser.refresh()
@@ -169,7 +120,7 @@ def test_runs_are_filtered_by_the_form(either_browser: Browser, site: Site) -> N
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 2
     browser.find_element(By.CSS_SELECTOR, ".filters summary").click()
     browser.find_element(By.NAME, "task").send_keys("print_invoice")
-    _follow(browser, _button(browser, "Show"))
+    follow(browser, find_button(browser, "Show"))
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 1
     field = browser.find_element(By.NAME, "task")
     assert field.get_attribute("value") == "print_invoice"
@@ -206,17 +157,17 @@ def test_the_page_renews_itself_and_does_not_look_live_when_it_cannot(
     browser.get(f"{site.url}/")
     assert browser.title.startswith("All is well")
     site.age_ticks(400)
-    _until(lambda: "Ticks have stopped" in browser.title)
+    until(lambda: "Ticks have stopped" in browser.title)
     assert (_heading(browser), _icon(browser)) == ("1 thing needs you", "icon-bad.svg")
     live = _color(browser)
     site.rights.clear()
-    _until(lambda: browser.title.startswith("Out of date since "))
+    until(lambda: browser.title.startswith("Out of date since "))
     assert _icon(browser) == "icon-idle.svg"
     assert _color(browser) != live
     since = browser.title.removeprefix("Out of date since ").removesuffix(" · Jobs")
     assert f"Not renewed since {since}: Not allowed. Trying again." in _trouble(browser)
     site.rights.add("read")
-    _until(lambda: "Ticks have stopped" in browser.title)
+    until(lambda: "Ticks have stopped" in browser.title)
     assert (_icon(browser), _color(browser)) == ("icon-bad.svg", live)
     assert _trouble(browser) == ""
 
@@ -239,7 +190,7 @@ def test_an_open_stack_and_a_mouse_at_rest_do_not_stop_a_page(browser: Browser, 
     browser.execute_script("document.body.style.minHeight = '3000px'; scrollTo(0, 120)")
     with site.app.app_context():
         site.jobs.retry(1)
-    _until(lambda: "waiting" in browser.title.lower())
+    until(lambda: "waiting" in browser.title.lower())
     open_and_focused = (
         "return [document.querySelector('main details').open, document.activeElement.textContent]"
     )
@@ -254,12 +205,12 @@ def test_a_selection_keeps_a_page_but_not_its_tab_and_says_so(browser: Browser, 
     browser.get(f"{site.url}/")
     browser.execute_script("getSelection().selectAllChildren(document.querySelector('main h1'))")
     site.age_ticks(400)
-    _until(lambda: "Ticks have stopped" in browser.title)
+    until(lambda: "Ticks have stopped" in browser.title)
     assert _heading(browser) == "All is well"
-    _until(lambda: _trouble(browser) == "Not renewed while you select or type.")
-    _until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, "html.stale")))
+    until(lambda: _trouble(browser) == "Not renewed while you select or type.")
+    until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, "html.stale")))
     browser.execute_script("getSelection().removeAllRanges()")
-    _until(lambda: _heading(browser) == "1 thing needs you")
+    until(lambda: _heading(browser) == "1 thing needs you")
     assert not browser.find_elements(By.CSS_SELECTOR, "html.stale")
 
 
@@ -267,16 +218,16 @@ def test_a_selection_keeps_a_page_but_not_its_tab_and_says_so(browser: Browser, 
 def test_a_page_is_paused_and_says_how_old_it_is(browser: Browser, site: Site) -> None:
     site.tick()
     browser.get(f"{site.url}/")
-    _until(lambda: re.match(r"\d+\ss old", _stamp(browser)) is not None)
+    until(lambda: re.match(r"\d+\ss old", _stamp(browser)) is not None)
     button = browser.find_element(By.CSS_SELECTOR, "#stamp button")
     assert button.text == "Stop renewing"
     button.click()
     site.age_ticks(400)
-    _until(lambda: browser.title.startswith("Out of date since "))
+    until(lambda: browser.title.startswith("Out of date since "))
     assert _heading(browser) == "All is well"
     assert button.text == "Renew again"
     button.click()
-    _until(lambda: _heading(browser) == "1 thing needs you")
+    until(lambda: _heading(browser) == "1 thing needs you")
 
 
 @pytest.mark.usefixtures("quick")
@@ -286,10 +237,10 @@ def test_what_was_picked_holds_the_page_until_it_is_unpicked(browser: Browser, s
     browser.find_element(By.CSS_SELECTOR, ".runs [type=checkbox]").click()
     browser.execute_script("document.activeElement.blur()")
     site.enqueue(2)
-    _until(lambda: _trouble(browser) == "Not renewed while you select or type.")
+    until(lambda: _trouble(browser) == "Not renewed while you select or type.")
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 1
     browser.execute_script("document.querySelector('.runs [type=checkbox]').checked = false")
-    _until(lambda: len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 2)
+    until(lambda: len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 2)
 
 
 @pytest.mark.usefixtures("quick")
@@ -300,7 +251,7 @@ def test_a_page_without_its_database_renews_itself(browser: Browser, site: Site)
     assert _heading(browser) == "The tables are missing"
     with site.app.app_context():
         site.db.create_all()
-    _until(lambda: _heading(browser) != "The tables are missing")
+    until(lambda: _heading(browser) != "The tables are missing")
 
 
 def test_the_keyboard_is_enough(browser: Browser, site: Site) -> None:
@@ -312,7 +263,7 @@ def test_the_keyboard_is_enough(browser: Browser, site: Site) -> None:
     assert skip.text == "Skip to the content"
     assert skip.location["x"] >= 0
     skip.send_keys(Keys.ENTER)
-    _until(lambda: browser.switch_to.active_element.get_attribute("id") == "main")
+    until(lambda: browser.switch_to.active_element.get_attribute("id") == "main")
     for _ in range(16):
         browser.switch_to.active_element.send_keys(Keys.TAB)
         focused = browser.switch_to.active_element
@@ -329,18 +280,18 @@ def test_a_dead_run_is_retried_with_another_payload(either_browser: Browser, sit
     browser = either_browser
     site.die(7)
     browser.get(f"{site.url}/runs/1")
-    _follow(browser, _link(browser, "Edit and retry"))
+    follow(browser, find_link(browser, "Edit and retry"))
     field = browser.find_element(By.NAME, "argument:number")
     assert field.get_attribute("value") == "7"
     field.clear()
     field.send_keys("eight")
-    _follow(browser, _button(browser, "Retry run"))
+    follow(browser, find_button(browser, "Retry run"))
     assert "number: expected" in browser.find_element(By.ID, "message").text
     field = browser.find_element(By.NAME, "argument:number")
     assert field.get_attribute("value") == "eight"
     field.clear()
     field.send_keys("8")
-    _follow(browser, _button(browser, "Retry run"))
+    follow(browser, find_button(browser, "Retry run"))
     assert "is queued again" in browser.find_element(By.ID, "message").text
     with site.app.app_context():
         run = site.db.session.get_one(JobRun, 1)
@@ -377,7 +328,7 @@ def test_copy_puts_the_stack_on_the_clipboard(
     )
     button = browser.find_element(By.CLASS_NAME, "copy")
     button.click()
-    _until(lambda: button.text.startswith("Copied"))
+    until(lambda: button.text.startswith("Copied"))
     assert browser.execute_script("return getSelection().isCollapsed")
     copied = browser.execute_script("return window.copied")
     assert copied.startswith("Traceback")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -12,18 +12,15 @@ from urllib.parse import quote
 import pytest
 from selenium.webdriver.common.by import By
 
-from example_app import lively
 from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobOutput, JobRun, JobTick
 from flask_cronjobs.web.guard import MACHINES, ROUTES
 
 from .chromium import Browser, set_light, set_width
-from .conftest import Site
+from .conftest import DEAD, Site
 
 pytestmark = pytest.mark.browser
 
 AXE = Path(sys.prefix) / "axe/node_modules/axe-core/axe.min.js"
-#: The dead run of a lively day.
-DEAD = 48
 #: Of each page, the addresses to look at; a page that is not here fails a test.
 PAGES_OF: dict[str, tuple[str, ...]] = {
     "status": ("/", "/?sort=next"),
@@ -43,26 +40,6 @@ EVIL = (
     "\"'><img src=x onerror=alert(1)><script>document.title='owned';alert(2)</script>"
     "<svg onload=alert(3)>javascript:alert(4)" + "long" * 40
 )
-
-
-@pytest.fixture
-def lively_site(site: Site) -> Site:
-    """A site with a day's rows; its code declares one of their tasks, for all buttons."""
-    site.jobs.task(name="send_weekly_report")(lambda user_id, date_from, date_to: None)
-    with site.app.app_context():
-        assert lively.fill(site.db) == DEAD
-        site.db.session.add(_missed(datetime.now(timezone.utc)))
-        site.db.session.commit()
-    return site
-
-
-def _missed(now: datetime) -> JobRun:
-    """Slots of a definition that no tick recorded in time."""
-    times = {"scheduled_for": now - timedelta(hours=9), "run_at": now, "finished_at": now}
-    return JobRun(
-        definition_id=5, job_type="plan_weekly_reports", status="skipped", error_type="Missed",
-        last_error="missed: no tick ran in time", result={"skipped": 1}, **times,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -117,9 +94,34 @@ def test_each_page_is_looked_at() -> None:
     assert set(PAGES_OF) == pages - machines
 
 
+@pytest.fixture
+def unscripted(browser: Browser) -> Iterator[Browser]:
+    """The browser, to which our script does not come. One without JavaScript does not run axe."""
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/pages.js*"]})
+    yield browser
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    browser.execute_cdp_cmd("Network.disable", {})
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(
+    browser: Browser, lively_site: Site, axe: str, scheme: Literal["light", "dark"], width: int
+) -> None:
+    _look_at_all(browser, lively_site, axe, scheme, width)
+    assert browser.find_elements(By.CSS_SELECTOR, "html.scripted")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1280)])
+def test_axe_finds_nothing_where_no_script_runs(
+    unscripted: Browser, lively_site: Site, axe: str, scheme: Literal["light", "dark"], width: int
+) -> None:
+    _look_at_all(unscripted, lively_site, axe, scheme, width)
+    assert not unscripted.find_elements(By.CSS_SELECTOR, "html.scripted")
+
+
+def _look_at_all(
     browser: Browser, lively_site: Site, axe: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
     set_light(browser, scheme)

@@ -1,0 +1,77 @@
+"""What a person does at a page: find a link or a button, click it, and wait for what comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from selenium.common.exceptions import (
+    NoAlertPresentException,
+    StaleElementReferenceException,
+    UnexpectedAlertPresentException,
+    WebDriverException,
+)
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from .chromium import Browser
+
+
+def find_link(browser: Browser, text: str) -> WebElement:
+    """The first link with *text* in it."""
+    return browser.find_element(By.PARTIAL_LINK_TEXT, text)
+
+
+def find_button(browser: Browser, label: str, within: str = "main") -> WebElement:
+    """The first button whose text begins with *label*."""
+    for button in browser.find_elements(By.CSS_SELECTOR, f"{within} button"):
+        if button.text.startswith(label):
+            return button
+    raise AssertionError(f"There is no button {label}")
+
+
+def follow(browser: Browser, element: WebElement) -> int:
+    """Click, answer yes where JavaScript asks, and wait until the page is left for the next one.
+
+    The driver waits for a page that loads, but not for a click to begin loading it. Return the
+    number of clicks: an answer is one.
+    """
+    return leave(browser, element.click)
+
+
+def leave(browser: Browser, act: Callable[[], object]) -> int:
+    """Do *act*, which leads to another page, as `follow` does."""
+    page = browser.find_element(By.TAG_NAME, "html")
+    act()
+    clicks = 1
+
+    def left() -> bool:
+        nonlocal clicks
+        with suppress(NoAlertPresentException):
+            browser.switch_to.alert.accept()
+            clicks += 1
+        with suppress(UnexpectedAlertPresentException):
+            try:
+                page.is_displayed()
+            except StaleElementReferenceException:
+                return True
+            except WebDriverException as error:  # The page is being replaced at this moment.
+                if "inspector error" not in str(error):
+                    raise
+        return False
+
+    until(left)
+    return clicks
+
+
+def until(true: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until *true*."""
+    deadline = time.monotonic() + seconds
+    # A page that renews itself may replace an element between its being found and read.
+    while True:
+        with suppress(StaleElementReferenceException):
+            if true():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
