@@ -180,6 +180,11 @@ def short(name: str) -> Markup:
     return Markup('<span title="%s">%s…%s</span>') % (whole, *cut)
 
 
+def flowing(doc: str) -> str:
+    """Return a docstring without the ends of lines at which only its source is broken."""
+    return re.sub(r"(?<=\S)\n(?=\w)", " ", doc)
+
+
 def describe(run: RunView) -> str:
     """Return the state of *run* as a sentence."""
     row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"

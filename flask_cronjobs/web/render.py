@@ -41,7 +41,6 @@ from .format import Tone
 from .guard import MACHINES, is_reader, may
 from .params import MAX_TEXT, is_short
 
-#: A part of the URLs of static files.
 # Not Flask's flash: it needs a SECRET_KEY, and reading it would remove the app's messages.
 _COOKIE = "cronjobs_message"
 # Browsers drop cookies over 4,096 bytes.

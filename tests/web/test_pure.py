@@ -80,6 +80,14 @@ def test_a_text_that_no_database_takes_is_refused(value: str) -> None:
         text({"task": value}, "task")
 
 
+def test_a_docstring_flows_where_only_its_source_is_broken() -> None:
+    doc = "Send a\nreport.\n\nTo each:\n- users\n- staff\n    code\n:param day: of it\nor the next"
+    flowing = (
+        "Send a report.\n\nTo each:\n- users\n- staff\n    code\n:param day: of it or the next"
+    )
+    assert format.flowing(doc) == flowing
+
+
 def test_a_long_name_is_cut_in_the_middle_and_whole_as_its_title() -> None:
     name = f"{'a' * 40}<{'b' * 40}"
     shown = format.short(name)
