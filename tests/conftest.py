@@ -15,7 +15,7 @@ from flask import Flask
 from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine, create_engine
 
-from tests import brokers, leftovers, old_click, pgbouncer, postgres, templates
+from tests import brokers, leftovers, old_click, pgbouncer, postgres
 from tests.layers import LAYERS
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tests.rows import Rows
 
 old_click.behave_as_new()
-templates.compile_once()
 # How long a machine takes to make examples says nothing about us.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
