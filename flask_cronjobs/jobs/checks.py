@@ -355,25 +355,23 @@ def _ahead(reader: Reader, before: datetime) -> Iterator[Seen]:
     d, lease = reader.dialect, reader.state.settings.lease
     last = f"SELECT max(started_at) FROM job_ticks WHERE started_at <= {d.now}"
     since = f"COALESCE(({last} AND finished_at IS NOT NULL), {d.now})"
-    kinds = {
-        "job_definitions": (
-            *("considered_until", AHEAD),
-            f"considered_until = {since}, next_run_at = {since}",
-        ),
-        "job_ticks": ("started_at", AHEAD, f"started_at = {d.now}, seen_at = {d.now}"),
-        "job_rates": ("tat", f"period * burst + {AHEAD}", f"tat = {d.now}"),
-        "job_runs": (
-            *("locked_until", HANDED_LEASES * lease + AHEAD),
-            f"locked_until = {d.later(str(lease))}",
-        ),
+    wrong = {
+        "job_definitions": f"considered_until > {d.later(str(AHEAD))}",
+        "job_ticks": f"started_at > {d.later(str(AHEAD))}",
+        "job_rates": f"tat > {d.later(f'period * burst + {AHEAD}')}",
+        "job_runs": f"{RUNNING} AND locked_until > {d.later(str(HANDED_LEASES * lease + AHEAD))}",
     }
-    for table, (column, most, right) in kinds.items():
-        wrong = f"{column} > {d.later(str(most))}"
-        if table == "job_runs":
-            wrong = f"{RUNNING} AND {wrong}"
-        if reader.rows(text(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1")):
-            sql = f"UPDATE {table} SET {right} WHERE {wrong}"
-            yield {"table": table, "column": column, "sql": " ".join(sql.split())}
+    right = {
+        "job_definitions": f"considered_until = {since}, next_run_at = {since}",
+        "job_ticks": f"started_at = {d.now}, seen_at = {d.now}",
+        "job_rates": f"tat = {d.now}",
+        "job_runs": f"locked_until = {d.later(str(lease))}",
+    }
+    exist = (f"SELECT '{of}' WHERE EXISTS (SELECT 1 FROM {of} WHERE {wrong[of]})" for of in wrong)
+    for (table,) in reader.rows(text(" UNION ALL ".join(exist))):
+        sql = f"UPDATE {table} SET {right[table]} WHERE {wrong[table]}"
+        column = right[table].partition(" ")[0]
+        yield {"table": table, "column": column, "sql": " ".join(sql.split())}
 
 
 def _dead(reader: Reader, before: datetime) -> Iterator[Seen]:
