@@ -36,7 +36,7 @@ from benchmarks import argument_parser
 from benchmarks._cpu import cpu_of
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
+from flask_cronjobs.jobs.definitions.views import list_definitions
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.once_effects import list_effects
 from flask_cronjobs.jobs.overview import read_overview
@@ -198,15 +198,8 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
     found["effects: open"] = lambda: list_effects(state, open_only=True)
     found["ticks"] = lambda: list_ticks(state)
     found["overview"] = lambda: read_overview(state)
-    lists = {
-        "by need": DefinitionFilter(),
-        "by next slot": DefinitionFilter(sort="next"),
-        "that need a person": DefinitionFilter(state="attention"),
-        "that no code declares": DefinitionFilter(state="unknown"),
-        "searched": DefinitionFilter(search="99"),
-    }
-    for name, wanted in lists.items():
-        found[f"definitions {name}"] = lambda wanted=wanted: list_definitions(state, wanted)  # type: ignore[misc]
+    found["definitions by need"] = lambda: list_definitions(state)
+    found["definitions by next slot"] = lambda: list_definitions(state, "next")
     found["definitions: the last page"] = lambda: list_definitions(state, page=10_000)
     for path in web_paths(app, middle):
         found[f"GET {path}"] = lambda path=path: _get(app, path)  # type: ignore[misc]

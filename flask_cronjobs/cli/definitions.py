@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from ..jobs.definitions.views import DefinitionFilter, DefinitionView, list_definitions
+from ..jobs.definitions.views import DefinitionView, list_definitions
 from ..jobs.humanize import duration, late, plural, seconds_since
 from ..jobs.reader import Page
 from ..jobs.state import state_of
@@ -27,7 +27,7 @@ _LETTERS = {
 @look_at_list("definitions", "flask jobs admin definitions", limit=50, by="NAME")
 def definitions(limit: int, after: str | None) -> Answer:
     """List definitions, their last runs and next slots."""
-    found = list_definitions(state_of(), DefinitionFilter(sort="name", after=after), limit=limit)
+    found = list_definitions(state_of(), "name", limit=limit, after=after)
     is_last = found.total == len(found.rows)
     headers = ("NAME", "TASK", "SCHEDULE", "LAST TEN", "TOOK", "NEXT")
     cells = (

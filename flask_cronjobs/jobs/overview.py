@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from .definitions.needs import DEAD_LOOKED_AT, latest_dead
-from .definitions.views import DefinitionFilter, DefinitionList, list_definitions
+from .definitions.views import DefinitionList, Sort, list_definitions
 from .health import Verdict, read_verdict
 from .reader import RUNS, Count, Reader, Source, reading, record
 from .runs.rows import ERROR_SHOWN, first_line
@@ -62,14 +62,11 @@ class Overview:
 
 
 def read_overview(
-    source: Source,
-    which: DefinitionFilter | None = None,
-    page: int = 1,
-    limit: int = DEFINITIONS_SHOWN,
+    source: Source, sort: Sort = "need", page: int = 1, limit: int = DEFINITIONS_SHOWN
 ) -> Overview:
     """Return what the first page shows.
 
-    :param which: which definitions, and in which order; None: those first that need a person.
+    :param sort: in which order definitions are.
     :param page: which page of the definitions, from 1.
     :param limit: how many of them at most.
     """
@@ -77,7 +74,7 @@ def read_overview(
         dead, groups = dead_groups(reader)
         return Overview(
             verdict=read_verdict(reader),
-            definitions=list_definitions(reader, which, page, limit),
+            definitions=list_definitions(reader, sort, page, limit),
             dead=dead,
             dead_groups=groups,
             activity=read_activity(reader),

@@ -8,7 +8,6 @@ from flask import abort, request
 from flask.typing import ResponseReturnValue
 
 from ..jobs.definitions.detail import find_definition
-from ..jobs.definitions.views import DefinitionFilter
 from ..jobs.once_effects import list_doubts
 from ..jobs.operations import list_operations
 from ..jobs.overview import read_overview
@@ -34,7 +33,7 @@ def status() -> ResponseReturnValue:
     sort: Sort = choice(request.args, "sort", get_args(Sort)) or "need"
     page = clamped(request.args, "page", 1, most=1_000_000)
     with reading(state_of()) as reader:
-        found = read_overview(reader, DefinitionFilter(sort=sort), page, SCHEDULES_SHOWN)
+        found = read_overview(reader, sort, page, SCHEDULES_SHOWN)
         doubts = list_doubts(reader, DOUBTS_SHOWN)
         operations = list_operations(reader, limit=OPERATIONS_SHOWN).rows
     return reader_page(

@@ -21,7 +21,7 @@ from flask_cronjobs.jobs.batches.rows import NewBatch, close, hold_open, open_ba
 from flask_cronjobs.jobs.batches.views import find_batch, list_batches
 from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.rows import DefinitionRow
-from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
+from flask_cronjobs.jobs.definitions.views import list_definitions
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.once_effects import list_doubts
@@ -289,7 +289,7 @@ def read(kit: Kit) -> list[DefinitionRow]:
 def keep_up(kit: Kit) -> None:
     """Take back lost runs, change runs as an operator, and prune."""
     look_for_expired(kit.books)
-    give_up_exhausted(kit.books, 100)
+    give_up_exhausted(kit.books)
     ids = [row.id for row in kit.all_rows()]
     noted = Operation.begin(kit.books, Act("retried", "runs", "ada"), len(ids))
     operator = Operator(kit.books, noted)
@@ -385,9 +385,6 @@ READS: dict[str, Callable[[State], object]] = {
     "health": read_verdict,
     "overview": read_overview,
     "definitions": list_definitions,
-    "definitions that need a person": lambda state: list_definitions(
-        state, DefinitionFilter(state="attention")
-    ),
     "one definition": lambda state: find_definition(state, "one"),
     "runs": list_runs,
     "queued runs": lambda state: list_runs(state, RunFilter(status="queued")),

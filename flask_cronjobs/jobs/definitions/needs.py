@@ -15,7 +15,6 @@ from sqlalchemy import (
     and_,
     case,
     literal,
-    or_,
     select,
     text,
     union_all,
@@ -161,11 +160,6 @@ class Needs:
         if need == "late":
             return and_(text(SCHEDULED), DEFINITIONS.c.next_run_at < self.late_before)
         return is_one_of(self.reader, DEFINITIONS.c.id, self.ids[need])
-
-    @property
-    def any(self) -> ColumnElement[bool]:
-        """The condition that a definition needs a person."""
-        return or_(*(self.condition(need) for need in NEEDS))
 
     @property
     def order(self) -> ColumnElement[int]:

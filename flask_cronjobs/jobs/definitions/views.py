@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal, TypeAlias, cast
 
-from sqlalchemy import ColumnElement, Row, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, func, select, true
 
 from ...errors import ScheduleError
 from ...models.columns import UNREADABLE
@@ -232,24 +232,8 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
     )
 
 
-#: ``attention``: those that need a person; ``unknown``: those that no code declares.
-DefinitionState: TypeAlias = Literal["attention", "paused", "unknown"] | Need
 #: ``need``: those that need a person first, then by name; ``next``: by the next slot.
-Sort: TypeAlias = Literal["need", "name", "task", "next"]
-
-
-@dataclass(frozen=True, slots=True)
-class DefinitionFilter:
-    """Which definitions to find, and in which order; None means any.
-
-    :ivar search: a part of the name or the task; case does not matter.
-    :ivar after: only names after this one.
-    """
-
-    search: str | None = None
-    state: DefinitionState | None = None
-    sort: Sort = "need"
-    after: str | None = None
+Sort: TypeAlias = Literal["need", "name", "next"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,18 +254,21 @@ class DefinitionList:
 
 
 def list_definitions(
-    source: Source, which: DefinitionFilter | None = None, page: int = 1, limit: int = 50
+    source: Source, sort: Sort = "need", page: int = 1, limit: int = 50, after: str | None = None
 ) -> DefinitionList:
-    """Return one page of the definitions that match *which*; the last one if *page* is too high."""
-    which, page = which or DefinitionFilter(), max(1, page)
+    """Return one page of the definitions; the last one if *page* is too high.
+
+    :param after: only names after this one.
+    """
+    page = max(1, page)
     with reading(source) as reader:
-        conditions = _conditions(reader, which)
-        total = select(func.count()).select_from(DEFINITIONS).where(*conditions)
+        some = true() if after is None else DEFINITIONS.c.name > after
+        total = select(func.count()).select_from(DEFINITIONS).where(some)
         statement = (
             whole_rows(reader)
             .add_columns(total.scalar_subquery().label("total"))
-            .where(*conditions)
-            .order_by(*_order(which.sort, needs(reader)))
+            .where(some)
+            .order_by(*_order(sort, needs(reader)))
             .limit(limit)
         )
         rows = reader.rows(statement.offset((page - 1) * limit))
@@ -293,35 +280,6 @@ def list_definitions(
         return DefinitionList(definition_views(reader, rows), number, page, pages, reader.now)
 
 
-def _conditions(reader: Reader, which: DefinitionFilter) -> list[ColumnElement[bool]]:
-    c = DEFINITIONS.c
-    conditions: list[ColumnElement[bool]] = []
-    if which.search is not None:
-        part = which.search.strip()
-        names = (c.name, c.job_type)
-        conditions.append(or_(*(name.icontains(part, autoescape=True) for name in names)))
-    if which.after is not None:
-        conditions.append(c.name > which.after)
-    if which.state == "attention":
-        conditions.append(needs(reader).any)
-    elif which.state == "paused":
-        conditions.append(c.paused_at.is_not(None))
-    elif which.state == "unknown":
-        conditions.append(_unknown(reader))
-    elif which.state is not None:
-        conditions.append(needs(reader).condition(which.state))
-    return conditions
-
-
-def _unknown(reader: Reader) -> ColumnElement[bool]:
-    """Return the condition that no code declares a definition, or not its task."""
-    # The tasks are compared here, not in SQL: a long NOT IN would be compared with each row.
-    tasks: Query = select(DEFINITIONS.c.job_type).distinct()
-    unknown = {row.job_type for row in reader.rows(tasks)} - reader.state.registry.tasks.keys()
-    undeclared = DEFINITIONS.c.undeclared_since.is_not(None)
-    return or_(undeclared, DEFINITIONS.c.job_type.in_(unknown))
-
-
 def _order(sort: Sort, found: Needs) -> tuple[ColumnElement[Any], ...]:
     name = DEFINITIONS.c.name
     if sort == "need":
@@ -330,4 +288,4 @@ def _order(sort: Sort, found: Needs) -> tuple[ColumnElement[Any], ...]:
         # Those without a next slot, or paused, come last.
         waits = (DEFINITIONS.c.paused_at.is_(None) & DEFINITIONS.c.next_run_at.is_not(None)).desc()
         return waits, DEFINITIONS.c.next_run_at, name
-    return (DEFINITIONS.c.job_type, name) if sort == "task" else (name,)
+    return (name,)
