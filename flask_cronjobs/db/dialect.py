@@ -176,10 +176,6 @@ class Dialect(NamedTuple):
         extracted = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
         return f"(SELECT {extracted} FROM json_each(:{parameter}))"
 
-    def skip_locked_of(self, table: str) -> str:
-        """Return `skip_locked` for the rows of *table* alone, in a SELECT of several tables."""
-        return self.skip_locked.replace("UPDATE", f"UPDATE OF {table}")
-
     def one_of(self, column: str, parameter: str) -> str:
         """Return SQL for: *column* is in *parameter*, which `array` made."""
         if self.name == "postgresql":

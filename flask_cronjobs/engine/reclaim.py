@@ -22,9 +22,6 @@ from .worker.claims import WorkerClaims
 from .worker.options import WorkOptions
 from .worker.outcomes import failure, released
 
-#: How many expired leases are taken back at a time.
-TAKEN_AT_ONCE = 200
-
 
 def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
     """Take back runs whose lease ran out; return the outcomes of their attempts."""
@@ -43,7 +40,7 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
             if outcome.begun:
                 notify(news, "outcome", run_news(outcome))
                 reclaimed.append(outcome)
-        if len(outcomes) < TAKEN_AT_ONCE or not recorded:
+        if len(outcomes) < leases.TAKEN_AT_ONCE or not recorded:
             break
     return reclaimed
 
@@ -51,7 +48,7 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
 def give_up(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
     """End waiting runs that have no attempt left; return how each ended."""
     given_up: list[Outcome] = []
-    while some := leases.give_up_exhausted(books, TAKEN_AT_ONCE):
+    while some := leases.give_up_exhausted(books):
         for outcome in some:
             announce(state.app, outcome, recorded=True)
             notify(news, "outcome", run_news(outcome))
@@ -74,15 +71,13 @@ def _abandoned(state: State, books: Bookkeeping) -> list[Claim]:
     import, or a handler. Then workers are alive whose leases ran out. So wait until the lock is
     free, and then for a moment in which they renew them.
     """
-    before = leases.look_for_expired(books, TAKEN_AT_ONCE)
+    before = leases.look_for_expired(books)
     if not (before and books.dialect.one_writer):
         return before
     books.transaction(lambda connection: None)  # It waits until nobody else holds the lock.
     time.sleep(renewal_window(state.settings.lease))
     claimed = {each.identity for each in before}
-    return [
-        each for each in leases.look_for_expired(books, TAKEN_AT_ONCE) if each.identity in claimed
-    ]
+    return [each for each in leases.look_for_expired(books) if each.identity in claimed]
 
 
 def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> list[Outcome]:

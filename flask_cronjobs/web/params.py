@@ -57,17 +57,17 @@ def typed_args(args: Mapping[str, str]) -> dict[str, str]:
     return {each.name: value for each, value in given.items() if value or each.kind == "type"}
 
 
-def cursor(args: Mapping[str, str], name: str) -> Cursor | None:
-    """Return the cursor in *name*, as `cursor_text` writes it, or None if it is absent.
+def cursor(args: Mapping[str, str]) -> Cursor | None:
+    """Return the cursor in ``before``, as `cursor_text` writes it, or None if it is absent.
 
     :raises BadQuery: it is not a cursor.
     """
-    number, _, moment = args.get(name, "").strip().partition("_")
-    found = row_id({name: number}, name)
+    number, _, moment = args.get("before", "").strip().partition("_")
+    found = row_id({"before": number}, "before")
     if found is None or not moment:
         return None if found is None else Cursor(found)
     if not re.fullmatch("[0-9]{1,18}", moment) or int(moment) > _LAST_MOMENT:
-        raise BadQuery(f"{name} must be what a page of runs links to.")
+        raise BadQuery("before must be what a page of runs links to.")
     return Cursor(found, _EPOCH + timedelta(microseconds=int(moment)))
 
 

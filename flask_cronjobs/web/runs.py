@@ -59,7 +59,7 @@ def runs() -> ResponseReturnValue:
     typed = typed_args(request.args)
     try:
         which = run_filter(request.args)
-        before = cursor(request.args, "before")
+        before = cursor(request.args)
         limit = clamped(request.args, "limit", 50)
     except BadQuery as error:
         wrong = error.description

@@ -10,12 +10,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, Retry
-from flask_cronjobs.engine import reclaim
 from flask_cronjobs.jobs.batches.views import list_batches
 from flask_cronjobs.jobs.definitions.views import list_definitions
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.pruning import prune_all as prune
+from flask_cronjobs.jobs.runs import leases
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.jobs.state import state_of
@@ -174,7 +174,7 @@ def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
     app: Flask, jobs: CronJobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No claim takes it, so without this it would wait for ever."""
-    monkeypatch.setattr(reclaim, "TAKEN_AT_ONCE", 2)
+    monkeypatch.setattr(leases, "TAKEN_AT_ONCE", 2)
     called: list[int] = []
     jobs.task(name="it")(lambda: called.append(1))
     values = {"job_type": "it", "attempts": 2, "last_error": "it broke", "error_type": "Oops"}

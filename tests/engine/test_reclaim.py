@@ -86,8 +86,8 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     looked = threading.Event()
     expired_leases = leases.look_for_expired
 
-    def look(books: Bookkeeping, limit: int = 200) -> list[Claim]:
-        expired = expired_leases(books, limit)
+    def look(books: Bookkeeping) -> list[Claim]:
+        expired = expired_leases(books)
         looked.set()
         return expired
 
@@ -124,8 +124,8 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
     look = leases.look_for_expired
     looks: list[int] = []
 
-    def look_and_renew(books: Bookkeeping, *args: int) -> list[Claim]:
-        found = look(books, *args)
+    def look_and_renew(books: Bookkeeping) -> list[Claim]:
+        found = look(books)
         looks.append(len(found))
         if len(looks) == (
             2 if books.dialect.one_writer else 1

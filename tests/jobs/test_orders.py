@@ -37,7 +37,7 @@ def turns(kit: Kit, *ids: int) -> list[str | None]:
 def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
     first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
     assert next_ids(kit) == []
-    give_up_exhausted(kit.books, 10)
+    give_up_exhausted(kit.books)
     assert kit.get(first).status == "dead"
     assert next_ids(kit) == [second]
 

@@ -55,7 +55,7 @@ def candidates(d: Dialect) -> str:
         FROM found CROSS JOIN job_runs r
         WHERE {same_id(d, "r", "found")} AND {_still_claimable(d)}
         ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit
-        {d.skip_locked_of("r")}
+        {d.skip_locked.replace("UPDATE", "UPDATE OF r")}
     ),
     candidate AS MATERIALIZED (
         SELECT id, in_company, share, row_number() OVER (ORDER BY {_ORDER}) AS place

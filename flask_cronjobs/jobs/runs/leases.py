@@ -41,6 +41,8 @@ class Renewal(NamedTuple):
 #: On SQLite, for how many seconds the write lock is free before runs are taken back, so that living
 #: workers renew their leases: longer than a keeper needs from one try to the end of the next.
 RENEWAL_WINDOW = 3.0
+#: How many runs are taken back, or given up, at a time.
+TAKEN_AT_ONCE = 200
 
 
 def renewal_window(lease: float) -> float:
@@ -92,12 +94,12 @@ def passed_over(
     return watch(books, left).held if left and books.dialect.skip_locked else ()
 
 
-def look_for_expired(books: Bookkeeping, limit: int = 200) -> list[Claim]:
-    """Return the claims whose lease ran out, at most *limit*, oldest first.
+def look_for_expired(books: Bookkeeping) -> list[Claim]:
+    """Return the claims whose lease ran out, at most `TAKEN_AT_ONCE`, oldest first.
 
     They lack payload and slot.
     """
-    rows = books.rows(expired(books.dialect), {"limit": limit})
+    rows = books.rows(expired(books.dialect), {"limit": TAKEN_AT_ONCE})
     return [
         Claim(
             row.id,
@@ -116,12 +118,12 @@ def look_for_expired(books: Bookkeeping, limit: int = 200) -> list[Claim]:
     ]
 
 
-def give_up_exhausted(books: Bookkeeping, limit: int) -> list[Outcome]:
-    """End at most *limit* waiting runs that have no attempt left; return how each ended.
+def give_up_exhausted(books: Bookkeeping) -> list[Outcome]:
+    """End at most `TAKEN_AT_ONCE` waiting runs that have no attempt left; return how each ended.
 
     No attempt ends so: somebody has lowered ``max_attempts`` by hand.
     """
-    rows = books.rows(_give_up_exhausted(books.dialect), {"limit": limit})
+    rows = books.rows(_give_up_exhausted(books.dialect), {"limit": TAKEN_AT_ONCE})
     return [
         Outcome(
             *(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type),
