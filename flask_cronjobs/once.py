@@ -24,7 +24,6 @@ from sqlalchemy.exc import OperationalError
 
 from .db import failpoints
 from .db.connection import Bookkeeping
-from .db.dialect import json_text
 from .db.transactions import refusing_own_lock, session_holds_lock
 from .errors import (
     CronJobsError,
@@ -41,7 +40,7 @@ from .jobs.state import State
 from .log import logger
 from .registry.options import check_function, check_key
 from .registry.payload import close_unrun, kept_result
-from .types import JSON, InDoubt
+from .types import JSON, InDoubt, json_text
 
 T = TypeVar("T")
 

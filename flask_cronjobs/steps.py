@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 
 from .config import in_seconds
 from .db import failpoints
-from .db.dialect import json_text
 from .db.transactions import Words, bounded, guarded, isolated, unless_locked
 from .errors import (
     Cancelled,
@@ -41,7 +40,7 @@ from .jobs.steps import AttemptSteps, StepRow
 from .log import logger
 from .registry.options import check_delay, check_function, check_key, check_options, is_id, is_key
 from .registry.payload import check_value, close_unrun
-from .types import JSON
+from .types import JSON, json_text
 
 _WORDS = Words("A step", "the step's row", "do it between two steps")
 #: How long to rest before a locked row is tried again, in seconds; and where nothing can be

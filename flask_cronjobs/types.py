@@ -1,9 +1,12 @@
 """The values that one part of the package passes to another."""
 
 import json
+import re
 from collections.abc import Iterable
 from datetime import MINYEAR, datetime, timezone
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+
+from .text import pattern
 
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 
@@ -168,6 +171,26 @@ def stored_json(value: Any) -> Any:
         return found if end == len(value) else json.loads(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+#: In a JSON text: a text, a large number with an exponent, or minus zero.
+_CHANGED_BY_JSONB = pattern(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+|-0\.0(?!\d)')
+
+
+def json_text(value: JSON) -> str:
+    """Return *value* as a JSON text that both databases store without changing a number.
+
+    PostgreSQL's ``jsonb`` makes a whole number of 1e22, and nothing of the sign of -0.0. So 1e22 is
+    written in full, and -0.0 as 0.0.
+    """
+    written = json.dumps(value)
+    if "e+" not in written and "-0.0" not in written:
+        return written
+    return _CHANGED_BY_JSONB().sub(_plainly, written)
+
+
+def _plainly(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith('"') else f"{float(found[0]) + 0.0:.1f}"
 
 
 def json_object(value: object) -> dict[str, JSON]:

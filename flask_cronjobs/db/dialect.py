@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
@@ -14,8 +13,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import Engine
 
 from ..errors import SetupError
-from ..text import pattern
-from ..types import JSON, stored_json
 from .statements import BEGIN
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
@@ -57,7 +54,7 @@ class Dialect(NamedTuple):
         row, and a connection costs little and may belong to its thread.
     :ivar arrays: whether it has arrays and LATERAL, and finds a row of several columns in an index.
     :ivar notifies: whether it has LISTEN and NOTIFY.
-    :ivar parses: whether its driver makes values of JSON and of times, and fails at odd ones.
+    :ivar parses: whether its driver makes values of times, and fails at odd ones.
     :ivar tests_once: whether a condition without columns is tested before the first row.
     :ivar atomic_level: in which a transaction is atomic, and a heartbeat beside it no conflict: an
         isolation level, as SQLAlchemy calls it.
@@ -128,8 +125,12 @@ class Dialect(NamedTuple):
         return "-infinity" if self.name == "postgresql" else ""
 
     def unparsed(self, column: str) -> str:
-        """Return SQL for a JSON *column* as a text, which costs the driver less than its value."""
-        return f"CAST({column} AS text)" if self.name == "postgresql" else column
+        """Return SQL for a JSON *column* as a text, for `stored_json`.
+
+        What the app's engine or driver makes of JSON does not reach it: psycopg has a loader for
+        the type, and sqlite3 may have a converter for columns that are declared so.
+        """
+        return f"CAST({column} AS text)" if self.name == "postgresql" else f"+{column}"
 
     def json(self, value: str) -> str:
         """Return SQL that turns *value* (SQL for a JSON text) into a JSON column's value."""
@@ -220,14 +221,6 @@ class Dialect(NamedTuple):
         """Return *values* as a parameter for `one_of`."""
         return list(values) if self.name == "postgresql" else json.dumps(values)
 
-    def parsed(self, value: Any) -> Any:
-        """Parse a JSON column's *value* that a textual statement returned.
-
-        :raises ValueError: it cannot be parsed. On PostgreSQL it is returned as a text instead.
-        """
-        # psycopg has parsed it already.
-        return value if self.parses else stored_json(value)
-
 
 POSTGRESQL = Dialect(
     name="postgresql",
@@ -262,26 +255,6 @@ def _sqlite_now(shift: float, more: str = "") -> str:
     return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{moved}{more})"
 
 
-#: In a JSON text: a text, a large number with an exponent, or minus zero.
-_CHANGED_BY_JSONB = pattern(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+|-0\.0(?!\d)')
-
-
-def json_text(value: JSON) -> str:
-    """Return *value* as a JSON text that both databases store without changing a number.
-
-    PostgreSQL's ``jsonb`` makes a whole number of 1e22, and nothing of the sign of -0.0. So 1e22 is
-    written in full, and -0.0 as 0.0.
-    """
-    written = json.dumps(value)
-    if "e+" not in written and "-0.0" not in written:
-        return written
-    return _CHANGED_BY_JSONB().sub(_plainly, written)
-
-
-def _plainly(found: re.Match[str]) -> str:
-    return found[0] if found[0].startswith('"') else f"{float(found[0]) + 0.0:.1f}"
-
-
 def busy_timeout(seconds: float) -> str:
     """Return the SQL that sets for how long a SQLite statement waits for another writer."""
     return f"PRAGMA busy_timeout = {int(seconds * 1000)}"
@@ -290,17 +263,16 @@ def busy_timeout(seconds: float) -> str:
 def load_odd_values(driver: Any) -> None:
     """Let psycopg return as text what Python has no value for, instead of failing.
 
-    Such as infinity, a year B.C., or a number of 5,000 digits in a payload. The statement that
-    returns it has succeeded: an exception would lose all of its rows.
+    Such as infinity, or a year B.C. The statement that returns it has succeeded: an exception would
+    lose all of its rows.
 
     :param driver: a psycopg connection or cursor.
     """
     from psycopg.pq import Format
 
-    for name in ("timestamptz", "json", "jsonb"):
-        oid = driver.adapters.types[name].oid
-        plain = driver.adapters.get_loader(oid, Format.TEXT)
-        driver.adapters.register_loader(oid, _or_text(plain))
+    oid = driver.adapters.types["timestamptz"].oid
+    plain = driver.adapters.get_loader(oid, Format.TEXT)
+    driver.adapters.register_loader(oid, _or_text(plain))
 
 
 @lru_cache

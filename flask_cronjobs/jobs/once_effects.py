@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from sqlalchemy import Connection, TextClause, case, literal, select, text
 
 from ..db.connection import Bookkeeping, Rows, execute
-from ..db.dialect import Dialect, json_text
+from ..db.dialect import Dialect
 from ..errors import NotFound, StateConflict
 from ..log import DEFAULT_ACTOR
 from ..models.conditions import OPEN_EFFECT, RUNNING
-from ..types import JSON, without_secret
+from ..types import JSON, json_text, stored_json, without_secret
 from .operations import Act, perform
 from .state import State
 
@@ -122,7 +122,8 @@ def withdraw(books: Bookkeeping, key: str, owner: str) -> None:
 def _find(books: Bookkeeping, key: str) -> EffectMark | None:
     d = books.dialect
     statement = f"""
-        SELECT state, result, locked_by, CASE WHEN {is_in_doubt(d)} THEN 1 ELSE 0 END AS doubtful
+        SELECT state, {d.unparsed("result")} AS result, locked_by,
+            CASE WHEN {is_in_doubt(d)} THEN 1 ELSE 0 END AS doubtful
         FROM job_effects WHERE key = :key
     """
     rows = books.rows(text(statement), {"key": key})
@@ -130,7 +131,7 @@ def _find(books: Bookkeeping, key: str) -> EffectMark | None:
         return None
     (row,) = rows
     if row.state == "done":
-        return EffectMark("done", row.locked_by, d.parsed(row.result))
+        return EffectMark("done", row.locked_by, stored_json(row.result))
     return EffectMark("in_doubt" if row.doubtful else "busy", row.locked_by)
 
 

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from sqlalchemy import (
     ARRAY,
-    JSON,
     BigInteger,
     ColumnElement,
     Connection,
@@ -22,7 +21,6 @@ from sqlalchemy import (
     String,
     Table,
     TableValuedAlias,
-    TypeDecorator,
     all_,
     any_,
     event,
@@ -32,7 +30,6 @@ from sqlalchemy import (
     select,
     true,
     tuple_,
-    type_coerce,
 )
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -111,30 +108,6 @@ class Reader:
     ) -> Sequence[Row[Any]]:
         """Return all rows of *statement*."""
         return self.connection.execute(statement, parameters or {}).all()
-
-
-class _JSONOrText(TypeDecorator[object]):
-    """The value of a JSON column in SQLite; its text, if it cannot be parsed."""
-
-    impl = String
-    cache_ok = True
-
-    def process_result_value(self, value: Any, dialect: Any) -> object:
-        """Parse *value*."""
-        try:
-            return json.loads(value) if isinstance(value, (str, bytes)) else value
-        except (ValueError, RecursionError):
-            return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def readable(reader: Reader, column: Any) -> Any:
-    """Return *column*; what cannot be parsed as JSON is returned as text.
-
-    On PostgreSQL, `reading` sees to that.
-    """
-    if reader.dialect.parses or not isinstance(column.type, JSON):
-        return column
-    return type_coerce(column, _JSONOrText).label(column.name)
 
 
 def is_one_of(

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from ..text.redaction import redacted
 from ..types import JSON, without_secret
 from .humanize import plural, seconds_between
-from .reader import STEPS, Reader, readable, record
+from .reader import STEPS, Reader, record
 from .steps import WAITS
 
 #: How many steps of a run a view has: the latest.
@@ -54,8 +54,7 @@ class StepView:
 
 def steps_of(reader: Reader, run_id: int) -> tuple[StepView, ...]:
     """Return the latest steps of a run, in their order."""
-    columns = (readable(reader, column) for column in STEPS.c)
-    latest = select(*columns).where(STEPS.c.run_id == run_id).order_by(STEPS.c.id.desc())
+    latest = select(STEPS).where(STEPS.c.run_id == run_id).order_by(STEPS.c.id.desc())
     names = reader.state.settings.redact
     return tuple(
         record(

@@ -17,10 +17,10 @@ from sqlalchemy import Connection, TextClause, text
 
 from ..db import failpoints
 from ..db.connection import Bookkeeping
-from ..db.dialect import Dialect, dialect_of, json_text
+from ..db.dialect import Dialect, dialect_of
 from ..models.conditions import HOLDS_KEY, RUNNING
 from ..text import clean, pattern
-from ..types import JSON, Claim, stored_json
+from ..types import JSON, Claim, json_text, stored_json
 from .runs.candidates import unpaused
 
 #: How many attempts of a run are forgiven, at most, so that none goes on for ever.

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
-from ..types import TickReport, stored_time, time_or_none
+from ..types import TickReport, stored_json, stored_time, time_or_none
 from .definitions.rows import undeclared
 
 if TYPE_CHECKING:
@@ -195,9 +195,10 @@ def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:
 
 def told_findings(books: Bookkeeping) -> Sequence[str]:
     """Return the ids of the findings that the webhook was told last."""
-    told = "SELECT findings FROM job_ticks WHERE findings IS NOT NULL"
-    for row in books.rows(text(f"{told} ORDER BY started_at DESC, id DESC LIMIT 1")):
-        found: Sequence[str] = books.dialect.parsed(row.findings)
+    told = f"SELECT {books.dialect.unparsed('findings')} AS findings FROM job_ticks"
+    last = "WHERE findings IS NOT NULL ORDER BY started_at DESC, id DESC LIMIT 1"
+    for row in books.rows(text(f"{told} {last}")):
+        found: Sequence[str] = stored_json(row.findings)
         return found
     return ()
 

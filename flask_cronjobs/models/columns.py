@@ -7,19 +7,24 @@ from typing import Any
 
 from sqlalchemy import (
     DDL,
+    JSON,
     CheckConstraint,
+    ColumnElement,
     DateTime,
     Dialect,
     Index,
     Table,
     TypeDecorator,
+    UnaryExpression,
     __version__,
     event,
     text,
+    type_coerce,
 )
+from sqlalchemy.sql.operators import custom_op
 from sqlalchemy.types import TypeEngine
 
-from ..types import time_or_none
+from ..types import json_text, stored_json, time_or_none
 
 #: Read in place of what Python has no time for, so that a page can still show the row: SQLite
 #: accepts any text in a time's column, and PostgreSQL has infinity and years B.C.
@@ -58,6 +63,49 @@ class UTCDateTime(TypeDecorator[datetime]):
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
         """Return the function that reads what the driver returned."""
         return _read
+
+
+def _read_json(value: Any) -> Any:
+    try:
+        return stored_json(value)
+    except ValueError:  # SQLite accepts any text.
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _write_json(value: Any) -> str | None:
+    return None if value is None else json_text(value)
+
+
+#: SQLite returns the operand, but not the name of its type.
+_AS_IT_IS: custom_op[Any] = custom_op("+")
+
+
+class StoredJSON(TypeDecorator[Any]):
+    """JSON that our own functions write and read; what they cannot read is returned as its text.
+
+    The app's engine may have others, and so may its driver, for types of the app's own. So a SELECT
+    asks for a value whose type neither knows: see `db.dialect.Dialect.unparsed`.
+    """
+
+    impl: TypeEngine[Any] | type[TypeEngine[Any]] = JSON
+    cache_ok: bool | None = True
+    hashable: bool = False
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        """Return the function that makes a parameter of a value."""
+        return _write_json
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """Return the function that reads what the driver returned."""
+        return _read_json
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return what a SELECT of *column* asks for."""
+        return type_coerce(UnaryExpression(column, operator=_AS_IT_IS), self)
+
+    def coerce_compared_value(self, op: Any, value: Any) -> Any:
+        """Return the type of *value*, which *op* compares with: an index is no JSON."""
+        return self.impl_instance.coerce_compared_value(op, value)
 
 
 def partial(name: str, *columns: Any, where: str, **options: Any) -> Index:

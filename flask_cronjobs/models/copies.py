@@ -21,7 +21,7 @@ from sqlalchemy.exc import NoReferencedColumnError, NoReferencedTableError
 from sqlalchemy.types import NullType
 from sqlalchemy.util import FacadeDict
 
-from .columns import UTCDateTime, set_when_created
+from .columns import StoredJSON, UTCDateTime, set_when_created
 
 #: How the names of the job tables begin. Whoever looks for such a name in the metadata, copies all.
 PREFIX = "job_"
@@ -164,7 +164,7 @@ def _make_plain(table: Table, dialect_name: str) -> None:
     for column in table.columns:
         if isinstance(column.type, UTCDateTime):
             column.type = DateTime(timezone=True)
-        elif isinstance(column.type, JSON):
+        elif isinstance(column.type, StoredJSON):
             column.type = _plain_json(dialect_name)
 
 

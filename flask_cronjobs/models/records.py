@@ -5,15 +5,27 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, MetaData, Table, text
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    cast,
+    text,
+    type_coerce,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column
-from sqlalchemy.types import JSON as JSONColumn
 from sqlalchemy.types import TypeEngine
 
 from ..types import JSON
 from . import conditions
-from .columns import UTCDateTime, check, partial, unique
+from .columns import StoredJSON, UTCDateTime, check, partial, unique
 
 __all__ = [
     "JobFailure",
@@ -29,9 +41,19 @@ __all__ = [
 NOW = text("CURRENT_TIMESTAMP")
 #: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
 BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
-JSONType: TypeEngine[Any] = JSONColumn(none_as_null=True).with_variant(
-    JSONB(none_as_null=True), "postgresql"
-)
+
+
+class StoredJSONB(StoredJSON):
+    """The same on PostgreSQL."""
+
+    impl: TypeEngine[Any] | type[TypeEngine[Any]] = JSONB
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return what a SELECT of *column* asks for."""
+        return type_coerce(cast(column, Text), self)
+
+
+JSONType: TypeEngine[Any] = StoredJSON().with_variant(StoredJSONB(), "postgresql")
 
 
 class Base(DeclarativeBase):
@@ -214,7 +236,7 @@ class JobTick(Base):
     queues: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """The names of the queues that it serves; null: all."""
     version: Mapped[str | None]
-    """The version of Flask-CronJobs."""
+    """The version of Flask-CronJobs; behind a space, the server that started the worker."""
     findings: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """The ids of the findings that the webhook knows of; null without one, or if it failed."""
     recorded: Mapped[int] = mapped_column(server_default=text("0"))

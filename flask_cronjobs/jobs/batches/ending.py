@@ -22,7 +22,7 @@ from ...errors import CronJobsError
 from ...log import logger
 from ...models.conditions import OPEN_BATCH
 from ...text import one_line
-from ...types import TERMINAL, BatchCounts, json_object
+from ...types import TERMINAL, BatchCounts, json_object, stored_json
 from ..runs.columns import insert_into_runs, parameter
 from .rows import THEN_COLUMNS, is_live, members_of, numbers_of
 
@@ -130,7 +130,7 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
     """
     own = {"id": batch_id}
     lock = f"""
-        SELECT key, then_task, then_columns FROM job_batches
+        SELECT key, then_task, {d.unparsed("then_columns")} AS then_columns FROM job_batches
         WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
     """
     batch = connection.execute(text(lock), own).first()
@@ -155,7 +155,7 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
 
 def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_columns: object) -> int:
     """Insert a batch's run of ``then``; return its id."""
-    columns = _plain(d, then_columns)
+    columns = _plain(then_columns)
     given = {name: parameter(d, name) for name in THEN_COLUMNS}
     source = "FROM job_batches WHERE id = :id RETURNING id"
     own = {"job_type": "then_task", "payload": "then_payload"}
@@ -164,9 +164,9 @@ def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_column
     return int(connection.execute(text(statement), {"id": batch_id, **values}).scalar_one())
 
 
-def _plain(d: Dialect, then_columns: object) -> dict[str, Any]:
+def _plain(then_columns: object) -> dict[str, Any]:
     try:
-        columns: dict[str, Any] = json_object(d.parsed(then_columns))
+        columns: dict[str, Any] = json_object(stored_json(then_columns))
     except ValueError:  # SQLite accepts any text.
         columns = {"": ...}
     if not all(isinstance(each, int | str | None) for each in columns.values()):

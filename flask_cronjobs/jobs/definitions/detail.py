@@ -26,7 +26,6 @@ from ..reader import (
     Reader,
     Source,
     number_of,
-    readable,
     reading,
     record,
 )
@@ -138,10 +137,8 @@ def read_arguments(source: Source, name: str) -> tuple[str, JSON] | None:
     """
     with reading(source) as reader:
         registry, hidden = reader.state.registry, reader.state.settings.redact
-        payload = readable(reader, DEFINITIONS.c.payload)
-        rows = reader.rows(
-            select(DEFINITIONS.c.job_type, payload).where(DEFINITIONS.c.name == name)
-        )
+        c = DEFINITIONS.c
+        rows = reader.rows(select(c.job_type, c.payload).where(c.name == name))
     if rows:
         return rows[0].job_type, redacted(rows[0].payload, hidden)
     if name in registry.declarations:

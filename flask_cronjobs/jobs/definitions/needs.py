@@ -31,7 +31,6 @@ from ..reader import (
     Reader,
     is_one_of,
     read_once,
-    readable,
     values_of,
 )
 from .slots import slots_of
@@ -73,8 +72,8 @@ class Missed:
 
 def set_aside(reader: Reader) -> Query:
     """Return a subquery of the newest runs that were skipped or cancelled."""
-    names = "id", "definition_id", "error_type", "last_error", "scheduled_for", "finished_at"
-    columns = readable(reader, RUNS.c.result), *(RUNS.c[name] for name in names)
+    names = "result", "id", "definition_id", "error_type", "last_error", "scheduled_for"
+    columns = (RUNS.c[name] for name in (*names, "finished_at"))
     newest = select(*columns).where(text(SET_ASIDE)).order_by(RUNS.c.id.desc())
     return newest.limit(_LOOKED_AT).subquery()
 

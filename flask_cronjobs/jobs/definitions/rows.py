@@ -13,7 +13,7 @@ from ...db.dialect import Dialect
 from ...models.conditions import PINGED, SCHEDULED
 from ...registry import DefinitionSpec
 from ...schedule.catchup import SlotPlan
-from ...types import JSON, RecordedSlot, json_object, stored_time, time_or_none
+from ...types import JSON, RecordedSlot, json_object, stored_json, stored_time, time_or_none
 from ..runs.columns import NEW_RUN, assigned
 from .slots import insert_slots
 
@@ -24,7 +24,6 @@ _STATE = (
     *("origin", "paused_at", "next_run_at"),
     *("considered_until", "undeclared_since", "app"),
 )
-_COLUMNS = ", ".join(("id", *_SPEC, *_STATE))
 
 
 class DefinitionRow(NamedTuple):
@@ -75,15 +74,15 @@ def read(
         "all": after == 0,
     }
     rows = books.rows(read_definitions(books.dialect), parameters)
-    return sorted((_row(books.dialect, row) for row in rows), key=lambda found: found.id)
+    return sorted((_row(row) for row in rows), key=lambda found: found.id)
 
 
 def find(books: Bookkeeping, name: str) -> DefinitionRow | None:
     """Return the definition called *name*, or None."""
     d = books.dialect
-    statement = f"SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions WHERE name = :name"
+    statement = f"SELECT {_columns(d)}, {d.now} AS now FROM job_definitions WHERE name = :name"
     rows = books.rows(text(statement), {"name": name})
-    return _row(d, rows[0]) if rows else None
+    return _row(rows[0]) if rows else None
 
 
 def name_and_timezone(books: Bookkeeping, id_: int) -> tuple[str, str] | None:
@@ -281,18 +280,23 @@ def read_definitions(d: Dialect) -> TextClause:
     # The plus keeps SQLite from reading all definitions by id instead of only those that are due.
     return text(f"""
     SELECT * FROM (
-        SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
+        SELECT {_columns(d)}, {d.now} AS now FROM job_definitions
         WHERE {due} AND {enqueued_here(d)} AND +id > :after ORDER BY +id LIMIT :chunk
     ) AS due
     UNION ALL
-    SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
+    SELECT {_columns(d)}, {d.now} AS now FROM job_definitions
     WHERE :all AND origin = 'code' AND {d.one_of("name", "declared")}
         AND (paused_at IS NOT NULL OR next_run_at IS NULL OR next_run_at > {d.now})
     UNION ALL
-    SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
+    SELECT {_columns(d)}, {d.now} AS now FROM job_definitions
     WHERE :all AND origin = 'database' AND {d.one_of("job_type", "tasks")}
         AND {SCHEDULED} AND next_run_at > {d.later(str(_NO_SLOT_IN_SECONDS))}
     """)
+
+
+def _columns(d: Dialect) -> str:
+    shown = {"payload": f"{d.unparsed('payload')} AS payload"}
+    return ", ".join(shown.get(name, name) for name in ("id", *_SPEC, *_STATE))
 
 
 def enqueued_here(d: Dialect) -> str:
@@ -303,8 +307,8 @@ def enqueued_here(d: Dialect) -> str:
     )
 
 
-def _row(d: Dialect, row: Row[Any]) -> DefinitionRow:
-    payload, broken = _payload(d, row.payload)
+def _row(row: Row[Any]) -> DefinitionRow:
+    payload, broken = _payload(row.payload)
     next_run_at = time_or_none(row.next_run_at)
     if next_run_at is None and row.next_run_at is not None:
         broken = broken or f"its next_run_at is {row.next_run_at!r}, which is not a time."
@@ -324,9 +328,9 @@ def _row(d: Dialect, row: Row[Any]) -> DefinitionRow:
     )
 
 
-def _payload(d: Dialect, value: Any) -> tuple[dict[str, JSON], str | None]:
+def _payload(value: Any) -> tuple[dict[str, JSON], str | None]:
     """Return the payload, and why it cannot be read: SQLite accepts any text."""
     try:
-        return json_object(d.parsed(value)), None
+        return json_object(stored_json(value)), None
     except ValueError as error:
         return {}, f"its payload cannot be read: {error}."

@@ -15,7 +15,7 @@ from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...models.conditions import LIVE
 from ...schedule.catchup import Slot, SlotPlan
-from ...types import RecordedSlot, stored_time
+from ...types import RecordedSlot, stored_json, stored_time
 from ..runs.columns import RUN_COLUMNS, insert_into_runs, rate_mark
 
 _SLOT_COLUMNS = {
@@ -63,7 +63,7 @@ def insert_slots(
         for slot in some
     ]
     parameters = {"ids": d.many(slots), "slots": _table(d, rows, _SLOT_COLUMNS)}
-    return [_recorded(d, row) for row in connection.execute(text(insert_of_slots(d)), parameters)]
+    return [_recorded(row) for row in connection.execute(text(insert_of_slots(d)), parameters)]
 
 
 def _record(
@@ -132,7 +132,8 @@ def insert_of_slots(d: Dialect) -> str:
     WHERE {d.among("d.id")}
     ORDER BY s.at
     ON CONFLICT DO NOTHING
-    RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
+    RETURNING id, definition_id, job_type, scheduled_for, status, last_error,
+        {d.unparsed("result")} AS result
     """
     return insert_into_runs(values, at, d.now, source)
 
@@ -149,8 +150,8 @@ def slots_of(result: Any, last: datetime) -> tuple[int, datetime]:
         return 1, last
 
 
-def _recorded(d: Dialect, row: Row[Any]) -> RecordedSlot:
-    result = d.parsed(row.result)
+def _recorded(row: Row[Any]) -> RecordedSlot:
+    result = stored_json(row.result)
     return RecordedSlot(
         run_id=row.id,
         definition_id=row.definition_id,

@@ -18,7 +18,7 @@ from ...schedule import Schedule
 from ...schedule.cron_text import parse_zone
 from ...text.redaction import host_of
 from ...types import Status
-from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading, record
+from ..reader import DEFINITIONS, RUNS, Query, Reader, Source, reading, record
 from ..runs.rows import seconds_taken
 from .needs import Need, Needs, needs
 
@@ -115,7 +115,7 @@ def next_slots(cron: str, zone: str, minute: datetime) -> tuple[datetime, ...]:
 
 def whole_rows(reader: Reader) -> Query:
     """Return a SELECT of definitions, with all columns that `definition_views` needs."""
-    return select(*(readable(reader, column) for column in DEFINITIONS.c))
+    return select(DEFINITIONS)
 
 
 def definition_views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:

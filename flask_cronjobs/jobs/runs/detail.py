@@ -20,7 +20,6 @@ from ..reader import (
     RUNS,
     Reader,
     Source,
-    readable,
     reading,
     record,
 )
@@ -104,8 +103,7 @@ def find_run(source: Source, run_id: int) -> RunView | None:
     """Return one run with its attempts, redacted; None if there is no such run."""
     with reading(source) as reader:
         batch = select(BATCHES.c.key).where(BATCHES.c.id == RUNS.c.batch_id).scalar_subquery()
-        columns = (readable(reader, column) for column in RUNS.c)
-        whole = with_definition(*columns, batch.label("batch"))
+        whole = with_definition(*RUNS.c, batch.label("batch"))
         rows = reader.rows(whole.where(RUNS.c.id == run_id))
         return _view(reader, rows[0]) if rows else None
 

@@ -15,10 +15,19 @@ from functools import cache, lru_cache
 from sqlalchemy import Connection, TextClause, text
 
 from ...db.connection import Bookkeeping
-from ...db.dialect import Dialect, dialect_of, json_text
+from ...db.dialect import Dialect, dialect_of
 from ...models.conditions import RUNNING, sql_list
 from ...text import clean
-from ...types import FAILED_KINDS, JSON, MAX_OUTPUT, RETURNED_KINDS, TERMINAL, Claim, Outcome
+from ...types import (
+    FAILED_KINDS,
+    JSON,
+    MAX_OUTPUT,
+    RETURNED_KINDS,
+    TERMINAL,
+    Claim,
+    Outcome,
+    json_text,
+)
 from .columns import assigned, ended, rate_mark
 
 #: The columns of an outcome, and their types in PostgreSQL.

@@ -17,7 +17,7 @@ from sqlalchemy import cast as as_type
 from ...text import one_line, shortened
 from ...text.redaction import HIDDEN, redacted, strip_credentials
 from ...types import JSON, MAX_ID
-from ..reader import RUNS, Reader, readable
+from ..reader import RUNS, Reader
 from ..state import State
 
 #: How many letters of a payload stand for a label, and of how long a payload at most.
@@ -29,7 +29,7 @@ def payload_columns(reader: Reader) -> tuple[Any, ...]:
     if not reader.state.settings.show_payload:
         return ()
     is_needed = and_(RUNS.c.label.is_(None), func.length(as_type(RUNS.c.payload, Text)) <= LONGEST)
-    return (readable(reader, case((is_needed, RUNS.c.payload)).label("payload")),)
+    return (case((is_needed, RUNS.c.payload)).label("payload"),)
 
 
 def label_of(reader: Reader, row: Row[Any]) -> str | None:
@@ -130,7 +130,7 @@ def _by_key(reader: Reader, key: str) -> list[int]:
     is_key = and_(c.idempotency_key >= key, c.idempotency_key <= key, c.job_type.not_in(closed))
     latest = select(c.id).where(is_key).order_by(c.idempotency_key, c.id.desc()).limit(1)
     either = func.coalesce(latest.scalar_subquery(), select(func.max(c.id)).scalar_subquery())
-    some = select(c.id, *KEYS, readable(reader, c.payload)).order_by(c.id.desc())
+    some = select(c.id, *KEYS, c.payload).order_by(c.id.desc())
 
     def shown(condition: ColumnElement[bool]) -> list[int]:
         rows = reader.rows(some.where(condition))
