@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..models import JobRun
@@ -11,6 +11,7 @@ from .connection import Bookkeeping, leave_transaction
 from .dialect import dialect_of
 from .engines import refuse_shared_memory
 from .errors import explain
+from .schemas import are_complete, existing_tables
 
 _STORAGE = """
 SELECT reloptions FROM pg_class
@@ -31,7 +32,8 @@ def create_tables(engine: Engine) -> list[str]:
     dialect_of(engine)
     refuse_shared_memory(engine)
     try:
-        before = set(inspect(engine).get_table_names())
+        with engine.connect() as connection:
+            before = existing_tables(connection)
         JobRun.metadata.create_all(engine)
         set_wal(engine)
         set_storage(engine)
@@ -76,10 +78,10 @@ def are_tables_missing(engine: Engine) -> bool:
     :raises DatabaseTrouble: the database cannot be read.
     """
     try:
-        names = set(inspect(engine).get_table_names())
+        with engine.connect() as connection:
+            return not are_complete(connection)
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
-    return not names.issuperset(JobRun.metadata.tables)
 
 
 def set_wal(engine: Engine) -> bool:

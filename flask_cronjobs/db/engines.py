@@ -110,17 +110,6 @@ def unfit_encoding(driver: Any) -> str | None:
     return None
 
 
-def how_to_create_tables(engine: Engine) -> str:
-    """Return the command that creates the job tables in this app; no command can in memory.
-
-    With migrations, ``init`` would do harm: the next migration would find nothing to do, and other
-    databases would never get the tables.
-    """
-    if is_in_memory(engine):
-        return IN_MEMORY.removesuffix(".")
-    return how_to_migrate(engine) or "Run: flask jobs admin init"
-
-
 def without_echo(engine: Engine) -> Engine:
     """Return *engine*, or one with the same pool that shows no statement on standard output.
 

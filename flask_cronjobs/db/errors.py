@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ..errors import CronJobsError, DatabaseTrouble, StateConflict, TablesMissing
 from ..text.redaction import strip_credentials
-from .engines import how_to_create_tables
+from .schemas import how_to_create_tables, looked_elsewhere, missing_right
 
 Remedy: TypeAlias = Literal["repeat", "reconnect", "create tables", "fail"]
 
@@ -59,6 +59,7 @@ WRITABLE = (
     "Connect to the primary, by a role, a database and options that do not set "
     "default_transaction_read_only."
 )
+_NO_SCHEMA, _NO_RIGHT = "3F000", "42501"
 _SQLITE_FORBIDDEN = ("unable to open database file", "readonly database")
 
 
@@ -148,16 +149,16 @@ def explain(error: SQLAlchemyError, engine: Engine, unknown: bool = False) -> Cr
     """
     cause = getattr(error, "orig", None) or error
     if remedy_for(error) == "create tables":
-        message = f"Job tables are missing: {_first_line(cause)}. {how_to_create_tables(engine)}"
+        message = f"Job tables are missing: {first_line(cause)}. {how_to_create_tables(engine)}"
         if "column" in str(cause):
             message = (
-                f"The job tables are of another version: {_first_line(cause)}. Run your "
+                f"The job tables are of another version: {first_line(cause)}. Run your "
                 "migrations, or: flask jobs admin doctor"
             )
         return TablesMissing(f"{message} (Is this the right database? {name_of(engine)})")
     what = " It is not known whether that was committed." if unknown else ""
     return DatabaseTrouble(
-        f"The database cannot be used: {_first_line(cause)}.{what}{_hint(str(cause), engine)}",
+        f"The database cannot be used: {first_line(cause)}.{what}{_hint(cause, engine)}",
         transient=remedy_for(error) in ("repeat", "reconnect"),
     )
 
@@ -172,17 +173,29 @@ def name_of(engine: Engine) -> str:
     return strip_credentials(engine.url.render_as_string(hide_password=True))
 
 
-def _hint(cause: str, engine: Engine) -> str:
-    if "read-only transaction" in cause:
-        return f" {WRITABLE}"
-    if not any(part in cause for part in _SQLITE_FORBIDDEN):
-        return LEARN_MORE
-    return (
-        f" Its file is {engine.url.database}: does its folder exist, and may the user that this "
-        "runs as write to both?"
-    )
+def what_to_do(cause: BaseException, engine: Engine) -> str | None:
+    """Return what to do about an error of the driver; None if nothing is known."""
+    state, said = sqlstate_of(cause), str(cause)
+    if state == _NO_SCHEMA:
+        return looked_elsewhere(engine)
+    if state == _NO_RIGHT:
+        return missing_right(cause, engine)
+    if "read-only transaction" in said:
+        return WRITABLE.removesuffix(".")
+    if any(part in said for part in _SQLITE_FORBIDDEN):
+        return (
+            f"Its file is {engine.url.database}: does its folder exist, and may the user that this "
+            "runs as write to both?"
+        )
+    return None
 
 
-def _first_line(error: BaseException) -> str:
+def _hint(cause: BaseException, engine: Engine) -> str:
+    found = what_to_do(cause, engine)
+    return f" {found}{'' if found.endswith('?') else '.'}" if found else LEARN_MORE
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says first, shortened, without a dot."""
     lines = str(error).strip().splitlines()
     return lines[0][:300].rstrip(".") if lines else type(error).__name__

@@ -10,9 +10,10 @@ from typing import Any
 from sqlalchemy import Connection, Inspector, Table, func, inspect, select, text
 
 from ..db.create import missing_storage
-from ..db.engines import USE_UTF8, how_to_create_tables, unfit_encoding
+from ..db.engines import USE_UTF8, unfit_encoding
 from ..db.errors import WRITABLE, name_of
 from ..db.notify import is_pooled
+from ..db.schemas import existing_tables, how_to_create_tables
 from ..models import JobRun
 from ..models.conditions import KEYED, UNKEYED
 from ..registry.executor import executor_of
@@ -43,7 +44,7 @@ _WRONG = {
 def schema(reader: Reader) -> Iterator[Finding]:
     """Check the tables, columns and indexes."""
     inspector = inspect(reader.connection)
-    names = set(inspector.get_table_names())
+    names = existing_tables(reader.connection)
     tables = JobRun.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
-from ..db.engines import how_to_create_tables
+from ..db.schemas import how_to_create_tables
 from ..errors import (
     CronJobsError,
     DatabaseTrouble,

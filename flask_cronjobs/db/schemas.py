@@ -1,0 +1,148 @@
+"""Where PostgreSQL looks for the job tables, and what a role lacks to use them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from .engines import IN_MEMORY, connect_apart, how_to_migrate, is_in_memory
+
+
+def existing_tables(connection: Connection) -> set[str]:
+    """Return which job tables a statement on *connection* finds.
+
+    SQLAlchemy lists those of the schema that was the default when the engine connected first. A
+    listener, or a statement of the session, may have set another since.
+    """
+    from ..models import JobRun  # Here, since it maps the tables, which a tick does not use.
+
+    inspector = inspect(connection)
+    return {name for name in JobRun.metadata.tables if inspector.has_table(name)}
+
+
+def are_complete(connection: Connection) -> bool:
+    """Return whether a statement on *connection* finds all job tables."""
+    from ..models import JobRun
+
+    return existing_tables(connection) == {*JobRun.metadata.tables}
+
+
+def how_to_create_tables(engine: Engine) -> str:
+    """Return how to let this app find the job tables, by a command or otherwise.
+
+    With migrations, ``init`` would do harm: the next migration would find nothing to do, and other
+    databases would never get the tables.
+    """
+    if is_in_memory(engine):  # No command can.
+        return IN_MEMORY.removesuffix(".")
+    create = how_to_migrate(engine) or "Run: flask jobs admin init"
+    return looked_elsewhere(engine, f" If they are not: {create}") or create
+
+
+class _Places(NamedTuple):
+    """Where a new connection looks for tables without a schema, and where there are job tables.
+
+    :ivar role: as whom it is connected, as SQL writes it.
+    :ivar path: its ``search_path``.
+    :ivar looked_in: the schemas of that which exist, and which the role may use.
+    :ivar usable: those with job tables that the role may use.
+    :ivar barred: those with job tables that it may not use.
+    """
+
+    role: str
+    path: str
+    looked_in: Sequence[str]
+    usable: Sequence[str]
+    barred: Sequence[str]
+
+
+def _with_runs(condition: str) -> str:
+    return f"""ARRAY(
+        SELECT CAST(n.nspname AS text) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = 'job_runs' AND c.relkind IN ('r', 'p')
+            AND {condition} has_schema_privilege(n.oid, 'USAGE') ORDER BY 1
+    )"""
+
+
+_PLACES = f"""
+    SELECT quote_ident(current_user), current_setting('search_path'),
+        CAST(current_schemas(false) AS text[]), {_with_runs("")}, {_with_runs("NOT")}
+"""
+
+
+def looked_elsewhere(engine: Engine, otherwise: str = "") -> str | None:
+    """Return why a statement may not have found job tables that are there, and what to do.
+
+    :param otherwise: what to do if the tables that are there are another app's.
+    :returns: None if nothing is known of it.
+    """
+    if engine.dialect.name != "postgresql":
+        return None
+    try:
+        with connect_apart(engine) as connection:
+            found = _Places(*connection.execute(text(_PLACES)).one())
+            is_complete = are_complete(connection)
+    except SQLAlchemyError:
+        return None
+    if is_complete:
+        return (
+            f"New connections find them by the search_path {found.path}. On this one somebody has "
+            "set another: let that name their schema, too"
+        )
+    named = re.findall(r"[\w$]+", found.path.replace("$user", found.role))
+    if barred := [each for each in found.barred if each in named]:
+        return (
+            f"They are in the schema {barred[0]}, which the role {found.role} may not use. Let its "
+            f"owner run: GRANT USAGE ON SCHEMA {barred[0]} TO {found.role}"
+        )
+    if not found.looked_in:
+        return (
+            f"The search_path is {found.path}, and of its schemas none exists that the role "
+            f"{found.role} may use. Create one, or correct the search_path"
+        )
+    if found.usable and not {*found.looked_in}.intersection(found.usable):
+        return (
+            f"Connections look in the schema {', '.join(found.looked_in)}, and there are job "
+            f"tables in {', '.join(found.usable[:3])}. If they are this app's, let all connections "
+            "look there: SQLALCHEMY_ENGINE_OPTIONS = {'connect_args': {'options': "
+            f"'-csearch_path={found.usable[0]}'}}}}.{otherwise}"
+        )
+    return None
+
+
+_OURS = re.compile(r"\bjob_[a-z]+(?:_id_seq)?\b")
+
+
+def missing_right(error: Any, engine: Engine) -> str | None:
+    """Return how to give the role the right that it lacked in *error*, the driver's; None if not.
+
+    The text of the error may be in another language, so what is looked for are names.
+    """
+    said = str(error.diag.message_primary)
+    table, schema = _OURS.search(said), re.search(r"schema (\S+)", said, re.IGNORECASE)
+    if table is None:
+        if schema is None:
+            return None
+        return f"Let its owner run: GRANT USAGE, CREATE ON SCHEMA {schema[1]} TO {_role(engine)}"
+    name, role = table[0], _role(engine)
+    if error.diag.source_function == "ExecWithCheckOptions":
+        return policy(name, role)
+    rights = "USAGE ON SEQUENCE" if name.endswith("_seq") else "SELECT, INSERT, UPDATE, DELETE ON"
+    return f"Let its owner run: GRANT {rights} {name} TO {role}"
+
+
+def policy(table: str, role: str) -> str:
+    """Return how to let row-level security show all rows of *table* to *role*."""
+    return f"Let its owner run: CREATE POLICY cronjobs ON {table} TO {role} USING (true)"
+
+
+def _role(engine: Engine) -> str:
+    try:
+        with connect_apart(engine) as connection:
+            return str(connection.scalar(text("SELECT quote_ident(current_user)")))
+    except SQLAlchemyError:
+        return engine.url.username or "…"

@@ -1,0 +1,173 @@
+"""Where PostgreSQL looks for the job tables: one place for all, or a sentence about both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import create_engine, event, text
+
+from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
+from flask_cronjobs.jobs.checks import Finding
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.state import state_of
+
+
+@pytest.fixture
+def shop(postgresql_url: str) -> Iterator[None]:
+    """Schemas ``shop`` and ``other`` beside ``public``, without tables."""
+    engine = create_engine(postgresql_url)
+    schemas = "shop, other, aside"
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {schemas} CASCADE"))
+        connection.execute(text("CREATE SCHEMA shop; CREATE SCHEMA other"))
+    yield
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {schemas} CASCADE"))
+    engine.dispose()
+
+
+class Shop:
+    """An app on the database."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.app, self.db = Flask("shop"), SQLAlchemy()
+        self.app.config.update(SQLALCHEMY_DATABASE_URI=url, SQLALCHEMY_ENGINE_OPTIONS=options)
+        self.db.init_app(self.app)
+        self.jobs = CronJobs(self.app)
+        self.jobs.task(name="it")(lambda: None)
+
+    def init(self) -> str:
+        done = self.app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def doctor(self) -> Finding:
+        """What the doctor says of the tables."""
+        (found,) = (each for each in examine(state_of(self.app)) if each.id == "tables")
+        return found
+
+    def schemas(self) -> set[str]:
+        """The schemas in which there are job tables."""
+        with self.db.engine.connect() as connection:
+            found = "SELECT schemaname FROM pg_tables WHERE tablename = 'job_runs'"
+            return set(connection.scalars(text(found)))
+
+    def works(self) -> None:
+        self.jobs.enqueue("it", commit=True)
+        assert self.jobs.tick().succeeded == 1
+
+
+@pytest.fixture
+def make(postgresql_url: str, shop: None) -> Iterator[Any]:
+    made: list[Shop] = []
+
+    def make(**options: Any) -> Shop:
+        made.append(Shop(postgresql_url, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        with each.app.app_context():
+            each.db.engine.dispose()
+
+
+def set_path(connection: Any, _: object) -> None:
+    connection.execute("SET search_path TO shop")
+    connection.commit()
+
+
+@pytest.mark.parametrize("how", ["options", "listener", "first listener"])
+@pytest.mark.parametrize("by", ["init", "create_all"])
+def test_search_path_of_all_connections_is_one_place(make: Any, how: str, by: str) -> None:
+    """A listener that came after SQLAlchemy's own let the doctor say "run init" for ever."""
+    path = {"connect_args": {"options": "-csearch_path=shop"}}
+    shop = make(**path if how == "options" else {})
+    with shop.app.app_context():
+        if how != "options":
+            event.listen(shop.db.engine, "connect", set_path, insert=how == "first listener")
+        if by == "init":
+            assert "Created" in shop.init()
+        else:
+            shop.db.create_all()
+        assert shop.doctor().level == "ok"
+        assert "All tables exist" in shop.init()
+        assert shop.schemas() == {"shop"}
+        shop.works()
+
+
+def test_session_with_another_search_path_is_told_where_the_tables_are(make: Any) -> None:
+    """And not to run ``init``, which finds them."""
+    shop = make()
+    shop.init()
+    with shop.app.app_context():
+        shop.db.session.execute(text("SET search_path TO other"))
+        with pytest.raises(TablesMissing) as caught:
+            shop.jobs.enqueue("it")
+        shop.db.session.rollback()
+        shop.works()
+    said = str(caught.value)
+    assert 'New connections find them by the search_path "$user", public.' in said
+    assert "let that name their schema, too" in said
+    assert "init" not in said
+
+
+def test_tables_in_another_schema_are_named(make: Any) -> None:
+    make(connect_args={"options": "-csearch_path=shop"}).init()
+    shop = make()
+    finding = shop.doctor()
+    assert "look in the schema public, and there are job tables in shop" in finding.todo
+    assert "'-csearch_path=shop'" in finding.todo
+    assert finding.todo.endswith("If they are not: Run: flask jobs admin init")
+    with shop.app.app_context(), pytest.raises(TablesMissing) as caught:
+        shop.jobs.tick()
+    assert finding.todo in str(caught.value)
+    # As the sentence says; or they are another app's, and this one has its own beside them.
+    with shop.app.app_context():
+        shop.init()
+        assert shop.schemas() == {"shop", "public"}
+        assert shop.doctor().level == "ok"
+        shop.works()
+
+
+def test_search_path_without_a_schema_is_named(make: Any) -> None:
+    """``init`` said that no schema was selected, and sent to the doctor, which sent back."""
+    shop = make(connect_args={"options": "-csearch_path=nowhere"})
+    finding = shop.doctor()
+    assert "The search_path is nowhere, and of its schemas none exists" in finding.todo
+    failed = shop.app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
+    assert failed.exit_code == 1
+    assert finding.todo in failed.output
+    with shop.app.app_context(), pytest.raises(TablesMissing) as caught:
+        shop.jobs.tick()
+    assert finding.todo in str(caught.value)
+
+
+def test_schema_that_the_role_may_not_use_is_named(make: Any, postgresql_url: str) -> None:
+    owner = make()
+    owner.init()
+    with owner.app.app_context(), owner.db.engine.begin() as connection:
+        connection.execute(text("REVOKE USAGE ON SCHEMA public FROM PUBLIC"))
+        connection.execute(text("CREATE ROLE shop_web"))
+    role = make()
+    with role.app.app_context():
+        event.listen(role.db.engine, "connect", set_role, insert=True)
+    try:
+        finding = role.doctor()
+        assert finding.todo.endswith("GRANT USAGE ON SCHEMA public TO shop_web")
+        with role.app.app_context(), pytest.raises((TablesMissing, DatabaseTrouble)) as caught:
+            role.jobs.tick()
+        assert finding.todo in str(caught.value)
+    finally:
+        with owner.app.app_context(), owner.db.engine.begin() as connection:
+            connection.execute(
+                text("DROP ROLE shop_web; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+            )
+
+
+def set_role(connection: Any, _: object) -> None:
+    connection.execute("SET ROLE shop_web")
+    connection.commit()
