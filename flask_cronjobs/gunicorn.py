@@ -144,7 +144,7 @@ class _Keeper(threading.Thread):
         paths = [*(cfg.pythonpath or "").split(","), os.environ.get("PYTHONPATH", "")]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
         try:
-            process = start_worker(app, env, cfg.uid, cfg.gid)
+            process = start_worker(app, env, "gunicorn", cfg.uid, cfg.gid)
         except OSError as error:
             log.error("flask jobs work could not be started: %s", error)
             return None

@@ -49,4 +49,4 @@ def _work_beside_server() -> None:
     from ..engine.threads import start_worker
 
     info = context.ensure_object(ScriptInfo)
-    start_worker(info.app_import_path, os.environ)
+    start_worker(info.app_import_path, os.environ, "flask run")

@@ -43,6 +43,12 @@ from .tick import printing, queues_option, workers_option
     metavar="PID",
     help="Stop when the process PID, which started this one, has ended, however it did.",
 )
+@click.option(
+    "--started-by",
+    metavar="NAME",
+    default="",
+    help="The server that started this, as the doctor is to call it.",
+)
 @with_appcontext
 def work_command(
     workers: int | None,
@@ -50,6 +56,7 @@ def work_command(
     max_memory: int | None,
     max_runs: int | None,
     parent: int | None,
+    started_by: str,
 ) -> None:
     """Run what is due until stopped: for containers without cron.
 
@@ -70,7 +77,7 @@ def work_command(
     try:
         if printer.on_terminal:
             _greet(state, queues, printer)
-        serve(state, options, limits, parent)
+        serve(state, options._replace(started_by=started_by), limits, parent)
     finally:
         printer.end()
 

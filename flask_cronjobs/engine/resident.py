@@ -190,7 +190,10 @@ class ResidentMinutes(threading.Thread):
     def _begin(self) -> OpenTick:
         self._listening = self._keeper.listener.listening
         self._counts.clear()
-        return begin(self._state, self._books, self._options.queues, True, self._listening)
+        return begin(
+            *(self._state, self._books, self._options.queues, True, self._listening),
+            started_by=self._options.started_by,
+        )
 
     def _wake(self, number: int) -> None:
         """Let workers look for runs at once, if there are some: one that listens seldom looks."""

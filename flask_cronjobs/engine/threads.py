@@ -88,17 +88,23 @@ def switching_often() -> Generator[None]:
 
 
 def start_worker(
-    app: str | None, env: Mapping[str, str], user: int | None = None, group: int | None = None
+    app: str | None,
+    env: Mapping[str, str],
+    by: str,
+    user: int | None = None,
+    group: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start ``flask jobs work``. It stops when this process has ended, however that ended.
 
+    :param by: what this process is, for the doctor.
     :param app: what ``flask --app`` takes; None: Flask looks for it.
     :param user: as whom to run it, by number; None: as this process.
     :param group: likewise.
     """
     where = [] if app is None else ["--app", app]
+    started = "--parent", str(os.getpid()), "--started-by", by
     return subprocess.Popen(
-        [sys.executable, "-m", "flask", *where, "jobs", "work", "--parent", str(os.getpid())],
+        [sys.executable, "-m", "flask", *where, "jobs", "work", *started],
         stdin=subprocess.DEVNULL,
         env=env,
         user=user,

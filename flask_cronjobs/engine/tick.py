@@ -41,6 +41,7 @@ class TickOptions(NamedTuple):
 
     :ivar workers: how many processes; more than one are forked.
     :ivar budget: seconds after which no more runs are claimed.
+    :ivar started_by: the server that started a resident command beside it, if one did.
     :ivar own_process: whether this process is the tick's own. Then it handles SIGTERM and SIGINT,
         and may be ended when a handler does not end.
     """
@@ -50,6 +51,7 @@ class TickOptions(NamedTuple):
     max_runs: int | None = None
     queues: tuple[str, ...] = ()
     own_process: bool = False
+    started_by: str = ""
     news: News = unheard
 
 
@@ -158,12 +160,14 @@ def begin(
     queues: tuple[str, ...] = (),
     resident: bool = False,
     listening: bool = False,
+    started_by: str = "",
 ) -> OpenTick:
     """Begin a tick's row, and warn if this host's clock is wrong.
 
     :param queues: those that it serves; empty means all.
     :param resident: whether the row is a minute of a resident worker.
     :param listening: whether the row is a resident worker's that a NOTIFY wakes.
+    :param started_by: the server that started the command beside it.
     """
     started, before = time.monotonic(), time.time()
     row = ticks.begin(
@@ -171,7 +175,7 @@ def begin(
         listening=listening,
         resident=resident,
         queues=queues,
-        version=__version__,
+        version=f"{__version__} {started_by}".rstrip(),
         declared=tuple(state.registry.declarations),
         app=state.app.name,
     )
@@ -252,6 +256,7 @@ def worker_options(state: State, options: TickOptions) -> WorkOptions:
         queues=options.queues,
         may_kill=options.own_process,
         news=options.news,
+        started_by=options.started_by,
         elsewhere=frozenset(state.settings.executors),
         hands_on=bool(state.settings.executors),
     )

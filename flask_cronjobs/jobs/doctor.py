@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Row
@@ -14,6 +14,7 @@ from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
 from .checks import Finding, last_tick
 from .doctor_database import database, executors, schema, versions
+from .doctor_rights import rights
 from .health import Verdict, read_verdict
 from .humanize import duration
 from .reader import Reader, reading
@@ -45,20 +46,35 @@ def _examine(reader: Reader) -> Iterator[Finding]:
     if is_in_memory(reader.connection.engine):
         yield Finding("database", "error", IN_MEMORY)
         return
-    yield from database(reader)
-    found = list(schema(reader))
-    yield from found
-    errors = {finding.id for finding in found if finding.level == "error"}
-    if errors.isdisjoint(("tables", "columns")):
-        yield from _jobs(reader)
+    errors: set[str] = set()
+    for check, needs in _CHECKS:
+        if errors.isdisjoint(needs):
+            for finding in check(reader):
+                errors |= {finding.id} if finding.level == "error" else set()
+                yield finding
 
 
 def _jobs(reader: Reader) -> Iterator[Finding]:
-    by = "flask jobs work" if last_tick(reader).resident else "flask jobs tick"
-    yield from _verdict(read_verdict(reader), by)
+    yield from _verdict(read_verdict(reader), _ticked_by(last_tick(reader)))
     yield _own_clock(reader)
     yield from _host_clocks(list_ticks(reader, _TICKS).rows)
     yield from executors(reader)
+
+
+def _ticked_by(tick: Row[Any]) -> str:
+    if not tick.resident:
+        return "`flask jobs tick`"
+    server = (tick.version or "").partition(" ")[2]
+    return f"`flask jobs work`{server and f', which {server} started'}"
+
+
+#: The checks, and what must not be wrong for each of them.
+_CHECKS: tuple[tuple[Callable[[Reader], Iterator[Finding]], tuple[str, ...]], ...] = (
+    (database, ()),
+    (schema, ()),
+    (rights, ("tables", "columns", "read-only", "encoding")),
+    (_jobs, ("tables", "columns", "rights")),
+)
 
 
 def _own_clock(reader: Reader) -> Finding:
@@ -89,10 +105,10 @@ def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
 
 
 def _verdict(verdict: Verdict, by: str) -> Iterator[Finding]:
-    """Yield what the verdict says, too; *by* is the command that ticked last."""
+    """Yield what the verdict says, too; *by* is what ticked last."""
     named = {each.id for each in verdict.findings}
     if "ticks" not in named:
-        yield Finding("ticks", "ok", f"{verdict.ticks}, by `{by}`")
+        yield Finding("ticks", "ok", f"{verdict.ticks}, by {by}")
     if "overdue" not in named:
         yield Finding("overdue", "ok", "no run has waited too long")
     yield from verdict.findings

@@ -200,4 +200,5 @@ def _host(reader: Reader, host: str, groups: Sequence[Row[Any]]) -> Host:
     here = [group for group in groups if group.seen >= _serving_since(reader)] or groups[:1]
     names: list[list[str]] = [json.loads(each.queues) for each in here if each.queues is not None]
     queues = tuple(sorted({*chain(*names)})) if len(names) == len(here) else None
-    return Host(host, groups[0].seen, queues, groups[0].version)
+    version = groups[0].version and groups[0].version.partition(" ")[0]
+    return Host(host, groups[0].seen, queues, version)

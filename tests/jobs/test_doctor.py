@@ -17,6 +17,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs.checks import Finding
 from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.queues import list_hosts
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.registry.options import TaskOptions
 from flask_cronjobs.task import Task
@@ -74,6 +75,23 @@ def test_a_sound_app_has_no_complaint(state: State, rows: Rows) -> None:
     assert str(state.engine.url.database) in findings["database"].what
     assert "Flask-SQLAlchemy" in findings["versions"].what
     assert all(finding.todo for finding in findings.values() if finding.level == "error")
+
+
+@pytest.mark.parametrize(
+    ("resident", "version", "said"),
+    [
+        (False, "0.1.0", "by `flask jobs tick`"),
+        (True, "0.1.0", "by `flask jobs work`"),
+        (True, None, "by `flask jobs work`"),
+        (True, "0.1.0 gunicorn", "by `flask jobs work`, which gunicorn started"),
+    ],
+)
+def test_what_ticked_last_is_named(
+    state: State, rows: Rows, resident: bool, version: str | None, said: str
+) -> None:
+    rows.tick(resident=resident, version=version)
+    assert found(state)["ticks"].what.endswith(f"from web-1, {said}")
+    assert list_hosts(state).rows[0].version == (version and "0.1.0")
 
 
 def test_tables_made_by_the_app_are_sound_as_well(

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from flask_cronjobs import __version__
 from tests.marks import on_sqlite
 from tests.process.support import ROOT, Site, Tick, wait_until
 
@@ -45,6 +46,8 @@ def test_the_worker_comes_and_goes_with_gunicorn(site: Site, more: list[str]) ->
     site.config["CRONJOBS_SHUTDOWN_GRACE"] = 60
     server = start(site, *more)
     run_one(site)
+    (tick,) = site.query("SELECT version FROM job_ticks")
+    assert tick.version == f"{__version__} gunicorn"
     pid = started(server)
     os.kill(pid, signal.SIGKILL)
     again = started(server, 2)

@@ -66,6 +66,7 @@ class WorkOptions(NamedTuple):
     :ivar minutes: whether it does the work of each minute beside its runs. Of a process pool, the
         first worker does, and the others add their counts to the row that it has begun.
     :ivar parent: the id of the process that forked the worker, without which it stops.
+    :ivar started_by: the server that started a resident worker beside it, if one did.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
     :ivar pings: whether a definition may have a ping URL.
@@ -87,6 +88,7 @@ class WorkOptions(NamedTuple):
     limits: Limits | None = None
     minutes: bool = False
     parent: int | None = None
+    started_by: str = ""
     may_kill: bool = False
     tick_id: int | None = None
     pings: bool = True

@@ -1,0 +1,112 @@
+"""The doctor's check that the role may do with the job tables what jobs do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import Connection, Table, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..db.dialect import dialect_of
+from ..db.errors import first_line, what_to_do
+from ..db.schemas import policy
+from ..errors import DatabaseTrouble
+from ..models import JobRun
+from .checks import Finding
+from .reader import Reader
+
+
+class _RollBack(Exception):
+    """Raised to end a transaction without a trace."""
+
+
+def rights(reader: Reader) -> Iterator[Finding]:
+    """Try what jobs do with each table, in a transaction that is rolled back.
+
+    It is the transaction of bookkeeping: on SQLite, one that may write.
+    """
+    refused: list[BaseException] = []
+
+    def attempt(connection: Connection) -> None:
+        refused[:] = _refused(connection)
+        raise _RollBack
+
+    with reader.state.bookkeeping() as books, books.trying_once():
+        try:
+            books.transaction(attempt)
+        except _RollBack:
+            pass
+        except DatabaseTrouble as trouble:
+            if trouble.transient:  # On SQLite, others write: they show that one may.
+                return
+            refused.append(trouble.__cause__ or trouble)
+    engine, causes = reader.state.engine, [getattr(each, "orig", None) or each for each in refused]
+    found = [_finding(first_line(cause), what_to_do(cause, engine)) for cause in causes]
+    if not reader.dialect.one_writer:
+        found += _hidden(reader)
+    yield from dict.fromkeys(found)  # A file that may only be read is the same for each table.
+    if not found:
+        yield Finding("rights", "ok", "jobs may read and write each of their tables")
+
+
+def _finding(what: str, todo: str | None) -> Finding:
+    return Finding("rights", "error", what, todo or "")
+
+
+def _refused(connection: Connection) -> Iterator[BaseException]:
+    """Yield the first error for each table, and for each sequence of ids."""
+    for table in JobRun.metadata.sorted_tables:
+        for statements in _uses(connection, table):
+            connection.exec_driver_sql("SAVEPOINT cronjobs_rights")
+            try:
+                for statement in statements:
+                    connection.exec_driver_sql(statement)
+            except SQLAlchemyError as error:
+                yield error
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT cronjobs_rights")
+
+
+def _uses(connection: Connection, table: Table) -> Iterator[Sequence[str]]:
+    """Yield the statements that need all rights on *table*, and those on its sequence.
+
+    None has a row, so no constraint and no trigger of the app's own is in the way.
+    """
+    name, columns = table.name, table.columns.keys()
+    nothing, same = ", ".join(["NULL"] * len(columns)), ", ".join(f"{c} = {c}" for c in columns)
+    yield (
+        f"SELECT {', '.join(columns)} FROM {name} WHERE 1 = 0",
+        f"INSERT INTO {name} ({', '.join(columns)}) SELECT {nothing} WHERE 1 = 0",
+        f"UPDATE {name} SET {same} WHERE 1 = 0",
+        f"DELETE FROM {name} WHERE 1 = 0",
+    )
+    if not dialect_of(connection.engine).one_writer:
+        yield (f"SELECT nextval(pg_get_serial_sequence('{name}', 'id'))",)
+
+
+#: The tables of which row-level security may hide rows from the role, or refuse its rows: for a
+#: kind of statement there is no policy that lets all rows pass, or one restricts the others.
+_HIDDEN = """
+    SELECT c.relname, quote_ident(current_user) AS role FROM pg_class c
+    WHERE c.oid = CAST(:name AS regclass) AND row_security_active(c.oid) AND (
+        EXISTS (SELECT 1 FROM pg_policy p WHERE p.polrelid = c.oid AND NOT p.polpermissive)
+        OR EXISTS (
+            SELECT 1 FROM unnest(ARRAY['r', 'a', 'w', 'd']) AS kind(name) WHERE NOT EXISTS (
+                SELECT 1 FROM pg_policy p
+                WHERE p.polrelid = c.oid AND CAST(p.polcmd AS text) IN ('*', kind.name)
+                    AND COALESCE(pg_get_expr(p.polqual, c.oid), 'true') = 'true'
+                    AND COALESCE(pg_get_expr(p.polwithcheck, c.oid), 'true') = 'true'
+                    AND EXISTS (
+                        SELECT 1 FROM unnest(p.polroles) AS member(role)
+                        WHERE member.role = 0 OR pg_has_role(current_user, member.role, 'USAGE')
+                    )
+            )
+        )
+    )
+"""
+
+
+def _hidden(reader: Reader) -> Iterator[Finding]:
+    for table in JobRun.metadata.sorted_tables:
+        for row in reader.rows(text(_HIDDEN), {"name": table.name}):
+            what = f"row-level security may hide rows of {row.relname} from the role {row.role}"
+            yield _finding(what, policy(row.relname, row.role))

@@ -1,0 +1,195 @@
+"""The doctor tries each right that jobs need; a tick that lacks one says the same."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Engine, create_engine, make_url, text
+
+from flask_cronjobs import CronJobs, DatabaseTrouble
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.jobs.checks import Finding
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.models import JobRun
+from tests.marks import on_postgresql
+
+TABLES = [*JobRun.metadata.tables]
+
+
+class Web:
+    """An app whose role has all rights that jobs need, until a test takes one away."""
+
+    def __init__(self, owner: Engine, role: str, app: Flask, jobs: CronJobs) -> None:
+        self.owner, self.role, self.app, self.jobs = owner, role, app, jobs
+
+    def execute(self, *statements: str) -> None:
+        """Let the owner of the tables do something; ``{role}`` is the app's role."""
+        with self.owner.begin() as connection:
+            for statement in statements:
+                connection.execute(text(statement.format(role=self.role)))
+
+    def errors(self) -> list[Finding]:
+        """What the doctor finds that is about rights, and wrong."""
+        found = examine(state_of(self.app))
+        assert [each.level for each in found if each.id == "rights"]
+        return [each for each in found if each.id == "rights" and each.level == "error"]
+
+    def trouble_of_tick(self) -> str:
+        """What a tick says that fails."""
+        with self.app.app_context(), pytest.raises(DatabaseTrouble) as caught:
+            self.jobs.tick()
+        return str(caught.value)
+
+
+@pytest.fixture
+def web(postgresql_url: str) -> Iterator[Web]:
+    owner, role = create_engine(postgresql_url), f"web_{uuid.uuid4().hex[:8]}"
+    create_tables(owner)
+    app, db = Flask("web"), SQLAlchemy()
+    url = make_url(postgresql_url).set(username=role, password="web")
+    app.config["SQLALCHEMY_DATABASE_URI"] = url.render_as_string(hide_password=False)
+    db.init_app(app)
+    made = Web(owner, role, app, CronJobs(app))
+    made.execute(
+        "CREATE ROLE {role} LOGIN PASSWORD 'web'",
+        "GRANT USAGE ON SCHEMA public TO {role}",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}",
+        "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {role}",
+    )
+    yield made
+    with app.app_context():
+        db.engine.dispose()
+    made.execute("DROP OWNED BY {role}", "DROP ROLE {role}")
+    made.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    owner.dispose()
+
+
+def test_role_with_all_rights_is_well_and_nothing_is_left_behind(web: Web) -> None:
+    assert web.errors() == []
+    with web.app.app_context():
+        web.jobs.tick()
+    with web.owner.connect() as connection:
+        numbers = [connection.scalar(text(f"SELECT count(*) FROM {name}")) for name in TABLES]
+    assert sum(map(int, filter(None, numbers))) == 1  # The tick.
+
+
+@pytest.mark.parametrize("right", ["SELECT", "INSERT", "UPDATE", "DELETE"])
+def test_each_right_on_each_table_is_tried(web: Web, right: str) -> None:
+    for name in TABLES:
+        web.execute(f"REVOKE {right} ON {name} FROM {{role}}")
+    found = web.errors()
+    assert [(each.what, each.todo) for each in found] == [
+        (
+            f"permission denied for table {table.name}",
+            "Let its owner run: GRANT SELECT, INSERT, UPDATE, DELETE ON "
+            f"{table.name} TO {web.role}",
+        )
+        for table in JobRun.metadata.sorted_tables
+    ]
+    web.execute(*(each.todo.partition(": ")[2] for each in found))
+    assert web.errors() == []
+
+
+def test_each_sequence_is_tried(web: Web) -> None:
+    for name in TABLES:
+        web.execute(f"REVOKE USAGE ON SEQUENCE {name}_id_seq FROM {{role}}")
+    found = web.errors()
+    assert len(found) == len(TABLES)
+    assert all(each.what.startswith("permission denied for sequence") for each in found)
+    web.execute(*(each.todo.partition(": ")[2] for each in found))
+    assert web.errors() == []
+
+
+@pytest.mark.parametrize(
+    "takes",
+    [
+        "REVOKE INSERT ON job_ticks FROM {role}",
+        "REVOKE USAGE ON SEQUENCE job_ticks_id_seq FROM {role}",
+        "ALTER TABLE job_ticks ENABLE ROW LEVEL SECURITY",
+    ],
+)
+def test_tick_that_fails_says_what_the_doctor_says(web: Web, takes: str) -> None:
+    web.execute(takes)
+    (finding,) = web.errors()
+    said = web.trouble_of_tick()
+    assert finding.todo in said
+    assert f"TO {web.role}" in said
+    assert "doctor" not in said
+    web.execute(finding.todo.partition(": ")[2])
+    assert web.errors() == []
+    with web.app.app_context():
+        web.jobs.tick()
+
+
+@pytest.mark.parametrize(
+    ("policies", "number"),
+    [
+        (["CREATE POLICY own ON job_runs USING (queue = 'mine')"], 1),
+        (["CREATE POLICY all_of ON job_runs USING (true)"], 0),
+        (["CREATE POLICY other ON job_runs TO postgres USING (true)"], 1),
+        (
+            [
+                "CREATE POLICY reads ON job_runs FOR SELECT USING (true)",
+                "CREATE POLICY inserts ON job_runs FOR INSERT WITH CHECK (true)",
+                "CREATE POLICY updates ON job_runs FOR UPDATE USING (true)",
+            ],
+            1,  # Nothing can be deleted.
+        ),
+        (
+            [
+                "CREATE POLICY all_of ON job_runs USING (true)",
+                "CREATE POLICY fewer ON job_runs AS RESTRICTIVE USING (priority = 0)",
+            ],
+            1,
+        ),
+    ],
+)
+def test_policies_that_may_hide_rows_are_found(web: Web, policies: list[str], number: int) -> None:
+    web.execute("ALTER TABLE job_runs ENABLE ROW LEVEL SECURITY", *policies)
+    found = web.errors()
+    assert len(found) == number
+    assert all("hide rows of job_runs from the role" in each.what for each in found)
+
+
+def test_right_by_columns_is_a_right(web: Web) -> None:
+    columns = ", ".join(JobRun.__table__.columns.keys())
+    web.execute(
+        "REVOKE UPDATE ON job_runs FROM {role}", f"GRANT UPDATE ({columns}) ON job_runs TO {{role}}"
+    )
+    assert web.errors() == []
+
+
+def test_schema_in_which_nothing_can_be_created_is_named(web: Web) -> None:
+    web.execute("DROP TABLE job_pauses", "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    with web.app.app_context(), pytest.raises(DatabaseTrouble) as caught:
+        create_tables(state_of(web.app).engine)
+    assert f"GRANT USAGE, CREATE ON SCHEMA public TO {web.role}" in str(caught.value)
+
+
+def test_rights_are_tried_on_sqlite(sqlite_url: str, tmp_path: Path) -> None:
+    """A file that may only be read was green."""
+    create_tables(engine := create_engine(sqlite_url))
+    engine.dispose()
+    app, db = Flask("web"), SQLAlchemy()
+    file = f"sqlite:///file:{tmp_path / 'test.sqlite'}"
+    app.config["SQLALCHEMY_DATABASE_URI"] = f"{file}?mode=ro&uri=true"
+    db.init_app(app)
+    CronJobs(app)
+    found = [each for each in examine(state_of(app)) if each.id == "rights"]
+    with app.app_context():
+        db.engine.dispose()
+    (finding,) = found
+    assert "readonly database" in finding.what
+    assert "may the user that this runs as write to both?" in finding.todo
+
+
+@on_postgresql
+def test_app_s_owner_is_well(app: Flask, jobs: CronJobs) -> None:
+    (finding,) = (each for each in examine(state_of(app)) if each.id == "rights")
+    assert finding.level == "ok"
