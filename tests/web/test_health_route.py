@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from flask import redirect, request
 
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.web import monitoring
+from tests.marks import REDIRECTED
 
 from .conftest import Pages
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Slow:
@@ -85,3 +91,15 @@ def test_a_look_that_hangs_is_down_for_others_until_it_ends(
     assert slow.looks == 1
     slow.end()
     assert pages.get("/jobs/health").text == "ok\n"
+
+
+def test_login_wall_lets_health_pass_by_the_endpoint_that_the_docs_name(pages: Pages) -> None:
+    pages.tick(5)
+
+    @pages.app.before_request
+    def wall() -> Any:
+        return None if request.endpoint == "cronjobs.health" else redirect("/login")
+
+    assert pages.client.get("/jobs/health").status_code == 200
+    assert pages.client.get("/jobs/").status_code in REDIRECTED
+    assert "`cronjobs.health`" in (DOCS / "alerting.md").read_text()
