@@ -17,7 +17,7 @@ from ..errors import PayloadError
 from ..text.redaction import SECRET_NAMES
 from ..types import JSON
 from .codecs import ANY, Codec, Misfit, at, codec_of
-from .payload import MAX_DEPTH, check_size
+from .payload import MAX_DEPTH, check_size, check_typed
 
 #: From how many choices on a form has no list to choose from.
 _MANY = 50
@@ -197,8 +197,7 @@ def _converted(
 
 
 def _read(codec: Codec, text: str, name: str, limit: int = 1 << 30) -> object:
-    # JSON may be written with spaces and escapes, but not with this many.
-    check_size(text, limit * 8, "payload")
+    check_typed(text, limit)
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -99,6 +99,15 @@ def check_size(value: object, limit: int, name: str) -> None:
         rest.extend(members)
 
 
+def check_typed(text: str, limit: int) -> None:
+    """Check that *text*, which somebody has typed, is no JSON of far more than *limit* bytes.
+
+    :raises PayloadError: it is.
+    """
+    if len(text) > limit * 8:  # It may have spaces and escapes, but not that many.
+        raise _too_large("payload", limit)
+
+
 def _pydantic_fields(kind: Any) -> Iterable[str]:
     return getattr(kind, "__pydantic_fields__", None) or ()
 

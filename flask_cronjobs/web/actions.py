@@ -26,6 +26,7 @@ from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.filters import RunFilter
 from ..jobs.state import State, state_of
 from ..log import logger
+from ..registry.payload import check_typed
 from ..text import one_line
 from ..text.redaction import HIDDEN
 from ..types import JSON, json_object, stored_json
@@ -247,6 +248,7 @@ def _typed_payload() -> dict[str, object] | None:
     if typed is None:
         return None
     limit = state_of().settings.max_payload_bytes
+    check_typed(typed, limit)
     try:
         found = dict[str, object](json_object(stored_json(typed.strip() or "{}")))
     except ValueError as error:

@@ -152,6 +152,26 @@ def test_form_that_nobody_touches_sends_what_is_stored(pages: Pages) -> None:
         assert pages.runs()[-1].payload == payload
 
 
+@pytest.mark.parametrize("field", ["payload", "argument:user"])
+def test_a_megabyte_is_refused_before_it_is_read(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    pages.app.config["MAX_FORM_MEMORY_SIZE"] = None
+    read: list[int] = []
+
+    def note(text: str, **_: object) -> dict[str, object]:
+        read.append(len(text))
+        return {}
+
+    for place in ("flask_cronjobs.web.actions.stored_json", "json.loads"):
+        monkeypatch.setattr(place, note)
+    form = {"name": "send", "task": "send", "payload": "{}", field: "[" * 1_000_000}
+    answer = pages.post("/jobs/definitions/run", **form)
+    assert answer.status_code == 400
+    assert "bytes, the limit (CRONJOBS_MAX_PAYLOAD_BYTES)" in answer.text
+    assert max(read, default=0) < 1_000
+
+
 @pytest.mark.usefixtures("report")
 def test_form_has_a_field_for_each_argument_and_a_choice_where_there_are_few(pages: Pages) -> None:
     form = pages.get("/jobs/run?name=report")
