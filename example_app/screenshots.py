@@ -1,4 +1,4 @@
-"""``make screenshots``: the pages of Tally on a busy day and on its first day, for the docs."""
+"""``make screenshots``: the pages of Tally on a busy day, for the docs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from tempfile import TemporaryDirectory
 from flask import Flask
 from werkzeug.serving import make_server
 
-from flask_cronjobs import CronJobs
 from tests.browser.chromium import Browser, missing, picture, set_light, set_width, start
 
 from . import lively, tasks
 from .extensions import db, jobs
 
 FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
-_DESK, _PHONE = 1120, 390
-#: Of these pages one picture each: its name, the page, and how many of its pixels at most.
-_MORE = (
-    ("steps", "runs/101", 950),
-    ("workers", "workers", 560),
-    ("bulk", "runs/bulk?do=retry&status=dead&newer=24h", 950),
+_WIDTHS = {"light": 1120, "phone": 390}
+#: The name of a picture, its page, how many of the page's pixels at most, and as on what.
+_PICTURES = (
+    ("status", "", 1060, ("light", "phone")),  # The first screen of the README.
+    ("runs", "runs", 760, ("light",)),
+    ("steps", "runs/101", 950, ("light",)),
+    ("workers", "workers", 560, ("light",)),
+    ("bulk", "runs/bulk?do=retry&status=dead&newer=24h", 820, ("light",)),
 )
 
 
@@ -54,22 +55,18 @@ def main() -> None:
 
 
 def _take_all(browser: Browser, temporary: Path, folder: Path) -> None:
-    """Save Status, the runs and one run of a busy day, and Status of the first day."""
-    day = _app(temporary / "day.sqlite", jobs)
-    with day.app_context():
-        dead = lively.fill(db)
-    with _served(day) as url:
-        _take(browser, f"{url}/", folder, "status", most=1060)  # The first screen of the README.
-        _take(browser, f"{url}/runs", folder, "runs", most=1000)
-        _take(browser, f"{url}/runs/{dead}", folder, "run", most=1300)
-        for name, page, most in _MORE:
-            _take(browser, f"{url}/{page}", folder, name, most, ("light",))
-    with _served(_app(temporary / "empty.sqlite", CronJobs())) as url:
-        _take(browser, f"{url}/", folder, "empty")
+    """Save the pictures of a busy day."""
+    app = _app(temporary / "day.sqlite")
+    with app.app_context():
+        lively.fill(db)
+    with _served(app) as url:
+        for name, page, most, kinds in _PICTURES:
+            for kind in kinds:
+                _take(browser, f"{url}/{page}", folder / f"{name}-{kind}.png", most, _WIDTHS[kind])
 
 
-def _app(database: Path, tasks_of: CronJobs) -> Flask:
-    """Return an app with pages open to everybody, and with the tasks of *tasks_of*."""
+def _app(database: Path) -> Flask:
+    """Return an app with Tally's tasks, and with pages open to everybody."""
     app = Flask(tasks.__name__)
     app.config.update(
         SQLALCHEMY_DATABASE_URI=f"sqlite:///{database}",
@@ -77,7 +74,7 @@ def _app(database: Path, tasks_of: CronJobs) -> Flask:
         CRONJOBS_TIMEZONE=tasks.OFFICE,
     )
     db.init_app(app)
-    tasks_of.init_app(app, authorize=lambda action: True)
+    jobs.init_app(app, authorize=lambda action: True)
     with app.app_context():
         db.create_all()
     return app
@@ -96,22 +93,13 @@ def _served(app: Flask) -> Iterator[str]:
         server.server_close()
 
 
-def _take(
-    browser: Browser,
-    url: str,
-    folder: Path,
-    name: str,
-    most: int = 1800,
-    kinds: tuple[str, ...] = ("light", "dark", "phone"),
-) -> None:
-    """Save the first *most* pixels of the page at *url*: light, dark, and as on a phone."""
-    for kind in kinds:
-        set_width(browser, _PHONE if kind == "phone" else _DESK)
-        set_light(browser, "dark" if kind == "dark" else "light")
-        if kind == kinds[0]:
-            browser.get(url)
-        (folder / f"{name}-{kind}.png").write_bytes(_packed(picture(browser, most)))
-    print(f"{folder / name}-{{{','.join(kinds)}}}.png")
+def _take(browser: Browser, url: str, picture_file: Path, most: int, width: int) -> None:
+    """Save the first *most* pixels of the page at *url*."""
+    set_width(browser, width)
+    set_light(browser, "light")
+    browser.get(url)
+    picture_file.write_bytes(_packed(picture(browser, most)))
+    print(picture_file)
 
 
 def _packed(png: bytes) -> bytes:

@@ -22,9 +22,15 @@ from flask_cronjobs.jobs.runs.rows import RunRow
 from flask_cronjobs.jobs.ticks import Bucket
 from flask_cronjobs.models import records, tables
 
-from .pages import ROOT
+from .pages import DOCS, PAGES, ROOT
 
 API = (ROOT / "docs" / "api.md").read_text()
+
+
+def test_each_picture_is_on_a_page() -> None:
+    pages = "\n".join(page.read_text() for page in PAGES)
+    shown = set(re.findall(r"\]\((?:docs/)?screenshots/(.+?)\)", pages))
+    assert shown == {picture.name for picture in (DOCS / "screenshots").iterdir()}
 
 
 @pytest.mark.parametrize("name", flask_cronjobs.__all__)
