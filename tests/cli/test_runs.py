@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -118,8 +119,9 @@ def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows
     said = "hello\x1b[31m\n"
     rows.insert(JobOutput(run_id=run_id, attempt=1, worker="w", output=said))
     output = admin.ok("show", run_id)
-    for part in ('"user": 7', '"password": "***"', "Attempt 1: failed", "worker web-1:7", "k:1"):
+    for part in ('"user": 7', '"password": "***"', "Attempt 1: failed", "worker web-1:7"):
         assert part in output
+    assert re.search(r"idempotency key +\*\*\*\n", output)
     assert "took 3.0 s" in output
     assert indent(f"Traceback:\n{theirs}ValueError: no", "  ") in output
     assert indent(f"Traceback:\n{ours}{theirs}", "  ") in admin.ok("show", run_id, "--frames")
