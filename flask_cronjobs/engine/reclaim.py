@@ -18,6 +18,7 @@ from ..jobs.state import State
 from ..log import worker_name
 from ..signals import News, announce, notify, run_news
 from ..types import Claim, Outcome, handed_to
+from .threads import and_gevent
 from .worker.claims import WorkerClaims
 from .worker.options import WorkOptions
 from .worker.outcomes import failure, released
@@ -60,7 +61,7 @@ def _outcome(state: State, expired: Claim) -> Outcome:
     if handed_to(expired.token) is not None:  # It has not begun, and is handed on again.
         return released(expired)._replace(reclaimed=True)
     # A new one for each: Sentry reports the same exception only once.
-    error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
+    error = WorkerLost(and_gevent("worker lost: the lease ran out before an outcome was recorded"))
     return failure(state, expired, error, 0.0)._replace(reclaimed=True)
 
 

@@ -87,6 +87,22 @@ def switching_often() -> Generator[None]:
         sys.setswitchinterval(before)
 
 
+def patched_by_gevent() -> str:
+    """Return what it means that gevent has replaced threads, as a sentence; empty if it has not."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("threading"):
+        return ""
+    return (
+        "gevent has patched threads, so leases are not renewed while a handler computes, and its "
+        "runs end as lost. Run workers without monkey.patch_all(), such as by flask jobs work."
+    )
+
+
+def and_gevent(reason: str) -> str:
+    """Return *reason*, why a lease was lost, and behind it `patched_by_gevent`."""
+    return ". ".join(filter(None, (reason, patched_by_gevent())))
+
+
 def start_worker(
     app: str | None,
     env: Mapping[str, str],

@@ -16,7 +16,7 @@ from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.state import state_of
 from tests.marks import on_both, on_postgresql
 from tests.postgres import Server
-from tests.rows import Rows
+from tests.rows import Rows, ago
 
 
 class TestMetadataWithASchema:
@@ -129,6 +129,7 @@ def test_engine_that_translates_the_default_schema_is_refused(tmp_path: Path) ->
 def test_worker_whose_threads_gevent_has_patched_says_so(
     context: None,
     jobs: CronJobs,
+    rows: Rows,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     patched: bool,
@@ -138,5 +139,7 @@ def test_worker_whose_threads_gevent_has_patched_says_so(
     monkeypatch.setitem(sys.modules, "gevent.monkey", gevent)
     jobs.task(name="it")(lambda: None)
     jobs.enqueue("it", commit=True)
-    jobs.tick()
+    lost = rows.run("running", job_type="it", locked_until=ago(5), max_attempts=3)
+    assert jobs.tick().reclaimed == 1
     assert ("gevent has patched threads" in caplog.text) == patched
+    assert ("gevent has patched threads" in str(rows.get(lost).last_error)) == patched

@@ -28,6 +28,7 @@ from ...db.statements import cancel_query
 from ...errors import Interruption, LeaseLost, TimedOut
 from ...jobs.runs.current import running
 from ...types import Claim
+from ..threads import and_gevent
 from .held_runs import NO_LIMIT, Leases, Working
 from .own_signals import OwnSignals
 
@@ -140,7 +141,9 @@ class HandlerInterrupter:
             working.limit = NO_LIMIT
             error = TimedOut(f"the handler ran longer than its timeout of {seconds:g} s")
         elif error is None and not working.is_lost and now >= self._leases.end(claim):
-            error = LeaseLost("the lease ran out, since it could not be renewed in time")
+            error = LeaseLost(
+                and_gevent("the lease ran out, since it could not be renewed in time")
+            )
         if error is not None:
             working.note(error)
         return error

@@ -17,6 +17,7 @@ from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from ...jobs.runs.leases import Renewal, renew, watch
 from ...log import logger
 from ...types import Claim, Outcome
+from ..threads import and_gevent
 from .held_runs import AsyncRun, Working
 from .outcomes import failure
 from .output import with_output
@@ -92,7 +93,7 @@ class RunMonitor:
 
     def lose(self, claim: Claim) -> None:
         """Interrupt *claim*'s handler: its lease is lost."""
-        self._interrupt(claim, LeaseLost("the lease was lost to another worker"))
+        self._interrupt(claim, LeaseLost(and_gevent("the lease was lost to another worker")))
 
     def arm_watchdog(self) -> None:
         """Arm the watchdog for its length, or until the run at work should have ended.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ from ...jobs.state import State
 from ...log import logger
 from ...signals import notify
 from ..pings import Pings
-from ..threads import switching_often
+from ..threads import patched_by_gevent, switching_often
 from .admission import Listener, side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import HeldRuns, Leases
@@ -31,7 +30,8 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     :param handle_signals: stop gracefully at SIGTERM, SIGINT and SIGHUP; needs the main thread.
     :raises DatabaseTrouble: the database could not be used any more. Held runs come back by lease.
     """
-    _warn_of_patched_threads()
+    if warning := patched_by_gevent():
+        logger.warning("%s", warning)
     install(state)
     leases = Leases(state.settings.lease)
     held_runs = HeldRuns(leases)
@@ -70,17 +70,6 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         logger.info("The worker %s ends %s, and a fresh one follows", options.worker, keeper.limit)
         notify(options.news, "replaced", f"worker {options.worker}  {keeper.limit}")
     return keeper.counts
-
-
-def _warn_of_patched_threads() -> None:
-    """Warn if gevent has replaced threads: then no lease is renewed while a handler computes."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("threading"):
-        logger.warning(
-            "gevent has patched threads, so leases are not renewed while a handler computes, and "
-            "its runs end as lost. Run workers without monkey.patch_all(), such as by "
-            "flask jobs work."
-        )
 
 
 def _perform(keeper: Keeper, runner: Runner) -> None:

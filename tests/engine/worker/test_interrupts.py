@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -259,13 +260,19 @@ def test_interruption_that_comes_while_held_is_raised_at_the_end(
         pass  # Raised once.
 
 
-def test_handler_is_interrupted_when_its_lease_ends_without_renewal(claim: Claim) -> None:
+@pytest.mark.parametrize("patched", [False, True])
+def test_handler_is_interrupted_when_its_lease_ends_without_renewal(
+    claim: Claim, monkeypatch: pytest.MonkeyPatch, patched: bool
+) -> None:
+    gevent = SimpleNamespace(is_module_patched=lambda name: patched and name == "threading")
+    monkeypatch.setitem(sys.modules, "gevent.monkey", gevent)
     leases = Leases(0.3)
     leases.extend([claim], time.monotonic())
     with HandlerInterrupter(leases) as interrupter:
         interrupter.arm(at_work(claim, LONG))
-        with pytest.raises(LeaseLost, match="could not be renewed"):
+        with pytest.raises(LeaseLost, match="could not be renewed") as raised:
             time.sleep(LONG)
+        assert ("gevent" in str(raised.value)) == patched
         time.sleep(0.3)  # Raised once: the handler may clean up.
         interrupter.disarm()
 
