@@ -13,12 +13,11 @@ from .db.dialect import dialect_of
 from .errors import BatchClosed, TaskError
 from .jobs.batches.ending import end_batch
 from .jobs.batches.rows import THEN_COLUMNS, NewBatch, close, hold_open, open_batch
-from .jobs.runs.current import running
+from .jobs.runs.current import warn
 from .jobs.runs.enqueue import batch_of, explaining_missing_tables, joined, wake
 from .jobs.runs.insert import writing_connection
-from .jobs.runs.uncommitted import note_enqueued
+from .jobs.runs.uncommitted import note_broken_off, note_enqueued
 from .jobs.state import State
-from .log import logger
 from .registry.handler import run_columns
 from .registry.options import check_key
 
@@ -48,15 +47,10 @@ class Batch:
         """Warn of a batch that nobody has entered."""
         if getattr(self, "_is_entered", True):
             return
-        warning = (
+        warn(
             f"The batch {self.key!r} was made and never entered, so it does not exist, and nothing "
             "follows it. Enqueue its runs in a block: with jobs.batch(…): …"
         )
-        run = running()
-        if run is None:
-            logger.warning("%s", warning)
-        else:
-            run.warn(warning)
 
     def __enter__(self) -> Batch:
         """Open the batch, or go on to fill it, if an attempt that committed some runs broke off.
@@ -91,11 +85,17 @@ class Batch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the batch, unless an error ends the block. An empty one ends at once."""
+        """Close the batch, unless an error ends the block. An empty one ends at once.
+
+        What was committed of it stays open then, for a later attempt to fill. If none may come,
+        since somebody swallows the error, the end of the app context warns.
+        """
         if self._outer is not None:
             joined.reset(self._outer)
         if error is None:
             self._close()
+        else:
+            note_broken_off(self._id)
 
     def _close(self) -> None:
         session = self._state.db.session()

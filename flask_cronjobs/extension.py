@@ -121,7 +121,7 @@ class CronJobs(OperatorMethods, StepMethods):
         for tables in db.metadata:
             add_tables(tables, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
-        watch_commits(app, db)
+        watch_commits(state)
         with app.app_context():
             begin_before_savepoints(db.engine)
             for each in db.engines:  # A handler may use any of them.

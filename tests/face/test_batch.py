@@ -139,6 +139,65 @@ def test_batch_whose_filling_broke_off_waits_until_it_is_filled(
         work.enqueue()
 
 
+def break_off(jobs: CronJobs, work: Any) -> None:
+    """Swallow the error that ends the block of a batch."""
+    with suppress(ZeroDivisionError), jobs.batch("b"):
+        work.enqueue()
+        raise ZeroDivisionError
+
+
+def fill_again(jobs: CronJobs, db: SQLAlchemy) -> None:
+    with jobs.batch("b"):
+        pass
+    db.session.commit()
+
+
+@on_both
+@pytest.mark.parametrize(
+    ("go_on", "is_told"),
+    [
+        (lambda jobs, db: db.session.commit(), True),
+        (lambda jobs, db: db.session.rollback(), False),
+        (fill_again, False),
+    ],
+    ids=["commit", "rollback", "fill again"],
+)
+def test_batch_that_a_swallowed_error_has_left_open_is_told(
+    app: Flask,
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    work: Any,
+    caplog: pytest.LogCaptureFixture,
+    go_on: Callable[[CronJobs, SQLAlchemy], None],
+    is_told: bool,
+) -> None:
+    with app.app_context():
+        break_off(jobs, work)
+        go_on(jobs, db)
+    assert ("An error has ended the block of the batch 'b'" in caplog.text) == is_told
+
+
+@on_both
+@pytest.mark.parametrize("fails", [False, True])
+def test_batch_that_a_run_has_left_open_is_told_in_its_row_unless_it_fails(
+    jobs: CronJobs, db: SQLAlchemy, work: Any, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """Where it fails, its next attempt fills the batch."""
+
+    @jobs.task(retry=False)
+    def fills() -> None:
+        break_off(jobs, work)
+        db.session.commit()
+        if fails:
+            raise ValueError
+
+    fills.using(commit=True).enqueue()
+    jobs.tick()
+    assert ("stays open" in caplog.text) == (not fails)
+    (run,) = runs_of(db, "fills")
+    assert ("stays open" in str(run.last_error)) == (not fails)
+
+
 def test_a_batch_has_no_batches_inside(jobs: CronJobs) -> None:
     with jobs.batch("b"), pytest.raises(TaskError, match="let the `then`"), jobs.batch("c"):
         pass

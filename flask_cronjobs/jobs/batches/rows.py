@@ -93,6 +93,12 @@ def close(connection: Connection, d: Dialect, batch_id: int, wait: bool = True) 
     return connection.execute(text(sql), {"id": batch_id}).first() is not None
 
 
+def open_among(books: Bookkeeping, d: Dialect, ids: Iterable[int]) -> list[str]:
+    """Return the keys of those batches of *ids* that are committed and not closed."""
+    sql = f"SELECT key FROM job_batches WHERE {d.among('id')} AND closed_at IS NULL ORDER BY id"
+    return [row.key for row in books.rows(text(sql), {"ids": d.many(ids)})]
+
+
 def hold_batches(connection: Connection, d: Dialect, run_ids: Sequence[int]) -> list[int]:
     """Lock the batches of *run_ids* that have not ended, so that none ends before the commit.
 

@@ -349,6 +349,15 @@ def running() -> CurrentRun | None:
     return _current.get(None)
 
 
+def warn(warning: str) -> None:
+    """Log *warning*; inside a run, keep it for the run's row, too."""
+    run = running()
+    if run is None:
+        logger.warning("%s", warning)
+    else:
+        run.warn(warning)
+
+
 def enter_run(run: CurrentRun) -> Callable[[], None]:
     """Make *run* the current one until the returned function is called."""
     token = _current.set(run)

@@ -5,28 +5,36 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from flask import Flask, g, has_app_context
+from flask import g, has_app_context
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ...db.database import Database
-from ...log import logger
-from .current import running
+from ...errors import CronJobsError
+from .current import running, warn
+
+if TYPE_CHECKING:
+    from ..state import State
 
 _UNCOMMITTED = "_cronjobs_uncommitted"
 #: The app contexts with a note in ``g``. Every run ends one, and hardly any has one; to look into
 #: ``g`` takes longer than to look whether this is empty.
 _noted: set[int] = set()
+#: The batches whose blocks an error has ended, by app context, as in `_noted`.
+_broken_off: dict[int, list[int]] = {}
 _COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
 _COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
 
 
-def watch_commits(app: Flask, db: Database) -> None:
-    """Warn when an app context of *app* ends with enqueued runs that were never committed.
+def watch_commits(state: State) -> None:
+    """Warn when an app context ends with enqueued runs that were never committed.
 
     Inside a run, warn of everything that was not committed, and keep the warning for its row.
     """
+    app, db = state.app, state.db
     with app.app_context():
         made = db.sessionmaker
 
@@ -41,22 +49,33 @@ def watch_commits(app: Flask, db: Database) -> None:
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
         names = _listed([what for _, what in _take_notes()]) if _noted else ""
+        broken_off = _broken_off.pop(_context(), []) if _broken_off else []
         if error is not None:
             return
         run = running()
         if run is not None:
             run.warn_of_steps()
+        if broken_off:
+            _warn_of_open_batches(state, broken_off)
         left = left_in(db) if run is not None else None
         if run is not None and left:
             kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."
             kept += f" Enqueued and never committed, so lost: {names}." if names else ""
             run.warn(f"{kept} {_COMMIT_WORK}")
         elif names:
-            warning = f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}"
-            if run is None:
-                logger.warning("%s", warning)
-            else:
-                run.warn(warning)
+            warn(f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}")
+
+
+def _warn_of_open_batches(state: State, ids: Sequence[int]) -> None:
+    from ..batches.rows import open_among
+
+    with suppress(CronJobsError), state.bookkeeping() as books:
+        for key in open_among(books, books.dialect, ids):
+            warn(
+                f"An error has ended the block of the batch {key!r}, and what it enqueued is "
+                "committed, so the batch stays open, and nothing follows it. Fill the rest in "
+                "another block with its key, or close it: flask jobs admin batches KEY --close"
+            )
 
 
 def uncommitted_runs() -> str:
@@ -81,6 +100,11 @@ def note_enqueued(session: Session, what: str) -> None:
     """Note that *what* was enqueued in this context by *session*, and is not committed yet."""
     _noted.add(_context())
     g.setdefault(_UNCOMMITTED, []).append((session.get_transaction(), what))
+
+
+def note_broken_off(batch_id: int) -> None:
+    """Note that an error has ended the block of a batch in this context."""
+    _broken_off.setdefault(_context(), []).append(batch_id)
 
 
 def _take_notes() -> list[tuple[SessionTransaction | None, str]]:
