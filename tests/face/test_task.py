@@ -258,6 +258,10 @@ def test_a_copy_that_is_dropped_says_that_it_did_nothing(
     [
         (["flask", "--app", "shop", "jobs", "work", "--workers", "2"], True),
         (["/venv/flask/__main__.py", "jobs", "tick"], True),
+        (["/venv/bin/celery", "-A", "shop", "worker", "-Q", "default"], True),
+        (["/venv/celery/__main__.py", "-A", "shop", "worker"], True),
+        (["/venv/bin/celery", "-A", "shop", "beat"], False),
+        (["/srv/celery/manage.py", "worker"], False),
         (["flask", "jobs", "admin", "list"], False),
         (["gunicorn", "shop:create_app()"], False),
     ],

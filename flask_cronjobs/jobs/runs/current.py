@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from flask import Flask
@@ -337,11 +338,18 @@ def in_run() -> bool:
 
 
 def in_worker() -> bool:
-    """Return whether this process is ``flask jobs tick`` or ``flask jobs work``.
+    """Return whether this process executes handlers.
 
-    It can be used in ``create_app``, for what only the web server needs, or only jobs.
+    It does if it is ``flask jobs tick``, ``flask jobs work`` or ``celery worker``. This can be used
+    in ``create_app``, for what only the web server needs, or only jobs.
     """
-    return ("jobs", "tick") in pairwise(sys.argv) or ("jobs", "work") in pairwise(sys.argv)
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.stem
+    return (
+        ("jobs", "tick") in pairwise(sys.argv)
+        or ("jobs", "work") in pairwise(sys.argv)
+        or (name == "celery" and "worker" in sys.argv)
+    )
 
 
 def running() -> CurrentRun | None:
