@@ -13,7 +13,7 @@ from traceback import walk_tb
 
 from flask import Flask, current_app
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import BigInteger, Integer, insert, text, update
+from sqlalchemy import BigInteger, Integer, insert, select, text, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from flask_cronjobs import CronJobs, Retry, current_run
@@ -112,7 +112,9 @@ def _halves(step: int, choose: random.Random, savepoint: bool) -> None:
         db.session.execute(insert(Entry), half)
     db.session.execute(update(Shared).values(number=Shared.number + 1))
     _query(choose)
-    db.session.execute(insert(Entry), half)
+    db.session.add(Entry(**half))
+    db.session.flush()
+    assert db.session.scalars(select(Entry).limit(50)).all()
 
 
 def _session(step: int, choose: random.Random) -> None:

@@ -52,11 +52,11 @@ class SqliteInspector:
         self._path = make_url(url).database or ""
 
     def locks(self) -> Iterator[str]:
-        """Whether another connection cannot write at once."""
+        """Whether another connection cannot write and commit at once: readers are in the way."""
         connection = sqlite3.connect(self._path, timeout=LOCK_WITHIN, isolation_level=None)
         with closing(connection):
             try:
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("BEGIN EXCLUSIVE")
                 connection.execute("ROLLBACK")
             except sqlite3.OperationalError as error:
                 yield f"a lock is left: {error}"

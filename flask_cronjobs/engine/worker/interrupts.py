@@ -10,6 +10,10 @@ ends nothing. So it is sent again until it is heard.
 The same timer ends a handler whose lease has ended: the keeper may be stuck in a connection that
 hangs, and another worker may have the run.
 
+SQLAlchemy keeps its sessions, connections and pools right after an error of its driver, not after
+one that is raised between any two of its steps. So where a signal finds it at work, what is due is
+raised when it returns to its caller.
+
 Where that does not help, the watchdog ends the process.
 """
 
@@ -41,6 +45,10 @@ RAISE_AGAIN_AFTER = 0.005
 #: handler may use it.
 SHORT = 0.001
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
+#: What may be at work for SQLAlchemy: Python's own modules, ours, one that extends it, and what it
+#: generates, which has no module.
+_HELPERS = {*sys.stdlib_module_names, __name__.partition(".")[0], "flask_sqlalchemy", "None"}
+_WAIT = threading.Condition.wait.__code__
 
 #: Returns the run that a signal in a frame may interrupt; None if it hits none.
 Find = Callable[[FrameType | None], Working | None]
@@ -164,6 +172,7 @@ class HandlerInterrupter:
         """Raise nothing from now on."""
         if self._armed is not None:
             self._armed = None
+            self._forget_caller()
             if time.monotonic() - self._armed_at > SHORT:
                 self._timer.stop()
 
@@ -179,6 +188,7 @@ class HandlerInterrupter:
             yield
         finally:
             self._find_async = None
+            self._forget_caller()
             self._timer.stop()
 
     def postpone(self, seconds: float) -> None:
@@ -269,7 +279,34 @@ class HandlerInterrupter:
         if _is_cleaning_up(frame):
             self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
             return False
+        if (caller := _caller_of_sqlalchemy(frame)) is not None:
+            self._put_off(caller)
+            return False
         return True
+
+    def _put_off(self, caller: FrameType) -> None:
+        """Let an interruption come when SQLAlchemy returns to *caller*.
+
+        A tracer is the only way to hear of that. If another traces already, such as a debugger,
+        look often instead.
+        """
+        if sys.gettrace() not in (None, _trace_nothing):
+            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
+            return
+        self._timer.set(time.monotonic() + REPEAT_EVERY)
+        sys.settrace(_trace_nothing)
+        caller.f_trace = self._on_return
+        caller.f_trace_opcodes = True  # It may go on in the middle of a line.
+
+    def _forget_caller(self) -> None:
+        if sys.gettrace() is _trace_nothing:
+            sys.settrace(None)
+
+    def _on_return(self, frame: FrameType, _event: str, _argument: object) -> None:
+        self._forget_caller()
+        frame.f_trace = None
+        frame.f_trace_opcodes = False
+        self._on_signal(signal.SIGALRM, frame)
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
@@ -296,6 +333,29 @@ class HandlerInterrupter:
 def _is_disarming(frame: FrameType | None) -> bool:
     """Return whether a signal is heard on entering `disarm`: too late, the handler has ended."""
     return frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
+
+
+def _trace_nothing(_frame: FrameType, _event: str, _argument: object) -> None:
+    """Trace no new frame: a tracer of all is needed for one to be traced."""
+
+
+def _caller_of_sqlalchemy(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that has called SQLAlchemy, if *frame* is part of what that does; or None.
+
+    Its driver and the app's listeners are none of it: there it is ready for any error. Nor is its
+    wait for a connection, which may take long.
+    """
+    while frame is not None and _package(frame) in _HELPERS and frame.f_code is not _WAIT:
+        frame = frame.f_back
+    if frame is None or _package(frame) != "sqlalchemy":
+        return None
+    while frame is not None and _package(frame) == "sqlalchemy":
+        frame = frame.f_back
+    return frame
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _is_cleaning_up(frame: FrameType | None) -> bool:

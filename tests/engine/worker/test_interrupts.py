@@ -9,8 +9,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
-from types import FrameType, SimpleNamespace
+from queue import Queue
+from types import FrameType, FunctionType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -350,6 +352,109 @@ def test_interruption_that_hits_a_finalizer_is_raised_after_it(
     with pytest.raises(TimedOut):
         sleep_after(drop)
     assert finished == done
+
+
+def of_sqlalchemy(func: Callable[[], object], module: str = "sqlalchemy.orm") -> FunctionType:
+    """Return *func* as a function of SQLAlchemy's."""
+    scope = {**func.__globals__, "__name__": module}
+    return FunctionType(func.__code__, scope, closure=func.__closure__)
+
+
+def test_interruption_that_hits_sqlalchemy_is_raised_when_it_returns(
+    interrupter: HandlerInterrupter,
+) -> None:
+    done: list[str] = []
+
+    def flush() -> None:
+        time.sleep(0.2)
+        done.append("flush")
+
+    def handler() -> None:
+        of_sqlalchemy(flush)()
+        done.append("handler")
+
+    interrupter.arm(at_work(a_claim(), 0.05))
+    with pytest.raises(TimedOut):
+        handler()
+    assert done == ["flush"]
+    assert sys.gettrace() is None
+
+
+def test_interruption_that_hits_sqlalchemy_takes_no_debugger_away(
+    interrupter: HandlerInterrupter,
+) -> None:
+    done: list[str] = []
+
+    def flush() -> None:
+        time.sleep(0.2)
+        done.append("flush")
+
+    def debugger(*_: object) -> None:
+        pass
+
+    before = sys.gettrace()
+    interrupter.arm(at_work(a_claim(), 0.05))
+    sys.settrace(debugger)
+    try:
+        with pytest.raises(TimedOut):
+            sleep_after(cast("Callable[[], None]", of_sqlalchemy(flush)))
+        assert sys.gettrace() is debugger
+    finally:
+        sys.settrace(before)
+    assert done == ["flush"]
+
+
+@pytest.mark.parametrize("raises", [ValueError, KeyboardInterrupt])
+def test_interruption_that_hits_sqlalchemy_comes_also_if_that_raises(
+    interrupter: HandlerInterrupter, raises: type[BaseException]
+) -> None:
+    def flush() -> None:
+        time.sleep(0.2)
+        raise raises
+
+    def handler() -> None:
+        with suppress(raises):
+            of_sqlalchemy(flush)()
+
+    interrupter.arm(at_work(a_claim(), 0.05))
+    with pytest.raises(TimedOut):
+        handler()
+
+
+def wait_for_a_connection() -> None:
+    Queue[object](1).get(timeout=LONG)
+
+
+def listen() -> None:
+    FunctionType(time_out.__code__, {**globals(), "__name__": "app"})()
+
+
+def time_out() -> None:
+    time.sleep(LONG)
+
+
+@pytest.mark.parametrize("do", [wait_for_a_connection, listen])
+def test_waits_and_listeners_in_sqlalchemy_are_interrupted(
+    interrupter: HandlerInterrupter, do: Callable[[], None]
+) -> None:
+    interrupter.arm(at_work(a_claim(), 0.05))
+    began = time.monotonic()
+    with pytest.raises(TimedOut):
+        of_sqlalchemy(do)()
+    assert time.monotonic() - began < LONG / 2
+
+
+def test_run_that_ends_before_sqlalchemy_returns_leaves_no_tracer(
+    interrupter: HandlerInterrupter,
+) -> None:
+    def teardown() -> None:
+        time.sleep(0.1)
+        interrupter.disarm()
+
+    interrupter.arm(at_work(a_claim(), 0.05))
+    of_sqlalchemy(teardown)()
+    assert sys.gettrace() is None
+    assert pending() == 0
 
 
 # The watchdog: shortened for the run at work, and extended when that run has ended
