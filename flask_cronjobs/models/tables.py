@@ -225,10 +225,13 @@ class JobRun(Base):
         None if no step waits. Each use asks the database, in the session of the object.
         """
         session = object_session(self)
-        if session is None or self.status != "queued":
+        if session is None:
             return None
-        waits = (JobStep.due_at.is_not(None), JobStep.finished_at.is_(None))
-        query = select(JobStep.kind, JobStep.name).where(JobStep.run_id == self.id, *waits)
+        # By the time, not by the status: if an attempt has failed before, that is ``failed``.
+        waits = (JobStep.due_at == JobRun.run_at, JobStep.finished_at.is_(None))
+        query = select(JobStep.kind, JobStep.name).join(JobRun, JobRun.id == JobStep.run_id)
+        lives = (JobRun.locked_by.is_(None), JobRun.finished_at.is_(None))
+        query = query.where(JobRun.id == self.id, *lives, *waits)
         step = session.execute(query.limit(1)).first()
         return None if step is None else f"{_WAITS_FOR[step.kind]} {step.name}"
 

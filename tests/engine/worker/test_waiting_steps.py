@@ -22,7 +22,7 @@ from flask_cronjobs.models import JobRun, JobStep
 from flask_cronjobs.testing import travel
 from tests.rows import now, the_run
 
-from .conftest import GIVEN_BACK, LATER, Enqueue, holders
+from .conftest import AGAIN, GIVEN_BACK, LATER, Enqueue, holders
 
 Tick = Callable[[], TickReport]
 Perform = Callable[..., JobRun]
@@ -56,6 +56,24 @@ def test_a_run_that_sleeps_goes_on_behind_that_line(
     assert calls == ["first", "last"]
     assert the_run(db).waits_for is None
     assert (the_run(db).attempts, the_step(db, "an hour").finished_at is None) == (1, False)
+
+
+@pytest.mark.parametrize("by", ["retry", "cancel"])
+def test_a_view_sees_what_a_run_waits_for_though_an_attempt_has_failed(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue, by: str
+) -> None:
+    def remind() -> None:
+        if current_run.attempt == 1:
+            raise RuntimeError("once")
+        jobs.sleep("an hour", HOUR)
+
+    (run_id,) = enqueue(remind, retry=AGAIN)
+    tick()
+    run = the_run(db)
+    assert (run.status, run.attempts, run.waits_for) == ("failed", 1, "sleep an hour")
+    change = jobs.retry if by == "retry" else jobs.cancel
+    change(run_id)
+    assert the_run(db).waits_for is None
 
 
 def test_the_time_of_a_sleep_begins_once(
