@@ -208,9 +208,16 @@ def _victim(kind: str, how: str, after: float) -> None:
 
 
 def _is_in_a_query(error: BaseException | None) -> bool:
-    """Whether a statement or its result was under way when *error* was raised."""
-    frames = walk_tb(error.__traceback__ if error else None)
-    return any(frame.f_globals.get("__name__", "").startswith(QUERYING) for frame, _ in frames)
+    """Whether a statement or its result was under way when *error* was raised.
+
+    On SQLite it is raised when a part of the query has come to its end.
+    """
+    frames = [frame for frame, _ in walk_tb(error.__traceback__ if error else None)]
+    return any(
+        frame.f_code is _query_once.__code__
+        or frame.f_globals.get("__name__", "").startswith(QUERYING)
+        for frame in frames
+    )
 
 
 def _declare(kind: str, timeout: float | None) -> str:
