@@ -94,7 +94,7 @@ def _of_keys(ids: Sequence[int]) -> Any:
     """
     c = RUNS.c
     columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.strict
-    own = select(*columns, c.rate_key, c.rate_mark).where(c.id.in_(ids)).subquery()
+    own = select(*columns, c.run_at, c.rate_key, c.rate_mark).where(c.id.in_(ids)).subquery()
     rate = and_(RATES.c.key == own.c.rate_key, own.c.rate_mark.is_not(None))
     has_share = (c.concurrency_key == own.c.key, c.concurrency_share.is_not(None))
     taken = select(func.count()).where(*has_share).scalar_subquery()
@@ -103,7 +103,7 @@ def _of_keys(ids: Sequence[int]) -> Any:
     earlier = select(c.id).where(text(ORDERED), own.c.strict, *in_key)
     before = earlier.order_by(c.concurrency_key, c.id).limit(1)
     s = STEPS.c
-    waits = (s.run_id == own.c.id, s.due_at.is_not(None), s.finished_at.is_(None))
+    waits = (s.run_id == own.c.id, s.due_at == own.c.run_at, s.finished_at.is_(None))
     step = select(s.kind + " " + s.name).where(*waits).limit(1)
     return select(
         own.c.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,9 +19,10 @@ from flask_cronjobs import (
     current_run,
 )
 from flask_cronjobs.db import failpoints
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun, JobStep
 from flask_cronjobs.testing import travel
-from tests.rows import now, the_run
+from tests.rows import now, the_run, view_of
 
 from .conftest import AGAIN, GIVEN_BACK, LATER, Enqueue, holders
 
@@ -85,6 +87,30 @@ def test_the_time_of_a_sleep_begins_once(
     db.session.execute(update(JobRun).values(run_at=text("created_at")))  # As a retry by hand.
     db.session.commit()
     assert (tick().released, the_run(db).run_at) == (1, due)
+
+
+def test_a_run_says_what_it_waits_for_whatever_was_before(
+    db: SQLAlchemy, jobs: CronJobs, state: State, tick: Tick, enqueue: Enqueue
+) -> None:
+    """Behind a failed attempt it sleeps; behind another one it waits for its retry, and not on."""
+    fails = [True, False, True]
+
+    def remind() -> None:
+        if fails.pop(0):
+            raise ValueError
+        jobs.sleep("an hour", 3600)
+
+    (run_id,) = enqueue(remind, retry=replace(LATER, max_attempts=3))
+    for outcome, waits_for, kind in (
+        ("failed", None, "later"),
+        ("released", "sleep an hour", "sleep"),
+        ("failed", None, "later"),
+    ):
+        db.session.execute(update(JobRun).values(run_at=text("created_at")))
+        db.session.commit()
+        assert getattr(tick(), outcome) == 1
+        assert (the_run(db).status, the_run(db).waits_for) == ("failed", waits_for)
+        assert [wait.kind for wait in view_of(state, run_id).waits] == [kind]
 
 
 def waits(jobs: CronJobs, timeout: object = HOUR) -> Callable[[], Any]:
