@@ -25,9 +25,9 @@ from sqlalchemy import text
 from benchmarks import argument_parser
 from benchmarks._cpu import Clock
 from flask_cronjobs import Batch, CronJobs
+from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.jobs.batches.views import find_batch
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.insights.batch_views import find_batch
 from tests import postgres
 
 #: How fast the drain in a batch must be, relative to that without.

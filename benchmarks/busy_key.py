@@ -21,10 +21,10 @@ from pathlib import Path
 from sqlalchemy import create_engine, text
 
 from benchmarks import argument_parser
+from flask_cronjobs.core.claim import ClaimRequest, record_and_claim
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.jobs import orders
-from flask_cronjobs.jobs.runs.claim import ClaimRequest, record_and_claim
+from flask_cronjobs.features import orders
 from tests import postgres
 
 BUSY = 10_000

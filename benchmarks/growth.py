@@ -36,11 +36,11 @@ from benchmarks import argument_parser
 from benchmarks._chart import line_chart
 from flask_cronjobs import CronJobs
 from flask_cronjobs.config import Settings
+from flask_cronjobs.core import prune as pruning
+from flask_cronjobs.core.claim import ClaimRequest, record_and_claim
+from flask_cronjobs.core.ticks import DELETED_AT_ONCE
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.jobs import pruning
-from flask_cronjobs.jobs.runs.claim import ClaimRequest, record_and_claim
-from flask_cronjobs.jobs.ticks import DELETED_AT_ONCE
 from flask_cronjobs.models.columns import VACUUM_OFTEN
 from flask_cronjobs.types import Outcome
 from tests import postgres

@@ -35,16 +35,16 @@ from sqlalchemy import Connection, Engine, event, text
 from benchmarks import argument_parser
 from benchmarks._cpu import cpu_of
 from flask_cronjobs import CronJobs
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.ticks import list_ticks
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.jobs.definitions.views import list_definitions
-from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.once_effects import list_effects
-from flask_cronjobs.jobs.overview import read_overview
-from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs, sorting_of
-from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.ticks import list_ticks
+from flask_cronjobs.features.once.once_effects import list_effects
+from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.overview import read_overview
+from flask_cronjobs.insights.run_detail import find_run
+from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.run_list import list_runs, sorting_of
+from flask_cronjobs.insights.schedule_views import list_definitions
 from flask_cronjobs.types import STATUSES
 from tests import postgres
 

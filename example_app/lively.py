@@ -11,7 +11,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import insert
 
 from flask_cronjobs import Schedule, __version__
-from flask_cronjobs.jobs.runs.outcomes import fingerprint
+from flask_cronjobs.core.outcome import fingerprint
 from flask_cronjobs.models import (
     JobBatch,
     JobDefinition,

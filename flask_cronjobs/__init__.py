@@ -54,12 +54,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .batch import Batch
+    from .core.current import CurrentRun, current_run, in_run, in_worker
+    from .core.tasks.retry import Retry
     from .errors import *
     from .extension import CronJobs
-    from .jobs.runs.current import CurrentRun, current_run, in_run, in_worker
+    from .features.batches.batch import Batch
     from .log import __version__ as __version__
-    from .registry.retry import Retry
     from .schedule import Schedule
     from .signals import *
     from .task import Task
@@ -67,10 +67,10 @@ if TYPE_CHECKING:
 else:
     # pytest imports this package for its plugin whenever it starts, and may not need it.
     _MODULES = {
-        **dict.fromkeys(("CurrentRun", "current_run", "in_run", "in_worker"), "jobs.runs.current"),
-        "Batch": "batch",
+        **dict.fromkeys(("CurrentRun", "current_run", "in_run", "in_worker"), "core.current"),
+        "Batch": "features.batches.batch",
         "CronJobs": "extension",
-        "Retry": "registry.retry",
+        "Retry": "core.tasks.retry",
         "Schedule": "schedule",
         "Task": "task",
         "__version__": "log",

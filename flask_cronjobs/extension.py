@@ -11,19 +11,11 @@ from sqlalchemy import Engine, MetaData
 from sqlalchemy.orm import scoped_session
 
 from .config import Settings, read_settings
-from .db.database import Database, database_of
-from .db.engines import remember_app
-from .db.transactions import begin_before_savepoints, end_interrupted_transactions
-from .errors import SetupError
-from .jobs.runs.uncommitted import watch_commits
-from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, state_of
-from .log import logger
-from .methods import OperatorMethods, StepMethods
-from .models.copies import add_tables, table_of_its_own
-from .registry import Declaration, Registry, name_of
-from .registry.options import SCHEDULE_OPTIONS, AroundHook, EnqueueOptions, TaskOptions
-from .registry.retry import Retry, RetryCallable
-from .registry.validation import (
+from .core.app_state import EXTENSION, GROUP, Actor, Authorize, State, state_of
+from .core.tasks.options import SCHEDULE_OPTIONS, AroundHook, EnqueueOptions, TaskOptions
+from .core.tasks.registry import Declaration, Registry, name_of
+from .core.tasks.retry import Retry, RetryCallable
+from .core.tasks.validation import (
     answering,
     as_around,
     check_access,
@@ -32,11 +24,19 @@ from .registry.validation import (
     given_by_position,
     task_options,
 )
+from .core.uncommitted import watch_commits
+from .db.database import Database, database_of
+from .db.engines import remember_app
+from .db.transactions import begin_before_savepoints, end_interrupted_transactions
+from .errors import SetupError
+from .log import logger
+from .methods import OperatorMethods, StepMethods
+from .models.copies import add_tables, table_of_its_own
 from .task import Task
 from .types import Catchup, InDoubt, Order, Overlap, Replace, UniqueWhile
 
 if TYPE_CHECKING:
-    from .batch import Batch
+    from .features.batches.batch import Batch
     from .models import JobRun
 
 P = ParamSpec("P")
@@ -328,7 +328,7 @@ class CronJobs(OperatorMethods, StepMethods):
 
         It works in ``db.session``: the batch and its runs exist with your commit, or not at all.
         """
-        from .batch import new_batch
+        from .features.batches.batch import new_batch
 
         task = then if then is None or isinstance(then, Task) else self.get(name_of(then))
         return new_batch(state_of(), key, task, then_payload)
@@ -363,7 +363,7 @@ class CronJobs(OperatorMethods, StepMethods):
         and the other waits for the result. Outside a run, an effect that takes longer than
         ``CRONJOBS_LEASE`` may be done by another caller too; an error in the log says so.
         """
-        from .once import once
+        from .features.once.once import once
 
         return once(state_of(), key, func, args, kwargs, in_doubt)
 

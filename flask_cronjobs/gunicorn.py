@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .engine.threads import start_worker
-from .engine.worker.process_signals import STOP_FROM_PARENT
+from .core.background import start_worker
+from .core.worker.process_signals import STOP_FROM_PARENT
 
 __all__ = ["nworkers_changed", "on_exit", "on_reload", "when_ready"]
 

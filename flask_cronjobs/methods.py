@@ -18,18 +18,18 @@ from collections.abc import (
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from .core.app_state import State, state_of
+from .core.tasks.options import SCHEDULE_OPTIONS
+from .core.tasks.registry import name_of
+from .core.tasks.validation import answering, given_by_position
 from .errors import MAX_DELAY
-from .jobs.state import State, state_of
 from .log import logger
-from .registry import name_of
-from .registry.options import SCHEDULE_OPTIONS
-from .registry.validation import answering, given_by_position
 from .types import JSON, BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
-    from .jobs.definitions.actions import Target
-    from .jobs.health import Verdict
-    from .jobs.runs.changes import Change
+    from .insights.health import Verdict
+    from .insights.run_changes import Change
+    from .insights.schedule_actions import Target
     from .models import JobRun
     from .task import Task
 
@@ -65,8 +65,8 @@ class OperatorMethods:
 
         It works in any thread. Timeouts, and cancelling a running handler, need the main thread.
         """
-        from .engine.tick import TickOptions, tick
-        from .jobs.runs.uncommitted import uncommitted_runs
+        from .core.tick import TickOptions, tick
+        from .core.uncommitted import uncommitted_runs
 
         if isinstance(queues, str):
             raise TypeError(f"queues is {queues!r}. Give a list of names: queues=[{queues!r}].")
@@ -95,8 +95,8 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .jobs.runs.actions import RETRY
-        from .jobs.runs.payloads import retry_with
+        from .insights.run_actions import RETRY
+        from .insights.run_payloads import retry_with
 
         if payload is None:
             return RETRY.one(_writable(), run_id)
@@ -113,7 +113,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take the payload.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .jobs.runs.payloads import run_again
+        from .insights.run_payloads import run_again
 
         return run_again(_writable(), run_id, payload)
 
@@ -126,7 +126,7 @@ class OperatorMethods:
         :raises StateConflict: it has ended already.
         """
 
-        from .jobs.runs.actions import CANCEL
+        from .insights.run_actions import CANCEL
 
         return CANCEL.one(_writable(), run_id)
 
@@ -144,7 +144,7 @@ class OperatorMethods:
         :param task: a task, or its name: the same for all of its runs, those of definitions too.
         :raises NotFound: no definition or task has that name.
         """
-        from .jobs.definitions.actions import pause
+        from .insights.schedule_actions import pause
 
         pause(_writable(), _target(name, queue, task))
 
@@ -163,7 +163,7 @@ class OperatorMethods:
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
         """
-        from .jobs.definitions.actions import resume
+        from .insights.schedule_actions import resume
 
         return resume(_writable(), _target(name, queue, task))
 
@@ -179,7 +179,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .jobs.definitions.actions import queue_run
+        from .insights.schedule_actions import queue_run
 
         return queue_run(_writable(), name_of(name), payload).id
 
@@ -189,7 +189,7 @@ class OperatorMethods:
         :param key: the batch's key.
         :returns: the counts, with whether it has ``finished``; None if there is no such batch.
         """
-        from .jobs.batches.views import find_batch
+        from .insights.batch_views import find_batch
 
         found = find_batch(state_of(), key)
         return None if found is None else found.counts
@@ -201,7 +201,7 @@ class OperatorMethods:
         :returns: how many runs there were.
         """
 
-        from .jobs.pruning import prune_all
+        from .core.prune import prune_all
 
         return prune_all(_writable(), dry_run)
 
@@ -211,7 +211,7 @@ class OperatorMethods:
         :returns: the verdict: ``ok``; ``sentence``, which says why; and ``age``, how many seconds
             ago the last tick was alive.
         """
-        from .jobs.health import read_verdict
+        from .insights.health import read_verdict
 
         return read_verdict(state_of())
 
@@ -249,13 +249,13 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON, or too large.
         """
-        from .registry import declaration
+        from .core.tasks.registry import declaration
         from .task import Task
 
         state = _writable()
         handler = task if isinstance(task, Task) else state.registry.get(name_of(task))
         declared = declaration(handler, schedule, name, payload, timezone, catchup, overlap, ping)
-        from .jobs.definitions.actions import add_definition
+        from .insights.schedule_actions import add_definition
 
         return add_definition(state, declared.spec(state.settings))
 
@@ -268,7 +268,7 @@ class OperatorMethods:
         :returns: False if there was none.
         :raises TaskError: this app's code declares it.
         """
-        from .jobs.definitions.actions import remove_definition
+        from .insights.schedule_actions import remove_definition
 
         return remove_definition(_writable(), name_of(name))
 
@@ -280,7 +280,7 @@ def _target(
 
     :raises TypeError: none was, or several.
     """
-    from .jobs.definitions.actions import only
+    from .insights.schedule_actions import only
 
     names = [None if each is None else name_of(each) for each in (name, task)]
     target = only(names[0], queue, names[1])
@@ -332,7 +332,7 @@ class StepMethods:
         What *func* did in ``db.session``, its result, and a look that the run is still this
         worker's are one commit. If *func* raises, all of it is rolled back.
         """
-        from .steps import step
+        from .features.steps.steps import step
 
         return cast("T", step(state_of(), name, func, args, kwargs, step_timeout))
 
@@ -358,7 +358,7 @@ class StepMethods:
         when the loop asks for the next chunk. If the body raises, or leaves the loop, the chunk is
         rolled back, and the run has a warning. The body must not commit, and calls no other step.
         """
-        from .steps import each
+        from .features.steps.steps import each
 
         return each(state_of(), name, next_ids)
 
@@ -371,7 +371,7 @@ class StepMethods:
 
         The time begins when the run first comes here. No worker is held meanwhile.
         """
-        from .steps import pause
+        from .features.steps.steps import pause
 
         pause(state_of(), "sleep", name, delay)
 
@@ -387,7 +387,7 @@ class StepMethods:
         The attempt does not count, and no worker is held meanwhile. A signal that was sent before
         is there at once.
         """
-        from .steps import pause
+        from .features.steps.steps import pause
 
         return pause(state_of(), "wait", name, timeout)
 
@@ -404,6 +404,6 @@ class StepMethods:
 
         Your commit sends it, and makes a run due that waits.
         """
-        from .steps import signal
+        from .features.steps.steps import signal
 
         return signal(state_of(), run, name, payload)

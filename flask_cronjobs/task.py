@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from .config import in_seconds
+from .core.app_state import state_of
+from .core.tasks.handler import Handler
+from .core.tasks.options import SCHEDULE_OPTIONS, EnqueueOptions, TaskOptions
+from .core.tasks.registry import Registry, declaration
+from .core.tasks.validation import answering, check_upgrade, written_instead
 from .errors import PayloadError
-from .jobs.state import state_of
+from .features.typed.arguments import Upgrade
 from .log import logger
-from .registry import Registry, declaration
-from .registry.arguments import Upgrade
-from .registry.handler import Handler
-from .registry.options import SCHEDULE_OPTIONS, EnqueueOptions, TaskOptions
-from .registry.validation import answering, check_upgrade, written_instead
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Task(Handler, Generic[P, R]):
         :raises TablesMissing: the job tables do not exist.
         """
         # Here, since it maps the tables, which takes long, and many processes enqueue nothing.
-        from .jobs.runs.enqueue import enqueue_one
+        from .core.enqueue import enqueue_one
 
         self._use()
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
@@ -121,7 +121,7 @@ class Task(Handler, Generic[P, R]):
         An error about one of them begins with its place, such as ``payloads[3]``, and then none is
         enqueued.
         """
-        from .jobs.runs.enqueue import enqueue_rows
+        from .core.enqueue import enqueue_rows
 
         self._use()
         is_mapping = isinstance(payloads, Mapping)

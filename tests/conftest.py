@@ -20,7 +20,7 @@ from tests.layers import LAYERS
 
 if TYPE_CHECKING:
     from flask_cronjobs import CronJobs, TickReport
-    from flask_cronjobs.jobs.state import State
+    from flask_cronjobs.core.app_state import State
     from flask_cronjobs.models import JobRun
     from tests.monitor import Monitor
     from tests.rows import Rows
@@ -146,7 +146,7 @@ def restartable_postgres(
 @pytest.fixture(autouse=True)
 def short_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let reclaiming in this process wait but briefly for living workers on SQLite."""
-    from flask_cronjobs.engine import reclaim
+    from flask_cronjobs.core import reclaim
 
     monkeypatch.setattr(reclaim, "renewal_window", lambda lease: 0.05)
 
@@ -240,7 +240,7 @@ def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
 @pytest.fixture
 def state(app: Flask, jobs: CronJobs) -> State:
     """What the extension knows of `app`."""
-    from flask_cronjobs.jobs.state import state_of
+    from flask_cronjobs.core.app_state import state_of
 
     return state_of(app)
 

@@ -15,19 +15,17 @@ from blinker import ANY, Signal
 from sqlalchemy import Engine, Row, create_engine, event, select, text, update
 from sqlalchemy.orm import Session
 
+from flask_cronjobs.core import claim, definitions, look, slots
+from flask_cronjobs.core.claim import Answer, ClaimRequest
+from flask_cronjobs.core.definitions import DefinitionRow
+from flask_cronjobs.core.tasks.registry import DefinitionSpec
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables, set_wal
 from flask_cronjobs.db.dialect import dialect_of
-from flask_cronjobs.jobs import once_effects
-from flask_cronjobs.jobs.definitions import rows as definitions
-from flask_cronjobs.jobs.definitions import slots
-from flask_cronjobs.jobs.definitions.rows import DefinitionRow
-from flask_cronjobs.jobs.operations import Act, Operation
-from flask_cronjobs.jobs.runs import claim, look
-from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.jobs.runs.claim import Answer, ClaimRequest
+from flask_cronjobs.features.once import once_effects
+from flask_cronjobs.insights.operations import Act, Operation
+from flask_cronjobs.insights.run_changes import Operator
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
-from flask_cronjobs.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome, OutcomeKind
 from tests.rows import Rows, ago

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask_cronjobs.engine.worker.held_runs import Leases
+from flask_cronjobs.core.worker.held_runs import Leases
 from flask_cronjobs.types import Claim
 
 

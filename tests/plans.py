@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine, event, text
 
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.statements import SETTINGS
-from flask_cronjobs.jobs.reader import IN_ORDER
+from flask_cronjobs.insights.reader import IN_ORDER
 from tests.postgres import Server
 
 Node = dict[str, Any]

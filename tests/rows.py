@@ -9,8 +9,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs.runs.detail import RunView, find_run
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.run_detail import RunView, find_run
 from flask_cronjobs.models import (
     JobDefinition,
     JobEffect,

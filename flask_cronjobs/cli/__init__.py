@@ -46,7 +46,7 @@ def _work_beside_server() -> None:
         return
     if context.params["reload"] is not False and not is_running_from_reloader():
         return  # This is the reloader's own process.
-    from ..engine.threads import start_worker
+    from ..core.background import start_worker
 
     info = context.ensure_object(ScriptInfo)
     start_worker(info.app_import_path, os.environ, "flask run")

@@ -9,16 +9,16 @@ from datetime import datetime
 
 import click
 
+from ..core.app_state import state_of
+from ..core.tasks.options import EnqueueOptions
 from ..errors import CronJobsError
-from ..jobs.definitions import actions
-from ..jobs.definitions.actions import Target, only, queue_run
-from ..jobs.humanize import duration, plural
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, preview
-from ..jobs.runs.filters import RunFilter
-from ..jobs.runs.payloads import retry_with, run_again
-from ..jobs.state import state_of
-from ..registry.options import EnqueueOptions
+from ..insights import schedule_actions as actions
+from ..insights.run_actions import CANCEL, DISCARD, RETRY, Action, Progress, preview
+from ..insights.run_filters import RunFilter
+from ..insights.run_payloads import retry_with, run_again
+from ..insights.schedule_actions import Target, only, queue_run
 from ..text import did_you_mean, one_line, printable
+from ..text.humanize import duration, plural
 from ..types import JSON
 from .group import command, said
 from .output import Answer, act, admin_command, moment, table

@@ -7,11 +7,11 @@ from functools import partial
 import click
 from flask.cli import with_appcontext
 
-from ..jobs.humanize import late, printed_zone, seconds_since
-from ..jobs.overview import Overview, read_overview
-from ..jobs.state import state_of
+from ..core.app_state import state_of
+from ..insights.overview import Overview, read_overview
 from ..schedule.cron_text import parse_zone
 from ..text import one_line
+from ..text.humanize import late, printed_zone, seconds_since
 
 # Each module declares its commands, in the order in which ``--help`` lists them.
 from . import runs, definitions, lists, acts, crontab, database  # isort: skip

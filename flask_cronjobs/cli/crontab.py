@@ -14,8 +14,8 @@ import click
 from flask import Flask
 from flask.cli import ScriptInfo, pass_script_info
 
+from ..core.app_state import state_of
 from ..errors import SetupError
-from ..jobs.state import state_of
 from .output import Answer, set_up
 
 

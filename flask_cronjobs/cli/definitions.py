@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from ..jobs.definitions.views import DefinitionView, list_definitions
-from ..jobs.humanize import duration, late, plural, seconds_since
-from ..jobs.reader import Page
-from ..jobs.state import state_of
+from ..core.app_state import state_of
+from ..insights.reader import Page
+from ..insights.schedule_views import DefinitionView, list_definitions
 from ..text import printable
+from ..text.humanize import duration, late, plural, seconds_since
 from .output import Answer, listing, look_at_list
 
 #: The letter for an outcome.

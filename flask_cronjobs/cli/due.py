@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import click
 
-from ..jobs.backlog import due, next_due
-from ..jobs.humanize import minute
-from ..jobs.reader import Reader, plain_data, reading
-from ..jobs.state import State
+from ..core.app_state import State
+from ..insights.backlog import due, next_due
+from ..insights.reader import Reader, plain_data, reading
 from ..text import one_line
+from ..text.humanize import minute
 from .group import command
 from .output import moment, since
 

@@ -111,7 +111,7 @@ def as_called(text: str) -> str:
 
 def this_command(**changed: object) -> str:
     """Return the current command with the parameters *changed*."""
-    from ..jobs.humanize import print_age
+    from ..text.humanize import print_age
 
     ctx = click.get_current_context()
     values: dict[str, Any] = {**ctx.params, **changed}

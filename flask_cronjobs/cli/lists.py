@@ -9,16 +9,16 @@ from typing import Any
 import click
 from sqlalchemy import Row
 
-from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
-from ..jobs.batches.views import BatchView, batch_facts, find_batch, list_batches
-from ..jobs.humanize import ago, duration, full, seconds_since
-from ..jobs.once_effects import effect_done, effect_redo, list_effects
-from ..jobs.operations import list_operations
-from ..jobs.queues import list_hosts, list_queues
-from ..jobs.reader import reading
-from ..jobs.state import state_of
-from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
+from ..core.app_state import state_of
+from ..core.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
+from ..features.once.once_effects import effect_done, effect_redo, list_effects
+from ..insights.batch_actions import cancel_batch, close_batch, retry_batch
+from ..insights.batch_views import BatchView, batch_facts, find_batch, list_batches
+from ..insights.operations import list_operations
+from ..insights.queues import list_hosts, list_queues
+from ..insights.reader import reading
 from ..text import one_line
+from ..text.humanize import ago, duration, full, seconds_since
 from .group import command
 from .output import Answer, listing, look_at_list, moment, print_facts, refuse_json, since
 from .params import actor

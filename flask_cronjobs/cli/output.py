@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import click
 
-from ..jobs.checks import Finding
-from ..jobs.humanize import Fact, ago, full, seconds_since
-from ..jobs.reader import Page, plain_data
+from ..insights.checks import Finding
+from ..insights.reader import Page, plain_data
 from ..text import one_line, printable
+from ..text.humanize import Fact, ago, full, seconds_since
 from .group import JobsGroup, as_called, examples, this_command
 from .params import JSON_FLAG, WIDE, paging
 from .terminal import paint

@@ -12,9 +12,9 @@ from typing import Any, TypeVar, cast
 import click
 
 from .. import types
-from ..jobs.humanize import parse_age, parse_time
-from ..jobs.runs.filters import FILTERS, WAITS, Filter, RunFilter
-from ..registry.options import is_moment
+from ..core.tasks.options import is_moment
+from ..insights.run_filters import FILTERS, WAITS, Filter, RunFilter
+from ..text.humanize import parse_age, parse_time
 from ..types import MAX_ID, STATUSES
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -84,7 +84,7 @@ class Printer:
         if self.as_json:
             self.slots.append(slot)
         elif slot["skipped"]:
-            from ..jobs.humanize import plural
+            from ..text.humanize import plural
 
             skipped = plural(slot["skipped"], "slot")
             task = one_line(slot["job_type"])

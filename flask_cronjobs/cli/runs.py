@@ -10,19 +10,19 @@ from functools import partial
 
 import click
 
+from ..core.app_state import State, state_of
 from ..errors import CronJobsError
-from ..jobs.definitions.actions import no_definition
-from ..jobs.definitions.views import definition_names
-from ..jobs.humanize import duration
-from ..jobs.runs.actions import no_run
-from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run
-from ..jobs.runs.filters import RunFilter
-from ..jobs.runs.list import RunPage, list_runs
-from ..jobs.runs.rows import RunRow
-from ..jobs.runs.wait_reasons import Wait
-from ..jobs.state import State, state_of
-from ..jobs.step_views import StepView
+from ..insights.run_actions import no_run
+from ..insights.run_detail import Attempt, RunView, facts_of, find_run
+from ..insights.run_filters import RunFilter
+from ..insights.run_list import RunPage, list_runs
+from ..insights.run_rows import RunRow
+from ..insights.schedule_actions import no_definition
+from ..insights.schedule_views import definition_names
+from ..insights.step_views import StepView
+from ..insights.wait_reasons import Wait
 from ..text import cut, did_you_mean, one_line, printable
+from ..text.humanize import duration
 from ..text.redaction import without_own_frames
 from ..types import JSON, TERMINAL
 from .group import as_called, command, said

@@ -15,9 +15,9 @@ from typing import Any, TextIO, TypeAlias
 import click
 from flask.cli import with_appcontext
 
-from ..engine.tick import TickOptions, tick
+from ..core.app_state import State, state_of
+from ..core.tick import TickOptions, tick
 from ..errors import DatabaseTrouble
-from ..jobs.state import State, state_of
 from ..log import LEASE_LOST, logger
 from ..text import did_you_mean, similar_names
 from .group import examples

@@ -8,10 +8,10 @@ import click
 from flask.cli import with_appcontext
 from werkzeug.serving import is_running_from_reloader
 
-from ..engine.resident import serve
-from ..engine.worker.options import Limits
+from ..core.app_state import State, state_of
+from ..core.resident import serve
+from ..core.worker.work_options import Limits
 from ..errors import DatabaseTrouble
-from ..jobs.state import State, state_of
 from ..log import logger
 from .group import examples
 from .printer import Printer

@@ -22,8 +22,8 @@ from celery.signals import worker_process_init
 from flask import Flask
 from kombu.exceptions import OperationalError
 
-from ..jobs.state import state_of
-from ..registry.executor import EXTENSION
+from ..core.app_state import state_of
+from ..features.executors.executor import EXTENSION
 from ..types import Claim
 
 #: The name of the one Celery task, to which the id and the token of a run are sent.
@@ -43,7 +43,7 @@ def init(celery: Celery, app: Flask) -> None:
     """
 
     def cronjobs_perform(run_id: int, token: str) -> None:
-        from ..engine.executor_worker import perform_handed
+        from ..features.executors.perform import perform_handed
 
         with app.app_context():
             perform_handed(state_of(app), run_id, token, own_process=_own_process())
@@ -58,7 +58,7 @@ def init(celery: Celery, app: Flask) -> None:
 
 def _import_worker(**_: object) -> None:
     """Import what runs need, so that the first one of a process does not wait for it."""
-    import_module("..engine.executor_worker", __package__)
+    import_module("..features.executors.perform", __package__)
 
 
 class CeleryExecutor:

@@ -64,7 +64,7 @@ ORDERED = "strict AND finished_at IS NULL"
 #: May run next in the strict order of its key, or runs.
 #: By the status, so that PostgreSQL does not take the index of ORDERED, with all that wait, for it.
 HAS_TURN = "strict AND order_mark IS NULL AND status IN ('queued', 'failed', 'running')"
-#: Came or ended since somebody last looked whose turn it is; see `jobs.orders`.
+#: Came or ended since somebody last looked whose turn it is; see `features.orders`.
 UNPLACED = "order_mark IN ('new', 'over')"
 #: Begins at a rate. In a strict order, not before its turn.
 RATED = f"rate_key IS NOT NULL AND order_mark IS NULL AND {RUNNABLE}"

@@ -13,24 +13,24 @@ from typing import Any
 
 from sqlalchemy import select, text
 
+from ..core.app_state import State, state_of
+from ..core.current import in_run
+from ..core.definitions import DefinitionRow
+from ..core.enqueue import enqueue_one
+from ..core.scheduler import announce_slot, find_or_record
+from ..core.slots import insert_slots
+from ..core.tasks.options import MOMENT, EnqueueOptions
+from ..core.tasks.payload import check_keys
+from ..core.tasks.registry import name_of
+from ..core.uncommitted import uncommitted
 from ..db.dialect import clock_shift, dialect_of, moved_by
 from ..db.transactions import refuse_own_lock
 from ..errors import NotFound, SetupError, StateConflict, TablesMissing
 from ..extension import CronJobs
-from ..jobs.definitions.rows import DefinitionRow
-from ..jobs.definitions.scheduler import announce_slot, find_or_record
-from ..jobs.definitions.slots import insert_slots
-from ..jobs.runs.changes import set_queue
-from ..jobs.runs.current import in_run
-from ..jobs.runs.enqueue import enqueue_one
-from ..jobs.runs.uncommitted import uncommitted
-from ..jobs.state import State, state_of
+from ..insights.run_changes import set_queue
 from ..log import worker_name
 from ..models import JobRun
 from ..models.conditions import RUNNABLE
-from ..registry import name_of
-from ..registry.options import MOMENT, EnqueueOptions
-from ..registry.payload import check_keys
 from ..schedule import Schedule
 from ..schedule.catchup import Slot
 from ..task import Task

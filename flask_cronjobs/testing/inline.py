@@ -14,21 +14,21 @@ from typing import Any, cast
 
 from sqlalchemy import Connection
 
+from ..core.app_state import State
+from ..core.current import CurrentRun
+from ..core.leases import progress as write_progress
+from ..core.tasks.options import UNLIMITED
+from ..core.worker.claims import WorkerClaims
+from ..core.worker.context import RunnerContext
+from ..core.worker.held_runs import Leases, ProgressRequest
+from ..core.worker.interrupts import HandlerInterrupter
+from ..core.worker.runner import Runner
+from ..core.worker.watchdog import Watchdog
+from ..core.worker.work_options import WorkOptions
 from ..db.shared_connection import SharedBookkeeping
-from ..engine.worker.claims import WorkerClaims
-from ..engine.worker.context import RunnerContext
-from ..engine.worker.held_runs import Leases, ProgressRequest
-from ..engine.worker.interrupts import HandlerInterrupter
-from ..engine.worker.options import WorkOptions
-from ..engine.worker.runner import Runner
-from ..engine.worker.watchdog import Watchdog
 from ..errors import RetryLater, SetupError
-from ..jobs.batches.ending import end_batches
-from ..jobs.runs.current import CurrentRun
-from ..jobs.runs.leases import progress as write_progress
-from ..jobs.state import State
+from ..features.batches.ending import end_batches
 from ..log import worker_name
-from ..registry.options import UNLIMITED
 from ..signals import announce
 from ..types import Claim, Outcome
 

@@ -90,7 +90,7 @@ def _context(app: Flask) -> AbstractContextManager[object]:
     """Return a context of *app*, if it is not the current app."""
     from flask import has_app_context
 
-    from ..jobs.state import EXTENSION, state_of
+    from ..core.app_state import EXTENSION, state_of
 
     if has_app_context() and EXTENSION in app.extensions and state_of().app is app:
         return nullcontext()

@@ -16,8 +16,8 @@ from flask.blueprints import BlueprintSetupState
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
+from ..core.app_state import state_of
 from ..errors import CronJobsError
-from ..jobs.state import state_of
 from ..types import MAX_ID
 from . import guard
 from .guard import NAME, ROUTES, Route

@@ -15,18 +15,18 @@ from flask import abort, request
 from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
 
+from ..core.app_state import State, state_of
+from ..core.tasks.payload import check_typed
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, PayloadError, TablesMissing
-from ..jobs import once_effects
-from ..jobs.batches.actions import cancel_batch, close_batch, retry_batch
-from ..jobs.definitions.actions import Target, pause, queue_run, remove, resume
-from ..jobs.definitions.detail import read_arguments
-from ..jobs.runs import payloads
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
-from ..jobs.runs.detail import RunView, find_run
-from ..jobs.runs.filters import RunFilter
-from ..jobs.state import State, state_of
+from ..features.once import once_effects
+from ..insights import run_payloads as payloads
+from ..insights.batch_actions import cancel_batch, close_batch, retry_batch
+from ..insights.run_actions import CANCEL, DISCARD, RETRY
+from ..insights.run_detail import RunView, find_run
+from ..insights.run_filters import RunFilter
+from ..insights.schedule_actions import Target, pause, queue_run, remove, resume
+from ..insights.schedule_detail import read_arguments
 from ..log import logger
-from ..registry.payload import check_typed
 from ..text import one_line
 from ..text.redaction import HIDDEN
 from ..types import JSON, json_object, stored_json

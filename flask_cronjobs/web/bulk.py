@@ -12,11 +12,11 @@ from flask import Response, request
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
+from ..core.app_state import state_of
 from ..errors import StateConflict
-from ..jobs.reader import CAP, Count
-from ..jobs.runs.actions import Action, of_status, preview
-from ..jobs.runs.filters import RunFilter
-from ..jobs.state import state_of
+from ..insights.reader import CAP, Count
+from ..insights.run_actions import Action, of_status, preview
+from ..insights.run_filters import RunFilter
 from .actions import RUNS_A_CLICK, actor
 from .params import BadQuery, filter_args, needed, row_id, run_filter
 from .render import ACTIONS, Message, back, reader_page

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ..jobs.definitions.views import Cell
-from ..jobs.runs.rows import RunRow
-from ..jobs.ticks import Bucket
+from ..core.ticks import Bucket
+from ..insights.run_rows import RunRow
+from ..insights.schedule_views import Cell
 from .format import Tone
 
 #: How high a chart is, in its own units; the style sheet scales it.

@@ -11,13 +11,13 @@ from typing import Literal, TypeAlias
 from markupsafe import Markup, escape
 
 from ..errors import ScheduleError
-from ..jobs.batches.views import BatchView
-from ..jobs.definitions.views import DefinitionView
-from ..jobs.humanize import Link, since
-from ..jobs.operations import OperationView
-from ..jobs.runs.detail import RunView
+from ..insights.batch_views import BatchView
+from ..insights.operations import OperationView
+from ..insights.run_detail import RunView
+from ..insights.schedule_views import DefinitionView
 from ..schedule.cron_text import parse_zone
 from ..text import cut, printable
+from ..text.humanize import Link, since
 from ..types import JSON, Status
 
 #: A color of the pages: a class name of the style sheet.

@@ -15,7 +15,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.wrappers import Response as AnyResponse
 
-from ..jobs.state import State, Throttle, state_of
+from ..core.app_state import State, Throttle, state_of
 from ..log import logger
 
 NAME = "cronjobs"

@@ -19,16 +19,16 @@ from typing import Any
 from flask import Response, abort, current_app, request
 from flask.typing import ResponseReturnValue
 
-from ..engine.tick import TickOptions
-from ..engine.tick import tick as run_tick
+from ..core.app_state import State, state_of
+from ..core.tick import TickOptions
+from ..core.tick import tick as run_tick
+from ..core.ticks import read_activity
 from ..errors import CronJobsError
-from ..jobs.checks import CHECKS
-from ..jobs.health import read_figures, read_verdict
-from ..jobs.humanize import seconds_since
-from ..jobs.reader import Reader, reading
-from ..jobs.state import State, state_of
-from ..jobs.ticks import read_activity
+from ..insights.checks import CHECKS
+from ..insights.health import read_figures, read_verdict
+from ..insights.reader import Reader, reading
 from ..log import logger
+from ..text.humanize import seconds_since
 from ..types import TickReport
 from .params import clamped
 

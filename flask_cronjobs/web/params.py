@@ -9,10 +9,10 @@ from typing import Any, TypeVar, cast
 
 from werkzeug.exceptions import BadRequest
 
-from ..jobs.humanize import parse_age, parse_time, print_age
-from ..jobs.runs.filters import FILTERS, WAITS, RunFilter
-from ..jobs.runs.list import Cursor
-from ..registry.options import is_moment
+from ..core.tasks.options import is_moment
+from ..insights.run_filters import FILTERS, WAITS, RunFilter
+from ..insights.run_list import Cursor
+from ..text.humanize import parse_age, parse_time, print_age
 from ..types import MAX_ID, STATUSES
 
 MAX_TEXT = 500

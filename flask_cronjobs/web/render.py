@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
+from ..core.app_state import state_of
 from ..db.schemas import how_to_create_tables
 from ..errors import (
     CronJobsError,
@@ -28,14 +29,12 @@ from ..errors import (
     TablesMissing,
     UnknownTask,
 )
-from ..jobs import humanize
-from ..jobs.definitions.needs import NEEDS
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
-from ..jobs.runs.detail import facts_of, own_facts
-from ..jobs.runs.filters import FILTERS, WAITS
-from ..jobs.state import state_of
+from ..insights.run_actions import CANCEL, DISCARD, RETRY, Action
+from ..insights.run_detail import facts_of, own_facts
+from ..insights.run_filters import FILTERS, WAITS
+from ..insights.schedule_needs import NEEDS
 from ..log import __version__, logger
-from ..text import printable, shortened
+from ..text import humanize, printable, shortened
 from . import TITLES, charts, format
 from .format import Tone
 from .guard import MACHINES, is_reader, may

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from ..jobs.batches.views import BatchView, find_batch
-from ..jobs.definitions.detail import TaskCode, read_arguments, task_code
-from ..jobs.pauses import PauseView, list_pauses
-from ..jobs.reader import Count, Reader, reading
-from ..jobs.runs.actions import Action
-from ..jobs.runs.detail import RunView
-from ..jobs.runs.filters import RunFilter
-from ..jobs.runs.keys import KeyView, find_key
-from ..jobs.runs.list import RunPage, count_by_status, list_runs, sorting_of
-from ..jobs.state import state_of
+from ..core.app_state import state_of
+from ..insights.batch_views import BatchView, find_batch
+from ..insights.keys import KeyView, find_key
+from ..insights.pauses import PauseView, list_pauses
+from ..insights.reader import Count, Reader, reading
+from ..insights.run_actions import Action
+from ..insights.run_detail import RunView
+from ..insights.run_filters import RunFilter
+from ..insights.run_list import RunPage, count_by_status, list_runs, sorting_of
+from ..insights.schedule_detail import TaskCode, read_arguments, task_code
 from ..text.redaction import HIDDEN, without_own_frames
 from ..types import Status
 from .actions import run_or_404

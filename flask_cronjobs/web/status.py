@@ -7,14 +7,14 @@ from typing import Literal, TypeAlias, get_args
 from flask import abort, request
 from flask.typing import ResponseReturnValue
 
-from ..jobs.definitions.detail import find_definition
-from ..jobs.once_effects import list_doubts
-from ..jobs.operations import list_operations
-from ..jobs.overview import read_overview
-from ..jobs.queues import list_hosts, list_queues
-from ..jobs.reader import reading
-from ..jobs.state import state_of
-from ..jobs.ticks import list_gaps
+from ..core.app_state import state_of
+from ..core.ticks import list_gaps
+from ..features.once.once_effects import list_doubts
+from ..insights.operations import list_operations
+from ..insights.overview import read_overview
+from ..insights.queues import list_hosts, list_queues
+from ..insights.reader import reading
+from ..insights.schedule_detail import find_definition
 from .format import definition_tone
 from .params import choice, clamped, needed
 from .render import reader_page

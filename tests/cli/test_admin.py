@@ -16,8 +16,8 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli.crontab import wake_texts
-from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.insights.run_changes import Operator
 from flask_cronjobs.models import JobRun
 from tests.python import python
 from tests.rows import Rows, ago
@@ -244,7 +244,7 @@ def test_ctrl_c_says_how_many_runs_are_done(
         return change(self, ids, *rest, **more)
 
     monkeypatch.setattr(Operator, "_change", interrupted)
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHANGED_AT_ONCE", 2)
+    monkeypatch.setattr("flask_cronjobs.insights.run_actions.CHANGED_AT_ONCE", 2)
     result = admin("retry", "--status", "dead", "--yes")
     assert result.exit_code == 1
     assert "Stopped: at least 2 of 3 runs are done." in result.output

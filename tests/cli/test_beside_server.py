@@ -33,7 +33,7 @@ def test_only_the_process_that_serves_in_debug_mode_starts_a_worker(
 ) -> None:  # fmt: skip
     calls: list[Any] = []
     monkeypatch.setattr(
-        "flask_cronjobs.engine.threads.start_worker", lambda app, env, by: calls.append(app)
+        "flask_cronjobs.core.background.start_worker", lambda app, env, by: calls.append(app)
     )
     monkeypatch.setenv("WERKZEUG_RUN_MAIN", str(reloaded).lower())
     app.config["CRONJOBS_WORK_IN_DEBUG"] = setting

@@ -13,8 +13,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import MetaData, inspect, text
 
 from flask_cronjobs import CronJobs, TablesMissing
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.insights.doctor import examine
 from tests.layers import lite_extension
 
 from .conftest import Run

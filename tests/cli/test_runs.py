@@ -14,7 +14,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.runs import list as run_list
+from flask_cronjobs.insights import run_list
 from flask_cronjobs.models import JobOutput, JobRun
 from tests.rows import Rows, ago, now, runs
 
@@ -112,7 +112,7 @@ def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: 
 
 
 def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows) -> None:
-    ours = '  File "/lib/flask_cronjobs/engine/worker/runner.py", line 12, in call\n    call()\n'
+    ours = '  File "/lib/flask_cronjobs/core/worker/runner.py", line 12, in call\n    call()\n'
     theirs = '  File "/srv/shop.py", line 3, in send\n    post()\n'
     run_id = rows.run("dead", payload={"user": 7, "password": "hush"}, idempotency_key="k:1")
     rows.failure(run_id, 1, stack=f"Traceback:\n{ours}{theirs}ValueError: no\n")

@@ -15,10 +15,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, TablesMissing
+from flask_cronjobs.core import tick as tick_module
+from flask_cronjobs.core import ticks
+from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.db import connection
-from flask_cronjobs.engine import tick as tick_module
-from flask_cronjobs.jobs import ticks
-from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.types import TickReport
 from tests.marks import on_postgresql

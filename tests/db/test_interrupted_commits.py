@@ -9,7 +9,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, event, text
 
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
 from tests.rows import Rows
 
 

@@ -11,9 +11,9 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import create_engine, event, text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
-from flask_cronjobs.jobs.checks import Finding
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.insights.checks import Finding
+from flask_cronjobs.insights.doctor import examine
 
 
 @pytest.fixture

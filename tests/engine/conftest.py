@@ -16,11 +16,11 @@ from sqlalchemy import event, select, text, update
 from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.resident import serve
-from flask_cronjobs.engine.tick import TickOptions
-from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.core import resident as resident_module
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.resident import serve
+from flask_cronjobs.core.tick import TickOptions
+from flask_cronjobs.core.worker.keeper import Keeper
 from flask_cronjobs.models import JobDefinition, JobRun
 from tests.process.support import PATIENCE, wait_until
 from tests.rows import now

@@ -9,8 +9,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.checks import findings
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.checks import findings
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.testing import travel
 from tests.rows import Rows, now

@@ -16,7 +16,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport, current_run
-from flask_cronjobs.engine import tick as tick_module
+from flask_cronjobs.core import tick as tick_module
 from flask_cronjobs.models import JobRun
 from tests.engine.conftest import lose_answer
 from tests.marks import on_postgresql, on_sqlite

@@ -15,9 +15,9 @@ from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, Retry, TickReport, TimedOut, current_run
 from flask_cronjobs.config import Settings
-from flask_cronjobs.engine.worker import monitor as monitor_module
-from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.worker import monitor as monitor_module
+from flask_cronjobs.core.worker.keeper import Keeper
 from flask_cronjobs.models import JobFailure, JobRun
 from tests.kit import statements
 

@@ -17,15 +17,14 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, select, update
 
 from flask_cronjobs import CronJobs, Retry, StateConflict, current_run
+from flask_cronjobs.core import reclaim, ticks
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.leases import progress, renew
+from flask_cronjobs.core.worker.work_options import WorkOptions
+from flask_cronjobs.core.worker.worker import work
 from flask_cronjobs.db import errors, failpoints
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine import reclaim
-from flask_cronjobs.engine.worker.options import WorkOptions
-from flask_cronjobs.engine.worker.worker import work
-from flask_cronjobs.jobs import ticks
-from flask_cronjobs.jobs.runs import changes
-from flask_cronjobs.jobs.runs.leases import progress, renew
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.insights import run_changes as changes
 from flask_cronjobs.models import JobDefinition
 from tests.engine.conftest import stop_keepers
 from tests.kit import Kit, outcome

@@ -24,11 +24,11 @@ from flask_cronjobs import (
     run_succeeded,
     tick_finished,
 )
-from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine import tick as tick_module
-from flask_cronjobs.engine.resident import ResidentMinutes
-from flask_cronjobs.engine.worker import announcer as announcer_module
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core import resident as resident_module
+from flask_cronjobs.core import tick as tick_module
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.resident import ResidentMinutes
+from flask_cronjobs.core.worker import announcer as announcer_module
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.types import Outcome
 from tests.engine.conftest import Resident

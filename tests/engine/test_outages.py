@@ -13,9 +13,9 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, DatabaseTrouble
+from flask_cronjobs.core import resident as resident_module
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine import hand_over as hand_over_module
-from flask_cronjobs.engine import resident as resident_module
+from flask_cronjobs.features.executors import hand_over as hand_over_module
 from flask_cronjobs.log import Outage
 from flask_cronjobs.models import JobRun
 from tests.engine.conftest import Resident

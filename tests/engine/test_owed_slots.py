@@ -10,7 +10,7 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
-from flask_cronjobs.jobs.definitions import scheduler
+from flask_cronjobs.core import scheduler
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.schedule import catchup
 from flask_cronjobs.schedule import walk as schedules

@@ -9,8 +9,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
 from flask_cronjobs import CronJobs, NotFound
-from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.health import read_verdict
 from flask_cronjobs.models import JobPause, JobRun
 from tests.rows import Rows
 

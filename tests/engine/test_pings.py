@@ -13,12 +13,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Discard, Retry, TablesMissing, current_run
+from flask_cronjobs.core import resident as resident_module
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.definitions import find
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine import pings as ping_module
-from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.pings import Pings, ping
-from flask_cronjobs.jobs.definitions.rows import find
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.features.pings import pings as ping_module
+from flask_cronjobs.features.pings.pings import Pings, ping
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.types import Claim
 from tests.engine.conftest import Resident
@@ -149,7 +149,7 @@ class TestTrouble:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         monitor.delay = 60.0
-        monkeypatch.setattr("flask_cronjobs.engine.worker.announcer.CLOSE_WITHIN", 0.2)
+        monkeypatch.setattr("flask_cronjobs.core.worker.announcer.CLOSE_WITHIN", 0.2)
         run(lambda: None)
         ended = db.session.scalars(select(JobRun)).one()
         assert ended.finished_at is not None

@@ -15,12 +15,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Retry
+from flask_cronjobs.core import leases
+from flask_cronjobs.core import reclaim as reclaim_module
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.leases import renew
+from flask_cronjobs.core.reclaim import reclaim
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine import reclaim as reclaim_module
-from flask_cronjobs.engine.reclaim import reclaim
-from flask_cronjobs.jobs.runs import leases
-from flask_cronjobs.jobs.runs.leases import renew
-from flask_cronjobs.jobs.state import State
 from flask_cronjobs.log import worker_name
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.signals import run_failed, unheard

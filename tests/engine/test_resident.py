@@ -16,14 +16,14 @@ from sqlalchemy import event, make_url, select, update
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.core import enqueue
+from flask_cronjobs.core import resident as resident_module
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.worker import admission
+from flask_cronjobs.core.worker.admission import Listener
+from flask_cronjobs.core.worker.keeper import Keeper
+from flask_cronjobs.core.worker.work_options import Limits
 from flask_cronjobs.db.notify import CHANNEL, Notifications, wake_listeners
-from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.worker import admission
-from flask_cronjobs.engine.worker.admission import Listener
-from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.options import Limits
-from flask_cronjobs.jobs.runs import enqueue
-from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobTick
 from tests.engine.conftest import Resident, keepers
 from tests.kit import statements

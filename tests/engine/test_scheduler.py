@@ -12,10 +12,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import insert
 
 from flask_cronjobs import CronJobs, ScheduleError, TaskError, UnknownTask, slot_skipped
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.core.definitions import DEFINITIONS_READ
+from flask_cronjobs.core.scheduler import enqueue_slots
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.jobs.definitions.rows import DEFINITIONS_READ
-from flask_cronjobs.jobs.definitions.scheduler import enqueue_slots
-from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule import Schedule
 from flask_cronjobs.schedule.catchup import plan_slots

@@ -14,9 +14,9 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Retry, current_run
-from flask_cronjobs.engine.worker.admission import Admission, Prefetch
-from flask_cronjobs.jobs.runs.payloads import run_again
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.worker.admission import Admission, Prefetch
+from flask_cronjobs.insights.run_payloads import run_again
 from flask_cronjobs.models import JobDefinition, JobRun
 from tests.rows import now, statuses
 

@@ -10,10 +10,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine.webhook import message
-from flask_cronjobs.jobs.checks import Finding, findings
-from flask_cronjobs.jobs.definitions.actions import Target, pause
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.features.pings.webhook import message
+from flask_cronjobs.insights.checks import Finding, findings
+from flask_cronjobs.insights.schedule_actions import Target, pause
 from flask_cronjobs.models import JobRun, JobTick
 
 from ..monitor import Monitor

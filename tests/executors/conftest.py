@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine import executor_worker
+from flask_cronjobs.features.executors import perform as executor_worker
 from tests.executors.threads import Threads
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from flask_cronjobs.registry.executor import executor_of
+from flask_cronjobs.features.executors.executor import executor_of
 from flask_cronjobs.types import Claim
 from tests.brokers import Broker
 

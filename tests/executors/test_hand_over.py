@@ -14,8 +14,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, current_run
-from flask_cronjobs.engine import hand_over
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.features.executors import hand_over
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, handed_to
 from tests.executors.threads import Threads
@@ -205,7 +205,7 @@ def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
     far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy host each tick may be so slow: then no run would ever begin."""
-    slow = "flask_cronjobs.engine.tick.sync_definitions"
+    slow = "flask_cronjobs.core.tick.sync_definitions"
     monkeypatch.setattr(slow, lambda *given: time.sleep(0.05))
     far.enqueue()
     jobs.tick(budget=0.01)

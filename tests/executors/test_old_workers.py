@@ -11,9 +11,9 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.runs.leases import REFUSED_FOR
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.leases import REFUSED_FOR
+from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.models import JobRun
 from tests.executors.threads import Threads
 from tests.rows import ago, statuses

@@ -12,13 +12,13 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs
-from flask_cronjobs.jobs.state import State
-from flask_cronjobs.registry.executor import EXTENSION
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.features.executors.executor import EXTENSION
+from flask_cronjobs.insights.doctor import examine
+from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.run_detail import find_run
+from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.run_list import list_runs
 from tests.executors.threads import Threads
 
 

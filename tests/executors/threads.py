@@ -8,9 +8,9 @@ from typing import Any
 
 from flask import Flask
 
-from flask_cronjobs.engine import executor_worker
-from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.registry.executor import EXTENSION
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.features.executors import perform as executor_worker
+from flask_cronjobs.features.executors.executor import EXTENSION
 from flask_cronjobs.types import Claim
 
 

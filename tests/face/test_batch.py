@@ -24,8 +24,8 @@ from flask_cronjobs import (
     TaskError,
     current_run,
 )
-from flask_cronjobs.jobs.batches.actions import close_batch
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.batch_actions import close_batch
 from flask_cronjobs.models import JobBatch, JobRun
 from tests.kit import in_threads
 from tests.marks import on_both, on_postgresql, on_sqlite

@@ -11,7 +11,7 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, KeyConflict, PayloadError, Task, TaskError
-from flask_cronjobs.jobs.runs import enqueue as enqueue_module
+from flask_cronjobs.core import enqueue as enqueue_module
 from flask_cronjobs.models import JobRun
 from tests.kit import statements
 from tests.marks import on_both
@@ -111,7 +111,7 @@ class TestKeys:
     def test_it_does_what_single_enqueues_would(
         self, db: SQLAlchemy, once: Any, monkeypatch: pytest.MonkeyPatch, seed: int
     ) -> None:
-        monkeypatch.setattr("flask_cronjobs.jobs.runs.insert_many.INSERTED_AT_ONCE", 4)
+        monkeypatch.setattr("flask_cronjobs.core.insert_many.INSERTED_AT_ONCE", 4)
         monkeypatch.setattr(enqueue_module, "INSERTED_AT_ONCE", 3)
         chosen = random.Random(seed)
         model: dict[str, int] = {}
@@ -156,7 +156,7 @@ class TestKeys:
     def test_a_run_that_is_deleted_meanwhile_is_inserted(
         self, db: SQLAlchemy, once: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from flask_cronjobs.jobs.runs import insert_many as store
+        from flask_cronjobs.core import insert_many as store
 
         once.using(commit=True).enqueue(1, "b")
         find = store._holders

@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
 from flask_cronjobs import ConfigError, CronJobs, SetupError
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.models import JobRun
 
 pytestmark = pytest.mark.flask_sqlalchemy

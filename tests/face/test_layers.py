@@ -19,7 +19,7 @@ from sqlalchemy import MetaData, create_engine, event, func, select
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, scoped_session, sessionmaker
 
 from flask_cronjobs import CronJobs, Retry, SetupError, current_run
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.models import JobRun
 from tests.layers import LAYERS, lite_extension
 from tests.marks import on_both, on_postgresql

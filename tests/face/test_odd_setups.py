@@ -12,8 +12,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import MetaData, inspect, make_url
 
 from flask_cronjobs import CronJobs, SetupError, TaskError
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.insights.doctor import examine
 from tests.marks import on_both, on_postgresql
 from tests.postgres import Server
 from tests.rows import Rows, ago

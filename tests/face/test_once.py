@@ -14,15 +14,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import (
-    CronJobs,
-    Retry,
-    SetupError,
-    TaskError,
-    current_run,
-    once,
-)
-from flask_cronjobs.jobs import once_effects
+from flask_cronjobs import CronJobs, Retry, SetupError, TaskError, current_run
+from flask_cronjobs.features.once import once, once_effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from tests.marks import on_both, on_postgresql, on_sqlite
 

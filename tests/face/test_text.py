@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flask_cronjobs.text import clean, cut
-from flask_cronjobs.text.redaction import (
-    stack_text,
-    type_name,
-)
+from flask_cronjobs.text.redaction import stack_text, type_name
 
 
 class Unspeakable(Exception):

@@ -9,16 +9,9 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import (
-    CronJobs,
-    KeyConflict,
-    RetryLater,
-    Snooze,
-    StateConflict,
-    TaskError,
-)
-from flask_cronjobs.jobs.runs.actions import RETRY
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs import CronJobs, KeyConflict, RetryLater, Snooze, StateConflict, TaskError
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.run_actions import RETRY
 from flask_cronjobs.models import JobRun
 from tests.marks import on_both
 

@@ -22,8 +22,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from flask_cronjobs import CronJobsError
-from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.core.tick import TickOptions, tick
 from tests.fuzz.app import LEASE, STEPS, TASKS, TIMEOUTS, create_app, db, fuzz, jobs
 from tests.fuzz.inspection import inspector, threads
 

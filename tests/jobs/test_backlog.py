@@ -8,14 +8,14 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs import backlog
-from flask_cronjobs.jobs.backlog import Waiting, oldest_due, waiting_groups
-from flask_cronjobs.jobs.checks import findings
-from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.reader import reading
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights import backlog
+from flask_cronjobs.insights.backlog import Waiting, oldest_due, waiting_groups
+from flask_cronjobs.insights.checks import findings
+from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.reader import reading
+from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.run_list import list_runs
 from tests.rows import Rows, ago
 
 HOUR = 3600.0

@@ -14,12 +14,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.tasks.options import TaskOptions
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.jobs.checks import Finding
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.queues import list_hosts
-from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.registry.options import TaskOptions
+from flask_cronjobs.insights.checks import Finding
+from flask_cronjobs.insights.doctor import examine
+from flask_cronjobs.insights.queues import list_hosts
 from flask_cronjobs.task import Task
 from tests.rows import Rows, ago
 
@@ -151,7 +151,7 @@ def test_ticks_that_do_not_come_are_an_error_that_names_the_crontab(
 
 
 def test_this_host_s_clock_is_compared(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.doctor.time.time", lambda: ago(-90).timestamp())
+    monkeypatch.setattr("flask_cronjobs.insights.doctor.time.time", lambda: ago(-90).timestamp())
     finding = found(state)["clock"]
     assert (finding.level, "ahead of" in finding.what) == ("warning", True)
 

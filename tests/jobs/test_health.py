@@ -14,12 +14,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble
-from flask_cronjobs.engine import tick as tick_module
-from flask_cronjobs.jobs.checks import Finding
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.ticks import list_gaps
+from flask_cronjobs.core import tick as tick_module
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.ticks import list_gaps
+from flask_cronjobs.insights.checks import Finding
+from flask_cronjobs.insights.doctor import examine
+from flask_cronjobs.insights.health import read_verdict
 from flask_cronjobs.models import JobDefinition, JobTick
 from tests.rows import Rows, ago
 

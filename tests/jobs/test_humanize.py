@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flask_cronjobs.jobs.humanize import duration, parse_age, print_age
+from flask_cronjobs.text.humanize import duration, parse_age, print_age
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from flask_cronjobs.jobs.once_effects import EffectMark
+from flask_cronjobs.features.once.once_effects import EffectMark
 from tests.kit import Kit, in_threads
 
 

@@ -11,8 +11,18 @@ import pytest
 from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.prune import prune_all
+from flask_cronjobs.core.tasks.registry import DefinitionSpec
 from flask_cronjobs.errors import StateConflict
-from flask_cronjobs.jobs.definitions.actions import (
+from flask_cronjobs.features.once.once_effects import effect_done, effect_redo
+from flask_cronjobs.insights.operations import OperationView, list_operations, operations_on
+from flask_cronjobs.insights.run_actions import CANCEL, DISCARD, RETRY
+from flask_cronjobs.insights.run_detail import facts_of
+from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.run_list import list_runs
+from flask_cronjobs.insights.run_payloads import retry_with, run_again
+from flask_cronjobs.insights.schedule_actions import (
     Target,
     add_definition,
     pause,
@@ -20,16 +30,6 @@ from flask_cronjobs.jobs.definitions.actions import (
     remove_definition,
     resume,
 )
-from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
-from flask_cronjobs.jobs.operations import OperationView, list_operations, operations_on
-from flask_cronjobs.jobs.pruning import prune_all
-from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
-from flask_cronjobs.jobs.runs.detail import facts_of
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs
-from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
-from flask_cronjobs.jobs.state import State
-from flask_cronjobs.registry import DefinitionSpec
 from tests.marks import on_postgresql
 from tests.rows import Rows, ago, view_of
 
@@ -197,7 +197,7 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "flask_cronjobs")
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHANGED_AT_ONCE", 2)
+    monkeypatch.setattr("flask_cronjobs.insights.run_actions.CHANGED_AT_ONCE", 2)
     ids = [rows.run("dead") for _ in range(5)]
     seen: list[str] = []
 
@@ -218,7 +218,7 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
 def test_prune_that_was_stopped_says_how_far_it_came(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.ticks.DELETED_AT_ONCE", 2)
+    monkeypatch.setattr("flask_cronjobs.core.ticks.DELETED_AT_ONCE", 2)
     for _ in range(5):
         rows.run("succeeded", finished_at=ago(days=1000))
 

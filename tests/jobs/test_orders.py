@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.jobs import orders as turns_of_orders
-from flask_cronjobs.jobs.orders import RUNS_READ
-from flask_cronjobs.jobs.runs.leases import give_up_exhausted
+from flask_cronjobs.core.leases import give_up_exhausted
+from flask_cronjobs.features import orders as turns_of_orders
+from flask_cronjobs.features.orders import RUNS_READ
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql
 from tests.rows import ago

@@ -11,17 +11,17 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, DatabaseTrouble
-from flask_cronjobs.jobs.checks import findings
-from flask_cronjobs.jobs.definitions.views import list_definitions, next_slots
-from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.once_effects import list_effects
-from flask_cronjobs.jobs.overview import dead_groups, read_overview
-from flask_cronjobs.jobs.reader import Count, reading
-from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs, matching
-from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.ticks import read_activity
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.ticks import read_activity
+from flask_cronjobs.features.once.once_effects import list_effects
+from flask_cronjobs.insights.checks import findings
+from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.overview import dead_groups, read_overview
+from flask_cronjobs.insights.reader import Count, reading
+from flask_cronjobs.insights.run_detail import find_run
+from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.run_list import list_runs, matching
+from flask_cronjobs.insights.schedule_views import list_definitions, next_slots
 from tests.plans import sent_by
 from tests.rows import Rows, ago, view_of
 

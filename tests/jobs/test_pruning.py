@@ -12,8 +12,9 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.jobs import pruning, ticks
-from flask_cronjobs.jobs.pruning import prunable, prune, seconds_behind
+from flask_cronjobs.core import prune as pruning
+from flask_cronjobs.core import ticks
+from flask_cronjobs.core.prune import prunable, prune, seconds_behind
 from flask_cronjobs.models import JobBatch, JobEffect, JobOperation
 from flask_cronjobs.types import STATUSES, TERMINAL
 from tests.kit import Kit

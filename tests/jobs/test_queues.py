@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs import backlog
-from flask_cronjobs.jobs.queues import QueueView, list_queues
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights import backlog
+from flask_cronjobs.insights.queues import QueueView, list_queues
 from tests.rows import Rows, now
 
 

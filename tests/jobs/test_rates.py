@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from flask_cronjobs.jobs import rates
+from flask_cronjobs.core.tasks.options import Rate
+from flask_cronjobs.features.rates import rates
 from flask_cronjobs.models import JobRate
-from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.kit import Kit, in_threads, outcome
 from tests.marks import on_postgresql

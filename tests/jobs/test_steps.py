@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flask_cronjobs.jobs.runs.detail import facts_of
-from flask_cronjobs.jobs.state import State
-from flask_cronjobs.jobs.step_views import SHOWN
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.run_detail import facts_of
+from flask_cronjobs.insights.step_views import SHOWN
 from tests.rows import Rows, ago, view_of
 
 

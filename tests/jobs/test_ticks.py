@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs import ticks as ticks_module
-from flask_cronjobs.jobs.ticks import TICK_COUNTS, finish, seen
+from flask_cronjobs.core import ticks as ticks_module
+from flask_cronjobs.core.ticks import TICK_COUNTS, finish, seen
 from flask_cronjobs.models import JobTick
 from flask_cronjobs.types import TickReport
 from tests.kit import Kit

@@ -14,12 +14,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine.webhook import message
-from flask_cronjobs.jobs.checks import findings
-from flask_cronjobs.jobs.humanize import capitalized
-from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.features.pings.webhook import message
+from flask_cronjobs.insights import run_list
+from flask_cronjobs.insights.checks import findings
 from flask_cronjobs.models import JobBatch, JobPause
+from flask_cronjobs.text.humanize import capitalized
 from tests.rows import Rows, ago
 
 pytestmark = pytest.mark.pages

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from flask_cronjobs import CronJobs, __version__
-from flask_cronjobs.jobs import queues
-from flask_cronjobs.jobs.checks import findings
-from flask_cronjobs.jobs.queues import hosts_of, list_hosts
-from flask_cronjobs.jobs.reader import reading
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights import queues
+from flask_cronjobs.insights.checks import findings
+from flask_cronjobs.insights.queues import hosts_of, list_hosts
+from flask_cronjobs.insights.reader import reading
 from tests.rows import Rows
 
 MINUTE = 60.0

@@ -11,16 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs import once_effects, orders, rates, steps
-from flask_cronjobs.jobs.batches import rows as batches
-from flask_cronjobs.jobs.batches.ending import end_batch, end_batches
-from flask_cronjobs.jobs.definitions import rows as definitions
-from flask_cronjobs.jobs.definitions.slots import record_slots
-from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.steps import StepRow
+from flask_cronjobs.core import definitions
+from flask_cronjobs.core.claim import ClaimRequest
+from flask_cronjobs.core.slots import record_slots
+from flask_cronjobs.core.tasks.options import Rate
+from flask_cronjobs.core.tasks.registry import DefinitionSpec
+from flask_cronjobs.features import orders
+from flask_cronjobs.features.batches import batch_rows as batches
+from flask_cronjobs.features.batches.ending import end_batch, end_batches
+from flask_cronjobs.features.once import once_effects
+from flask_cronjobs.features.rates import rates
+from flask_cronjobs.features.steps import step_rows as steps
+from flask_cronjobs.features.steps.step_rows import StepRow
 from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
-from flask_cronjobs.registry import DefinitionSpec
-from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome, stored_time
 from tests.jobs.test_rates import refuse_too_early

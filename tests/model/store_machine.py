@@ -21,16 +21,16 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
+from flask_cronjobs.core.claim import ClaimRequest, record_and_claim, release_token
+from flask_cronjobs.core.insert import insert_run
+from flask_cronjobs.core.leases import look_for_expired, progress, renew, watch
+from flask_cronjobs.core.prune import prune
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.errors import StateConflict
-from flask_cronjobs.jobs import orders
-from flask_cronjobs.jobs.operations import Act, Operation
-from flask_cronjobs.jobs.pruning import prune
-from flask_cronjobs.jobs.runs import changes
-from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.jobs.runs.claim import ClaimRequest, record_and_claim, release_token
-from flask_cronjobs.jobs.runs.insert import insert_run
-from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew, watch
+from flask_cronjobs.features import orders
+from flask_cronjobs.insights import run_changes as changes
+from flask_cronjobs.insights.operations import Act, Operation
+from flask_cronjobs.insights.run_changes import Operator
 from flask_cronjobs.models.conditions import RUNNING
 from flask_cronjobs.types import Claim, Outcome, stored_json
 from tests.model.model import TERMINAL, Model, ModelRun

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from flask_cronjobs.registry.options import Rate
+from flask_cronjobs.core.tasks.options import Rate
 from tests.jobs.test_rates import refuse_too_early
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs import steps
-from flask_cronjobs.jobs.steps import StepRow
+from flask_cronjobs.features.steps import step_rows as steps
+from flask_cronjobs.features.steps.step_rows import StepRow
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.kit import Kit
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from flask_cronjobs import CronJobs, Retry
-from flask_cronjobs.engine import reclaim
-from flask_cronjobs.engine.worker import starts
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core import reclaim
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.features.rates import starts
 from tests.model.store_machine import compare, without_waits_for_the_disk
 from tests.model.two_workers import ATTEMPTS, TwoWorkers
 

@@ -20,19 +20,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import OperationalError
 
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.claim import Answer
+from flask_cronjobs.core.leases import renew
+from flask_cronjobs.core.reclaim import reclaim
+from flask_cronjobs.core.tasks.options import Rate
+from flask_cronjobs.core.worker.claims import WorkerClaims
+from flask_cronjobs.core.worker.outcomes import released
+from flask_cronjobs.core.worker.work_options import WorkOptions
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine.reclaim import reclaim
-from flask_cronjobs.engine.worker.claims import WorkerClaims
-from flask_cronjobs.engine.worker.options import WorkOptions
-from flask_cronjobs.engine.worker.outcomes import released
 from flask_cronjobs.errors import DatabaseTrouble
-from flask_cronjobs.jobs.operations import Act, Operation
-from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.jobs.runs.claim import Answer
-from flask_cronjobs.jobs.runs.leases import renew
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.insights.operations import Act, Operation
+from flask_cronjobs.insights.run_changes import Operator
 from flask_cronjobs.models.conditions import HOLDS_KEY
-from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.task import Task
 from flask_cronjobs.types import Claim, Outcome, stored_json, stored_time, time_or_none

@@ -8,9 +8,9 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.db.create import create_tables, missing_storage, set_storage
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.models.columns import VACUUM_OFTEN
 from tests.marks import on_postgresql
 

@@ -38,7 +38,7 @@ from flask_cronjobs import (
     run_succeeded,
     tick_finished,
 )
-from flask_cronjobs.engine import reclaim
+from flask_cronjobs.core import reclaim
 from flask_cronjobs.types import Outcome
 
 DATABASE = "JOBS_APP_DATABASE"

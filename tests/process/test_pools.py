@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flask_cronjobs.engine.processes import HOPELESS
+from flask_cronjobs.core.processes import HOPELESS
 from tests.marks import on_postgresql, on_sqlite
 from tests.monitor import Monitor
 from tests.process import jobs_app
@@ -122,7 +122,7 @@ def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceb
     done = run_patched(
         site,
         """
-        from flask_cronjobs.engine.worker.keeper import Keeper
+        from flask_cronjobs.core.worker.keeper import Keeper
         report = Keeper._report
         def broken(self, outcome, recorded):
             if outcome.job_type == "later":

@@ -149,7 +149,7 @@ def test_click_is_known_to_the_commands_alone() -> None:
 
 def test_current_app_is_asked_for_by_the_state_and_the_pages_alone() -> None:
     found = places("flask.current_app")
-    assert {name for name in found if ".web" not in name} == {"flask_cronjobs.jobs.state"}
+    assert {name for name in found if ".web" not in name} == {"flask_cronjobs.core.app_state"}
 
 
 def writes(path: Path) -> Iterator[str]:

@@ -13,31 +13,13 @@ from sqlalchemy import Engine, TextClause, insert, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.config import Settings
-from flask_cronjobs.db.dialect import Dialect, dialect_of
-from flask_cronjobs.db.statements import SETTINGS
-from flask_cronjobs.jobs import orders, pruning, rates, steps, ticks
-from flask_cronjobs.jobs.batches.ending import end_batches
-from flask_cronjobs.jobs.batches.rows import NewBatch, close, hold_open, open_batch
-from flask_cronjobs.jobs.batches.views import find_batch, list_batches
-from flask_cronjobs.jobs.definitions.detail import find_definition
-from flask_cronjobs.jobs.definitions.rows import DefinitionRow
-from flask_cronjobs.jobs.definitions.views import list_definitions
-from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.once_effects import list_doubts
-from flask_cronjobs.jobs.operations import Act, Operation, list_operations, operations_on
-from flask_cronjobs.jobs.overview import read_overview
-from flask_cronjobs.jobs.pruning import prune, seconds_behind
-from flask_cronjobs.jobs.queues import list_hosts, list_queues
-from flask_cronjobs.jobs.reader import RUNS
-from flask_cronjobs.jobs.runs import claim as claiming
-from flask_cronjobs.jobs.runs.actions import RETRY
-from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.keys import find_key
-from flask_cronjobs.jobs.runs.leases import (
+from flask_cronjobs.core import claim as claiming
+from flask_cronjobs.core import prune as pruning
+from flask_cronjobs.core import ticks
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.claim import ClaimRequest
+from flask_cronjobs.core.definitions import DefinitionRow
+from flask_cronjobs.core.leases import (
     give_up_exhausted,
     in_brokers,
     look_for_expired,
@@ -45,15 +27,33 @@ from flask_cronjobs.jobs.runs.leases import (
     renew,
     watch,
 )
-from flask_cronjobs.jobs.runs.list import count_by_status, list_runs, sorting_of
-from flask_cronjobs.jobs.runs.outcomes import (
-    FAILURES_KEPT,
-    outcome_parameters,
-    write_output,
-)
-from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.core.outcome import FAILURES_KEPT, outcome_parameters, write_output
+from flask_cronjobs.core.prune import prune, seconds_behind
+from flask_cronjobs.core.tasks.options import Rate
+from flask_cronjobs.db.dialect import Dialect, dialect_of
+from flask_cronjobs.db.statements import SETTINGS
+from flask_cronjobs.features import orders
+from flask_cronjobs.features.batches.batch_rows import NewBatch, close, hold_open, open_batch
+from flask_cronjobs.features.batches.ending import end_batches
+from flask_cronjobs.features.once.once_effects import list_doubts
+from flask_cronjobs.features.rates import rates
+from flask_cronjobs.features.steps import step_rows as steps
+from flask_cronjobs.insights.batch_views import find_batch, list_batches
+from flask_cronjobs.insights.doctor import examine
+from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.keys import find_key
+from flask_cronjobs.insights.operations import Act, Operation, list_operations, operations_on
+from flask_cronjobs.insights.overview import read_overview
+from flask_cronjobs.insights.queues import list_hosts, list_queues
+from flask_cronjobs.insights.reader import RUNS
+from flask_cronjobs.insights.run_actions import RETRY
+from flask_cronjobs.insights.run_changes import Operator
+from flask_cronjobs.insights.run_detail import find_run
+from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.run_list import count_by_status, list_runs, sorting_of
+from flask_cronjobs.insights.schedule_detail import find_definition
+from flask_cronjobs.insights.schedule_views import list_definitions
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.registry.options import Rate
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, outcome, plan, spec
 from tests.plans import (

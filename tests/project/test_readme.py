@@ -16,7 +16,7 @@ from flask_login import LoginManager  # type: ignore[import-untyped]
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.config import Settings
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
 
 from .pages import PAGES, ROOT, blocks, dispose, named, prelude
 

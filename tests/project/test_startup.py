@@ -53,13 +53,25 @@ told()
 IDLE = {
     *("croniter", "alembic", "prometheus_client", "asyncio", "urllib.request", "zoneinfo"),
     *("celery", "redis"),
-    *("flask_cronjobs.models.tables", "flask_cronjobs.jobs.runs.enqueue", "flask_cronjobs.once"),
-    *("flask_cronjobs.jobs.reader", "flask_cronjobs.jobs.runs.actions", "flask_cronjobs.db.create"),
-    *("flask_cronjobs.jobs.operations", "flask_cronjobs.jobs.pruning", "flask_cronjobs.jobs.rates"),
-    *("flask_cronjobs.jobs.batches.ending", "flask_cronjobs.jobs.runs.claim"),
+    *(
+        "flask_cronjobs.models.tables",
+        "flask_cronjobs.core.enqueue",
+        "flask_cronjobs.features.once.once",
+    ),
+    *(
+        "flask_cronjobs.insights.reader",
+        "flask_cronjobs.insights.run_actions",
+        "flask_cronjobs.db.create",
+    ),
+    *(
+        "flask_cronjobs.insights.operations",
+        "flask_cronjobs.core.prune",
+        "flask_cronjobs.features.rates.rates",
+    ),
+    *("flask_cronjobs.features.batches.ending", "flask_cronjobs.core.claim"),
     *("flask_cronjobs.web.pages", "flask_cronjobs.web.actions", "flask_cronjobs.cli.admin"),
-    *("flask_cronjobs.engine.processes", "flask_cronjobs.engine.worker.worker"),
-    *("flask_cronjobs.engine.worker.runner", "flask_cronjobs.engine.worker.keeper"),
+    *("flask_cronjobs.core.processes", "flask_cronjobs.core.worker.worker"),
+    *("flask_cronjobs.core.worker.runner", "flask_cronjobs.core.worker.keeper"),
 }
 WEB_ONLY = {
     "flask_cronjobs.engine",

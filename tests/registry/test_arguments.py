@@ -15,9 +15,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs import testing as helpers
+from flask_cronjobs.features.typed.arguments import Arguments
+from flask_cronjobs.features.typed.codecs import Codec
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.registry.arguments import Arguments
-from flask_cronjobs.registry.codecs import Codec
 from tests.marks import on_both
 from tests.rows import the_run
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from flask_cronjobs.registry.codecs import ANY, Misfit, _of_class, at, codec_of
+from flask_cronjobs.features.typed.codecs import ANY, Misfit, _of_class, at, codec_of
 
 
 class Color(Enum):

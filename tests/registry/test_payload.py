@@ -20,11 +20,7 @@ from werkzeug.local import LocalProxy
 
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs.config import Settings
-from flask_cronjobs.registry.payload import (
-    MAX_DEPTH,
-    kept_result,
-    payload_text,
-)
+from flask_cronjobs.core.tasks.payload import MAX_DEPTH, kept_result, payload_text
 from tests.marks import on_both
 
 LIMIT = 64 * 1024

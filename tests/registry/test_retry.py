@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import Retry, TaskError
-from flask_cronjobs.registry.retry import CallableRetry, retry_policy
+from flask_cronjobs.core.tasks.retry import CallableRetry, retry_policy
 
 ERROR = ValueError("broken")
 PLAIN: dict[str, Any] = {"base": 10, "cap": 1000, "jitter": False}

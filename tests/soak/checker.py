@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flask_cronjobs.jobs.runs.outcomes import FAILURES_KEPT
+from flask_cronjobs.core.outcome import FAILURES_KEPT
 from flask_cronjobs.types import handed_to
 from tests.soak import timeline
 from tests.soak.app import BUDGET, LEASE, RATE, ROLLED_BACK, STEPS

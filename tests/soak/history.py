@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, inspect, text
 
-from flask_cronjobs.jobs.reader import record
+from flask_cronjobs.insights.reader import record
 from tests.soak import app, odd_rows, timeline
 from tests.soak.odd_rows import Odd
 from tests.soak.timeline import Fault

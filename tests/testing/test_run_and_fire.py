@@ -10,14 +10,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import (
-    CronJobs,
-    NotFound,
-    PayloadError,
-    SetupError,
-    StateConflict,
-    UnknownTask,
-)
+from flask_cronjobs import CronJobs, NotFound, PayloadError, SetupError, StateConflict, UnknownTask
 from flask_cronjobs.db.dialect import clock_shift, dialect_of
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.testing import drain, enqueued, fire, run, travel

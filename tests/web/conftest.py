@@ -14,7 +14,7 @@ from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.web.render import _templates
 from tests.rows import Rows

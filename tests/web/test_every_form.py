@@ -14,7 +14,7 @@ from flask_wtf import CSRFProtect  # type: ignore[import-untyped]
 from sqlalchemy import insert
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.runs.filters import FILTERS
+from flask_cronjobs.insights.run_filters import FILTERS
 from flask_cronjobs.models import JobPause, JobRun
 from flask_cronjobs.web.guard import RIGHTS
 from tests.marks import on_both

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flask import redirect, request
 
-from flask_cronjobs.jobs.health import read_verdict
+from flask_cronjobs.insights.health import read_verdict
 from flask_cronjobs.web import monitoring
 from tests.marks import REDIRECTED
 

@@ -14,7 +14,7 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs, current_run
-from flask_cronjobs.jobs.reader import Reader
+from flask_cronjobs.insights.reader import Reader
 from flask_cronjobs.models import JobRun
 from tests.marks import on_both
 
@@ -54,7 +54,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         bodies.append((body or b"").decode())
         return True
 
-    monkeypatch.setattr("flask_cronjobs.engine.pings._fetch", fetch)
+    monkeypatch.setattr("flask_cronjobs.features.pings.pings._fetch", fetch)
     return bodies
 
 

@@ -10,7 +10,7 @@ import pytest
 from flask import current_app, has_request_context, url_for
 
 from flask_cronjobs import DatabaseTrouble, TickReport
-from flask_cronjobs.engine.tick import TickOptions
+from flask_cronjobs.core.tick import TickOptions
 from flask_cronjobs.models import JobPause
 from tests.marks import on_both
 

@@ -13,8 +13,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.runs.actions import RETRY
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.insights.run_actions import RETRY
 
 from .conftest import NOW, Pages
 

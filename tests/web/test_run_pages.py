@@ -13,20 +13,20 @@ import pytest
 from sqlalchemy import text
 
 import flask_cronjobs
-from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights import run_list
 from flask_cronjobs.models import JobBatch, JobOutput
 from flask_cronjobs.text.redaction import without_own_frames
 
 from .conftest import NOW, OWN, Pages
 
 STACK = """Traceback (most recent call last):
-  File "/srv/lib/flask_cronjobs/engine/worker/runner.py", line 12, in _armed
+  File "/srv/lib/flask_cronjobs/core/worker/runner.py", line 12, in _armed
     value = handler.call(**claim.payload)
             ^^^^^^^^^^^^
   File "/srv/shop/flask_cronjobs_tasks.py", line 3, in send
     return post()
-  File "/srv/lib/flask_cronjobs/once.py", line 9, in once
+  File "/srv/lib/flask_cronjobs/features/once/once.py", line 9, in once
     func()
 ValueError: no
 """

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.engine.worker.admission import (
+from flask_cronjobs.core.worker.admission import (
     AHEAD,
     CLAIMED_AT_ONCE,
     KIND_PERIOD,
@@ -20,7 +20,7 @@ from flask_cronjobs.engine.worker.admission import (
     Prefetch,
     Wanted,
 )
-from flask_cronjobs.engine.worker.held_runs import HeldRuns
+from flask_cronjobs.core.worker.held_runs import HeldRuns
 from flask_cronjobs.types import Claim, Outcome
 from tests.clock import Clock
 
@@ -30,7 +30,7 @@ ROOM = 10
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("flask_cronjobs.engine.worker.admission.time", clock)
+    monkeypatch.setattr("flask_cronjobs.core.worker.admission.time", clock)
     return clock
 
 

@@ -15,14 +15,7 @@ from flask import current_app
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import (
-    CronJobs,
-    CurrentRun,
-    Retry,
-    TaskError,
-    TimedOut,
-    current_run,
-)
+from flask_cronjobs import CronJobs, CurrentRun, Retry, TaskError, TimedOut, current_run
 from tests.marks import on_sqlite
 from tests.rows import the_run
 

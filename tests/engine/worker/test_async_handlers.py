@@ -16,7 +16,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, Retry, TaskError, current_run, signals
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.models import JobEffect, JobRun
 from flask_cronjobs.text.redaction import type_name
 from tests.marks import on_sqlite

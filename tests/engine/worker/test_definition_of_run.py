@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import delete, select, update
 
 from flask_cronjobs import CronJobs, current_run
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
 from flask_cronjobs.models import JobDefinition, JobRun
 from tests.rows import the_run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask_cronjobs.engine.worker.held_runs import HeldRuns
+from flask_cronjobs.core.worker.held_runs import HeldRuns
 from flask_cronjobs.types import Claim
 from tests.leases import EndlessLeases
 

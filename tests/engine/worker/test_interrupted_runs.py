@@ -14,10 +14,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, ShuttingDown, TimedOut, current_run, in_run, signals
-from flask_cronjobs.engine.worker import monitor
-from flask_cronjobs.engine.worker.monitor import RunMonitor
-from flask_cronjobs.jobs import once_effects
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.worker import monitor
+from flask_cronjobs.core.worker.monitor import RunMonitor
+from flask_cronjobs.features.once import once_effects
 from flask_cronjobs.models import JobEffect, JobFailure
 from flask_cronjobs.types import Claim, Outcome
 from tests.engine.conftest import stop_keepers

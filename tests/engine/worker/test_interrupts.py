@@ -19,15 +19,15 @@ import pytest
 
 from flask_cronjobs import Cancelled, LeaseLost, TimedOut
 from flask_cronjobs.config import Settings
-from flask_cronjobs.engine.worker import interrupts as interrupts_module
-from flask_cronjobs.engine.worker import own_signals
-from flask_cronjobs.engine.worker import watchdog as watchdog_module
-from flask_cronjobs.engine.worker.held_runs import Leases, Working
-from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
-from flask_cronjobs.engine.worker.monitor import MARGIN, RunMonitor
-from flask_cronjobs.engine.worker.watchdog import WATCHDOG_LEASES as LEASES
-from flask_cronjobs.engine.worker.watchdog import Watchdog
-from flask_cronjobs.jobs.runs.current import CurrentRun
+from flask_cronjobs.core.current import CurrentRun
+from flask_cronjobs.core.worker import interrupts as interrupts_module
+from flask_cronjobs.core.worker import own_signals
+from flask_cronjobs.core.worker import watchdog as watchdog_module
+from flask_cronjobs.core.worker.held_runs import Leases, Working
+from flask_cronjobs.core.worker.interrupts import HandlerInterrupter
+from flask_cronjobs.core.worker.monitor import MARGIN, RunMonitor
+from flask_cronjobs.core.worker.watchdog import WATCHDOG_LEASES as LEASES
+from flask_cronjobs.core.worker.watchdog import Watchdog
 from flask_cronjobs.types import Claim
 from tests.clock import Clock
 from tests.leases import EndlessLeases

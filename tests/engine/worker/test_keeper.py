@@ -14,13 +14,13 @@ from sqlalchemy import event, select, text, update
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.tick import TickOptions, tick
+from flask_cronjobs.core.worker import work_options as options
+from flask_cronjobs.core.worker.keeper import Keeper
+from flask_cronjobs.core.worker.work_options import Limits, WorkOptions
+from flask_cronjobs.core.worker.worker import work
 from flask_cronjobs.db import connection
-from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import options
-from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.options import Limits, WorkOptions
-from flask_cronjobs.engine.worker.worker import work
-from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 from tests.engine.conftest import lose_answer
 from tests.marks import on_postgresql, on_sqlite
@@ -179,7 +179,7 @@ def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(
     jobs: CronJobs, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy host each tick may be so slow: then no run would ever begin."""
-    slow = "flask_cronjobs.engine.tick.sync_definitions"
+    slow = "flask_cronjobs.core.tick.sync_definitions"
     monkeypatch.setattr(slow, lambda *given: time.sleep(0.05))
     enqueue(lambda: time.sleep(0.05), [{}] * 3)
     assert jobs.tick(budget=0.01).succeeded == 1

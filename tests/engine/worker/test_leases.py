@@ -16,13 +16,13 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.claim import record_and_claim
+from flask_cronjobs.core.worker.held_runs import Leases
+from flask_cronjobs.core.worker.keeper import Keeper
+from flask_cronjobs.core.worker.monitor import RunMonitor
+from flask_cronjobs.core.worker.runner import Runner
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine.worker.held_runs import Leases
-from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.monitor import RunMonitor
-from flask_cronjobs.engine.worker.runner import Runner
-from flask_cronjobs.jobs.runs.claim import record_and_claim
-from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql
@@ -62,7 +62,7 @@ def test_lease_is_counted_from_before_the_claim_was_sent(
             time.sleep(1.1)  # The answer comes after the lease has ended.
         return found
 
-    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.record_and_claim", slow)
+    monkeypatch.setattr("flask_cronjobs.core.worker.claims.record_and_claim", slow)
     enqueue(lambda: calls.append(1))
     jobs.tick(budget=5)
     assert calls == [0, 1]

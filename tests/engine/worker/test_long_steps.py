@@ -14,9 +14,9 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text, update
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.worker import work_options as options
 from flask_cronjobs.db import connection
-from flask_cronjobs.engine.worker import options
-from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobRun, JobStep
 from tests.rows import the_run
 

@@ -12,8 +12,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.models import JobEffect, JobRun
 
 pytestmark = pytest.mark.usefixtures("context")

@@ -16,7 +16,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
 from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, Snooze, signals
-from flask_cronjobs.engine.worker.runner import Runner
+from flask_cronjobs.core.worker.runner import Runner
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.types import Claim, Outcome
 from tests.kit import heard

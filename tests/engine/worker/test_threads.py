@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from flask_cronjobs.engine.worker.held_runs import HeldRuns, Leases
+from flask_cronjobs.core.worker.held_runs import HeldRuns, Leases
 
 # The two queues between a worker's threads, without a database
 

@@ -25,8 +25,8 @@ from flask_cronjobs import (
     run_dead,
     run_failed,
 )
-from flask_cronjobs.engine.worker import announcer
-from flask_cronjobs.engine.worker.announcer import Announcer
+from flask_cronjobs.core.worker import announcer
+from flask_cronjobs.core.worker.announcer import Announcer
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.types import Outcome

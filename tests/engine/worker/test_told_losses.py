@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, TickReport, current_run
-from flask_cronjobs.jobs.steps import ascends
+from flask_cronjobs.features.steps.step_rows import ascends
 from flask_cronjobs.models import JobRun, JobStep
 from tests.rows import the_run
 

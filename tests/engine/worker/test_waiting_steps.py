@@ -12,14 +12,9 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text, update
 
-from flask_cronjobs import (
-    CronJobs,
-    NotFound,
-    TickReport,
-    current_run,
-)
+from flask_cronjobs import CronJobs, NotFound, TickReport, current_run
+from flask_cronjobs.core.app_state import State
 from flask_cronjobs.db import failpoints
-from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun, JobStep
 from flask_cronjobs.testing import travel
 from tests.rows import now, the_run, view_of

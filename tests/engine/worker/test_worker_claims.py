@@ -16,19 +16,19 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.core import claim as claiming
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.claim import Answer
+from flask_cronjobs.core.tick import TickOptions, tick
+from flask_cronjobs.core.worker import claims as claims_module
+from flask_cronjobs.core.worker.claims import LockedRuns, WorkerClaims
+from flask_cronjobs.core.worker.outcomes import released
+from flask_cronjobs.core.worker.work_options import WorkOptions
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.statements import cut
-from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import claims as claims_module
-from flask_cronjobs.engine.worker import starts as starts_module
-from flask_cronjobs.engine.worker.claims import LockedRuns, WorkerClaims
-from flask_cronjobs.engine.worker.options import WorkOptions
-from flask_cronjobs.engine.worker.outcomes import released
 from flask_cronjobs.errors import DatabaseTrouble
-from flask_cronjobs.jobs import rates
-from flask_cronjobs.jobs.runs import claim as claiming
-from flask_cronjobs.jobs.runs.claim import Answer
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.features.rates import rates
+from flask_cronjobs.features.rates import starts as starts_module
 from flask_cronjobs.types import Outcome
 from tests.kit import outcome, statements
 from tests.marks import on_postgresql
@@ -344,7 +344,7 @@ def test_lost_claim_is_given_back_after_an_outage_longer_than_its_lease(
         claims.lost.give_back()
     later = time.monotonic() + state.settings.lease + 1
     clock = SimpleNamespace(monotonic=lambda: later)
-    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.time", clock)
+    monkeypatch.setattr("flask_cronjobs.core.worker.claims.time", clock)
     claims.lost.give_back()
     assert not claims.lost.unknown
     assert Rows(db.engine).get(run_id).status == "queued"
@@ -353,7 +353,7 @@ def test_lost_claim_is_given_back_after_an_outage_longer_than_its_lease(
 def test_claim_whose_answer_was_lost_is_looked_for_at_once_and_then_now_and_then(
     claims: WorkerClaims, losing: Any, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.engine.worker.claims.LATE_EVERY", 3600.0)
+    monkeypatch.setattr("flask_cronjobs.core.worker.claims.LATE_EVERY", 3600.0)
     with losing():
         claims.claim([], 1, idle=True)
     looks = [len(sent)]

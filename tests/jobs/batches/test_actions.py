@@ -11,10 +11,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, NotFound, Retry, StateConflict, Task, current_run
-from flask_cronjobs.jobs.batches.actions import cancel_batch, close_batch, retry_batch
-from flask_cronjobs.jobs.batches.views import BatchView, find_batch
-from flask_cronjobs.jobs.runs.actions import DISCARD
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.batch_actions import cancel_batch, close_batch, retry_batch
+from flask_cronjobs.insights.batch_views import BatchView, find_batch
+from flask_cronjobs.insights.run_actions import DISCARD
 from flask_cronjobs.models import JobRun
 from tests.marks import on_postgresql
 

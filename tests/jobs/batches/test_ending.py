@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.jobs.batches.ending import end_batch, end_batches
-from flask_cronjobs.jobs.batches.rows import NewBatch, open_batch
+from flask_cronjobs.features.batches.batch_rows import NewBatch, open_batch
+from flask_cronjobs.features.batches.ending import end_batch, end_batches
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, in_threads
 

@@ -10,8 +10,8 @@ from click.testing import Result
 from flask import Flask
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.definitions.views import definition_names
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.schedule_views import definition_names
 from tests.rows import Rows
 
 OWN = {"Sec-Fetch-Site": "same-origin"}

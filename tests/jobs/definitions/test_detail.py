@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import CronJobs, Retry
-from flask_cronjobs.jobs.definitions import detail
-from flask_cronjobs.jobs.definitions.detail import find_definition, task_code
-from flask_cronjobs.jobs.reader import Count
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights import schedule_detail as detail
+from flask_cronjobs.insights.reader import Count
+from flask_cronjobs.insights.schedule_detail import find_definition, task_code
 from tests.rows import Rows, ago
 
 

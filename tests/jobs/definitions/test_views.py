@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flask_cronjobs.jobs.definitions.views import list_definitions
-from flask_cronjobs.jobs.overview import read_overview
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.overview import read_overview
+from flask_cronjobs.insights.schedule_views import list_definitions
 from tests.rows import Rows, ago
 
 

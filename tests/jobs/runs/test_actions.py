@@ -19,14 +19,14 @@ from flask_cronjobs import (
     StateConflict,
     run_cancelled,
 )
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.tasks.options import EnqueueOptions
 from flask_cronjobs.errors import UnknownTask
-from flask_cronjobs.jobs.definitions.actions import QueuedRun, Target, pause, queue_run, resume
-from flask_cronjobs.jobs.once_effects import effect_done, effect_redo
-from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY, Action
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.features.once.once_effects import effect_done, effect_redo
+from flask_cronjobs.insights.run_actions import CANCEL, DISCARD, RETRY, Action
+from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.schedule_actions import QueuedRun, Target, pause, queue_run, resume
 from flask_cronjobs.models import JobEffect, JobRun
-from flask_cronjobs.registry.options import EnqueueOptions
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
 from tests.kit import heard
 from tests.rows import Rows, ago

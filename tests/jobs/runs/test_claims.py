@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from flask_cronjobs.jobs.runs import candidates
-from flask_cronjobs.jobs.runs import claim as claims
-from flask_cronjobs.jobs.runs.look import LOOKED_AT
+from flask_cronjobs.core import candidates
+from flask_cronjobs.core import claim as claims
+from flask_cronjobs.core.look import LOOKED_AT
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql

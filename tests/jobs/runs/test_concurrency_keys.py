@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text
 
-from flask_cronjobs.jobs.runs.candidates import SPARE, WINDOW
+from flask_cronjobs.core.candidates import SPARE, WINDOW
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit
 from tests.marks import on_postgresql

@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs.runs import insert_many
-from flask_cronjobs.jobs.runs.insert import GIVEN, insert_run
-from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_runs
+from flask_cronjobs.core import insert_many
+from flask_cronjobs.core.insert import GIVEN, insert_run
+from flask_cronjobs.core.insert_many import NewRow, insert_runs
 from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 

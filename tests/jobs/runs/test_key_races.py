@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs.runs import insert_many
-from flask_cronjobs.jobs.runs.insert import insert_run
-from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_runs
+from flask_cronjobs.core import insert_many
+from flask_cronjobs.core.insert import insert_run
+from flask_cronjobs.core.insert_many import NewRow, insert_runs
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.jobs.runs.test_insert import SHARED, values

@@ -12,11 +12,12 @@ import pytest
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.reader import plain_data
-from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.jobs.runs.detail import facts_of
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import (
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights import run_list
+from flask_cronjobs.insights.reader import plain_data
+from flask_cronjobs.insights.run_detail import facts_of
+from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.run_list import (
     NEWEST,
     Cursor,
     RunPage,
@@ -26,8 +27,7 @@ from flask_cronjobs.jobs.runs.list import (
     matching,
     sorting_of,
 )
-from flask_cronjobs.jobs.runs.payloads import retry_with
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.insights.run_payloads import retry_with
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
 from tests.rows import Rows, ago, view_of
 
@@ -60,7 +60,7 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Whatever the page's length, and however many runs have one time, or priorities there are."""
-    monkeypatch.setattr("flask_cronjobs.jobs.backlog.MOST_PRIORITIES", seed + 1)
+    monkeypatch.setattr("flask_cronjobs.insights.backlog.MOST_PRIORITIES", seed + 1)
     chosen, moments = random.Random(seed), [ago(seconds) for seconds in (-30, 10, 700, 900)]
     for status in chosen.choices(STATUSES, k=30):
         moment = chosen.choice(moments)

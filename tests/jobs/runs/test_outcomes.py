@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.jobs.runs import outcomes
-from flask_cronjobs.jobs.runs.leases import look_for_expired
-from flask_cronjobs.jobs.runs.outcomes import FAILURES_KEPT, write_output
+from flask_cronjobs.core import outcome as outcomes
+from flask_cronjobs.core.leases import look_for_expired
+from flask_cronjobs.core.outcome import FAILURES_KEPT, write_output
 from flask_cronjobs.types import MAX_OUTPUT, OUTCOME_KINDS, Claim, OutcomeKind
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import CronJobs, NotFound, PayloadError, StateConflict
+from flask_cronjobs.core.app_state import State
 from flask_cronjobs.errors import UnknownTask
-from flask_cronjobs.jobs.definitions.actions import queue_run
-from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.insights.run_payloads import retry_with, run_again
+from flask_cronjobs.insights.schedule_actions import queue_run
 from flask_cronjobs.types import JSON
 from tests.rows import Rows
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.jobs.runs.filters import RunFilter
-from flask_cronjobs.jobs.runs.list import list_runs
-from flask_cronjobs.jobs.state import State
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.run_list import list_runs
 from flask_cronjobs.models import JobRate
 from tests.rows import Rows, ago, view_of
 

@@ -1,0 +1,1 @@
+"""The life of a run: enqueued, due, claimed, performed, recorded, pruned."""

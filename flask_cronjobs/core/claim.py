@@ -1,0 +1,312 @@
+"""Record outcomes and claim runs: `record_and_claim` and its statements.
+
+Every claim gets a fresh token, and every write about a claimed run names it. Once the lease has
+gone to another worker, the token matches no row, so a late write changes nothing. A status, an id
+or a worker's name alone would not protect the row.
+
+PostgreSQL has four statements: with a claim or without, for any outcomes or for plain successes,
+which are most and need a third of the values. A claim alone records no outcomes by the same
+statement, which is planned once. SQLite records by statements of its own, which are in
+`core.outcome`, as are the values.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, TextClause, text
+
+from ..db.connection import Bookkeeping, Rows
+from ..db.dialect import Dialect
+from ..models.conditions import RUNNING, sql_list
+from ..types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome
+from .candidates import candidates, same_id
+from .columns import CLAIMED, NO_CLAIM, begun, most_attempts, returned
+from .leases import begin, passed_over
+from .outcome import failures, forget_failures, is_plain, outcome_parameters, record, recorded
+
+#: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
+#: A claim may lock a row for a moment that it does not take.
+MOMENTS = (0.01, 0.04)
+
+
+class ClaimRequest(NamedTuple):
+    """What a worker asks for.
+
+    :ivar limit: how many runs at most.
+    :ivar token: the token that they get.
+    :ivar tasks: the tasks that this worker can run.
+    :ivar queues: the queues to claim from; empty means all but *elsewhere*.
+    :ivar elsewhere: queues not to claim from, also if they are among *queues*.
+    :ivar lease: seconds that the claim holds without a heartbeat.
+    :ivar idle: whether the worker holds nothing else, so that a retry may be claimed.
+    :ivar after: the concurrency key after which a search from key to key begins.
+    :ivar side_by_side: whether the runs are to run at the same time, as async handlers do. Then
+        retries are claimed together with others, but for a last attempt, and for one after a lost
+        worker; and unless *idle*, those are passed over.
+    :ivar handed: the id and token of a handed run to begin, in place of a claim from the queue.
+    :ivar locked: the ids of runs that others have locked, to choose what comes behind them.
+    """
+
+    limit: int
+    token: str
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...] = ()
+    elsewhere: frozenset[str] = frozenset()
+    lease: float = 120.0
+    idle: bool = True
+    after: str = ""
+    side_by_side: bool = False
+    handed: tuple[int, str] | None = None
+    locked: frozenset[int] = frozenset()
+
+    def parameters(self, d: Dialect) -> dict[str, object]:
+        """Return the parameters of `claim`, or of `leases.begin`."""
+        run_id, handed = self.handed or (None, None)
+        queues = tuple(self.elsewhere)
+        if self.queues:
+            queues = tuple(each for each in self.queues if each not in self.elsewhere)
+        return {
+            **self._asdict(),
+            "id": run_id,
+            "handed": handed,
+            "locked": list(self.locked),
+            "tasks": d.array(self.tasks),
+            "queues": d.array(queues),
+            "but_queues": not self.queues,
+        }
+
+
+class Answer(NamedTuple):
+    """What `record_and_claim` recorded and claimed.
+
+    :ivar recorded: the ids of the runs whose outcomes are recorded.
+    :ivar claims: the runs newly claimed.
+    :ivar cancelled: those of *recorded* that became cancelled instead of being retried, because a
+        cancel was requested while they ran.
+    :ivar locked: the ids of the runs that are held still, and whose outcomes cannot be recorded
+        yet: another transaction has locked their rows.
+    :ivar passed_over: the ids of waiting runs that the claim has chosen, and found locked.
+    """
+
+    recorded: frozenset[int] = frozenset()
+    claims: tuple[Claim, ...] = ()
+    cancelled: frozenset[int] = frozenset()
+    locked: frozenset[int] = frozenset()
+    passed_over: frozenset[int] = frozenset()
+
+    def plus(self, other: Answer) -> Answer:
+        """Return this one with the outcomes that *other* says are recorded, or locked."""
+        return self._replace(
+            recorded=self.recorded | other.recorded,
+            cancelled=self.cancelled | other.cancelled,
+            locked=self.locked | other.locked,
+        )
+
+    def stored(self, outcome: Outcome) -> Outcome:
+        """Return *outcome* as its row has it."""
+        return outcome._replace(kind="cancelled") if outcome.id in self.cancelled else outcome
+
+
+def record_and_claim(
+    books: Bookkeeping,
+    outcomes: Sequence[Outcome],
+    request: ClaimRequest | None,
+    repeat: bool = True,
+) -> Answer:
+    """Record *outcomes* under their tokens, and claim what *request* asks for.
+
+    PostgreSQL does both in one statement, SQLite in one short transaction. If the id of an outcome
+    is neither in ``recorded`` nor in ``locked``, its lease was lost.
+
+    What the database refuses for now is tried again by `Bookkeeping.call`. Here, outcomes whose
+    rows are locked are tried again for a moment.
+
+    :param books: the worker's bookkeeping connection.
+    :param repeat: whether to repeat after a broken connection. If the first try had committed, a
+        repeat reports its outcomes as lost and does not know of its claims.
+    :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
+    """
+    forget_failures(books, outcomes)
+    answer = _send(books, outcomes, request, repeat)
+    locked = passed_over(books, outcomes, answer.recorded)
+    for pause in MOMENTS:
+        if not locked:
+            break
+        time.sleep(pause)
+        left = [outcome for outcome in outcomes if outcome.id in locked]
+        answer = answer.plus(_send(books, left, None, repeat))
+        locked = passed_over(books, outcomes, answer.recorded)
+    return answer._replace(locked=frozenset(locked)) if locked else answer
+
+
+def _send(
+    books: Bookkeeping, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
+) -> Answer:
+    if not outcomes and request is None:
+        return Answer()
+    d, token = books.dialect, request.token if request else ""
+    parameters = request.parameters(d) if request else {}
+    answer = Answer()
+    if request and request.handed:
+        assert not outcomes
+        rows = books.rows(begin(d), parameters, repeat)
+    elif d.one_statement:
+        plain = all(map(is_plain, outcomes))
+        both = recording_statement(d, plain, claims=request is not None)
+        rows = books.rows(both, {**parameters, **outcome_parameters(d, outcomes)}, repeat)
+        answer = _recorded_by_status([row for row in rows if _STORED(row) is not None])
+        rows = [row for row in rows if _STORED(row) is None]
+    elif outcomes:
+        steps = partial(_record_then_claim, d, outcomes, request)
+        done, rows = books.transaction(steps, repeat)
+        answer = _recorded(done)
+    else:
+        rows = books.rows(claim_statement(d), parameters, repeat)
+    return answer._replace(claims=_claims(rows, token))
+
+
+def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> bool:
+    """Release every run held under *token*, not counting the attempt.
+
+    For a claim whose answer was lost: the database may have committed it.
+
+    :param run_id: release this one alone.
+    :returns: False if the row of one is locked, so that it is held still.
+    """
+    released = [
+        Outcome(row.id, token, "released", row.attempts, row.job_type, unbegun=True)
+        for row in books.rows(_CLAIMED_UNDER, {"token": token})
+        if run_id in (None, row.id)
+    ]
+    return not released or not record_and_claim(books, released, None).locked
+
+
+def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
+    """Return which of *outcomes* their rows already have.
+
+    For outcomes whose answer was lost: the database may have committed them.
+    """
+    looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
+    parameters = {"outcomes": json.dumps(looked_for)}
+    return _recorded(books.rows(_already_recorded(books.dialect), parameters))
+
+
+def _record_then_claim(
+    d: Dialect, outcomes: Sequence[Outcome], request: ClaimRequest | None, connection: Connection
+) -> tuple[Rows, Rows]:
+    """Do on SQLite what `recording_statement` does; return the rows recorded, and claimed."""
+    plain = all(map(is_plain, outcomes))
+    parameters = outcome_parameters(d, outcomes)
+    rows = connection.execute(record(d, plain), parameters).all()
+    if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
+        written = json.dumps([row.id for row in rows])
+        connection.execute(failures(d), {**parameters, "recorded": written})
+    if request is None:
+        return rows, ()
+    return rows, connection.execute(claim_statement(d), request.parameters(d)).all()
+
+
+@lru_cache(maxsize=2)
+def _already_recorded(d: Dialect) -> TextClause:
+    outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
+    return text(f"""
+    WITH o AS MATERIALIZED {outcomes}
+    SELECT r.id, r.status AS stored FROM job_runs r JOIN o ON r.id = o.id
+    WHERE {d.any_of("r.id", "SELECT id FROM o")} AND (
+        (r.status = o.kind AND r.attempts = o.attempt)
+        OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
+        OR (o.kind IN {sql_list(RETURNED_KINDS)} AND r.attempts = o.attempt - 1)
+    )
+    """)
+
+
+_CLAIMED_UNDER = text(f"""
+    SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
+""")
+
+
+#: In place of a claim: the ids of the recorded runs of a status in one row, since to read a row for
+#: each takes a tenth of a worker's time.
+_BY_STATUS = "string_agg(CAST(id AS text), ',') AS ids, status AS stored"
+
+
+#: The runs that a claim has chosen before it locked them, if it found fewer than it looks for.
+_PASSED_OVER = f"""
+    SELECT {NO_CLAIM}, string_agg(CAST(id AS text), ','), 'passed over' FROM found
+    WHERE id NOT IN (SELECT id FROM by_id) AND (SELECT count(*) FROM by_id) < :limit
+    HAVING count(*) > 0
+"""
+
+
+@lru_cache(maxsize=16)
+def recording_statement(d: Dialect, plain: bool, claims: bool) -> TextClause:
+    """Return PostgreSQL's statement that records outcomes, and claims if *claims*.
+
+    :param plain: whether all outcomes are plain successes.
+    """
+    ctes = [recorded(d, plain)]
+    rows = [f"SELECT {NO_CLAIM}, {_BY_STATUS} FROM recorded GROUP BY status"]
+    if claims:
+        ctes += [candidates(d), f"claimed AS ({_take(d)})"]
+        rows += [f"SELECT {', '.join(CLAIMED)}, NULL, NULL FROM claimed", _PASSED_OVER]
+    return text(f"WITH RECURSIVE {', '.join(ctes)} {' UNION ALL '.join(rows)}")
+
+
+@lru_cache(maxsize=8)
+def claim_statement(d: Dialect) -> TextClause:
+    """Return SQLite's statement that claims runs, and does nothing else."""
+    return text(f"WITH RECURSIVE {candidates(d)} {_take(d)}")
+
+
+def _take(d: Dialect) -> str:
+    return f"""
+    UPDATE job_runs SET
+        status = 'running', attempts = job_runs.attempts + 1,
+        {begun(d)},
+        concurrency_share = chosen.share, progress = NULL, progress_message = NULL
+    FROM chosen WHERE {same_id(d, "job_runs", "chosen")}
+    RETURNING {returned(d)}
+    """
+
+
+# Where the values are in a row, since to look for their names takes too long.
+_OF_CLAIM = CLAIMED.index("rank")
+_PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
+_STORED = itemgetter(-1)
+
+
+def _claims(rows: Iterable[Row[Any]], token: str) -> tuple[Claim, ...]:
+    """Return the claims in *rows*, made under *token*, in the order in which they are to run."""
+    return tuple([_claim(row, token) for row in sorted(rows, key=_PLACE)])
+
+
+def _claim(row: Row[Any], token: str) -> Claim:
+    claim = Claim._make((row[0], token, *row[1:_OF_CLAIM]))
+    if type(claim.max_attempts) is int:
+        return claim
+    return claim._replace(max_attempts=most_attempts(claim.max_attempts, claim.attempt))
+
+
+def _recorded(rows: Rows) -> Answer:
+    """Return the recorded outcomes in *rows*, one for each run."""
+    return Answer(
+        recorded=frozenset([row.id for row in rows]),
+        cancelled=frozenset([row.id for row in rows if row.stored == "cancelled"]),
+    )
+
+
+def _recorded_by_status(rows: Rows) -> Answer:
+    """Return the recorded outcomes in *rows*, one for each status."""
+    ids = {row.stored: frozenset(map(int, row.ids.split(","))) for row in rows}
+    passed_over = ids.pop("passed over", frozenset[int]())
+    return Answer(
+        passed_over=passed_over,
+        recorded=frozenset[int]().union(*ids.values()),
+        cancelled=ids.get("cancelled", frozenset()),
+    )

@@ -1,0 +1,372 @@
+"""``current_run``: what a handler can ask and report about its own run."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from datetime import datetime
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from flask import Flask
+from werkzeug.local import LocalProxy
+
+from ..errors import PayloadError
+from ..log import logger
+from ..text.redaction import safe_text
+from ..types import JSON, MAX_OUTPUT, BatchCounts, Claim
+
+if TYPE_CHECKING:
+    from ..db.connection import Bookkeeping
+    from ..features.steps.step_rows import AttemptSteps
+
+
+#: Progress is written at most this often, in seconds, and once more when the handler ends.
+PROGRESS_INTERVAL = 0.5
+#: How many characters of a message are stored. More are read, so that a credential at the cut is
+#: recognized.
+SHOWN, LONGEST_MESSAGE = 500, 2000
+
+#: How far a run is, from 0 to 1, and a message.
+Progress: TypeAlias = "tuple[float, str | None]"
+
+
+class Output:
+    """What a handler prints and logs. Any of its threads may add."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        """Add *text*. Only the last of all is held."""
+        self._pieces.append(text)
+        self._size += len(text)
+        if self._size > 4 * MAX_OUTPUT:
+            # In one step: another thread may append meanwhile.
+            count = len(self._pieces)
+            last = "".join(self._pieces[:count])[-2 * MAX_OUTPUT :]
+            self._pieces[:count] = [last]
+            self._size = len(last)
+
+    def text(self) -> str:
+        """Return all that is held."""
+        return "".join(tuple(self._pieces))
+
+
+class CurrentRun:
+    """The run that a handler works on.
+
+    :param app: the app whose run it is.
+    :param claim: the claim that holds the run.
+    :param request_write: asks the keeper to write the last progress, and with True for a heartbeat.
+    :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
+        thread that made this object.
+    :param default_timezone: the time zone of runs that no definition made.
+    :ivar to_stop: returns whether the run is to be given back at the end of a step.
+    :ivar limited: makes a context in which a plain handler is interrupted after so many seconds.
+    :ivar interrupted_by: what has interrupted the handler, which is to end by it.
+    :ivar ended_by: what a step has raised to end the attempt.
+    :ivar output: holds what the handler prints and logs, if that is kept.
+    :raises PayloadError: the run's row cannot be read.
+    """
+
+    output: Output | None = None
+    # As defaults of the class, which cost a run nothing: hardly any reports progress.
+    _requested_at = -math.inf
+    # The last progress, which the handler's thread sets, and the one that the keeper's wrote.
+    _reported: Progress | None = None
+    _written: Progress | None = None
+
+    def __init__(
+        self,
+        app: Flask,
+        claim: Claim,
+        request_write: Callable[[CurrentRun, bool], None],
+        books: Bookkeeping,
+        default_timezone: str = "UTC",
+    ) -> None:
+        self.app = app
+        self.claim = claim
+        try:
+            self._payload, self._slot = claim.read()
+        except ValueError as error:
+            raise PayloadError(str(error)) from None
+        self.books = books
+        self.to_stop: Callable[[], bool] = lambda: False
+        self.limited: Callable[[float], AbstractContextManager[None]] = lambda _: nullcontext()
+        self.warning: str | None = None
+        self.interrupted_by: BaseException | None = None
+        self.ended_by: BaseException | None = None
+        self.thread: int = threading.get_ident()
+        self._request_write = request_write
+        self._default_timezone = default_timezone
+
+    @property
+    def id(self) -> int:
+        """The run's id."""
+        return self.claim.id
+
+    @property
+    def task(self) -> str:
+        """The name of the run's task."""
+        return self.claim.job_type
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self.claim.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts the run may have."""
+        return self.claim.max_attempts
+
+    @property
+    def payload(self) -> dict[str, JSON]:
+        """The handler's arguments, as they are stored."""
+        return self._payload
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The slot, or the time for which the run was enqueued; aware, UTC; never changes."""
+        return self._slot
+
+    @property
+    def snoozes(self) -> int:
+        """How often this run was snoozed before; `Snooze` does not use up attempts."""
+        return self.claim.snoozes
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The run's idempotency key, if it has one."""
+        return self.claim.idempotency_key
+
+    @property
+    def definition(self) -> str | None:
+        """The name of the definition whose slot this is; None for an enqueued run.
+
+        None also if the definition has been removed since.
+        """
+        return self._definition[0]
+
+    @property
+    def timezone(self) -> str:
+        """The time zone of the run's definition; without one, ``CRONJOBS_TIMEZONE``."""
+        return self._definition[1]
+
+    @property
+    def scheduled_local(self) -> datetime:
+        """`scheduled_for` in `timezone`: its date is the day that the schedule means."""
+        from ..schedule.cron_text import parse_zone
+
+        return self.scheduled_for.astimezone(parse_zone(self.timezone))
+
+    @cached_property
+    def batch(self) -> BatchCounts | None:
+        """How the batch ended whose ``then`` this run is; None for every other run."""
+        from ..features.batches.batch_rows import ended_for
+
+        with self.books_here() as books:
+            return ended_for(books, self.id)
+
+    @cached_property
+    def known_steps(self) -> AttemptSteps:
+        """What this attempt knows of its run's durable steps, read when first asked for."""
+        from ..features.steps.step_rows import read
+
+        with self.books_here() as books:
+            return read(books, self.id)
+
+    @cached_property
+    def _definition(self) -> tuple[str | None, str]:
+        """The name and the zone, read when first asked for: most handlers do not ask."""
+        id_ = self.claim.definition_id
+        if id_ is None:
+            return None, self._default_timezone
+        from .definitions import name_and_timezone
+
+        with self.books_here() as books:
+            found = name_and_timezone(books, id_)
+        if found is None:
+            logger.warning(
+                "%s: its definition has been removed, so its time zone is not known; "
+                "CRONJOBS_TIMEZONE is used, which is %s",
+                self.claim,
+                self._default_timezone,
+            )
+        return found or (None, self._default_timezone)
+
+    @contextmanager
+    def books_here(self) -> Generator[Bookkeeping]:
+        """Yield a connection for this thread: `books` is for the first one only."""
+        from ..db.connection import Bookkeeping
+
+        if self.thread == threading.get_ident():
+            yield self.books
+            return
+        with Bookkeeping(self.books.engine) as books:
+            yield books
+
+    def progress(self, fraction: float, message: str | None = None) -> None:
+        """Report how far the run is. It shows in the run's row, and on the pages, while it runs.
+
+        :param fraction: from 0 to 1.
+        :param message: a short text beside it; cut at 500 characters, credentials left out.
+        :raises ValueError: *fraction* is no number from 0 to 1.
+
+        Call it as often as you like: the row is written at most twice a second, and once more when
+        the handler ends; but not after the commit of ``atomic=True``.
+        """
+        self.raise_again()
+        try:
+            known = 0 <= fraction <= 1
+        except TypeError:
+            known = False
+        if not known:
+            raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
+        kept = None if message is None else str(message)[:LONGEST_MESSAGE]
+        self._reported = float(fraction), kept
+        now = time.monotonic()
+        if now - self._requested_at >= PROGRESS_INTERVAL or fraction >= 1:
+            self._requested_at = now
+            self._request_write(self, False)
+
+    def heartbeat(self) -> None:
+        """Renew the lease now. The worker does it anyway: this is for code that starves it."""
+        self.raise_again()
+        self._request_write(self, True)
+
+    def warn(self, warning: str) -> None:
+        """Log *warning*, and keep it for the run's row if the run succeeds."""
+        logger.warning("%s: %s", self.claim, warning)
+        self.warning = warning if self.warning is None else f"{self.warning} {warning}"
+
+    def warn_of_steps(self) -> None:
+        """Warn of steps that were called and not done, and of chunks that were left."""
+        known: AttemptSteps | None = self.__dict__.get("known_steps")
+        for warning in () if known is None else known.untold():
+            self.warn(warning)
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """Return what has ended the handler: its interruption, if the database layer failed by it.
+
+        Hit in the middle of a flush, a rollback or a query, SQLAlchemy may raise an error of its
+        own, about a state that it has not expected.
+        """
+        from ..db.errors import is_of_database
+
+        by = self.interrupted_by
+        return by if by is not None and is_of_database(error) else error
+
+    def raise_again(self, at_end: bool = False) -> None:
+        """Raise what has interrupted the handler again, if that has swallowed it.
+
+        Not while it is on its way, as in a ``finally``, nor in another thread.
+
+        :param at_end: whether the handler has returned. Then only the end by a step holds: its row
+            says that the run goes on there.
+        :raises BaseException: the handler has swallowed it.
+        """
+        error = self.ended_by or (None if at_end else self.interrupted_by)
+        if error is None or threading.get_ident() != self.thread or _is_handled(error):
+            return
+        raise error
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether progress was reported and not written yet."""
+        return self._reported is not self._written
+
+    def write_progress(self, write: Callable[[Claim, float, str | None], object]) -> None:
+        """Pass the last progress to *write*, unless it was written. For the keeper's thread.
+
+        What *write* raises is raised, and the progress is written later.
+        """
+        if self.has_progress and (reported := self._reported):
+            write(self.claim, *_shown(reported))
+            self._written = reported
+
+    @property
+    def reported(self) -> Progress | None:
+        """The last progress, whether it was written or not. For any thread."""
+        reported = self._reported
+        return None if reported is None else _shown(reported)
+
+
+def _is_handled(error: BaseException) -> bool:
+    """Return whether the caller is at work because of *error*, which cancels async handlers."""
+    each = sys.exc_info()[1]
+    while each is not None:
+        if each is error or type(each).__name__ == "CancelledError":
+            return True
+        each = each.__context__
+    return False
+
+
+def _shown(progress: Progress) -> Progress:
+    # When it is read: a handler may call `progress` very often.
+    fraction, message = progress
+    return fraction, message and safe_text(message, LONGEST_MESSAGE)[:SHOWN]
+
+
+_current: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")
+
+current_run: CurrentRun = cast(
+    CurrentRun,
+    LocalProxy(
+        _current,
+        unbound_message=(
+            "current_run is known only inside a handler that a tick runs. In a plain call of the "
+            "task there is no run; test `flask_cronjobs.in_run()` first."
+        ),
+    ),
+)
+"""The `CurrentRun` of the handler at work. Outside of one, using it is a `RuntimeError`."""
+
+
+def in_run() -> bool:
+    """Return whether a handler is at work here, so that `current_run` can be used."""
+    return _current.get(None) is not None
+
+
+def in_worker() -> bool:
+    """Return whether this process executes handlers.
+
+    It does if it is ``flask jobs tick``, ``flask jobs work`` or ``celery worker``. This can be used
+    in ``create_app``, for what only the web server needs, or only jobs.
+    """
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.stem
+    return (
+        ("jobs", "tick") in pairwise(sys.argv)
+        or ("jobs", "work") in pairwise(sys.argv)
+        or (name == "celery" and "worker" in sys.argv)
+    )
+
+
+def running() -> CurrentRun | None:
+    """Return the run of the handler at work here, or None."""
+    return _current.get(None)
+
+
+def warn(warning: str) -> None:
+    """Log *warning*; inside a run, keep it for the run's row, too."""
+    run = running()
+    if run is None:
+        logger.warning("%s", warning)
+    else:
+        run.warn(warning)
+
+
+def enter_run(run: CurrentRun) -> Callable[[], None]:
+    """Make *run* the current one until the returned function is called."""
+    token = _current.set(run)
+    return lambda: _current.reset(token)

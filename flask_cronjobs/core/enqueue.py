@@ -1,0 +1,211 @@
+"""Enqueue runs in the user's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from itertools import islice
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from ..db.errors import explain, remedy_for
+from ..db.notify import WAKE_EVERY, wake_listeners
+from ..errors import CronJobsError, KeyConflict, TaskError
+from ..models import JobRun
+from ..text.humanize import plural
+from ..types import RunIds
+from .app_state import State
+from .insert import insert_run, writing_connection
+from .insert_many import INSERTED_AT_ONCE, Holder, NewRow, delete_runs, insert_runs
+from .tasks.handler import Handler, payload_columns, policy_columns, run_columns
+from .tasks.options import EnqueueOptions
+from .uncommitted import note_enqueued
+
+#: How often it asks whether there are any, in seconds.
+ASK_EVERY = 5.0
+
+
+#: What the runs enqueued here join: returns a batch's id for a new run of the state's app, or None
+#: if it is another app's.
+joined: ContextVar[Callable[[State, Session], int | None] | None] = ContextVar(
+    "flask_cronjobs.joined", default=None
+)
+
+
+def batch_of(state: State, session: Session) -> int | None:
+    """Return the batch that a run enqueued here joins, or None.
+
+    :raises BatchClosed: no run can join it any more.
+    """
+    member = joined.get()
+    return None if member is None else member(state, session)
+
+
+def enqueue_one(
+    state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
+) -> JobRun:
+    """Insert one run in ``db.session``; see `Task.enqueue`."""
+    values = run_columns(task, state.settings, payload, options)
+    _check_key(options, values["idempotency_key"])
+    session = state.db.session()
+    with _committing(session, options):
+        values["batch_id"] = batch_of(state, session)
+        with explaining_missing_tables(state):
+            wakes = _is_due(options) and state.waking.ready()
+            run, became, woke = insert_run(session, values, replace=options.replace, wake=wakes)
+            if woke is not None:
+                _note_woken(state, woke)
+            elif wakes and became != "found":
+                wake(state, session)
+        run.is_new = became == "new"
+        if became != "found":
+            note_enqueued(session, f"{task.name} (run {run.id})")
+        else:
+            _check_holder(run, task)
+    return run
+
+
+def enqueue_rows(
+    state: State,
+    task: Handler,
+    payloads: Iterable[Mapping[str, object]],
+    options: EnqueueOptions,
+) -> RunIds:
+    """Insert a run for each of *payloads* in ``db.session``; see `Task.enqueue_many`."""
+    if options.idempotency_key is not None:
+        raise TaskError(
+            "enqueue_many with an idempotency_key: one key cannot belong to many runs. Declare "
+            f"the task with unique=…, such as unique='{task.name}:{{user_id}}'."
+        )
+    if options.replace:
+        raise TaskError("enqueue_many does not replace runs. Call enqueue for each of them.")
+    options = task.with_unique_while(options)
+    _check_key(options, task.options.unique)
+    session, ids = state.db.session(), RunIds()
+    with _committing(session, options):
+        try:
+            _insert_all(state, task, _rows(state, task, payloads), options, ids)
+        except Exception:
+            # All or none. If the transaction is broken, there is nothing to delete, nor any way to.
+            with suppress(SQLAlchemyError):
+                delete_runs(session, ids.new)
+            raise
+        if any(ids.is_new) and _is_due(options):
+            with explaining_missing_tables(state):
+                wake(state, session)
+        if any(ids.is_new):
+            note_enqueued(session, f"{task.name} ({plural(ids.is_new.count(True), 'run')})")
+    return ids
+
+
+@contextmanager
+def _committing(session: Session, options: EnqueueOptions) -> Generator[None, None, None]:
+    """Commit *session* after this block if *options* say so.
+
+    If something raises, leave the session as it was: without a transaction, or in the one that the
+    app had begun, which the app commits or rolls back.
+    """
+    begun = session.in_transaction()
+    try:
+        yield
+        if options.commit:
+            session.commit()
+    except BaseException:
+        if options.commit and not begun:
+            session.rollback()
+        raise
+
+
+def _rows(
+    state: State, task: Handler, payloads: Iterable[Mapping[str, object]]
+) -> Iterator[NewRow]:
+    """Yield the row of each run.
+
+    :raises CronJobsError: one of them is not right; the message begins with its place.
+    """
+    for place, given in enumerate(payloads):
+        try:
+            payload = task.payload_from(given)
+            yield NewRow(**payload_columns(task, state.settings, payload, with_key=True))
+        except (CronJobsError, TypeError) as error:
+            raise type(error)(f"payloads[{place}]: {error}") from None
+
+
+def _check_key(options: EnqueueOptions, key: str | None) -> None:
+    """Refuse options about a key that a run does not have."""
+    if key is not None:
+        return
+    if options.replace:
+        raise TaskError("replace was given without an idempotency_key. Give the key of the run.")
+    if options.unique_while is not None:
+        raise TaskError(
+            f"unique_while={options.unique_while!r} was given without an idempotency_key, so "
+            "nothing would be unique. Give the run a key, or the task a unique=…."
+        )
+
+
+def _insert_all(
+    state: State, task: Handler, rows: Iterator[NewRow], options: EnqueueOptions, ids: RunIds
+) -> None:
+    """Insert *rows*, and add what became of them to *ids*."""
+    session, shared = state.db.session(), policy_columns(task, state.settings, options)
+    # Runs with keys are inserted in the order of the keys, so all of them are in one list.
+    while chunk := list(islice(rows, None if task.options.unique else INSERTED_AT_ONCE)):
+        shared["batch_id"] = batch_of(state, session)
+        with explaining_missing_tables(state):
+            found = insert_runs(session, shared, chunk)
+        ids += [one.id for one in found]
+        ids.is_new += [one.holder is None for one in found]
+        for place, one in enumerate(found, len(ids) - len(chunk)):
+            if one.holder is not None:
+                _check_holder(one.holder, task, f"payloads[{place}]: ")
+
+
+def _check_holder(run: Holder | JobRun, task: Handler, place: str = "") -> None:
+    """Refuse a key that a run of another task has.
+
+    The message names no key, which may be made of values to hide.
+
+    :raises KeyConflict: *run* is of another task.
+    """
+    if run.job_type != task.name:
+        raise KeyConflict(
+            f"{place}The idempotency key of this run is held by run {run.id} of the task "
+            f"{run.job_type}. Nothing was enqueued. Give {task.name} a key of its own: begin it "
+            "with the task's name."
+        )
+
+
+def _is_due(options: EnqueueOptions) -> bool:
+    """Return whether a run with these options is due at once."""
+    return options.run_at is None and not options.delay
+
+
+def wake(state: State, session: Session) -> None:
+    """Wake resident workers, unless they were woken just now."""
+    if state.waking.ready():
+        _note_woken(state, wake_listeners(session, writing_connection(session)))
+
+
+def _note_woken(state: State, woke: bool) -> None:
+    """Wake nobody for a while, now that workers were woken, or that none listened."""
+    state.waking.block_for(WAKE_EVERY if woke else ASK_EVERY)
+
+
+@contextmanager
+def explaining_missing_tables(state: State) -> Generator[None, None, None]:
+    """Say how to create the job tables, if a statement in this block finds that there are none.
+
+    :raises TablesMissing: there are none.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        # Every other error in the user's own transaction reaches the user as it is, also that of
+        # a table of the app's own, whose new rows are flushed here.
+        is_ours = any(name in (error.statement or "") for name in JobRun.metadata.tables)
+        if is_ours and remedy_for(error) == "create tables":
+            raise explain(error, state.engine) from error
+        raise

@@ -1,0 +1,307 @@
+"""Renew the leases of held runs, and find those that ran out. Runs handed to an executor."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from sqlalchemy import TextClause, text
+
+from ..db.connection import Bookkeeping, Rows
+from ..db.dialect import Dialect
+from ..features.orders import COMES_FIRST
+from ..models.conditions import HANDED, RUNNING, SPENT
+from ..text import clean
+from ..types import NO_SUCH_TASK, Claim, Outcome
+from .candidates import unpaused
+from .columns import assigned, begun, ended, most_attempts, returned
+from .outcome import held, is_held
+
+
+class Renewal(NamedTuple):
+    """What a heartbeat learned, or a look between two.
+
+    :ivar held: the runs still held.
+    :ivar cancelled: those among them that are to be cancelled.
+    :ivar locked: those among them whose leases a heartbeat did not extend, since another
+        transaction has locked their rows.
+    :ivar is_heartbeat: whether the leases of the others were extended.
+    """
+
+    held: frozenset[int]
+    cancelled: frozenset[int]
+    locked: frozenset[int] = frozenset()
+    is_heartbeat: bool = False
+
+
+#: On SQLite, for how many seconds the write lock is free before runs are taken back, so that living
+#: workers renew their leases: longer than a keeper needs from one try to the end of the next.
+RENEWAL_WINDOW = 3.0
+#: How many runs are taken back, or given up, at a time.
+TAKEN_AT_ONCE = 200
+
+
+def renewal_window(lease: float) -> float:
+    """Return `RENEWAL_WINDOW`, or less if the *lease* is short, in seconds.
+
+    It is also for how long a worker that has just found the lock held knows that it still has its
+    runs, although it could not renew their leases.
+    """
+    return min(RENEWAL_WINDOW, lease / 2)
+
+
+#: What names a held run by its id and its token.
+Held: TypeAlias = Claim | Outcome
+
+
+def renew(books: Bookkeeping, claims: Collection[Claim], lease: float) -> Renewal:
+    """Extend the leases of *claims* to *lease* seconds from now."""
+    parameters = {"held": as_held(claims), "lease": lease}
+    renewed = _renewal(books.rows(_renew(books.dialect), parameters))
+    if passed_over(books, claims, renewed.held):
+        watched = watch(books, claims)
+        renewed = watched._replace(locked=watched.held - renewed.held)
+    return renewed._replace(is_heartbeat=True)
+
+
+def watch(books: Bookkeeping, claims: Iterable[Held]) -> Renewal:
+    """Return what `renew` would, without extending the leases."""
+    return _renewal(books.rows(_watch(books.dialect), {"held": as_held(claims)}))
+
+
+def progress(books: Bookkeeping, claim: Claim, fraction: float, message: str | None) -> bool:
+    """Write how far a run has got; return whether it was written.
+
+    It is not if the lease was lost, or if another transaction has locked the row.
+
+    :param fraction: from 0 to 1.
+    """
+    values = {"id": claim.id, "token": claim.token, "fraction": fraction}
+    return bool(books.rows(_progress(books.dialect), {**values, "message": clean(message)}))
+
+
+def passed_over(
+    books: Bookkeeping, claims: Collection[Held], touched: Collection[int]
+) -> Collection[int]:
+    """Return which of *claims* a statement did not touch, though they are held still."""
+    if len(touched) >= len(claims):
+        return ()
+    left = [each for each in claims if each.id not in touched]
+    return watch(books, left).held if left and books.dialect.skip_locked else ()
+
+
+def look_for_expired(books: Bookkeeping) -> list[Claim]:
+    """Return the claims whose lease ran out, at most `TAKEN_AT_ONCE`, oldest first.
+
+    They lack payload and slot.
+    """
+    rows = books.rows(expired(books.dialect), {"limit": TAKEN_AT_ONCE})
+    return [
+        Claim(
+            row.id,
+            row.locked_by,
+            row.job_type,
+            stored_payload=None,
+            attempt=row.attempts,
+            max_attempts=most_attempts(row.max_attempts, row.attempts),
+            stored_slot=None,
+            definition_id=row.definition_id,
+            forgiven=row.forgiven,
+            label=row.label,
+        )
+        for row in rows
+        if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
+    ]
+
+
+def give_up_exhausted(books: Bookkeeping) -> list[Outcome]:
+    """End at most `TAKEN_AT_ONCE` waiting runs that have no attempt left; return how each ended.
+
+    No attempt ends so: somebody has lowered ``max_attempts`` by hand.
+    """
+    rows = books.rows(_give_up_exhausted(books.dialect), {"limit": TAKEN_AT_ONCE})
+    return [
+        Outcome(
+            *(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type),
+            definition_id=row.definition_id,
+            label=row.label,
+        )
+        for row in rows
+    ]
+
+
+def _renewal(rows: Rows) -> Renewal:
+    return Renewal(
+        frozenset(row.id for row in rows),
+        frozenset(row.id for row in rows if row.cancel_requested_at is not None),
+    )
+
+
+def as_held(claims: Iterable[Held]) -> str:
+    """Return *claims* as the parameter of statements about held runs."""
+    return json.dumps([{"id": claim.id, "token": claim.token} for claim in claims])
+
+
+def given(d: Dialect) -> str:
+    """Return the runs that a statement about held runs was given, as a table."""
+    return d.table("held", id="bigint", token="text")
+
+
+@lru_cache(maxsize=2)
+def _renew(d: Dialect) -> TextClause:
+    return text(f"""
+    WITH {held(d, given(d))}
+    UPDATE job_runs SET locked_until = {d.clock_after(":lease")}
+    FROM given WHERE {is_held(d)}
+    RETURNING job_runs.id, job_runs.cancel_requested_at
+    """)
+
+
+@lru_cache(maxsize=2)
+def _watch(d: Dialect) -> TextClause:
+    return text(f"""
+    WITH given AS MATERIALIZED {given(d)}
+    SELECT r.id, r.cancel_requested_at FROM job_runs r JOIN given ON r.id = given.id
+    WHERE {d.any_of("r.id", "SELECT id FROM given")}
+        AND r.locked_by = given.token AND (r.{RUNNING}) IS TRUE
+    """)
+
+
+@lru_cache(maxsize=2)
+def _progress(d: Dialect) -> TextClause:
+    own = f"id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE"
+    return text(f"""
+    UPDATE job_runs SET progress = :fraction, progress_message = :message
+    WHERE id = (SELECT id FROM job_runs WHERE {own} {d.skip_locked}) AND {own} RETURNING id
+    """)
+
+
+@lru_cache(maxsize=2)
+def expired(d: Dialect) -> TextClause:
+    """Return the query for expired leases, but for those of rows that somebody has locked."""
+    return text(f"""
+    SELECT id, locked_by, job_type, attempts, max_attempts, definition_id, forgiven, label
+    FROM job_runs WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
+    {d.skip_locked}
+    """)
+
+
+@lru_cache(maxsize=2)
+def _give_up_exhausted(d: Dialect) -> TextClause:
+    # In no order: the primary key has one, too, but without the condition.
+    spent = f"SELECT id FROM job_runs WHERE {SPENT} LIMIT :limit {d.skip_locked}"
+    last_error = "COALESCE('. The last error: ' || last_error, '')"
+    error = f"'no attempt is left: max_attempts is ' || max_attempts || {last_error}"
+    error_type = "COALESCE(error_type, 'NoAttemptLeft')"
+    return text(f"""
+    UPDATE job_runs SET {assigned(ended("'dead'", d.now, error, error_type))}
+    WHERE {d.any_of("id", spent)}
+    RETURNING id, job_type, attempts, last_error, error_type, definition_id, label
+    """)
+
+
+@lru_cache(maxsize=2)
+def begin(d: Dialect) -> TextClause:
+    """Return the statement by which an executor's worker begins a run.
+
+    It trades the token with which the run was handed on, so only the first of two that bring the
+    same token begins it. A run that is paused by now, whose task this code does not have, or before
+    which an earlier one of its strict order has come back, does not begin.
+    """
+    return text(f"""
+    UPDATE job_runs SET
+        {begun(d)}
+    WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
+        AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
+        AND {unpaused("job_type", "task")} AND {unpaused("queue", "queue")} AND {COMES_FIRST}
+    RETURNING {returned(d)}
+    """)
+
+
+def give_tokens(books: Bookkeeping, claims: Iterable[Claim], tokens: Iterable[str]) -> list[Claim]:
+    """Give each of *claims* one of *tokens*, fenced by the token that it has; return those held.
+
+    :raises DatabaseTrouble: it is unknown which tokens they have.
+    """
+    pairs = list(zip(claims, tokens, strict=True))
+    given = [{"id": each.id, "token": each.token, "fresh": fresh} for each, fresh in pairs]
+    rows = books.rows(_give_tokens(books.dialect), {"held": json.dumps(given)}, repeat=False)
+    written = {row.id for row in rows}
+    return [each._replace(token=fresh) for each, fresh in pairs if each.id in written]
+
+
+@lru_cache(maxsize=2)
+def _give_tokens(d: Dialect) -> TextClause:
+    return text(f"""
+    WITH {held(d, d.table("held", id="bigint", token="text", fresh="text"))}
+    UPDATE job_runs SET locked_by = given.fresh FROM given WHERE {is_held(d)}
+    RETURNING job_runs.id
+    """)
+
+
+_IN_BROKERS = text(f"""
+    SELECT count(*) AS number FROM (
+        SELECT queue FROM job_runs WHERE {HANDED} ORDER BY locked_until
+    ) AS handed WHERE queue = :queue
+""")
+
+
+#: In how many seconds a run is due again that a worker of older code has refused.
+REFUSED_FOR = 60
+
+
+def refuse(
+    books: Bookkeeping, run_id: int, handed: str, tasks: tuple[str, ...], error: str
+) -> str | None:
+    """Put a handed run off whose task is none of *tasks*, and note *error*; return its task.
+
+    The run stays handed; it is to be released.
+
+    :returns: None if it is one of them, or if the run is not handed with that token any more.
+    """
+    d = books.dialect
+    statement = f"""
+        UPDATE job_runs SET error_type = '{NO_SUCH_TASK}', last_error = :error,
+            run_at = {d.clock_after(":delay")}
+        WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
+            AND NOT {d.one_of("job_type", "tasks")}
+        RETURNING job_type
+    """
+    values = {"id": run_id, "handed": handed, "tasks": d.array(tasks), "error": error}
+    rows = books.rows(text(statement), {**values, "delay": REFUSED_FOR})
+    return rows[0].job_type if rows else None
+
+
+def in_brokers(books: Bookkeeping, queue: str) -> int:
+    """Return how many runs of *queue* were handed to an executor and have not begun there."""
+    return int(books.rows(_IN_BROKERS, {"queue": queue})[0].number)
+
+
+#: Of the database in its cluster, and of the table.
+_POSTGRESQL = """
+    SELECT oid, to_regclass('job_runs')::oid,
+        has_function_privilege('pg_control_system()', 'EXECUTE') AS may_ask
+    FROM pg_database WHERE datname = current_database()
+"""
+#: By itself: to a role that may not call the function, it is refused.
+_CLUSTER = "SELECT system_identifier FROM pg_control_system()"
+_SQLITE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+
+
+def database_fingerprint(books: Bookkeeping) -> str:
+    """Return a text that two databases do not share, whatever a URL calls them. It tells nothing.
+
+    A database that is restored or moved gets another one. On SQLite it is of the file and its disk.
+    """
+    known: tuple[object, ...]
+    if books.dialect.one_writer:
+        file = Path(books.rows(text(_SQLITE))[0].file).stat()
+        known = file.st_dev, file.st_ino
+    else:
+        (row,) = books.rows(text(_POSTGRESQL))
+        known = tuple(row) + (tuple(books.rows(text(_CLUSTER))[0]) if row.may_ask else ())
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:8]

@@ -1,0 +1,78 @@
+"""Look at the runs that come first in the queue, without claiming them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import TextClause, text
+
+from ..db.connection import Bookkeeping
+from ..db.dialect import Dialect
+from ..models.conditions import KEYED, UNKEYED, UNPLACED
+from ..types import is_alone
+from .candidates import candidates
+
+if TYPE_CHECKING:
+    from .claim import ClaimRequest
+
+#: How many waiting runs are looked at, of those with a concurrency key and of those without.
+LOOKED_AT = 100
+
+
+class QueueLook(NamedTuple):
+    """What `look_at_queue` saw of the runs that come first.
+
+    :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
+        certain. True is not: the runs may be of tasks or keys that cannot be claimed.
+    :ivar turns_pend: whether turns of strict orders are to be given first; see `features.orders`.
+    """
+
+    may_find: bool
+    turns_pend: bool = False
+
+
+def look_at_queue(books: Bookkeeping) -> QueueLook:
+    """Look at the runs that come first, without claiming them."""
+    rows = books.rows(look_statement(books.dialect))
+    turns_pend = any(row.unplaced for row in rows)
+    may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
+    return QueueLook(may_find, turns_pend)
+
+
+@lru_cache(maxsize=4)
+def look_statement(d: Dialect) -> TextClause:
+    """Return the query for how many runs are in the first window, and how many of them are due.
+
+    That window alone, in the order of an index: there may be a million runs that are due next year.
+    Where nobody has looked yet whose turn it is in a strict order, a run may be due.
+    """
+    unplaced = f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"
+    windows = " UNION ALL ".join(
+        f"""
+        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
+            0 AS unplaced FROM (
+            SELECT run_at FROM job_runs WHERE {condition}
+            ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
+        ) AS first_window
+        """
+        for condition in (UNKEYED, KEYED)
+    )
+    return text(f"{windows} UNION ALL SELECT 0, 0, count(*) FROM ({unplaced}) AS unplaced")
+
+
+def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | None:
+    """Return the task of the run that an idle worker would claim next; None if there is none.
+
+    With it, whether that run must run alone. Nothing is claimed.
+
+    :param request: for one run.
+    """
+    d = books.dialect
+    statement = f"""
+        WITH RECURSIVE {candidates(d)}
+        SELECT job_type, attempts + 1, max_attempts, error_type FROM job_runs
+        WHERE {d.any_of("id", "SELECT id FROM chosen")}
+    """
+    rows = books.rows(text(statement), request.parameters(d))
+    return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None

@@ -1,0 +1,350 @@
+"""The SQL that records outcomes, with its parameters, and what attempts leave behind.
+
+`recorded` is for PostgreSQL, `record` and `failures` for SQLite. `finalize_in` writes a success in
+the handler's own transaction, for ``atomic=True``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+
+from sqlalchemy import Connection, TextClause, text
+
+from ..db.connection import Bookkeeping
+from ..db.dialect import Dialect, dialect_of
+from ..models.conditions import RUNNING, sql_list
+from ..text import clean
+from ..types import (
+    FAILED_KINDS,
+    JSON,
+    MAX_OUTPUT,
+    RETURNED_KINDS,
+    TERMINAL,
+    Claim,
+    Outcome,
+    json_text,
+)
+from .columns import assigned, ended, rate_mark
+
+#: The columns of an outcome, and their types in PostgreSQL.
+OUTCOME_COLUMNS = {
+    "id": "bigint",
+    **dict.fromkeys(("token", "result"), "text"),
+    **dict.fromkeys(("kind", "error", "error_type", "stack", "fingerprint"), "text"),
+    **dict.fromkeys(("attempt", "reclaimed"), "integer"),
+    "delay": "double precision",
+    "until": "timestamptz",
+}
+
+# A run whose cancel was requested while it ran is cancelled instead of retried.
+_STOPPED = f"""
+    (given.kind NOT IN {sql_list(TERMINAL)} AND job_runs.cancel_requested_at IS NOT NULL)
+"""
+_OF_SUCCESS = {name: OUTCOME_COLUMNS[name] for name in ("id", "token", "result")}
+_RETURNED = f"given.kind IN {sql_list(RETURNED_KINDS)}"
+_FAILED = f"kind IN {sql_list(FAILED_KINDS)}"
+
+_FAILURE = """
+    INSERT INTO job_failures
+        (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
+"""
+
+
+def _values(d: Dialect) -> str:
+    """Return what an outcome writes: `ended` where it ends the run, and otherwise when to go on."""
+    status = f"""
+        CASE WHEN {_STOPPED} THEN 'cancelled' WHEN NOT {_RETURNED} THEN given.kind
+             WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END
+    """
+    error = ("given.error", "given.error_type", "job_runs.", "given.fingerprint")
+    values = ended(status, d.clock, *error)
+    values["failed_at"], later = d.clock, d.clock_after("given.delay")
+    ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
+    # Steps of an attempt that does not count forgive nothing: the next one has its number.
+    values |= {name: f"job_runs.{name} - 1" for name in ("forgiven", "max_attempts")}
+    for condition, *names in (
+        (ends, "finished_at"),
+        (f"{_RETURNED} AND job_runs.forgiven = job_runs.attempts", "forgiven", "max_attempts"),
+        ("given.kind <> 'released'", "last_error", "error_type", "fingerprint"),
+        (f"given.{_FAILED}", "failed_at"),
+    ):
+        for name in names:
+            values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
+    values |= {
+        # A run that is given back asks for its turn anew: it may have had that of another.
+        "order_mark": f"CASE WHEN {ends} THEN {values['order_mark']}"
+        " WHEN given.kind = 'released' AND job_runs.strict THEN 'new'"
+        " ELSE job_runs.order_mark END",
+        "rate_mark": f"CASE WHEN NOT ({ends}) THEN {rate_mark('job_runs.rate_key')} END",
+        "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",
+        "snoozes": "job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END",
+        "run_at": f"CASE WHEN given.kind = 'failed' THEN {later}"
+        f" WHEN given.kind = 'snoozed' THEN {d.latest('given.until', later)}"
+        " ELSE job_runs.run_at END",
+        "result": d.json("given.result"),
+    }
+    return assigned(values)
+
+
+def _values_of_success(d: Dialect, result: str = "given.result") -> str:
+    values = ended("'succeeded'", d.clock, "NULL", "NULL", "job_runs.")
+    return assigned({**values, "result": d.json(result)})
+
+
+def held(d: Dialect, given: str) -> str:
+    """Return CTEs that end in ``held``: the ids of those runs in *given* that can be written now.
+
+    A row that another transaction has locked, such as an operator's in psql, must not hold up the
+    others. So PostgreSQL passes over it; the caller finds by `watch` that it is held still.
+
+    ``IS TRUE`` hides the status from the planner: until a vacuum, the lease index has an entry for
+    each run of the past minutes.
+
+    :param given: SQL for a table with ids and tokens; ``given`` is its name from here on.
+    """
+    if not d.skip_locked:
+        return f"given AS MATERIALIZED {given}, held AS MATERIALIZED (SELECT id FROM given)"
+    return f"""
+    given AS MATERIALIZED {given},
+    held AS MATERIALIZED (
+        SELECT id FROM job_runs
+        WHERE {d.any_of("id", "SELECT id FROM given")} AND ({RUNNING}) IS TRUE
+            AND {d.any_of("locked_by", "SELECT DISTINCT token FROM given")}
+        {d.skip_locked}
+    )
+    """
+
+
+def is_held(d: Dialect) -> str:
+    """Return the conditions for a row of ``job_runs`` that goes with a row of ``given``."""
+    return f"""
+        {d.any_of("job_runs.id", "SELECT id FROM held")} AND job_runs.id = given.id
+        AND job_runs.locked_by = given.token AND (job_runs.{RUNNING}) IS TRUE
+    """
+
+
+def recorded(d: Dialect, plain: bool) -> str:
+    """Return PostgreSQL's CTEs that end in ``recorded``: the runs whose outcomes were recorded.
+
+    :param plain: whether all outcomes are plain successes.
+    """
+    if plain:
+        update = _update(_values_of_success(d), d)
+        return f"""
+        {held(d, _successes(d))}, recorded AS ({update} RETURNING job_runs.status, job_runs.id)
+        """
+    returned = "job_runs.status, job_runs.started_at, given.*"
+    return f"""
+    {held(d, _outcomes(d))},
+    recorded AS ({_update_by_kind(d)} RETURNING {returned}),
+    failures AS ({_failures_of_recorded(d)})
+    """
+
+
+def _outcomes(d: Dialect) -> str:
+    return d.table("outcomes", **OUTCOME_COLUMNS)
+
+
+def _successes(d: Dialect) -> str:
+    return d.table("outcomes", **_OF_SUCCESS)
+
+
+def _update(values: str, d: Dialect) -> str:
+    return f"UPDATE job_runs SET {values} FROM given WHERE {is_held(d)}"
+
+
+def _update_by_kind(d: Dialect) -> str:
+    expired = f"COALESCE(given.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.clock}"
+    return f"{_update(_values(d), d)} AND ({expired})"
+
+
+def _failures_of_recorded(d: Dialect) -> str:
+    return f"""
+    {_FAILURE}
+    SELECT id, attempt, token, started_at, {d.clock}, error_type, error, stack
+    FROM recorded WHERE {_FAILED}
+    ON CONFLICT DO NOTHING
+    """
+
+
+@lru_cache(maxsize=4)
+def record(d: Dialect, plain: bool) -> TextClause:
+    """Return SQLite's UPDATE that records outcomes, and returns what is stored of each run.
+
+    :param plain: whether all are plain successes, of which it reads and writes less.
+    """
+    if plain:
+        given, update = _successes(d), _update(_values_of_success(d), d)
+    else:
+        given, update = _outcomes(d), _update_by_kind(d)
+    stored = "job_runs.id AS id, job_runs.status AS stored"
+    return text(f"WITH {held(d, given)} {update} RETURNING {stored}")
+
+
+@lru_cache(maxsize=2)
+def failures(d: Dialect) -> TextClause:
+    """Return SQLite's INSERT of failures: its RETURNING knows no other table, so join again."""
+    return text(f"""
+    {_FAILURE}
+    SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
+    FROM {_outcomes(d)} AS o JOIN job_runs r ON r.id = o.id
+    WHERE o.{_FAILED} AND o.id IN (SELECT value FROM json_each(:recorded))
+    ON CONFLICT DO NOTHING
+    """)
+
+
+def outcome_parameters(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return *outcomes* as the JSON array that the statements read."""
+    rows: list[dict[str, object]] = [
+        # Written out for those that most are: a thousand may come at once.
+        {"id": each.id, "token": each.token, "kind": "succeeded"}
+        if each.result is None and is_plain(each)
+        else _outcome_row(dialect, each)
+        for each in outcomes
+    ]
+    return {"outcomes": json.dumps(rows)}
+
+
+def is_plain(outcome: Outcome) -> bool:
+    """Return whether *outcome* is a success without a warning, as most are."""
+    return outcome.kind == "succeeded" and outcome.error is None
+
+
+def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
+    """Return *outcome* as the statements read it; a plain success needs few keys."""
+    row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
+    if outcome.result is not None:
+        row["result"] = json_text(outcome.result)
+    if outcome.error is not None:
+        row |= {"error": clean(outcome.error), "error_type": clean(outcome.error_type)}
+    if outcome.kind != "succeeded":
+        row |= {
+            "attempt": outcome.attempt,
+            "stack": clean(outcome.stack),
+            "delay": outcome.delay,
+            "until": None if outcome.until is None else dialect.instant(outcome.until),
+            "reclaimed": int(outcome.reclaimed),
+        }
+    if outcome.kind in FAILED_KINDS:
+        said = outcome.job_type, outcome.error_type, outcome.error
+        row["fingerprint"] = fingerprint(*said)
+    return row
+
+
+def finalize_in(connection: Connection, claim: Claim, result: JSON) -> bool | None:
+    """Write ``succeeded`` in *connection*'s transaction, if *claim*'s token still holds the run.
+
+    The handler's own writes and its outcome must commit together, so this runs on the app's
+    session. `record_and_claim` writes all other outcomes, many at a time and with SQL for failures
+    and releases, on the bookkeeping connection.
+
+    :returns: whether the run was still held; None if it is, but another transaction has locked its
+        row, so that nothing is written yet.
+    """
+    kept = None if result is None else json_text(result)
+    d = dialect_of(connection.engine)
+    own = f"SELECT id FROM job_runs WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE"
+    statement = f"""
+        UPDATE job_runs SET {_values_of_success(d, "CAST(:result AS text)")}
+        WHERE {d.any_of("id", f"{own} {d.skip_locked}")} RETURNING id
+    """
+    values = {"id": claim.id, "token": claim.token, "result": kept}
+    if connection.execute(text(statement), values).first() is not None:
+        return True
+    return None if connection.execute(text(own), values).first() is not None else False
+
+
+#: How many failed attempts of a run have a row: the latest ones, as many as its page shows.
+FAILURES_KEPT = 50
+
+
+def forget_failures(books: Bookkeeping, outcomes: Iterable[Outcome]) -> None:
+    """Make room for the failures in *outcomes*: delete the oldest of runs that have many.
+
+    Call it before the outcomes are recorded. If they are not, as when a lease was lost, nothing is
+    wrong: the run has begun as many attempts.
+    """
+    for outcome in outcomes:
+        if outcome.attempt > FAILURES_KEPT and outcome.kind in FAILED_KINDS:
+            oldest = {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT}
+            books.rows(delete_failures(books.dialect), oldest)
+
+
+def delete_failures(d: Dialect) -> TextClause:
+    """Return the DELETE of a run's failures up to *attempt*, but for those that are locked."""
+    old = f"SELECT id FROM job_failures WHERE run_id = :id AND attempt <= :attempt {d.skip_locked}"
+    return text(f"DELETE FROM job_failures WHERE {d.any_of('id', old)}")
+
+
+_OLD_OUTPUTS = "SELECT id FROM job_outputs WHERE run_id = :id AND attempt <= :attempt"
+
+
+def write_output(books: Bookkeeping, outcome: Outcome) -> None:
+    """Write what the handler of *outcome* has printed and logged.
+
+    The lease may be lost, or the run may have ended: an attempt's output is kept all the same,
+    but never in the place of another claim's. If another transaction has locked the run's row, it
+    is not written, and its outcome is not, either: both are tried again.
+    """
+    if outcome.attempt > FAILURES_KEPT:
+        old = f"{_OLD_OUTPUTS} {books.dialect.skip_locked}"
+        forget = text(f"DELETE FROM job_outputs WHERE {books.dialect.any_of('id', old)}")
+        books.rows(forget, {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT})
+    names = ("id", "attempt", "token", "output")
+    books.rows(_write_output(books.dialect), {name: getattr(outcome, name) for name in names})
+
+
+@lru_cache(maxsize=2)
+def _write_output(d: Dialect) -> TextClause:
+    # The foreign key takes this lock, and would wait for it.
+    lock = "FOR KEY SHARE SKIP LOCKED" if d.skip_locked else ""
+    both = "job_outputs.output || excluded.output"
+    last = f"substr({both}, -{MAX_OUTPUT})" if d.one_writer else f"right({both}, {MAX_OUTPUT})"
+    return text(f"""
+    INSERT INTO job_outputs (run_id, attempt, worker, output, written_at)
+    SELECT id, :attempt, :token, :output, {d.clock} FROM job_runs WHERE id = :id {lock}
+    ON CONFLICT (run_id, attempt) DO UPDATE
+    SET worker = excluded.worker, written_at = excluded.written_at,
+        -- An attempt that was given back, as by a sleep, goes on with the output that it has.
+        output = CASE WHEN job_outputs.worker = excluded.worker THEN excluded.output ELSE {last} END
+    WHERE job_outputs.worker = excluded.worker OR EXISTS (
+        SELECT 1 FROM job_runs AS r WHERE r.id = excluded.run_id AND r.locked_by = excluded.worker
+    )
+    RETURNING run_id
+    """)
+
+
+#: How many characters of the first line of a message tell whether errors are the same.
+_HEAD = 300
+
+
+@cache
+def _varying() -> re.Pattern[str]:
+    """Return the pattern of what differs from one error to the next: most processes need none."""
+    return re.compile(
+        r"""(?x)
+        '[^']{0,200}' | "[^"]{0,200}" | `[^`]{0,200}`  # Quoted.
+        | \b [0-9a-fA-F]{8} (?: -[0-9a-fA-F]{4} ){3} -[0-9a-fA-F]{12} \b  # A UUID.
+        | 0[xX][0-9a-fA-F]+
+        | \b (?=[0-9a-fA-F]*[0-9]) [0-9a-fA-F]{6,} \b  # Hex: a digest, an id.
+        | [0-9]+ (?: [.,:][0-9]+ )*"""
+    )
+
+
+def pattern_of(error: str | None) -> str:
+    """Return the first line of the message *error*, with ``…`` for numbers, hex and what is quoted.
+
+    Errors with the same pattern, task and type are of one group.
+    """
+    head = (error or "").strip().partition("\n")[0][:_HEAD]
+    return " ".join(_varying().sub("…", head).split())
+
+
+def fingerprint(task: str, error_type: str | None, error: str | None) -> str:
+    """Return the fingerprint of an error: 16 hex digits."""
+    said = "\0".join((task, error_type or "", pattern_of(error)))
+    return hashlib.blake2b(said.encode(errors="replace"), digest_size=8).hexdigest()

@@ -1,0 +1,373 @@
+"""Run one worker in this process, or several forked ones that this process waits for."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+from ..db.statements import deadlines
+from ..errors import CronJobsError, DatabaseTrouble
+from ..log import logger, worker_name
+from ..signals import News, notify
+from .app_state import State
+from .worker.process_signals import STOP_FROM_PARENT, STOPPING
+from .worker.work_options import WorkOptions
+from .worker.worker import work
+
+#: The exit status of a worker that would fail again, because the tables are missing, say.
+HOPELESS = 3
+#: How long the last of what handlers printed may take to be written, in seconds.
+FLUSH_WITHIN = 3.0
+
+
+class Pipe:
+    """Sends news from a forked worker to its parent: a line of JSON for each. For any thread."""
+
+    def __init__(self, writer: int) -> None:
+        self._writer = writer
+        self._lock = threading.Lock()
+
+    def __call__(self, kind: str, value: object) -> None:
+        """Send news; see `signals.News`."""
+        left = f"{json.dumps((kind, value))}\n".encode()
+        with self._lock:
+            while left:
+                left = left[os.write(self._writer, left) :]
+
+    def end(self, error: str | None) -> None:
+        """Send that the worker has ended, and what kept it from its work."""
+        with suppress(OSError):  # The parent may be gone.
+            self("end", error)
+
+
+def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
+    """Work in a forked process, and end it."""
+    status = 1
+    try:
+        status = _work(state, options, pipe)
+    finally:
+        # In a thread: if nobody reads what handlers printed, the worker ends all the same.
+        last = threading.Thread(target=flush_output, daemon=True)
+        last.start()
+        last.join(FLUSH_WITHIN)
+        os._exit(status)
+
+
+def flush_output() -> None:
+    """Write what is left in the buffers of standard output and standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # A full disk, a closed pipe.
+            stream.flush()
+
+
+def _work(state: State, options: WorkOptions, pipe: Pipe) -> int:
+    state.forget_connections()
+    try:
+        work(state, options, handle_signals=True)
+    except CronJobsError as error:
+        pipe.end(str(error))
+        passing = isinstance(error, DatabaseTrouble) and error.transient
+        return 1 if passing else HOPELESS
+    except BaseException as error:
+        logger.exception("The worker process %d failed; its runs come back by lease", os.getpid())
+        pipe.end(f"A worker process failed: {error!r}")
+        return 1
+    pipe.end(None)
+    return 0
+
+
+#: How long to wait before a worker that ended too early is replaced, in seconds.
+RESTART_PAUSE = 1.0
+#: How often the parent looks for workers that have ended, in seconds. Most often their pipe tells
+#: it at once; but a process that a handler forked may hold that open.
+LOOK_EVERY = 0.5
+#: The same once the pipe of a worker has ended, as it does just before the worker does.
+LOOK_SOON = 0.02
+
+
+def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]:
+    """Run *number* workers until nothing is left to do; count the attempts by outcome.
+
+    With more than one, with limits and with a parent, each is forked, and reports its outcomes
+    through a pipe, so that they count even if the worker is killed. ``max_runs`` is shared out
+    among them.
+
+    :raises CronJobsError: a worker could not be started or could not do its work, or every worker
+        ended too early.
+    """
+    if options.max_runs is not None:
+        number = min(number, options.max_runs)
+    if number < 1:
+        return Counter()
+    if options.may_kill and not gc.get_freeze_count():
+        # The app's objects live as long as this process. Without this, each full garbage collection
+        # looks at all of them, for 0.1 s at times. Once: what runs have left is to be collected.
+        gc.freeze()
+    _warn_of_platform(number)
+    alone = number == 1 and options.limits is None and options.parent is None
+    if alone or not hasattr(os, "fork"):
+        return work(state, options, handle_signals=options.may_kill)
+    if options.books is not None:  # No connection of ours is open while workers fork.
+        options.books.close()
+        options = options._replace(books=None)
+    return _ProcessPool(state, options, number).run()
+
+
+def _warn_of_platform(number: int) -> None:
+    """Log what this platform lacks to run *number* workers, as Windows does."""
+    if number > 1 and not hasattr(os, "fork"):
+        logger.warning("On this platform one worker runs instead of %d", number)
+    if not hasattr(signal, "setitimer"):
+        logger.warning(
+            "On this platform no handler can be interrupted, at its timeout or when it is cancelled"
+        )
+
+
+@dataclass(eq=False)
+class _Child:
+    """A forked worker.
+
+    :ivar number: its number in the pool, from 0.
+    :ivar ended: whether its end of the pipe is closed.
+    :ivar orderly: whether it reported its end. Otherwise a handler may have ended it.
+    :ivar error: what kept it from its work, as it reported.
+    """
+
+    number: int
+    pid: int
+    pipe: int
+    unread: bytes = b""
+    ended: bool = False
+    orderly: bool = False
+    error: str | None = None
+
+
+class _ProcessPool:
+    """The forked workers, and what they report.
+
+    :ivar _due: when which worker is to be forked anew, by `time.monotonic`.
+    """
+
+    def __init__(self, state: State, options: WorkOptions, number: int) -> None:
+        self._state = state
+        self._counts: Counter[str] = Counter()
+        self._parent = options.parent
+        self._options = options._replace(parent=os.getpid())
+        self._number = number
+        self._stopping = False
+        self._children: list[_Child] = []
+        self._due: dict[int, float] = {}
+        self._errors: list[str] = []
+        self._ended_well: Counter[bool] = Counter()
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> Counter[str]:
+        """Fork the workers, and wait until all have ended.
+
+        A worker that is ended by its handler, or for it, leaves its work to the others; its runs
+        come back by lease. A resident worker is replaced. If this process is to end with its own
+        parent, it does.
+        """
+        with self._passing_on_signals():
+            self._start()
+            while self._children or self._due:
+                self._listen()
+                for child in list(self._children):
+                    self._look_at(child)
+                self._replace()
+                self._stop_with_parent()
+        self._selector.close()
+        if self._errors:
+            raise CronJobsError(self._errors[0])
+        if self._ended_well[False] and not self._ended_well[True]:
+            raise CronJobsError("Every worker ended before its time; their runs come back by lease")
+        return self._counts
+
+    def _start(self) -> None:
+        """Fork all workers. If the system refuses one, none is to work."""
+        try:
+            for number in range(self._number):
+                self._fork(number)
+        except OSError as error:
+            self._stop_all(STOP_FROM_PARENT)
+            self._errors.append(
+                f"Of {self._number} workers, only {len(self._children)} could be started, so they "
+                f"were stopped: {error.strerror}. Use fewer --workers, or allow more processes "
+                "(ulimit -u, the container's limit)."
+            )
+
+    def _replace(self) -> None:
+        """Fork workers anew whose time has come."""
+        if self._stopping:
+            self._due.clear()
+        for number in [each for each, at in self._due.items() if time.monotonic() >= at]:
+            try:
+                self._fork(number)
+                del self._due[number]
+            except OSError as error:
+                logger.error("A worker could not be replaced, and is tried again: %s", error)
+                self._due[number] = time.monotonic() + RESTART_PAUSE
+
+    def _fork(self, number: int) -> None:
+        """Fork one worker, unless all are to stop. Signals wait until it can receive them.
+
+        No thread of ours may be at work meanwhile: the new process would have none of the threads,
+        but the locks that they held, for ever. The timer of faulthandler, which the app may have
+        started, is such a thread, and the new process needs that timer for its watchdog.
+        """
+        flush_output()
+        deadlines.end_thread()
+        faulthandler.cancel_dump_traceback_later()
+        with _signals_blocked():
+            if not self._stopping:
+                self._fork_one(number)
+
+    def _fork_one(self, number: int) -> None:
+        reader, writer = os.pipe()  # Closed on exec: a program that a handler starts has neither.
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(reader)
+            os.close(writer)
+            raise
+        if pid == 0:
+            os.close(reader)
+            self._be_child(number, writer)
+        os.close(writer)
+        os.set_blocking(reader, False)
+        child = _Child(number, pid, reader)
+        self._children.append(child)
+        self._selector.register(reader, selectors.EVENT_READ, child)
+
+    def _be_child(self, number: int, writer: int) -> NoReturn:
+        """Work as a forked worker, and end the process."""
+        try:
+            for each in STOPPING:  # The parent's handlers would stop the whole pool.
+                signal.signal(each, lambda number, frame: None)
+            # Close the pipes of the others, so that they end with their parent.
+            for key in self._selector.get_map().values():
+                os.close(key.data.pipe)
+            self._selector.close()
+            pipe = Pipe(writer)
+            be_worker(self._state, self._options_of(number, pipe), pipe)
+        finally:
+            os._exit(1)
+
+    def _options_of(self, number: int, news: News) -> WorkOptions:
+        """Return one worker's options: its own name, and its share of runs and minute work."""
+        most, limits = self._options.max_runs, self._options.limits
+        share = None if most is None else (most + number) // self._number
+        return self._options._replace(
+            worker=worker_name(),
+            news=news,
+            max_runs=share if limits is None else limits.runs,
+            minutes=self._options.minutes and number == 0,
+            hands_on=self._options.hands_on and number == 0,
+        )
+
+    def _listen(self) -> None:
+        """Wait for reports of the workers, for a moment, and take them."""
+        soon = any(child.ended for child in self._children)
+        for key, _ in self._selector.select(LOOK_SOON if soon else LOOK_EVERY):
+            self._read(key.data)
+
+    def _read(self, child: _Child) -> bool:
+        """Take what a worker has reported; return whether there may be more."""
+        try:
+            chunk = os.read(child.pipe, 65536)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._selector.unregister(child.pipe)
+            child.ended = True
+            return False
+        *lines, child.unread = (child.unread + chunk).split(b"\n")
+        for line in lines:
+            kind, value = json.loads(line)
+            if kind == "end":
+                child.orderly, child.error = True, value
+                continue
+            if kind in ("outcome", "lost"):
+                self._counts[value["outcome"] if kind == "outcome" else kind] += 1
+            notify(self._options.news, kind, value)
+        return True
+
+    def _look_at(self, child: _Child) -> None:
+        """If a worker has ended, take its last reports, and note how it ended.
+
+        The process itself says so, and not its pipe, which its handlers' processes may hold open.
+        """
+        try:
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+        except ChildProcessError:  # SIGCHLD is ignored: nobody keeps its status.
+            pid, status = child.pid, 0
+        if pid == 0:
+            return
+        while not child.ended and self._read(child):
+            pass
+        if not child.ended:
+            self._selector.unregister(child.pipe)
+        os.close(child.pipe)
+        self._children.remove(child)
+        self._ended_with(child, os.waitstatus_to_exitcode(status))
+
+    def _ended_with(self, child: _Child, status: int) -> None:
+        well = child.orderly and child.error is None
+        self._ended_well[well] += 1
+        if not well:
+            logger.error("The worker process %d ended before its time", child.pid)
+        # If a handler ended the worker, the status means nothing.
+        hopeless = child.orderly and status == HOPELESS
+        if self._options.resident and not hopeless and not self._stopping:
+            self._due[child.number] = time.monotonic() + (0.0 if well else RESTART_PAUSE)
+        elif child.error is not None:
+            self._errors.append(child.error)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Ask all workers to stop; the second time, end them at once."""
+        again = self._stopping and number in (signal.SIGTERM, signal.SIGINT)
+        self._stop_all(signal.SIGKILL if again else STOP_FROM_PARENT)
+
+    def _stop_with_parent(self) -> None:
+        """Stop if this process is to end with its parent, and that has ended."""
+        if self._parent is not None and os.getppid() != self._parent and not self._stopping:
+            logger.warning("The parent process %d has ended, so the workers stop", self._parent)
+            self._stop_all(STOP_FROM_PARENT)
+
+    def _stop_all(self, number: int) -> None:
+        self._stopping = True
+        for child in list(self._children):
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, number)
+
+    @contextmanager
+    def _passing_on_signals(self) -> Generator[None]:
+        previous = [signal.signal(number, self._stop) for number in STOPPING]
+        try:
+            yield
+        finally:
+            for number, handler in zip(STOPPING, previous, strict=True):
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_blocked() -> Generator[None]:
+    """Block the signals that stop a worker. A forked one unblocks them once it can handle them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

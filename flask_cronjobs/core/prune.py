@@ -1,0 +1,336 @@
+"""Delete what is past its retention, in sets, and say how far that is behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from ..config import Settings
+from ..db.connection import Bookkeeping, Rows
+from ..db.dialect import Dialect
+from ..features.batches.batch_rows import is_live
+from ..insights.operations import KEPT, Act, Operation
+from ..log import DEFAULT_ACTOR, log_action
+from ..models.conditions import DEAD, DONE_ALONE, DONE_EFFECT, ENDED_BATCH
+from ..text.humanize import plural
+from ..types import stored_time, time_or_none
+from . import ticks
+from .app_state import State
+
+if TYPE_CHECKING:
+    from ..insights.reader import Reader
+    from ..insights.run_actions import Progress
+
+
+class Kind(NamedTuple):
+    """Rows that are kept for some time.
+
+    :ivar which: which rows of the table, in the words of an index.
+    :ivar ended: the column with the time from which they are kept.
+    :ivar age: for how many seconds, by its name in `_given`: that of a setting, or ``operations``.
+    :ivar free: returns SQL for: the old row ``one`` may go.
+    """
+
+    table: str
+    which: str
+    ended: str
+    age: str
+    free: Callable[[Dialect], str] = lambda d: "1 = 1"
+
+
+# Without a mark: until somebody has looked at that, nobody knows that the run behind it comes next.
+_UNMARKED = "order_mark IS NULL"
+RUNS = Kind("job_runs", f"{DONE_ALONE} AND {_UNMARKED}", "finished_at", "retention")
+DEAD_RUNS = RUNS._replace(
+    which=f"{DEAD} AND batch_id IS NULL AND {_UNMARKED}", age="retention_dead"
+)
+
+
+def _members_are_old(d: Dialect) -> str:
+    """Return SQL for: each run of the batch ``one``, and its ``then``, is past its retention."""
+
+    def kept(status: str, age: str) -> str:
+        # In the order of the index of batches alone: by another, PostgreSQL might read all runs.
+        return f"""
+            (SELECT r.id FROM job_runs r
+             WHERE r.batch_id = one.id AND r.status = '{status}' AND r.status <> 'running'
+                AND (r.finished_at >= {d.later(f"0 - :{age}")} OR r.order_mark IS NOT NULL)
+             ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
+        """
+
+    # The last conditions read all members. They are reached once the batch may go, or nearly.
+    done = " OR ".join(kept(each, "retention") for each in ("succeeded", "cancelled", "skipped"))
+    return f"""
+        CASE WHEN {is_live("one")} THEN 0 = 1
+            WHEN (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NOT NULL THEN 0 = 1
+            ELSE NOT ({kept("dead", "retention_dead")} OR {done}) END
+    """
+
+
+def _is_of_success(_: Dialect) -> str:
+    run = "SELECT r.status FROM job_runs r WHERE r.id = one.run_id"
+    return f"COALESCE(({run}), 'succeeded') IN ('succeeded', 'skipped')"
+
+
+# The effects of a run that has not succeeded stay while its row is there: a retry, of its own or an
+# operator's, must find them.
+EFFECTS = Kind("job_effects", DONE_EFFECT, "done_at", "retention_dead", _is_of_success)
+# The ``then`` of a batch may still ask for the counts, until it is pruned itself.
+BATCHES = Kind("job_batches", ENDED_BATCH, "finished_at", "retention", _members_are_old)
+#: Those that grow with the work. Each tick asks how far behind they are.
+GROWING = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
+# For longer than the runs that they changed: who did what is asked late.
+OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
+KINDS = (*GROWING, OPERATIONS)
+
+
+def past(d: Dialect, kind: Kind) -> str:
+    """Return SQL for: a row of *kind* is older than its retention."""
+    return f"{kind.which} AND {kind.ended} < {d.later(f'0 - :{kind.age}')}"
+
+
+@lru_cache
+def oldest(d: Dialect, kind: Kind) -> str:
+    """Return the query for some old rows of *kind*, from the time ``place`` on."""
+    place = d.typed(":place", "timestamptz")
+    return f"""
+        SELECT id, {kind.ended} AS ended, CAST({kind.ended} AS text) AS place,
+            CASE WHEN {kind.free(d)} THEN 1 ELSE 0 END AS free
+        FROM {kind.table} AS one WHERE {past(d, kind)} AND {kind.ended} >= {place}
+        ORDER BY {kind.ended} LIMIT :chunk
+    """
+
+
+@lru_cache
+def locked_runs(d: Dialect, kind: Kind) -> str:
+    """Return `oldest` of runs, locked.
+
+    So that a run that an operator retries at this moment keeps both its row and its failures.
+    """
+    return oldest(d, kind) + _lock(d)
+
+
+@lru_cache
+def locked_members(d: Dialect) -> str:
+    """Return the query for some runs of the batches in ``ids``, locked."""
+    return f"""
+        SELECT id FROM job_runs WHERE {d.among("batch_id")} AND status <> 'running'
+            AND order_mark IS NULL AND finished_at < CASE WHEN {DEAD}
+                THEN {d.later("0 - :retention_dead")} ELSE {d.later("0 - :retention")} END
+        LIMIT :chunk {_lock(d)}
+    """
+
+
+def _lock(d: Dialect) -> str:
+    return d.skip_locked.replace("NO KEY ", "")
+
+
+@lru_cache
+def _behind(d: Dialect) -> str:
+    """Return the query for the time, and when the oldest row of each growing kind ended."""
+    oldest_of = (
+        f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in GROWING
+    )
+    return f"SELECT {d.now}, {', '.join(oldest_of)}"
+
+
+def delete(d: Dialect, table: str, column: str = "id") -> str:
+    """Return the DELETE of the rows whose *column* is in ``ids``."""
+    return f"DELETE FROM {table} WHERE {d.among(column)}"
+
+
+def _delete_batches(d: Dialect) -> str:
+    """Return `delete` of batches that have no runs any more."""
+    members = "SELECT r.id FROM job_runs r WHERE r.batch_id = job_batches.id AND r.status"
+    return f"""
+        {delete(d, "job_batches")} AND ({members} <> 'running' LIMIT 1) IS NULL
+            AND ({members} = 'running' LIMIT 1) IS NULL
+    """
+
+
+#: How many steps go with its runs at most, unless one run alone has more.
+STEPS = 10_000
+#: The longest rest after a transaction on SQLite, in seconds.
+_REST = 0.1
+
+
+def prune(books: Bookkeeping, kept: Settings, operation: Operation | None = None) -> Iterator[int]:
+    """Delete what is older than its retention; yield how many runs, after each round.
+
+    A round deletes up to `DELETED_AT_ONCE` rows of each kind, so that none waits for another. To
+    stop, take no further round.
+
+    On SQLite others write only between two transactions of ours. They look for that each few
+    milliseconds, so we leave them as much time as we took.
+
+    :param kept: for how long rows are kept: batches as succeeded runs; effects that are done as
+        dead runs, but as long as their run may be tried again, however old they are.
+    :param operation: counts the runs, in the transactions that delete them.
+    """
+    d = books.dialect
+    kinds = [
+        _prune_runs(books, kind, kept, operation)
+        if kind.table == "job_runs"
+        else _prune_rows(books, kind, kept, operation)
+        for kind in KINDS
+    ]
+    while kinds:
+        runs = 0
+        for kind in tuple(kinds):
+            began = time.monotonic()
+            deleted = next(kind, None)
+            if deleted is None:
+                kinds.remove(kind)
+            runs += deleted or 0
+            if d.one_writer:
+                time.sleep(min(time.monotonic() - began, _REST))
+        yield runs
+
+
+def prunable(books: Bookkeeping, kept: Settings) -> int:
+    """Return how many runs `prune` would delete now."""
+    d, given = books.dialect, _given(books.dialect, kept)
+    batches = f"SELECT id FROM job_batches AS one WHERE {past(d, BATCHES)} AND {BATCHES.free(d)}"
+    of_batches = f"{d.any_of('batch_id', batches)} AND status <> 'running'"
+    which = (past(d, RUNS), past(d, DEAD_RUNS), of_batches)
+    counts = (f"SELECT count(*) FROM job_runs WHERE {each}" for each in which)
+    return sum(books.rows(text(sql), given)[0][0] for sql in counts)
+
+
+def seconds_behind(source: Bookkeeping | Reader, kept: Settings) -> float:
+    """Return for how many seconds the oldest row of the growing kinds is past its retention."""
+    given, late = _given(source.dialect, kept), 0.0
+    (row,) = source.rows(text(_behind(source.dialect)), given)
+    for kind, at in zip(GROWING, map(time_or_none, row[1:]), strict=True):
+        if at is not None:  # It is there, and has a time.
+            late = max(late, (stored_time(row[0]) - at).total_seconds() - given[kind.age])
+    return late
+
+
+def _prune_runs(
+    books: Bookkeeping, kind: Kind, kept: Settings, operation: Operation | None
+) -> Iterator[int]:
+    """Delete old runs with what belongs to them; yield how many, after each transaction."""
+    given, old = _given(books.dialect, kept), locked_runs(books.dialect, kind)
+    while True:
+        found, are_all = books.transaction(
+            partial(_delete_runs, d=books.dialect, old=old, given=given, operation=operation)
+        )
+        yield len(found)
+        if are_all:
+            return
+        # From here on: until a vacuum, PostgreSQL's index has entries of all that was deleted.
+        given["place"] = found[-1].place
+
+
+def _prune_members(
+    books: Bookkeeping, batch_ids: Sequence[int], kept: Settings, operation: Operation | None
+) -> Iterator[int]:
+    """Delete the runs of batches likewise."""
+    d = books.dialect
+    given = {**_given(d, kept), "ids": d.many(batch_ids)}
+    work = partial(_delete_runs, d=d, old=locked_members(d), given=given, operation=operation)
+    are_all = False
+    while not are_all:
+        found, are_all = books.transaction(work)
+        if found:
+            yield len(found)
+
+
+def _delete_runs(
+    connection: Connection,
+    d: Dialect,
+    old: str,
+    given: Mapping[str, Any],
+    operation: Operation | None,
+) -> tuple[Rows, bool]:
+    """Delete some runs; return them, and whether there are no others.
+
+    :param old: the query for a chunk of those that may go.
+    """
+    rows = connection.execute(text(old), given).all()
+    found = _with_few_steps(connection, d, rows)
+    if ids := [row.id for row in found]:
+        given = {"ids": d.many(ids)}
+        for table in ("job_failures", "job_outputs", "job_steps"):
+            connection.execute(text(delete(d, table, "run_id")), given)
+        connection.execute(text(delete(d, "job_runs")), given)
+        if operation is not None:
+            operation.count(connection, d, len(ids))
+    return found, len(rows) < ticks.DELETED_AT_ONCE and found is rows
+
+
+def _with_few_steps(connection: Connection, d: Dialect, found: Rows) -> Rows:
+    """Return *found*, or as many of the first that they have few steps, but one at least."""
+    few = f"SELECT 1 FROM job_steps WHERE {d.among('run_id')} LIMIT :most"
+    steps = text(f"SELECT count(*) FROM ({few}) AS few")
+    while len(found) > 1:
+        ids = d.many(row.id for row in found)
+        if connection.scalar(steps, {"ids": ids, "most": STEPS + 1}) <= STEPS:
+            break
+        found = found[: max(1, len(found) // 8)]
+    return found
+
+
+def _prune_rows(
+    books: Bookkeeping, kind: Kind, kept: Settings, operation: Operation | None
+) -> Iterator[int]:
+    """Delete old rows of another table; yield how many runs went with them, after each statement.
+
+    Looking is apart from deleting, which alone needs SQLite's write lock: what may go never comes
+    back. What may not is passed over, up to the end.
+    """
+    d, given = books.dialect, _given(books.dialect, kept)
+    statement = _delete_batches(d) if kind is BATCHES else delete(d, kind.table)
+    while True:
+        found = books.rows(text(oldest(d, kind)), given)
+        if ids := [row.id for row in found if row.free]:
+            if kind is BATCHES:
+                yield from _prune_members(books, ids, kept, operation)
+            books.rows(text(statement), {"ids": d.many(ids)})
+        yield 0
+        if len(found) < ticks.DELETED_AT_ONCE or not (ids or found[-1].place != given["place"]):
+            return
+        given["place"] = found[-1].place
+
+
+def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
+    """Return the parameters of the first look at a kind."""
+    return {
+        "retention": kept.retention,
+        "retention_dead": kept.retention_dead,
+        "operations": KEPT,
+        "place": d.earliest,
+        "chunk": ticks.DELETED_AT_ONCE,
+    }
+
+
+def prune_all(
+    state: State,
+    dry_run: bool = False,
+    actor: str = DEFAULT_ACTOR,
+    progress: Progress | None = None,
+) -> int:
+    """Delete the runs that are older than their retention.
+
+    :param dry_run: only count them.
+    :returns: how many there were.
+    """
+    with state.bookkeeping() as books:
+        if dry_run:
+            return prunable(books, state.settings)
+        asked, pruned = prunable(books, state.settings), 0
+        noted = Operation.begin(books, Act("pruned", plural(asked, "run"), actor), asked)
+        try:
+            for deleted in prune(books, state.settings, noted):
+                pruned += deleted
+                if progress is not None:
+                    progress(deleted)
+            noted.end(books)
+        finally:
+            log_action("pruned", plural(pruned, "run"), actor)
+    return pruned

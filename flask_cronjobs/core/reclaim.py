@@ -1,0 +1,102 @@
+"""Take back runs whose worker died, froze or lost the network: their lease ran out.
+
+Also take back runs that were handed to an executor and have not begun there: its broker may have
+lost them. And end runs that wait but have no attempt left, since no claim takes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..db.connection import Bookkeeping
+from ..errors import DatabaseTrouble, WorkerLost
+from ..log import worker_name
+from ..signals import News, announce, notify, run_news
+from ..types import Claim, Outcome, handed_to
+from . import leases
+from .app_state import State
+from .background import and_gevent
+from .claim import Answer
+from .leases import renewal_window
+from .worker.claims import WorkerClaims
+from .worker.outcomes import failure, released
+from .worker.work_options import WorkOptions
+
+
+def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
+    """Take back runs whose lease ran out; return the outcomes of their attempts."""
+    reclaimed: list[Outcome] = []
+    until = time.monotonic() + books.patience
+    while expired := _abandoned(state, books):
+        outcomes = [_outcome(state, each) for each in expired]
+        try:
+            recorded = _record(state, books, outcomes)
+        except DatabaseTrouble as trouble:
+            if not (books.dialect.one_writer and trouble.transient and time.monotonic() < until):
+                raise
+            continue  # Another writer took the lock: give the living workers their turn once more.
+        for outcome in recorded:
+            announce(state.app, outcome, recorded=True)
+            if outcome.begun:
+                notify(news, "outcome", run_news(outcome))
+                reclaimed.append(outcome)
+        if len(outcomes) < leases.TAKEN_AT_ONCE or not recorded:
+            break
+    return reclaimed
+
+
+def give_up(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
+    """End waiting runs that have no attempt left; return how each ended."""
+    given_up: list[Outcome] = []
+    while some := leases.give_up_exhausted(books):
+        for outcome in some:
+            announce(state.app, outcome, recorded=True)
+            notify(news, "outcome", run_news(outcome))
+        given_up += some
+    return given_up
+
+
+def _outcome(state: State, expired: Claim) -> Outcome:
+    if handed_to(expired.token) is not None:  # It has not begun, and is handed on again.
+        return released(expired)._replace(reclaimed=True)
+    # A new one for each: Sentry reports the same exception only once.
+    error = WorkerLost(and_gevent("worker lost: the lease ran out before an outcome was recorded"))
+    return failure(state, expired, error, 0.0)._replace(reclaimed=True)
+
+
+def _abandoned(state: State, books: Bookkeeping) -> list[Claim]:
+    """Look for runs whose lease ran out, and whose worker had the opportunity to renew it.
+
+    On SQLite somebody may have held the write lock for longer than a lease: the web app with an
+    import, or a handler. Then workers are alive whose leases ran out. So wait until the lock is
+    free, and then for a moment in which they renew them.
+    """
+    before = leases.look_for_expired(books)
+    if not (before and books.dialect.one_writer):
+        return before
+    books.transaction(lambda connection: None)  # It waits until nobody else holds the lock.
+    time.sleep(renewal_window(state.settings.lease))
+    claimed = {each.identity for each in before}
+    return [each for each in leases.look_for_expired(books) if each.identity in claimed]
+
+
+def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Record *outcomes*; return those that stand in their rows."""
+    claims = WorkerClaims(books, state, WorkOptions(worker_name()))
+    if books.dialect.one_writer:
+        # Without waiting long: leases that were renewed meanwhile must not run out again.
+        with books.trying_once():
+            answer = claims.record(outcomes)
+    else:
+        answer = _record_twice(claims, outcomes)
+    return [answer.stored(each) for each in outcomes if each.id in answer.recorded]
+
+
+def _record_twice(claims: WorkerClaims, outcomes: Sequence[Outcome]) -> Answer:
+    try:
+        return claims.record(outcomes)
+    except DatabaseTrouble as trouble:
+        if not trouble.transient:
+            raise
+        return claims.record(outcomes)

@@ -1,0 +1,220 @@
+"""``flask jobs work``: the work of ticks from crontab, done by a process that stays.
+
+What a tick does before and after its runs, one worker of each process pool does every minute, in a
+thread beside its runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from .. import signals
+from ..db.connection import Bookkeeping
+from ..db.notify import wake_all
+from ..errors import DatabaseTrouble
+from ..features.pings.pings import TIMEOUT, ping, ping_ended
+from ..features.pings.webhook import alert
+from ..log import Outage, logger
+from ..types import Outcome, TickReport
+from . import ticks
+from .app_state import State
+from .background import BackgroundThread
+from .processes import run_workers
+from .tick import (
+    OpenTick,
+    TickOptions,
+    begin,
+    finish,
+    housekeeping,
+    number_of_workers,
+    prune_sometimes,
+    worker_options,
+)
+from .worker.keeper import Keeper
+from .worker.work_options import Limits, WorkOptions
+
+#: How often minute work is done, in seconds: once in each minute of the database's clock.
+MINUTE = 60.0
+#: How long after the full minute it begins, in seconds, since what it knows of the database's clock
+#: is not exact. Before that, the slots of the minute are not due.
+AFTER = 0.25
+#: How soon minute work that failed is tried again, in seconds.
+RETRY = 2.0
+#: How often the thread looks whether the worker listens for a NOTIFY, in seconds.
+LOOK_EVERY = 0.5
+#: For how many seconds a statement of minute work is retried before the work begins again.
+RETRY_FOR = 2.0
+#: How long a worker that stops waits for its minute work, in seconds.
+END_WITHIN = 3.0
+
+
+def serve(
+    state: State, options: TickOptions, limits: Limits | None = None, parent: int | None = None
+) -> None:
+    """Work until SIGTERM or SIGINT.
+
+    :param limits: after what each worker is replaced by a fresh one.
+    :param parent: the id of this process's parent, if it is to stop when that has ended.
+    :raises TablesMissing: the job tables do not exist.
+    :raises DatabaseTrouble: the database stayed away for longer than a lease.
+    """
+    resident = worker_options(state, options)._replace(
+        resident=True, minutes=True, limits=limits, parent=parent
+    )
+    run_workers(state, number_of_workers(state, options), resident)
+
+
+class ResidentMinutes(threading.Thread):
+    """The minute work of a process pool, or of a single worker: one row a minute in ``job_ticks``.
+
+    It has its own connection and its own thread, `cronjobs-minutes`: neither a slow receiver of a
+    signal nor a lock on a row holds up the keeper, which renews leases.
+
+    :ivar _opened: the row of the current minute, until that is finished.
+    :ivar _done: whether its work is done. Else it is tried again, and the row stays the same.
+    :ivar _listening: what the row says of the worker.
+    :ivar _seen: whether the row says that its work is done: it is finished only a minute later.
+    """
+
+    def __init__(self, state: State, options: WorkOptions, keeper: Keeper) -> None:
+        super().__init__(name="cronjobs-minutes", daemon=True)
+        self._state = state
+        self._options = options
+        self._keeper = keeper
+        self._books = Bookkeeping(state.engine, patience=RETRY_FOR)
+        self._sender = _sender(state)
+        self._stopped = threading.Event()
+        self._opened: OpenTick | None = None
+        self._done = False
+        self._listening = False
+        self._seen = False
+        self._counts: Counter[str] = Counter()
+        self._recorded: Counter[str] = Counter()
+        self._trouble = Outage()
+
+    def end(self) -> None:
+        """End the thread soon, and with it the last minute, once the keeper has ended."""
+        self._stopped.set()
+        self.join(END_WITHIN)
+        if self.is_alive():
+            logger.warning("The work of the last minute did not end in time, and was left")
+        self._sender.close(TIMEOUT)
+
+    def run(self) -> None:
+        """Do the work of each minute until the end, and finish the last one."""
+        try:
+            with self._books:
+                while not self._stopped.is_set():
+                    began = time.time()
+                    self._rest(self._left(began) if self._tries(self._work) else RETRY)
+                if self._keeper.error is None:
+                    self._tries(self._finish)
+        except BaseException as error:
+            self._keeper.fail(error)
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._stopped.wait(min(left, LOOK_EVERY)):
+                return
+            self._tries(self._look)
+
+    def _tries(self, step: Callable[[], None]) -> bool:
+        """Take *step*; return False if it met with trouble that may pass.
+
+        :raises DatabaseTrouble: trouble that will not.
+        """
+        try:
+            step()
+        except DatabaseTrouble as trouble:
+            if not trouble.transient:
+                raise
+            self._trouble.say("The work of the minute is tried again. %s", trouble)
+            return False
+        return True
+
+    def _work(self) -> None:
+        """Finish the last minute, begin the next one, and do its work, unless told to stop."""
+        self._finish()
+        opened = self._opened = self._opened or self._begin()
+        news, stopped = self._options.news, self._stopped.is_set
+        steps = housekeeping(
+            self._state, self._books, opened.row, news, self._counts, self._sender.put
+        )
+        while not stopped() and (ready := next(steps, None)) is not None:
+            self._wake(ready)
+        if not stopped():
+            pruned = prune_sometimes(self._state, self._books, opened.row, stopped)
+            self._counts["pruned"] += pruned
+        self._done = True
+        self._trouble.over("The database")
+
+    def _left(self, began: float) -> float:
+        """Return in how many seconds to go on: after the first full minute since *began*.
+
+        Slots are due at full minutes, by the database's clock.
+        """
+        offset = 0.0 if self._opened is None else self._opened.clock_offset
+        left = MINUTE - (began - offset) % MINUTE + AFTER - (time.time() - began)
+        return min(left, MINUTE + AFTER)  # Also if the host's clock was put back meanwhile.
+
+    def _look(self) -> None:
+        """Let the row say that its work is done, so health is well before the minute has passed.
+
+        And whether the worker listens: without it no enqueue sends a NOTIFY.
+        """
+        opened, listening = self._opened, self._keeper.listener.listening
+        if opened is None:
+            return
+        lasted = time.monotonic() - opened.started
+        if self._done and not self._seen and lasted > 2 * ticks.SEEN_AFTER:
+            ticks.seen(self._books, opened.row.id)
+            self._seen = True
+        if listening != self._listening:
+            ticks.listen(self._books, opened.row.id, listening)
+            self._listening = listening
+
+    def _finish(self) -> None:
+        """Finish the row, if its work is done."""
+        if self._opened is None or not self._done:
+            return
+        attempts = self._keeper.counts - self._recorded
+        report = finish(self._books, self._opened, self._counts + attempts)
+        self._recorded += attempts
+        self._opened, self._done, self._seen = None, False, False
+        self._sender.put(report)
+
+    def _begin(self) -> OpenTick:
+        self._listening = self._keeper.listener.listening
+        self._counts.clear()
+        return begin(
+            *(self._state, self._books, self._options.queues, True, self._listening),
+            started_by=self._options.started_by,
+        )
+
+    def _wake(self, number: int) -> None:
+        """Let workers look for runs at once, if there are some: one that listens seldom looks."""
+        if number:
+            self._keeper.wake()
+            if self._keeper.listener.listening:
+                wake_all(self._books)
+
+
+def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:
+    """Return what sends ``tick_finished`` and pings for each minute and for lost runs.
+
+    It does so beside the minutes: neither a monitor that hangs nor a slow receiver holds up one.
+    """
+
+    def send(report: TickReport | list[Outcome]) -> None:
+        if isinstance(report, list):
+            ping_ended(state, report)
+            return
+        signals.send(signals.tick_finished, state.app, report=report)
+        ping(state.settings.ping_url)
+        alert(state, report.worker)
+
+    return BackgroundThread("cronjobs-report-sender", send)

@@ -1,0 +1,229 @@
+"""Turn due slots into runs, and keep the definitions in step with the code."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from .. import signals
+from ..db import failpoints
+from ..db.connection import Bookkeeping
+from ..db.errors import is_about_the_rows
+from ..errors import CronJobsError, DatabaseTrouble
+from ..log import log_run, logger
+from ..schedule import Schedule
+from ..schedule.catchup import SlotPlan, plan_slots
+from ..signals import News, notify, unheard
+from ..types import Catchup, RecordedSlot
+from . import definitions
+from .app_state import State
+from .definitions import DEFINITIONS_READ, DefinitionRow
+from .slots import record_slots
+from .tasks.registry import DefinitionSpec
+from .ticks import TickHistory
+
+
+def enqueue_slots(
+    state: State, books: Bookkeeping, news: News
+) -> tuple[Counter[str], list[DefinitionRow]]:
+    """Turn due slots into runs. Do this before `sync_definitions`.
+
+    A slot that is due is owed under the schedule that its row still has, and under the time zones
+    as they are now.
+
+    :returns: how many rows were recorded and skipped, and the definitions that were read, with
+        their watermarks as they now stand.
+    """
+    counts: Counter[str] = Counter()
+    seen: list[DefinitionRow] = []
+    declared, tasks = list(state.registry.declarations), list(state.registry.tasks)
+    after, history = 0, TickHistory(books)
+    while True:
+        rows = definitions.read(books, declared, tasks, after)
+        due = [row for row in rows if row.due]
+        plans = {row.id: plan for row in due if (plan := plan_due(row, history))}
+        for slot in _record(books, rows, plans):
+            counts["skipped" if slot.skipped else "recorded"] += 1
+            announce_slot(state, slot, news)
+        seen += [
+            row._replace(next_run_at=plans[row.id].following) if row.id in plans else row
+            for row in rows
+        ]
+        if len(due) < DEFINITIONS_READ:
+            break
+        after = due[-1].id
+    failpoints.reach("after-slots")
+    return counts, seen
+
+
+def sync_definitions(
+    state: State, books: Bookkeeping, rows: Sequence[DefinitionRow], undeclared: bool = False
+) -> None:
+    """Insert the definitions that only the code has; change the rows that differ from the code.
+
+    :param rows: the definitions that `enqueue_slots` read.
+    :param undeclared: as of `ticks.TickRow`.
+    """
+    by_name = {row.spec.name: row for row in rows if row.origin == "code"}
+    app = state.app.name
+    missing: list[DefinitionSpec] = []
+    for name, declaration in state.registry.declarations.items():
+        try:
+            spec = declaration.spec(state.settings)
+        except CronJobsError as error:
+            logger.error("The definition %r is declared wrongly, and left out: %s", name, error)
+            continue
+        row = by_name.get(name)
+        if row is None:
+            missing.append(spec)
+        elif spec != row.spec or row.broken is not None:
+            if row.app not in (None, app):
+                _log_overwritten(row, app)
+            row = record_pause(state, books, row)
+            definitions.change(books, row, spec, first_slot(spec, row.now), app)
+    if missing:
+        now = definitions.now(books)
+        with_slots = [(spec, first_slot(spec, now)) for spec in missing]
+        definitions.declare(books, with_slots, "code", app)
+    if undeclared:
+        definitions.mark_undeclared(books, list(state.registry.declarations), app)
+    marked = [
+        row.id
+        for row in rows
+        if row.origin == "code" and (row.undeclared_since is not None or row.app is None)
+    ]
+    if marked:
+        definitions.mark_declared(books, marked[:DEFINITIONS_READ], app)
+
+
+def find_or_record(state: State, books: Bookkeeping, name: str) -> DefinitionRow | None:
+    """Return the definition *name*. If only the code has it, insert it first, as a tick does."""
+    found = definitions.find(books, name)
+    declaration = state.registry.declarations.get(name)
+    if found is not None or declaration is None:
+        return found
+    spec = declaration.spec(state.settings)
+    slot = first_slot(spec, definitions.now(books))
+    definitions.declare(books, [(spec, slot)], "code", state.app.name)
+    return definitions.find(books, name)
+
+
+def _log_overwritten(row: DefinitionRow, app: str) -> None:
+    logger.warning(
+        "The app %r declares the definition %r otherwise than the app %r, and overwrites it. Two "
+        "apps on one database need different names for their definitions and tasks.",
+        app,
+        row.spec.name,
+        row.app,
+    )
+
+
+def _record(
+    books: Bookkeeping, rows: Sequence[DefinitionRow], plans: Mapping[int, SlotPlan]
+) -> list[RecordedSlot]:
+    """Record *plans*, one by one if the database refuses a row, so that it stops no other."""
+    try:
+        return record_slots(books, plans)
+    except DatabaseTrouble as trouble:
+        if not is_about_the_rows(trouble):
+            raise
+        if len(plans) == 1:
+            _log_broken(next(row for row in rows if row.id in plans), trouble)
+            return []
+    return [slot for each in plans.items() for slot in _record(books, rows, dict([each]))]
+
+
+def first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:
+    """Return the first slot of *spec* after *now*."""
+    return Schedule(spec.schedule, spec.timezone).next_after(now)
+
+
+@lru_cache(maxsize=1024)
+def _schedule(cron: str, timezone: str) -> Schedule:
+    return Schedule(cron, timezone)
+
+
+def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
+    """Return the plan for a due definition's slots; None if the row is broken, which is logged.
+
+    No slot runs that came due while the code that ticked did not declare the definition.
+    """
+    if row.broken is not None or row.next_run_at is None:
+        _log_broken(row, row.broken)
+        return None
+    try:
+        since = row.undeclared_since
+        if since is not None and row.now - since > history.grace:
+            reason = f"not declared by the code that ticked since {since.isoformat()}"
+            return _plan(row, None, reason=reason, kind="Undeclared")
+        plan = _plan(row, row.spec.catchup)
+        if not any(slot.skipped for slot in plan.slots):
+            return plan
+        last, reason = history.last_finished, "missed: no tick ran in time"
+        if last is not None and last >= row.next_run_at:
+            reason = "missed: ticks ran, but none recorded it in time"
+        return _plan(row, row.spec.catchup, grace=history.grace, reason=reason)
+    except CronJobsError as error:
+        _log_broken(row, error)
+        return None
+
+
+def plan_paused(row: DefinitionRow) -> SlotPlan:
+    """Return the plan for the slots of a definition's pause so far: all are skipped.
+
+    :raises ScheduleError: its schedule cannot be read.
+    """
+    return _plan(row, None, reason="paused: its slots are not made up", kind="Paused")
+
+
+def _plan(row: DefinitionRow, catchup: Catchup | None, **why: Any) -> SlotPlan:
+    """Return the plan for the slots up to now, with *why* as `plan_slots` takes it."""
+    schedule, first = _schedule(row.spec.schedule, row.spec.timezone), row.next_run_at or row.now
+    return plan_slots(schedule, catchup, first, row.now, row.considered_until, **why)
+
+
+def record_pause(state: State, books: Bookkeeping, row: DefinitionRow) -> DefinitionRow:
+    """Record which slots a pause has skipped so far; do this before the schedule is changed.
+
+    :returns: *row* as it now stands.
+    """
+    if not row.paused:
+        return row
+    try:
+        plan = plan_paused(row)
+    except CronJobsError:
+        return row  # The schedule cannot be read, so it names no slots.
+    if not plan.slots:
+        return row
+    for slot in definitions.skip_pause(books, row, plan) or ():
+        announce_slot(state, slot)
+    return row._replace(next_run_at=plan.following, considered_until=row.now)
+
+
+def _log_broken(row: DefinitionRow, why: object) -> None:
+    logger.error(
+        "The definition %r is broken, and its slots wait: %s Mend it in the code or in "
+        "job_definitions, or run: flask jobs admin pause %s",
+        row.spec.name,
+        why,
+        shlex.quote(row.spec.name),
+    )
+
+
+def announce_slot(state: State, slot: RecordedSlot, news: News = unheard) -> None:
+    """Log a recorded slot, send its signal, and tell *news*."""
+    if slot.skipped:
+        why = f"{slot.skipped} slot(s) up to {slot.at.isoformat()}: {slot.reason}"
+        log_run(
+            logging.WARNING, "skipped", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why
+        )
+        signals.send(signals.slot_skipped, state.app, slot=slot)
+    else:
+        why = f"slot of {slot.at.isoformat()}"
+        log_run(logging.INFO, "queued", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why)
+    notify(news, "slot", {**slot._asdict(), "at": slot.at.isoformat()})

@@ -1,0 +1,1 @@
+"""What the code declares: tasks, their options and their payloads."""

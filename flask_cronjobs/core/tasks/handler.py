@@ -1,0 +1,266 @@
+"""The handler of a task: its function, name and options, and what these give to a new run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, cast
+
+from ...config import Settings
+from ...errors import PayloadError, TaskError
+from ...features.typed.arguments import Arguments, named_by, signature_of
+from ...text import cut, one_line, shortened
+from ...text.redaction import redacted, strip_credentials
+from ...types import JSON
+from .options import AS_THE_TASK_SAYS, EnqueueOptions, Rate, TaskOptions, is_key, read_rate
+from .payload import check_keys, payload_text
+from .retry import RetryPolicy, retry_policy
+from .validation import options_go_before
+
+#: How many characters a concurrency key may have: it is part of an index.
+MAX_KEY = 500
+#: How many characters a label may have: it is one cell of a list.
+MAX_LABEL = 120
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+#: How many unknown arguments an error names, and how many characters of each.
+SHOWN = 60
+
+#: What to do about an argument that is missing since a decorator gives it.
+_GIVEN_BY_DECORATOR = (
+    ". If its decorator gives it, let the decorator's inner function name the arguments of a call, "
+    "such as def inner(n): in place of *args and **kwargs"
+)
+
+
+class Handler:
+    """A function with a task's name and options.
+
+    :ivar func: the function itself.
+    :ivar name: the task's name, ``job_type`` in a row.
+    :ivar named: the names of its parameters that can be given by name.
+    :ivar arguments: how its arguments are stored and read.
+    :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
+    :ivar rate: at which rate attempts of one rate key begin; None: at any.
+    """
+
+    def __init__(self, func: Callable[..., Any], name: str, options: TaskOptions) -> None:
+        self.func = func
+        self.name = name
+        self.options = options
+        self.concurrency_limit: int | None = None
+        if options.concurrency is not None or options.concurrency_key is not None:
+            self.concurrency_limit = options.concurrency or 1
+        self.rate: Rate | None = None
+        if options.rate is not None:
+            self.rate = read_rate(options.rate, options.burst)
+        self._signature = signature_of(func)
+        self._is_passed_on = named_by(func) is not func
+        self.arguments: Arguments = Arguments(func, self._signature)
+        parameters = self._signature.parameters.values()
+        self.named: frozenset[str] = frozenset(p.name for p in parameters if p.kind in _NAMED)
+        self._required = frozenset(p.name for p in parameters if p.default is p.empty)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The function's parameters, without annotations; … for defaults, which may be secrets."""
+        return tuple(map(_bare, self._signature.parameters.values()))
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is an ``async def``."""
+        return inspect.iscoroutinefunction(self.func)
+
+    def payload(self, /, *args: object, **kwargs: object) -> dict[str, object]:
+        """Return the payload of a call with these arguments.
+
+        :raises TypeError: the handler does not take them.
+        """
+        if not args and self._takes(kwargs):
+            return kwargs
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            said = cut(str(error), SHOWN * 3)
+            strangers = self._strangers(kwargs, said)
+            advice = options_go_before(self.name, kwargs.keys() - self.named)
+            if self._is_passed_on and said.startswith("missing"):
+                advice += _GIVEN_BY_DECORATOR
+            raise TypeError(f"{self.name}() {said}{strangers}{advice}") from None
+        arguments = dict(bound.arguments)
+        for parameter in self._signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                arguments |= arguments.pop(parameter.name, {})
+        return arguments
+
+    def _takes(self, given: Mapping[str, object]) -> bool:
+        """Return whether the names in *given* show that the handler takes it.
+
+        It is ten times as fast as to bind the arguments, which also says what is wrong.
+        """
+        return self._required <= given.keys() <= self.named
+
+    def _strangers(self, given: Iterable[str], said: str) -> str:
+        """Return what *said*, Python's message, lacks: the unknown arguments, if one is missing."""
+        known = self._signature.parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            return ""
+        # Few and short: they come from a request, perhaps, and go to the log.
+        unknown = islice((name for name in given if name not in known), SHOWN)
+        strange = [repr(name[:SHOWN]) for name in unknown if repr(name[:SHOWN]) not in said]
+        return f"; it does not take {', '.join(strange)}" if strange else ""
+
+    def payload_from(self, payload: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the payload of a call with *payload* as keyword arguments; often itself.
+
+        :raises TypeError: the handler does not take them.
+        :raises PayloadError: *payload* is not a mapping whose keys are texts.
+        """
+        if isinstance(payload, dict) and self._takes(payload):
+            return payload
+        check_keys(payload)
+        return self.payload(**payload)
+
+    def current(self, payload: Mapping[str, JSON], hidden: Sequence[str]) -> Mapping[str, Any]:
+        """Return a stored *payload*, or what the task's upgrade makes of it if it does not fit.
+
+        :param hidden: the names of values that no message may tell of, as by `redacted`.
+        :raises TypeError: the handler does not take what the upgrade returned.
+        :raises PayloadError: that is not plain JSON, or does not fit either.
+        """
+        if self.arguments.upgrade is None:
+            return payload
+        with suppress(TypeError, PayloadError):
+            self.arguments.encode(self.payload_from(payload))
+            return payload
+        upgraded = self.payload_from(self.arguments.upgrade({**payload}))
+        return self.arguments.encode(upgraded, hidden=hidden)
+
+    def retry_policy(self, default_attempts: int) -> RetryPolicy:
+        """Return the task's retry policy; *default_attempts* is its default number of attempts."""
+        return retry_policy(self.options.retry, default_attempts)
+
+    def keys_for(self, payload: Mapping[str, object]) -> dict[str, str | None]:
+        """Return the concurrency key and the rate key of a run; by default the task's name.
+
+        :param payload: its payload as it is stored.
+        :raises TaskError: the payload lacks what a key names, or the key cannot be stored.
+        """
+        limits = {"concurrency_key": self.concurrency_limit, "rate_key": self.rate}
+        return {
+            key: None if limit is None else self.filled(key, payload) or self.name
+            for key, limit in limits.items()
+        }
+
+    def label_for(self, payload: Mapping[str, object], hidden: Sequence[str]) -> str | None:
+        """Return the label of a run with *payload*, safe to show; None if the task has none.
+
+        A label refuses no run: what it cannot be filled in from makes none.
+
+        :param payload: as it is stored.
+        :param hidden: the names of values that are hidden, as by `redacted`.
+        """
+        if self.options.label is None:
+            return None
+        whole = cast("JSON", {**self.arguments.defaults, **payload})
+        try:
+            label = self.options.label.format_map(cast("Any", redacted(whole, hidden)))
+        except (LookupError, AttributeError, TypeError, ValueError):
+            return None
+        clean = strip_credentials(one_line(label[: MAX_LABEL * 4])).strip()
+        return shortened(clean, MAX_LABEL) or None
+
+    def with_unique_while(self, options: EnqueueOptions) -> EnqueueOptions:
+        """Return *options*, and how long keys are held, as the task says unless they do.
+
+        By default, a key that `unique` makes is held until its run has ended.
+
+        :raises TaskError: that does not go with ``replace``.
+        """
+        held_while = self.options.unique_while
+        if held_while is None and self.options.unique is not None:
+            held_while = None if options.idempotency_key or options.replace else "pending"
+        if options.unique_while is not None or held_while is None:
+            return options
+        held = options._replace(unique_while=held_while)
+        held.check_key_options()
+        return held
+
+    def filled(self, option: str, payload: Mapping[str, object]) -> str | None:
+        """Return the key that an option of the task, if given, makes of *payload*.
+
+        :param payload: as it is stored.
+        :raises TaskError: as of `keys_for`.
+        """
+        key_format: str | None = getattr(self.options, option)
+        if key_format is None:
+            return None
+        its_key = f"The {option} {key_format!r} of the task {self.name}"
+        try:
+            key = key_format.format(**{**self.arguments.defaults, **payload})
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
+            raise TaskError(
+                f"{its_key} cannot be filled in from the payload: {error!r}. Pass what it "
+                "names, or let it name only what every payload has, as it is stored: a field of a "
+                "dataclass as {item[id]}."
+            ) from None
+        if not is_key(key, MAX_KEY):
+            raise TaskError(
+                f"{its_key} makes a key of {len(key):,} characters from this payload. It must have "
+                f"1 to {MAX_KEY} printable ones: let it name an id or a short code."
+            )
+        return key
+
+
+def run_columns(
+    handler: Handler,
+    settings: Settings,
+    payload: Mapping[str, object],
+    options: EnqueueOptions = AS_THE_TASK_SAYS,
+) -> dict[str, Any]:
+    """Return the columns of a run: `policy_columns`, and those that depend on its payload.
+
+    :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or too large.
+    :raises TaskError: no concurrency key can be made from *payload*.
+    """
+    made = payload_columns(handler, settings, payload, with_key=True)
+    if options.idempotency_key:
+        made["idempotency_key"] = options.idempotency_key
+    return {**policy_columns(handler, settings, handler.with_unique_while(options)), **made}
+
+
+def policy_columns(
+    handler: Handler, settings: Settings, options: EnqueueOptions = AS_THE_TASK_SAYS
+) -> dict[str, Any]:
+    """Return the columns that do not depend on the payload; *options* come before the task's."""
+    return {
+        **handler.options.columns,
+        "job_type": handler.name,
+        "max_attempts": handler.retry_policy(settings.max_attempts).max_attempts,
+        "concurrency_limit": handler.concurrency_limit,
+        **options.own_columns,
+    }
+
+
+def payload_columns(
+    handler: Handler, settings: Settings, payload: Mapping[str, object], with_key: bool = False
+) -> dict[str, Any]:
+    """Return *payload* as JSON text, and the columns that the task makes of it.
+
+    :param with_key: whether the idempotency key is among them.
+    :raises CronJobsError: as of `run_columns`.
+    """
+    limit = settings.max_payload_bytes
+    plain = handler.arguments.encode(payload, limit, settings.redact)
+    return {
+        "payload": payload_text(plain, limit, settings.redact),
+        **handler.keys_for(plain),
+        "label": handler.label_for(plain, settings.redact),
+        **({"idempotency_key": handler.filled("unique", plain)} if with_key else {}),
+    }
+
+
+def _bare(parameter: inspect.Parameter) -> str:
+    bare = parameter.replace(annotation=parameter.empty, default=parameter.empty)
+    return str(bare) if parameter.default is parameter.empty else f"{bare}=…"

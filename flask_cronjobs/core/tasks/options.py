@@ -1,0 +1,353 @@
+"""Options of tasks, and of enqueueing: what each may be. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import NamedTuple, TypeAlias, TypeGuard, get_args
+
+from ...config import FLAG, Kind, choice, is_number, is_url, whole
+from ...errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
+from ...text import is_printable, pattern
+from ...types import MAX_ID, Catchup, Order, Overlap, Replace, UniqueWhile
+from .retry import Retry, RetryCallable
+
+#: The longest timeout of a task, in seconds (30 days).
+MAX_TIMEOUT = 30 * 86400.0
+
+#: Is called with a `CurrentRun`, and returns what its handler is called inside of.
+Around: TypeAlias = Callable[..., AbstractContextManager[object]]
+#: The same, as users write it: also a function with one ``yield``.
+AroundHook: TypeAlias = Around | Callable[..., Iterator[object]]
+
+_RATE_UNITS = {"s": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86400}
+_RATE = pattern(rf"([1-9]\d{{0,5}})/([1-9]\d{{0,3}})?({'|'.join(_RATE_UNITS)})")
+#: The shortest time between two attempts: the databases count microseconds.
+_INSTANT = timedelta(microseconds=1)
+#: The longest `Rate.rest`: no date may be beyond what Python knows.
+MOST_REST = timedelta(days=3653)
+#: The columns of a run that an option fills by itself, and their types in PostgreSQL.
+STORED = {"queue": "text", "priority": "integer", "strict": "boolean"}
+#: What a text has in braces that was to be an f-string.
+_UNFILLED = pattern(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
+
+
+class TaskOptions(NamedTuple):
+    """How a task's runs are queued, limited and retried; see `CronJobs.task`."""
+
+    queue: str = "default"
+    priority: int = 0
+    retry: Retry | RetryCallable | int | bool | None = None
+    timeout: float | None = None
+    concurrency: int | None = None
+    concurrency_key: str | None = None
+    atomic: bool = False
+    async_at_once: int | None = None
+    around: Around | None = None
+    keep_output: bool | None = None
+    order: Order | None = None
+    unique: str | None = None
+    unique_while: UniqueWhile | None = None
+    rate: str | None = None
+    rate_key: str | None = None
+    burst: int | None = None
+    label: str | None = None
+
+    @property
+    def columns(self) -> dict[str, object]:
+        """The values of `STORED`."""
+        return {"queue": self.queue, "priority": self.priority, "strict": self.order is not None}
+
+
+#: The options of a schedule that a task may be declared with, and what they are by default.
+SCHEDULE_OPTIONS: Mapping[str, object] = {
+    "payload": None,
+    "timezone": None,
+    "catchup": "latest",
+    "overlap": "skip",
+    "ping": None,
+}
+
+
+class EnqueueOptions(NamedTuple):
+    """How runs are enqueued; see `Task.using`. None means: as the task's own options say."""
+
+    run_at: datetime | None = None
+    delay: float | None = None
+    idempotency_key: str | None = None
+    unique_while: UniqueWhile | None = None
+    replace: Replace = False
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    commit: bool = False
+
+    @property
+    def own_columns(self) -> dict[str, object]:
+        """The columns that they fill: of those that a task has, too, the ones that are given.
+
+        ``unique_while`` is None if the key is held as long as the row is kept.
+        """
+        held = None if self.unique_while == "kept" else self.unique_while
+        of_task = {name: getattr(self, name) for name in ("queue", "priority", "max_attempts")}
+        return {
+            "idempotency_key": self.idempotency_key,
+            "unique_while": "waiting" if self.replace else held,
+            "run_at": self.run_at,
+            "delay": self.delay or 0.0,
+            **{name: value for name, value in of_task.items() if value is not None},
+        }
+
+    def check(self) -> None:
+        """Check the values.
+
+        :raises TaskError: a value is not valid.
+        """
+        if self.run_at is not None and self.delay is not None:
+            raise TaskError("run_at and delay were both given. Give one of them.")
+        check_options(zip(self._fields, self, strict=True))
+        self.check_key_options()
+
+    def check_key_options(self) -> None:
+        """Check that what is said about the key goes together, as `check` does."""
+        if self.replace and self.unique_while not in (None, "waiting"):
+            raise TaskError(
+                f"replace was given with unique_while={self.unique_while!r}, but a run that has "
+                "begun is never changed. Give unique_while='waiting', or leave it out."
+            )
+
+
+AS_THE_TASK_SAYS = EnqueueOptions()
+
+
+class Rate(NamedTuple):
+    """At most so many attempts of a key, by GCRA, the generic cell rate algorithm.
+
+    Each attempt takes a start. A key has one number, its theoretical arrival time ``tat``: when the
+    next start would come if each came at its time. An attempt may begin earlier by as much as
+    *burst* allows.
+
+    :ivar period: from one start to the next.
+    :ivar burst: how many may begin at once after a rest.
+    """
+
+    period: timedelta
+    burst: int = 1
+
+    def own(
+        self, tat: datetime | None, period: float | None, last: datetime | None
+    ) -> datetime | None:
+        """Return *tat* as it would be if the attempts so far, of that *period*, had had this rate.
+
+        What is ahead of the *last* start is so many periods, whatever their length.
+        """
+        if tat is None or period is None:
+            return None
+        old = timedelta(seconds=period)
+        if old == self.period or not old:
+            return tat
+        last = tat - old if last is None else last
+        try:
+            return last + (tat - last) * (self.period / old)
+        except OverflowError:  # Somebody has written the row by hand.
+            return tat
+
+    def start(self, tat: datetime | None, at: datetime) -> datetime | None:
+        """Return the ``tat`` after an attempt that begins *at*; None if it may not begin then."""
+        base = at if tat is None else max(tat, at)
+        return base + self.period if self.opens(base) <= at else None
+
+    @property
+    def rest(self) -> timedelta:
+        """After how long a whole burst may begin again."""
+        return self.period * self.burst
+
+    @property
+    def ahead(self) -> timedelta:
+        """How much earlier than at its ``tat`` an attempt may begin."""
+        return self.period * (self.burst - 1)
+
+    def opens(self, tat: datetime) -> datetime:
+        """Return when an attempt may begin, by *tat*."""
+        return tat - self.ahead
+
+    def free(self, tat: datetime | None, at: datetime) -> int:
+        """Return how many attempts may begin *at* that time."""
+        ahead = timedelta() if tat is None else max(tat - at, timedelta())
+        return max(0, (self.rest - ahead) // self.period)
+
+
+#: For tests of apps: only a key that is held back keeps its runs waiting.
+UNLIMITED = Rate(_INSTANT, 10_000)
+
+
+def read_rate(text: str, burst: int | None = None) -> Rate:
+    """Return the rate that *text* says, such as ``100/minute`` or ``20/10s``.
+
+    :raises ValueError: it says none.
+    """
+    found = _RATE().fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no rate")
+    number, times, unit = found.groups()
+    # Rounded up, so that there are never more.
+    microseconds = -(-int(times or 1) * _RATE_UNITS[unit] * 1_000_000 // int(number))
+    return Rate(timedelta(microseconds=microseconds), burst or 1)
+
+
+def is_moment(value: object) -> TypeGuard[datetime]:
+    """Return whether *value* is an aware time that both databases write, in any time zone."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        return False
+    return EARLIEST <= value <= FARTHEST
+
+
+def is_id(value: object) -> TypeGuard[int]:
+    """Return whether *value* may be the id of a run. To SQLite, True is 1."""
+    return type(value) is int and 0 < value <= MAX_ID
+
+
+def is_key(value: object, most: int) -> TypeGuard[str]:
+    """Return whether *value* is a text of 1 to *most* printable characters, not only spaces.
+
+    Other characters would forge log lines, and could not be sent by a form.
+    """
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return len(value) <= most and is_printable(value)
+
+
+def _text(most: int) -> Kind:
+    wanted = f"a text of 1 to {most} printable characters, not only spaces"
+    return Kind(lambda value: is_key(value, most), wanted)
+
+
+def _key(most: int) -> Kind:
+    """Return the kind of texts with nothing to fill in, which would be the same for all."""
+    text = _text(most)
+    return Kind(
+        lambda value: is_key(value, most) and not ("{" in value and _UNFILLED().search(value)),
+        f"{text.wanted}. Write the f before the text if it has arguments in braces, as in "
+        'f"user:{user_id}"',
+    )
+
+
+#: The kind of texts with arguments to fill in.
+_FORMAT = Kind(
+    lambda value: is_key(value, 500),
+    f"{_text(500).wanted}, with arguments in braces, such as 'import:{{shop_id}}'",
+)
+#: A rate that has each of its parts, be they as they may.
+_LIKE_A_RATE = pattern(r"\s*([^/\s]+)\s*/\s*(\d*)\s*([^\W\d]+)\s*")
+
+
+def _fault_of_rate(value: object) -> str:
+    """Return what is wrong with a rate, as a sentence; empty if none of its parts can be told."""
+    found = _LIKE_A_RATE().fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return ""
+    number, times, unit = found.groups()
+    if unit not in _RATE_UNITS:
+        return f" {unit!r} is not a unit. There are: {', '.join(_RATE_UNITS)}."
+    if not number.isdecimal():
+        return f" {number!r} is not a whole number. Give a longer time, such as '3/2s' for 1.5/s."
+    if not 1 <= int(number[:20]) < 1_000_000:
+        return " The number must be from 1 to 999,999."
+    if times and not 1 <= int(times[:20]) < 10_000:
+        return " The time must be from 1 to 9,999 units."
+    return " Write it without spaces and leading zeros."
+
+
+MOMENT = Kind(
+    is_moment,
+    "an aware time, with a time zone and in the years 1000 to 9999, such as "
+    "datetime.now(timezone.utc) + timedelta(hours=1)",
+)
+_ATTEMPTS = whole(1, 1000)
+_DELAY = Kind(
+    lambda value: is_number(value, 0, MAX_DELAY), f"seconds from 0 to {MAX_DELAY} (a year)"
+)
+#: What each option may be, of tasks, of their schedules and of runs.
+_KINDS: Mapping[str, Kind] = {
+    "queue": _key(100),
+    "priority": whole(-32768, 32767),
+    "max_attempts": _ATTEMPTS,
+    "timeout": Kind(
+        lambda value: is_number(value, 0, MAX_TIMEOUT) and value > 0, "seconds, at most 30 days"
+    ),
+    "concurrency": _ATTEMPTS,
+    "atomic": FLAG,
+    "commit": FLAG,
+    "async_at_once": whole(1, 1000),
+    "keep_output": FLAG,
+    "order": choice(*get_args(Order)),
+    "rate": Kind(
+        lambda value: isinstance(value, str) and _RATE().fullmatch(value),
+        "a number and a time, such as '100/minute', '5/s', '1000/hour' or '20/10s'",
+        hint=_fault_of_rate,
+    ),
+    **dict.fromkeys(("concurrency_key", "unique", "rate_key"), _FORMAT),
+    "burst": whole(1, 10_000),
+    "run_at": MOMENT,
+    "delay": _DELAY,
+    "idempotency_key": _key(500),
+    "unique_while": choice(*get_args(UniqueWhile)),
+    "label": _text(500),
+    "replace": choice("payload", "run_at", True, False),
+    "catchup": choice(*get_args(Catchup)),
+    "overlap": choice(*get_args(Overlap)),
+    "ping": Kind(
+        lambda value: is_url(value) and is_key(value, 1000),
+        "a URL that starts with http:// or https://, without spaces, or None for no ping",
+        is_secret=True,
+    ),
+}
+
+
+def check_options(options: Iterable[tuple[str, object]], whose: str = "") -> None:
+    """Check *options*, each by itself; None stands for one that is not given.
+
+    :param whose: begins the message.
+    :raises TaskError: a value is not valid.
+    """
+    for name, value in options:
+        if value is not None and name in _KINDS:
+            _KINDS[name].check(f"{whose}{name}", value)
+
+
+def check_key(what: str, value: object, most: int) -> None:
+    """Check that *value* is a text of 1 to *most* printable characters, with nothing to fill in.
+
+    :param what: names it in the message.
+    :raises TaskError: it is not.
+    """
+    _key(most).check(what, value)
+
+
+def check_delay(what: str, value: object) -> None:
+    """Check that *value* is a number of seconds, at most a year; *what* names it in the message.
+
+    :raises TaskError: it is not.
+    """
+    _DELAY.check(what, value)
+
+
+def check_function(whose: str, func: object, example: str) -> None:
+    """Check that *func* can be called: whoever wrote ``charge()`` has called it already.
+
+    :param whose: begins the message, and *example* ends it.
+    """
+    if not callable(func):
+        what = "None" if func is None else f"of type {type(func).__name__}"
+        raise TypeError(
+            f"{whose}: the function is {what}. Give the function and its arguments, not its "
+            f"result: {example}"
+        )
+
+
+def check_name(name: object, what: str) -> None:
+    """Check that *name* is the name of a task or a definition.
+
+    :param what: which of the two, for the message.
+    :raises TaskError: it is not a text of 1 to 200 printable characters.
+    """
+    _text(200).check(f"The {what} name", name)

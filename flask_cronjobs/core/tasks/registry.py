@@ -1,0 +1,206 @@
+"""What code declares, whatever the app: the tasks and definitions, by name."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ...config import Settings
+from ...errors import TaskError, UnknownTask
+from ...schedule import Schedule
+from ...text import did_you_mean
+from ...types import JSON, Catchup, Overlap
+from .handler import Handler, run_columns
+from .options import Around, Rate, check_name, check_options
+from .payload import payload_text
+
+
+def name_of(given: object) -> str:
+    """Return a name that was given as a text, or by the task that has it.
+
+    :raises TypeError: *given* is neither.
+    """
+    if isinstance(given, Handler):
+        return given.name
+    if isinstance(given, str):
+        return given
+    raise TypeError(
+        f"{given!r} is not a name. Give a text, or a task, which @jobs.task makes of a function."
+    )
+
+
+class DefinitionSpec(NamedTuple):
+    """A definition as code or `add_definition` gives it."""
+
+    name: str
+    job_type: str
+    schedule: str
+    timezone: str
+    payload: dict[str, JSON]
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 10
+    catchup: Catchup = "latest"
+    overlap: Overlap = "skip"
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    ping_url: str | None = None
+    strict: bool = False
+    rate_key: str | None = None
+    label: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<DefinitionSpec {self.name}>"  # Its payload and its URL are secrets.
+
+
+class Declaration(NamedTuple):
+    """A definition as a task declares it, before an app's defaults apply."""
+
+    name: str
+    handler: Handler
+    schedule: str
+    timezone: str | None
+    payload: dict[str, JSON]
+    catchup: Catchup
+    overlap: Overlap
+    ping_url: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Declaration {self.name}>"  # Its payload and its URL are secrets.
+
+    def spec(self, settings: Settings) -> DefinitionSpec:
+        """Return the definition with one app's defaults."""
+        columns = run_columns(self.handler, settings, self.payload)
+        columns["payload"] = json.loads(columns["payload"])
+        return DefinitionSpec(
+            name=self.name,
+            schedule=self.schedule,
+            timezone=self.timezone or settings.timezone,
+            catchup=self.catchup,
+            overlap=self.overlap,
+            ping_url=self.ping_url,
+            **{name: columns[name] for name in DefinitionSpec._fields if name in columns},
+        )
+
+
+class Registry:
+    """The tasks and definitions that code declares, by name."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Handler] = {}
+        self.declarations: dict[str, Declaration] = {}
+        self.around: list[Around] = []
+
+    def add(self, task: Handler) -> None:
+        """Add *task*.
+
+        :raises TaskError: another handler has its name.
+        """
+        if task.name in self.tasks:
+            raise TaskError(
+                f"Two tasks are called {task.name!r}: {_where(self.tasks[task.name].func)} and "
+                f"{_where(task.func)}. Give one of them another name=."
+            )
+        self._check_rate(task)
+        self.tasks[task.name] = task
+
+    def _check_rate(self, task: Handler) -> None:
+        """Refuse another rate than that of a task with the same rate key.
+
+        :raises TaskError: it is another.
+        """
+        key = task.options.rate_key
+        for other in self.tasks.values() if key is not None else ():
+            if other.options.rate_key == key and other.rate != task.rate:
+                raise TaskError(
+                    f"The tasks {other.name} and {task.name} share the rate_key {key!r}, so they "
+                    "need the same rate and burst. Give both tasks the same, or another rate_key."
+                )
+
+    def declare(self, declaration: Declaration) -> None:
+        """Add a definition.
+
+        :raises TaskError: another definition has its name.
+        """
+        if declaration.name in self.declarations:
+            raise TaskError(
+                f"Two definitions are called {declaration.name!r}. Give one of them another name=."
+            )
+        self.declarations[declaration.name] = declaration
+
+    @property
+    def ordered(self) -> frozenset[str]:
+        """The names of the tasks with a strict order."""
+        return frozenset(name for name, task in self.tasks.items() if task.options.order)
+
+    @property
+    def rates(self) -> dict[str, Rate]:
+        """The tasks with a rate, each with it."""
+        return {name: task.rate for name, task in self.tasks.items() if task.rate is not None}
+
+    def get(self, name: str) -> Handler:
+        """Return the task called *name*.
+
+        :raises UnknownTask: there is none; the message suggests similar names.
+        """
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UnknownTask(
+                f"{name!r} is not a task's name. Give a text, or call enqueue() on the task itself."
+            )
+        try:
+            return self.tasks[name]
+        except KeyError:
+            raise UnknownTask(
+                f"No task is called {name!r}.{did_you_mean(name, self.tasks)}"
+            ) from None
+
+    def advice(self, name: str | None) -> str:
+        """Return what to say where no run of the task *name* was found: it may be misspelled."""
+        if name is None or name in self.tasks:
+            return ""
+        return f"This app's code declares no task {name}.{did_you_mean(name, self.tasks)}"
+
+
+def declaration(
+    handler: Handler,
+    cron: str,
+    name: str,
+    payload: Mapping[str, object] | None,
+    timezone: str | None,
+    catchup: Catchup,
+    overlap: Overlap,
+    ping: str | None = None,
+) -> Declaration:
+    """Return a checked definition for *handler*'s task; see `Task.schedule`.
+
+    :raises ScheduleError: *cron* or *timezone* cannot be read.
+    :raises TaskError: a name or a policy is not valid.
+    :raises TypeError: the handler does not take *payload*.
+    :raises PayloadError: *payload* is not plain JSON.
+    """
+    Schedule(cron, "UTC" if timezone is None else timezone)
+    check_name(name, "definition")
+    given = {"catchup": catchup, "overlap": overlap, "ping": ping}
+    check_options(given.items(), f"The definition {name!r}: ")
+    plain = _plain_payload(handler, name, payload or {})
+    return Declaration(name, handler, cron, timezone, plain, catchup, overlap, ping)
+
+
+def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:
+    # Check this when the code is imported: in a tick, an error would stop every definition.
+    try:
+        arguments = handler.payload_from(payload)
+    except TypeError as error:
+        message = f"The schedule {name!r}: {error}. Give its arguments as payload={{…}}."
+        raise TypeError(message) from None
+    # As the database returns it, with lists for tuples: otherwise each tick would see a change.
+    text = payload_text(handler.arguments.encode(arguments), 1 << 30)
+    plain: dict[str, JSON] = json.loads(text)
+    handler.keys_for(plain)
+    handler.arguments.forget()  # What is defined further down is not known yet.
+    return plain
+
+
+def _where(func: Callable[..., object]) -> str:
+    code = getattr(func, "__code__", None)
+    line = f" (line {code.co_firstlineno})" if code else ""
+    return f"{func.__module__}.{getattr(func, '__qualname__', func)}{line}"

@@ -1,0 +1,301 @@
+"""Check what the app gives us, tasks above all; each message says what to write instead."""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from ...config import in_seconds
+from ...errors import SetupError, TaskError
+from ...features.typed.arguments import signature_of
+from ...text import did_you_mean
+from .options import (
+    MOST_REST,
+    SCHEDULE_OPTIONS,
+    Around,
+    AroundHook,
+    EnqueueOptions,
+    TaskOptions,
+    check_name,
+    check_options,
+    read_rate,
+)
+from .retry import check_retry, why_uncallable
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+#: Names that users bring from other packages, each with what to write here: options of a task, of
+#: its ``using``, and its methods.
+_OTHER_NAMES = {
+    "task": {
+        "cron crontab run_every trigger": "schedule='0 7 * * *'",
+        "tz time_zone zone": "timezone='Europe/Berlin'",
+        "max_retries retries max_attempts max_tries": (
+            "retry=5 for five attempts in all, or retry=Retry(max_attempts=5, …)"
+        ),
+        "retry_delay retry_backoff default_retry_delay backoff": "retry=Retry(base=…, backoff=…)",
+        "autoretry_for retry_for throws": "retry=Retry(on=…, not_on=…)",
+        "time_limit soft_time_limit job_timeout": "timeout=…, in seconds",
+        "bind": "current_run, which any handler can import and ask",
+        "max_instances": "concurrency=…",
+        "args kwargs": "payload={…}, the keyword arguments of scheduled runs",
+        "misfire_grace_time": "catchup='latest', 'all' or 'none'",
+    },
+    "using": {
+        "countdown schedule_in defer_by": "delay=…, in seconds",
+        "eta at schedule_at scheduled when": "run_at=…, an aware time",
+        "time_limit job_timeout": "it at the task: @jobs.task(timeout=…)",
+        "max_retries retries retry": "max_attempts=…, which counts them all",
+        "key unique unique_key task_id job_id": "idempotency_key=…",
+        "lock queueing_lock": "idempotency_key=…, unique_while='pending'",
+    },
+    "method": {
+        "delay send defer submit queue call_async": "enqueue(…)",
+        "apply_async send_with_options configure options_for enqueue_in": (
+            "using(delay=…).enqueue(…)"
+        ),
+        "enqueue_at apply_at": "using(run_at=…).enqueue(…)",
+    },
+}
+
+
+def written_instead(where: str, name: str) -> str | None:
+    """Return what to write for *name*; None if it is no name of other packages.
+
+    :param where: ``task``, ``using`` or ``method``.
+    """
+    table = _OTHER_NAMES[where].items()
+    known = next((instead for names, instead in table if name in names.split()), None)
+    if known is None and where == "using" and name in _OF_TASKS:
+        return f"it at the task: @jobs.task({name}=…)"
+    return known
+
+
+#: Options that only a task has, so that no run can have others.
+_OF_TASKS = {*TaskOptions._fields, "schedule", *SCHEDULE_OPTIONS} - {"payload"}
+#: Options that do nothing without another one, and an example of that.
+_NEEDS = {
+    "rate_key": ("rate", "rate='100/minute'"),
+    "burst": ("rate", "rate='100/minute'"),
+    "unique_while": ("unique", "unique='import:{shop_id}'"),
+}
+
+
+def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> None:
+    """Check a task's function, name and options.
+
+    :raises TaskError: one of them is not valid.
+    """
+    if not callable(func):
+        raise TaskError(
+            f"task() was given {func!r}, which is not a function. Write @jobs.task, or give "
+            "options by keyword: @jobs.task(schedule=…, name=…)."
+        )
+    if name == "<lambda>":
+        raise TaskError("A lambda has no name for the table. Give one: name=….")
+    check_name(name, "task")
+    _refuse_method(func)
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise TaskError(
+            f"The handler {name} has a yield, so a call runs none of its lines. Write it without; "
+            "what goes around handlers, with one yield, is a hook: see CronJobs.around."
+        )
+    parameters = signature_of(func).parameters.values()
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise TaskError(
+                f"The handler {name} takes {parameter}, which a payload cannot name. Make it a "
+                "parameter that can be passed by keyword."
+            )
+    check_retry(options.retry)
+    check_options(zip(options._fields, options, strict=True), f"{name}: ")
+    for misfit in _misfits(func, options):
+        raise TaskError(f"{name}: {misfit}")
+    for option in ("concurrency_key", "unique", "rate_key", "label"):
+        _check_key_format(name, option, getattr(options, option), parameters)
+
+
+def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]:
+    """Yield what does not go together."""
+    for option, (other, example) in _NEEDS.items():
+        if getattr(options, option) is not None and getattr(options, other) is None:
+            yield f"{option} has no effect without {example}. Give both, or remove it."
+    if options.order is not None and options.concurrency_key is None:
+        yield (
+            "order='strict' needs a concurrency_key, whose runs are in order. Give one, such as "
+            "'account:{account_id}', or a text without braces to order all runs of the task."
+        )
+    if options.order is not None and options.concurrency not in (None, 1):
+        yield (
+            f"concurrency is {options.concurrency!r}, but with order='strict' one run of a key is "
+            "at work at a time. Remove concurrency, or order."
+        )
+    if options.rate is not None and read_rate(options.rate, options.burst).rest > MOST_REST:
+        yield (
+            f"with rate={options.rate!r}, a burst of {options.burst or 1} takes more than ten "
+            "years to come again. Give a smaller burst, or a higher rate."
+        )
+    is_alone = options.atomic or not inspect.iscoroutinefunction(func)
+    if options.async_at_once is not None and is_alone:
+        why = "with atomic=True" if options.atomic else "that is no async def"
+        yield (
+            f"async_at_once has no effect on a handler {why}: its runs are one at a time in each "
+            "process. Remove it; concurrency= limits runs over all processes."
+        )
+
+
+def task_options(**given: Any) -> TaskOptions:
+    """Return options as they were given to `CronJobs.task`, in the form that is kept.
+
+    :raises TaskError: ``around`` is no hook.
+    """
+    given["timeout"] = in_seconds(given.get("timeout"))
+    if (hook := given.get("around")) is not None:
+        given["around"] = as_around(hook)
+    return TaskOptions(**given)
+
+
+def as_around(hook: AroundHook) -> Around:
+    """Return *hook* as a function that returns a context manager.
+
+    :raises TaskError: it is none, is asynchronous, or does not take the run.
+    """
+    if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
+        name = getattr(hook, "__name__", repr(hook))
+        raise TaskError(
+            f"The hook {name} is an async def. Write a plain function with one yield: it goes "
+            "around async handlers, too."
+        )
+    if why := why_uncallable(hook, "the run"):
+        raise TaskError(
+            f"The hook {getattr(hook, '__name__', repr(hook))} cannot be called with the run: "
+            f"{why}. Let it be a function that takes one argument, the run."
+        )
+    return cast("Around", contextmanager(hook) if inspect.isgeneratorfunction(hook) else hook)
+
+
+def _refuse_method(func: Callable[..., object]) -> None:
+    """Refuse a function of a class's body whose first argument is the object or the class."""
+    qualified: str = getattr(func, "__qualname__", "")
+    within = qualified.rpartition(".")[0]
+    first = next(iter(inspect.signature(func).parameters), None)
+    if within and not within.endswith("<locals>") and first in ("self", "cls"):
+        raise TaskError(
+            f"{qualified} is a method: a run has no object to call it on. Make it a function of "
+            f"the module, or a @staticmethod without {first}."
+        )
+
+
+def given_by_position(method: M) -> M:
+    """Say how to call *method* where Python would only say that a name and function are missing."""
+    name = getattr(method, "__name__", "")
+
+    @wraps(method)
+    def call(self: object, /, *given: Any, **kwargs: Any) -> Any:
+        if len(given) < 2:
+            raise TypeError(
+                f"{name}() takes a text and the function by position: {name}('mail:5', send, "
+                "to=…). What is given by name, also func=, is an argument of the function."
+            )
+        return method(self, *given, **kwargs)
+
+    return cast("M", call)
+
+
+def check_unscheduled(name: str, options: Mapping[str, object]) -> None:
+    """Check that a task without a schedule has no *options* of one, which would have no effect.
+
+    :raises TaskError: it has some.
+    """
+    idle = [each for each, value in options.items() if value != SCHEDULE_OPTIONS[each]]
+    if idle:
+        raise TaskError(
+            f"The task {name} has {' and '.join(idle)}, but no schedule. Give schedule=, or give "
+            f"{'it' if len(idle) == 1 else 'them'} to {name}.schedule()."
+        )
+
+
+def check_upgrade(name: str, func: object, known: object) -> None:
+    """Check a function that takes payloads of older code to today's.
+
+    :param known: the one that the task has already.
+    :raises TaskError: it is none, or not the first.
+    """
+    if known is not None or inspect.iscoroutinefunction(func) or why_uncallable(func, {}):
+        raise TaskError(
+            f"An upgrade of {name} is {func!r}. Give one plain function, which takes a payload of "
+            "whatever older code, a dict, and returns another."
+        )
+
+
+def _check_key_format(
+    name: str, option: str, key: str | None, parameters: Iterable[inspect.Parameter]
+) -> None:
+    if key is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = {parameter.name for parameter in parameters}
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(key) if field is not None]
+    except ValueError as error:
+        raise TaskError(
+            f"{name}: {option} {key!r} is not a format text: {error}. Write arguments in "
+            "braces, such as 'user:{user_id}', and double each literal brace."
+        ) from None
+    for field in fields:
+        argument = field.split(".")[0].split("[")[0]
+        if argument not in known:
+            hint = did_you_mean(argument, known) if known else " It takes no arguments."
+            raise TaskError(
+                f"{name}: {option} {key!r} names {argument!r}, which the handler does not "
+                f"take.{hint}"
+            )
+
+
+def check_access(authorize: object, actor: object) -> None:
+    """Check what decides who may see the pages.
+
+    :raises SetupError: it is no function, or takes something else.
+    """
+    what = "a function that takes 'read' or 'act' and returns whether the user may"
+    if authorize is not None and why_uncallable(authorize, "read"):
+        raise SetupError(
+            f"authorize is {authorize!r}. Give {what}; without one the pages are closed, except in "
+            "debug mode."
+        )
+    if actor is not None and why_uncallable(actor):
+        raise SetupError(
+            f"actor is {actor!r}. Give a function that takes nothing and returns the user's name."
+        )
+
+
+def answering(known: Collection[str], where: str) -> Callable[[M], M]:
+    """Let a method answer keywords that it does not have: of another package, or misspelled.
+
+    :param known: the keywords that it has.
+    :param where: as of `written_instead`.
+    """
+
+    def decorate(method: M) -> M:
+        @wraps(method)
+        def call(*args: Any, **given: Any) -> Any:
+            for strange in given.keys() - known:
+                instead = written_instead(where, strange)
+                told = f" Write {instead}." if instead else did_you_mean(strange, known)
+                raise TypeError(f"{method.__name__}() has no {strange!r}.{told}")
+            return method(*args, **given)
+
+        return cast("M", call)
+
+    return decorate
+
+
+def options_go_before(task: str, strange: Iterable[str]) -> str:
+    """Return a sentence if one of *strange*, arguments that *task* does not take, is an option."""
+    found = next((name for name in strange if name in EnqueueOptions._fields), None)
+    if found is None:
+        return ""
+    return f". Options of the run stand before it: {task}.using({found}=…).enqueue(…)"

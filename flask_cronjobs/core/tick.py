@@ -1,0 +1,279 @@
+"""One tick, from the first statement to the last."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import signals
+from ..db.connection import Bookkeeping
+from ..db.dialect import clock_shift
+from ..db.errors import is_about_the_rows
+from ..db.shared_connection import refuse_shared
+from ..errors import DatabaseTrouble
+from ..features.pings.pings import ping, ping_ended
+from ..features.pings.webhook import alert
+from ..log import __version__, logger, worker_name
+from ..signals import News, unheard
+from ..types import Outcome, TickReport
+from . import ticks
+from .app_state import State
+from .definitions import has_pings
+from .look import look_at_queue
+from .scheduler import enqueue_slots, sync_definitions
+from .worker.process_signals import keyboard_held
+
+if TYPE_CHECKING:
+    from .worker.work_options import WorkOptions
+
+#: One tick in so many prunes, counted over all hosts.
+PRUNE_EVERY = 20
+#: For how many seconds one tick prunes, about.
+PRUNE_BUDGET = 9.0
+
+
+class TickOptions(NamedTuple):
+    """How to run one tick. None means: as the app's settings say.
+
+    :ivar workers: how many processes; more than one are forked.
+    :ivar budget: seconds after which no more runs are claimed.
+    :ivar started_by: the server that started a resident command beside it, if one did.
+    :ivar own_process: whether this process is the tick's own. Then it handles SIGTERM and SIGINT,
+        and may be ended when a handler does not end.
+    """
+
+    workers: int | None = None
+    budget: float | None = None
+    max_runs: int | None = None
+    queues: tuple[str, ...] = ()
+    own_process: bool = False
+    started_by: str = ""
+    news: News = unheard
+
+
+class OpenTick(NamedTuple):
+    """A tick that has begun.
+
+    :ivar clock_offset: by how many seconds this host's clock is ahead of the database's.
+    :ivar started: when it began, by `time.monotonic`.
+    """
+
+    row: ticks.TickRow
+    clock_offset: float
+    started: float
+
+
+def tick(state: State, options: TickOptions) -> TickReport:
+    """Run one tick and return what it did.
+
+    :raises SetupError: ``db.session`` has the only connection, as in some tests.
+    :raises TablesMissing: the job tables do not exist.
+    :raises DatabaseTrouble: the database could not be used. Held runs come back by lease.
+    """
+    refuse_shared(state.database)
+    with Bookkeeping(state.engine, guard=keyboard_held) as books:
+        opened, counts, lost = begin(state, books, options.queues), Counter[str](), list[Outcome]()
+        for _ in housekeeping(state, books, opened.row, options.news, counts, lost.extend):
+            pass
+        budget = state.settings.tick_budget if options.budget is None else options.budget
+        until = opened.started + budget
+        start_comes = _start_comes(state, books, options.queues, until)
+        seen = look_at_queue(books)
+        if seen.may_find or start_comes:
+            work_options = worker_options(state, options)._replace(
+                until=until,
+                tick_id=opened.row.id,
+                pings=has_pings(books),
+                queue_look=seen,
+            )
+            counts += _run_workers(state, options, work_options, books)
+            _end_batches(books)
+        counts["pruned"] = prune_sometimes(state, books, opened.row)
+        report = finish(books, opened, counts)
+    signals.send(signals.tick_finished, state.app, report=report)
+    ping_ended(state, lost)
+    ping(state.settings.ping_url)
+    alert(state, report.worker)
+    return report
+
+
+def housekeeping(
+    state: State,
+    books: Bookkeeping,
+    row: ticks.TickRow,
+    news: News,
+    counts: Counter[str],
+    take_lost: Callable[[list[Outcome]], object],
+) -> Iterator[int]:
+    """Do what a tick does before its runs; yield after each step how many runs it made ready.
+
+    :param counts: takes the numbers of the tick's row.
+    :param take_lost: called with the outcomes of attempts that were taken back, and of runs without
+        an attempt left.
+    """
+    if row.expired or row.exhausted:
+        # Here, since most ticks find nothing to take back, and need none of a worker's modules.
+        from .reclaim import give_up, reclaim
+
+        reclaimed = reclaim(state, books, news) if row.expired else []
+        counts["reclaimed"] += len(reclaimed)
+        take_lost([*reclaimed, *(give_up(state, books, news) if row.exhausted else ())])
+        yield len(reclaimed)
+    slots, rows = enqueue_slots(state, books, news)
+    counts.update(slots)
+    yield slots["recorded"]
+    sync_definitions(state, books, rows, row.undeclared)
+    if row.open_batches:
+        yield _end_batches(books)
+
+
+def _end_batches(books: Bookkeeping) -> int:
+    # Here, since few ticks find an open batch.
+    from ..features.batches.ending import end_batches
+
+    return end_batches(books)
+
+
+def _start_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:
+    """Let runs begin whose rates allow it; return whether another start comes before *until*.
+
+    So a tick stays for the runs that wait for one. An app without rates sends no statement.
+    """
+    limits, tasks = state.registry.rates, tuple(state.registry.tasks)
+    if not limits:
+        return False
+    # Here, since few apps have rates.
+    from ..features.rates import rates
+    from .claim import ClaimRequest
+
+    wait = rates.open_starts(books, limits, ClaimRequest(1, "", tasks, queues)).wait
+    return wait is not None and time.monotonic() + wait < until
+
+
+def begin(
+    state: State,
+    books: Bookkeeping,
+    queues: tuple[str, ...] = (),
+    resident: bool = False,
+    listening: bool = False,
+    started_by: str = "",
+) -> OpenTick:
+    """Begin a tick's row, and warn if this host's clock is wrong.
+
+    :param queues: those that it serves; empty means all.
+    :param resident: whether the row is a minute of a resident worker.
+    :param listening: whether the row is a resident worker's that a NOTIFY wakes.
+    :param started_by: the server that started the command beside it.
+    """
+    started, before = time.monotonic(), time.time()
+    row = ticks.begin(
+        *(books, worker_name(), socket.gethostname(), os.getpid()),
+        listening=listening,
+        resident=resident,
+        queues=queues,
+        version=f"{__version__} {started_by}".rstrip(),
+        declared=tuple(state.registry.declarations),
+        app=state.app.name,
+    )
+    offset = (before + time.time()) / 2 - row.now.timestamp() + clock_shift()
+    if abs(offset) > ticks.CLOCK_TOLERANCE + (time.time() - before):
+        logger.warning(
+            "This host's clock is %.0f s %s the database's. Nothing runs early or late for it, "
+            "since the database's counts; but set it right, or its logs mislead.",
+            abs(offset),
+            "ahead of" if offset > 0 else "behind",
+        )
+    return OpenTick(row, round(offset, 3), started)
+
+
+def prune_sometimes(
+    state: State,
+    books: Bookkeeping,
+    row: ticks.TickRow,
+    stopped: Callable[[], bool] = lambda: False,
+) -> int:
+    """Delete what is past its retention, unless another tick will; return how many runs.
+
+    One tick of `PRUNE_EVERY` prunes; where ticks are rarer, the first of each hour; and each while
+    the latest have deleted so much that there may be more.
+
+    :param stopped: returns whether to stop after the current chunks.
+    """
+    is_turn = not row.id % PRUNE_EVERY
+    if not (is_turn or row.begins_hour or row.pruned >= ticks.DELETED_AT_ONCE):
+        return 0
+    # Here, since most ticks come no further.
+    from ..features import orders
+    from ..features.rates import rates
+    from . import prune as pruning
+
+    if is_turn:
+        orders.mend(books)
+        rates.mend(books, state.registry.tasks, state.registry.rates)
+    until, pruned = time.monotonic() + PRUNE_BUDGET, 0
+    try:
+        for deleted in pruning.prune(books, state.settings):
+            pruned += deleted
+            if stopped() or time.monotonic() > until:
+                break
+    except DatabaseTrouble as trouble:
+        if not is_about_the_rows(trouble):
+            raise
+        logger.error(
+            "What is past its retention could not be deleted: a foreign key of the app's own to "
+            "job_runs needs ON DELETE CASCADE or SET NULL. %s",
+            trouble,
+        )
+    return pruned
+
+
+def finish(books: Bookkeeping, opened: OpenTick, counts: Mapping[str, int]) -> TickReport:
+    """Finish the tick's row, and return what the tick did."""
+    seconds = round(time.monotonic() - opened.started, 3)
+    report = TickReport(worker_name(), **counts, seconds=seconds)
+    ticks.finish(books, opened.row.id, report, opened.clock_offset)
+    return report
+
+
+def number_of_workers(state: State, options: TickOptions) -> int:
+    """Return how many processes are to work."""
+    # Only a process of the tick's own may fork: another one may have threads.
+    if not options.own_process:
+        return 1
+    return state.settings.workers if options.workers is None else options.workers
+
+
+def worker_options(state: State, options: TickOptions) -> WorkOptions:
+    """Return what each worker of a tick, or of a resident command, does."""
+    # Here, since most ticks find nothing to do, and need none of what a worker imports.
+    from .worker.work_options import WorkOptions
+
+    return WorkOptions(
+        worker=worker_name(),
+        max_runs=options.max_runs,
+        queues=options.queues,
+        may_kill=options.own_process,
+        news=options.news,
+        started_by=options.started_by,
+        elsewhere=frozenset(state.settings.executors),
+        hands_on=bool(state.settings.executors),
+    )
+
+
+def _run_workers(
+    state: State, options: TickOptions, work_options: WorkOptions, books: Bookkeeping
+) -> Counter[str]:
+    """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
+    from .processes import run_workers
+    from .worker.work_options import KeeperConnection
+
+    with KeeperConnection(state) as keeper:
+        keeper.take_over(books)
+        lent = work_options._replace(books=keeper)
+        counts = run_workers(state, number_of_workers(state, options), lent)
+        books.take_over(keeper)
+    return counts

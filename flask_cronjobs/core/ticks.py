@@ -1,0 +1,380 @@
+"""The rows of ticks: what a tick writes, what the next one learns, and what people see of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Row,
+    TextClause,
+    func,
+    literal_column,
+    select,
+    text,
+)
+
+from ..db.connection import Bookkeeping
+from ..db.dialect import Dialect
+from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
+from ..types import TickReport, stored_json, stored_time, time_or_none
+from .definitions import undeclared
+
+if TYPE_CHECKING:
+    from ..insights.reader import Page, Source
+
+#: How many rows of a kind one transaction deletes at most, here and in `core.prune`, beside those
+#: that go with them.
+DELETED_AT_ONCE = 1000
+#: For how long the rows of ticks are kept.
+TICK_RETENTION = timedelta(days=1)
+#: For how much longer, so that not every tick deletes the few rows of one minute.
+TICK_SLACK = timedelta(hours=1)
+#: How far a host's clock may be off from the database's without a warning, in seconds.
+CLOCK_TOLERANCE = 2.0
+#: A tick that is seen so many seconds after it began has recorded its slots.
+SEEN_AFTER = 1.0
+#: Of how many ticks `TickRow.pruned` is the sum.
+LATEST = 5
+#: What a tick counts, in the order in which it does it.
+TICK_COUNTS = tuple(name for name in TickReport._fields if name not in ("worker", "seconds"))
+
+
+class TickRow(NamedTuple):
+    """A tick that has begun: its row, and what there is to do for it beside its runs.
+
+    All this comes with the row: most ticks find nothing to do, and send no further look.
+
+    :ivar now: when it began, by the database's clock.
+    :ivar begins_hour: whether it is the first tick of its hour.
+    :ivar pruned: how many runs the last `LATEST` ticks have pruned.
+    :ivar expired: whether a lease has run out.
+    :ivar exhausted: whether a run waits that has no attempt left.
+    :ivar open_batches: whether a batch has not ended.
+    :ivar undeclared: whether there is a definition to be marked as not declared by the code.
+    """
+
+    id: int
+    now: datetime
+    begins_hour: bool
+    pruned: int
+    expired: bool
+    exhausted: bool
+    open_batches: bool
+    undeclared: bool
+
+
+def begin(
+    books: Bookkeeping,
+    worker: str,
+    host: str,
+    pid: int,
+    *,
+    listening: bool = False,
+    resident: bool = False,
+    queues: Sequence[str] = (),
+    version: str | None = None,
+    declared: Sequence[str] = (),
+    app: str | None = None,
+) -> TickRow:
+    """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
+
+    It is here that they go, since each tick comes this far, even one that is killed later. So
+    there are no more of them than began within a day, however ticks end.
+
+    :param listening: whether it is a resident worker that a NOTIFY wakes.
+    :param resident: whether it is a minute of a resident worker.
+    :param queues: those that it serves; empty means all.
+    :param declared: the names of the definitions that its code declares.
+    :param app: the name of the app.
+    """
+    d = books.dialect
+    values = {
+        "worker": worker,
+        "host": host,
+        "pid": pid,
+        "listening": listening,
+        "resident": resident,
+        "queues": json.dumps(sorted(set(queues))) if queues else None,
+        "version": version,
+        "age": -(TICK_RETENTION + TICK_SLACK).total_seconds(),
+        "declared": d.array(tuple(declared)),
+        "app": app,
+    }
+    (row,) = books.rows(insert_tick(d), values)
+    if row.has_old:
+        old = d.any_of("id", old_ticks(d))
+        age = TICK_RETENTION.total_seconds()
+        books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
+    marks = (bool(getattr(row, name)) for name in _marks(d))
+    now, last = stored_time(row.started_at), time_or_none(row.last)
+    begins_hour = last is not None and last < now.replace(minute=0, second=0, microsecond=0)
+    return TickRow(row.id, now, begins_hour, row.pruned or 0, *marks)
+
+
+@lru_cache(maxsize=4)
+def insert_tick(d: Dialect) -> TextClause:
+    """Return the INSERT of `begin`."""
+    latest = f"SELECT pruned FROM job_ticks ORDER BY started_at DESC LIMIT {LATEST}"
+    marks = (f"EXISTS (SELECT 1 FROM {rows}) AS {name}" for name, rows in _marks(d).items())
+    return text(f"""
+    INSERT INTO job_ticks (
+        worker, host, pid, listening, resident, queues, version, started_at, seen_at
+    )
+    VALUES (
+        :worker, :host, :pid, :listening, :resident, {d.typed(":queues", "jsonb")}, :version,
+        {d.now}, {d.now}
+    )
+    RETURNING id, started_at,
+        (SELECT min(started_at) FROM job_ticks) < {d.later(":age")} AS has_old,
+        (SELECT max(started_at) FROM job_ticks WHERE started_at < {d.now}) AS last,
+        (SELECT sum(pruned) FROM ({latest}) AS latest) AS pruned, {", ".join(marks)}
+    """)
+
+
+def _marks(d: Dialect) -> dict[str, str]:
+    """Return of which rows one is enough for each of the last marks of `TickRow`, in SQL."""
+    return {
+        "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
+        "exhausted": f"job_runs WHERE {SPENT}",
+        "open_batches": f"job_batches WHERE {OPEN_BATCH}",
+        "undeclared": f"job_definitions WHERE {undeclared(d)}",
+    }
+
+
+def seen(books: Bookkeeping, tick_id: int) -> None:
+    """Record that the tick is alive, unless somebody has locked its row: heartbeats go on."""
+    d = books.dialect
+    free = d.any_of("id", f"SELECT id FROM job_ticks WHERE id = :id {d.skip_locked}")
+    books.rows(text(f"UPDATE job_ticks SET seen_at = {d.now} WHERE {free}"), {"id": tick_id})
+
+
+def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: float) -> None:
+    """Record what the tick did, and that it has ended.
+
+    :param clock_offset: how many seconds the host's clock is ahead of the database's.
+    """
+    counts = {name: getattr(report, name) for name in TICK_COUNTS}
+    now = books.dialect.now
+    times = f"seen_at = {now}, finished_at = {now}, clock_offset = :clock_offset"
+    # Other workers of a pool may have added theirs.
+    _set(books, tick_id, f"{times}, {_added(counts)}", clock_offset=clock_offset, **counts)
+
+
+def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> bool:
+    """Add *counts* to the latest row of a resident worker on *host*; return whether it was there.
+
+    Not if somebody has locked it: heartbeats go on.
+    """
+    latest = """
+        SELECT id FROM job_ticks WHERE host = :host AND resident
+        ORDER BY started_at DESC LIMIT 1
+    """
+    d = books.dialect
+    free = f"SELECT id FROM job_ticks WHERE id = ({latest}) {d.skip_locked}"
+    statement = text(
+        f"UPDATE job_ticks SET {_added(counts)} WHERE {d.any_of('id', free)} RETURNING id"
+    )
+    return bool(books.rows(statement, {"host": host, **counts}))
+
+
+def _added(counts: Iterable[str]) -> str:
+    return ", ".join(f"{name} = {name} + :{name}" for name in counts)
+
+
+def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:
+    """Record whether a NOTIFY wakes the tick's resident worker."""
+    _set(books, tick_id, "listening = :listening", listening=listening)
+
+
+def told_findings(books: Bookkeeping) -> Sequence[str]:
+    """Return the ids of the findings that the webhook was told last."""
+    told = f"SELECT {books.dialect.unparsed('findings')} AS findings FROM job_ticks"
+    last = "WHERE findings IS NOT NULL ORDER BY started_at DESC, id DESC LIMIT 1"
+    for row in books.rows(text(f"{told} {last}")):
+        found: Sequence[str] = stored_json(row.findings)
+        return found
+    return ()
+
+
+def write_findings(books: Bookkeeping, worker: str, ids: Sequence[str]) -> None:
+    """Record in the row of the last tick of *worker* the ids of what the webhook knows."""
+    last = "SELECT max(id) FROM job_ticks WHERE worker = :worker AND finished_at IS NOT NULL"
+    written = f"findings = {books.dialect.typed(':findings', 'jsonb')}"
+    statement = text(f"UPDATE job_ticks SET {written} WHERE id = ({last})")
+    books.rows(statement, {"worker": worker, "findings": json.dumps(ids)})
+
+
+def _set(books: Bookkeeping, tick_id: int, assignments: str, **values: object) -> None:
+    """Change the row of a tick.
+
+    As text: a tick that finds nothing to do need not map the tables.
+    """
+    statement = text(f"UPDATE job_ticks SET {assignments} WHERE id = :id")
+    books.rows(statement, {"id": tick_id, **values})
+
+
+def old_ticks(d: Dialect) -> str:
+    """Return the SELECT of the ids of a chunk of ticks past their retention, ``age`` seconds ago.
+
+    The last one that finished stays: it says since when ticks have failed or stayed away.
+    """
+    last = "SELECT id FROM job_ticks WHERE finished_at IS NOT NULL ORDER BY started_at DESC LIMIT 1"
+    return f"""
+        SELECT id FROM job_ticks
+        WHERE started_at < {d.later("0 - :age")} AND id <> COALESCE(({last}), 0)
+        ORDER BY started_at LIMIT {DELETED_AT_ONCE} {d.skip_locked}
+    """
+
+
+#: The least that `TickHistory.grace` returns. Ticks come every minute and may be spread over it, so
+#: two minutes are not an outage.
+LEAST_GRACE = timedelta(minutes=2)
+
+
+class TickHistory:
+    """The ticks of the last day, read when something is first asked.
+
+    :param books: a bookkeeping connection.
+    """
+
+    def __init__(self, books: Bookkeeping) -> None:
+        self._books = books
+
+    @cached_property
+    def grace(self) -> timedelta:
+        """Twice the usual time between ticks, at least `LEAST_GRACE`.
+
+        Ticks of one minute count as one, however many hosts there are, and an outage does not
+        change what is usual.
+        """
+        minutes = [int(row.minute) for row in self._books.rows(text(self._minutes()))]
+        gaps = sorted(after - before for before, after in pairwise(minutes))
+        usual = gaps[len(gaps) // 2] if gaps else 0
+        return max(LEAST_GRACE, timedelta(minutes=2 * usual))
+
+    @cached_property
+    def last_finished(self) -> datetime | None:
+        """When the last tick that did its work began."""
+        latest = "SELECT max(started_at) AS at FROM job_ticks WHERE finished_at IS NOT NULL"
+        (row,) = self._books.rows(text(latest))
+        return None if row.at is None else stored_time(row.at)
+
+    def _minutes(self) -> str:
+        dialect = self._books.dialect
+        return f"""
+        SELECT DISTINCT {dialect.epoch("started_at")} / 60 AS minute FROM job_ticks
+        WHERE started_at >= {dialect.later("-86400")} ORDER BY minute
+        """
+
+
+class Bucket(NamedTuple):
+    """What the ticks that started in one hour did.
+
+    :ivar start: when the hour began, in UTC.
+    """
+
+    start: datetime
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    ticks: int = 0
+
+
+_SHOWN = (
+    *("id", "worker", "host", "pid", "started_at", "seen_at", "finished_at", "clock_offset"),
+    *TICK_COUNTS,
+)
+_HOURS = 24
+_SUMMED = Bucket._fields[1:-1]
+
+
+def read_activity(source: Source) -> tuple[Bucket, ...]:
+    """Return what the ticks of the last 24 hours did, by the hour they began in, oldest first.
+
+    Sums the counts that ticks record, so the cost does not depend on the number of runs.
+    """
+    # Here, since it maps the tables, which a tick does not use.
+    from ..insights.reader import TICKS, reading
+
+    with reading(source) as reader:
+        last = reader.now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
+        first = last - timedelta(hours=_HOURS - 1)
+        hour = literal_column(f"{reader.dialect.epoch('started_at')} / 3600", BigInteger)
+        sums = (func.sum(TICKS.c[name]).label(name) for name in _SUMMED)
+        rows = reader.rows(
+            select(hour.label("hour"), *sums, func.count().label("ticks"))
+            .where(TICKS.c.started_at >= first)
+            .group_by(hour)
+        )
+    found = {int(row.hour): map(int, row[1:]) for row in rows}
+    starts = (first + timedelta(hours=number) for number in range(_HOURS))
+    return tuple(Bucket(start, *found.get(int(start.timestamp()) // 3600, ())) for start in starts)
+
+
+def did_its_work(d: Dialect) -> ColumnElement[Any]:
+    """Return the condition that a tick recorded its slots: it finished, or its workers were seen.
+
+    A tick that fails begins, and is neither finished nor seen again.
+    """
+    seen = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + {SEEN_AFTER}"
+    return literal_column(f"(finished_at IS NOT NULL OR {seen})")
+
+
+class Gap(NamedTuple):
+    """A time without a tick that did its work; *end* is None if there has been none since."""
+
+    start: datetime
+    end: datetime | None
+
+
+_GAPS = 50
+
+
+def list_gaps(source: Source) -> Page[Gap]:
+    """Return when no tick came for ``CRONJOBS_HEALTH_TICK_AGE``, newest first; at most 50.
+
+    This looks at the ticks that are kept, those of the last day.
+    """
+    from ..insights.reader import NUMBER, TICKS, Count, Page, number_of, reading
+
+    with reading(source) as reader:
+        d, age = reader.dialect, reader.state.settings.health_tick_age
+        order = TICKS.c.started_at, TICKS.c.id
+        before = func.max(TICKS.c.seen_at).over(order_by=order, rows=(None, -1)).label("before")
+        works = did_its_work(d)
+        each = select(TICKS.c.started_at, before).where(works).subquery()
+        too_long = f"{d.epoch('started_at')} - {d.epoch('before')} > :age"
+        found = reader.rows(
+            select(each.c.before, each.c.started_at, NUMBER)
+            .where(text(too_long).bindparams(age=age))
+            .order_by(each.c.started_at.desc())
+            .limit(_GAPS)
+        )
+        last = reader.value(select(func.max(TICKS.c.seen_at)).where(works))
+        now = reader.now
+    over, number = [Gap(row.before, row.started_at) for row in found], number_of(found)
+    if isinstance(last, datetime) and (now - last).total_seconds() > age:
+        over, number = [Gap(last, None), *over], Count(number.value + 1)
+    return Page(over, None, now, number)
+
+
+def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:
+    """Return the latest ticks, newest first: where and when they ran, and what they did.
+
+    :param before: only ticks before the one with this id.
+    """
+    from ..insights.reader import TICKS, page_of, reading
+
+    ticks = select(*(TICKS.c[name] for name in _SHOWN))
+    newest = TICKS.c.started_at, TICKS.c.id
+    with reading(source) as reader:
+        return page_of(reader, ticks, limit, newest=newest, before=before)

@@ -1,0 +1,187 @@
+"""Warn of runs that were enqueued and never committed, and of a handler's uncommitted work."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from flask import g, has_app_context
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session, SessionTransaction
+
+from ..db.database import Database
+from ..errors import CronJobsError
+from .current import running, warn
+
+if TYPE_CHECKING:
+    from .app_state import State
+
+_UNCOMMITTED = "_cronjobs_uncommitted"
+#: The app contexts with a note in ``g``. Every run ends one, and hardly any has one; to look into
+#: ``g`` takes longer than to look whether this is empty.
+_noted: set[int] = set()
+#: The batches whose blocks an error has ended, by app context, as in `_noted`.
+_broken_off: dict[int, list[int]] = {}
+_COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
+_COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
+
+
+def watch_commits(state: State) -> None:
+    """Warn when an app context ends with enqueued runs that were never committed.
+
+    Inside a run, warn of everything that was not committed, and keep the warning for its row.
+    """
+    app, db = state.app, state.db
+    with app.app_context():
+        made = db.sessionmaker
+
+    @event.listens_for(made, "after_begin")
+    def watch_writes(
+        session: Session, transaction: SessionTransaction, connection: Connection
+    ) -> None:
+        # Outside a run, and in one that does not use the session, this costs nothing.
+        if transaction.parent is None and running() is not None:
+            _watch(session, transaction, connection)
+
+    @app.teardown_appcontext
+    def warn_of_uncommitted(error: BaseException | None) -> None:
+        names = _listed([what for _, what in _take_notes()]) if _noted else ""
+        broken_off = _broken_off.pop(_context(), []) if _broken_off else []
+        if error is not None:
+            return
+        run = running()
+        if run is not None:
+            run.warn_of_steps()
+        if broken_off:
+            _warn_of_open_batches(state, broken_off)
+        left = left_in(db) if run is not None else None
+        if run is not None and left:
+            kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."
+            kept += f" Enqueued and never committed, so lost: {names}." if names else ""
+            run.warn(f"{kept} {_COMMIT_WORK}")
+        elif names:
+            warn(f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}")
+
+
+def _warn_of_open_batches(state: State, ids: Sequence[int]) -> None:
+    from ..features.batches.batch_rows import open_among
+
+    with suppress(CronJobsError), state.bookkeeping() as books:
+        for key in open_among(books, books.dialect, ids):
+            warn(
+                f"An error has ended the block of the batch {key!r}, and what it enqueued is "
+                "committed, so the batch stays open, and nothing follows it. Fill the rest in "
+                "another block with its key, or close it: flask jobs admin batches KEY --close"
+            )
+
+
+def uncommitted_runs() -> str:
+    """Return the runs that this context has enqueued and not committed, as a text."""
+    return _listed([what for _, what in g.get(_UNCOMMITTED, [])])
+
+
+def uncommitted(db: Database) -> str | None:
+    """Return what this context has not committed: enqueued runs, and other work; None if nothing.
+
+    Outside a run, statements that were sent past the session's objects are not known.
+    """
+    runs, work = uncommitted_runs(), left_in(db)
+    return " and ".join(filter(None, (runs and f"enqueued runs ({runs})", work))) or None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
+
+
+def note_enqueued(session: Session, what: str) -> None:
+    """Note that *what* was enqueued in this context by *session*, and is not committed yet."""
+    _noted.add(_context())
+    g.setdefault(_UNCOMMITTED, []).append((session.get_transaction(), what))
+
+
+def note_broken_off(batch_id: int) -> None:
+    """Note that an error has ended the block of a batch in this context."""
+    _broken_off.setdefault(_context(), []).append(batch_id)
+
+
+def _take_notes() -> list[tuple[SessionTransaction | None, str]]:
+    _noted.discard(_context())
+    notes: list[tuple[SessionTransaction | None, str]] = g.pop(_UNCOMMITTED, [])
+    return notes
+
+
+def _context() -> int:
+    return id(g._get_current_object())
+
+
+# Of all sessions, since a test may replace db.session.
+@event.listens_for(Session, "after_commit")
+@event.listens_for(Session, "after_rollback")
+def _forget_uncommitted(session: Session) -> None:
+    # Not at the end of a savepoint: the transaction around it may still be rolled back.
+    if session.in_nested_transaction():
+        return
+    if has_app_context() and _noted:
+        # What another transaction enqueued, and the session was removed or closed, is lost.
+        settled = (session.get_transaction(), None)
+        lost = [note for note in _take_notes() if note[0] not in settled]
+        if lost:
+            _noted.add(_context())
+            setattr(g, _UNCOMMITTED, lost)
+
+
+_WRITTEN = "cronjobs_written"
+#: Statements that write. A run's own INSERT is left out: it is named as an enqueued run.
+_WRITES = r"""(?isx) \s{0,99} (?: (INSERT|UPDATE|DELETE|REPLACE|MERGE)\b (?! [ ]INTO[ ]job_runs\b)
+        | WITH\b .*? \b(?<!FOR[ ])(?<!KEY[ ])
+          (INSERT(?=\sINTO\s)|UPDATE(?=\s)|DELETE(?=\sFROM\s)|MERGE(?=\sINTO\s)) )"""
+_SAVEPOINT = r"(?i)\s{0,99}(SAVEPOINT|ROLLBACK TO(?: SAVEPOINT)?)\s+(\S+)"
+
+
+def left_in(db: Database) -> str | None:
+    """Return what is uncommitted in the session of the current context; None if nothing is."""
+    session = db.open_session()
+    if session is None:
+        return None
+    changed = sum(map(session.is_modified, session.dirty))
+    objects = {"new": len(session.new), "changed": changed, "deleted": len(session.deleted)}
+    written: _Written | None = session.info.get(_WRITTEN)
+    current = written is not None and session.get_transaction() is written.transaction
+    statements = written.counts if written is not None and current else Counter[str]()
+    parts = (_numbers(objects, "object"), _numbers(statements, "statement"))
+    return " and ".join(filter(None, parts)) or None
+
+
+class _Written:
+    """How many statements that write were sent in one transaction."""
+
+    def __init__(self, transaction: SessionTransaction) -> None:
+        self.transaction = transaction
+        self.counts: Counter[str] = Counter()
+        self._before: dict[str, Counter[str]] = {}
+
+    def note(self, _: object, __: object, statement: str, *___: object) -> None:
+        """Count *statement*. What was written since a savepoint goes with its rollback."""
+        if found := re.match(_WRITES, statement):
+            self.counts[(found[1] or found[2]).upper()] += 1
+        elif found := re.match(_SAVEPOINT, statement):
+            if found[1].upper() == "SAVEPOINT":
+                self._before[found[2]] = self.counts.copy()
+            else:
+                self.counts = self._before.get(found[2], self.counts).copy()
+
+
+def _watch(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    written: _Written | None = session.info.get(_WRITTEN)
+    if written is None or written.transaction is not transaction:
+        written = session.info[_WRITTEN] = _Written(transaction)
+    event.listen(connection, "after_cursor_execute", written.note)
+
+
+def _numbers(counts: dict[str, int], what: str) -> str:
+    said = [f"{count} {name}" for name, count in counts.items() if count]
+    plural = "" if sum(counts.values()) == 1 else "s"
+    return f"{', '.join(said)} {what}{plural}" if said else ""

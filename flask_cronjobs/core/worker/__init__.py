@@ -1,0 +1,1 @@
+"""One worker: its runner calls handlers, its keeper claims, renews and records."""

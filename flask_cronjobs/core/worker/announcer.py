@@ -1,0 +1,84 @@
+"""Tell of each outcome: the log, the signals, the caller, and the monitors of definitions.
+
+All of these are other people's code. A log that nobody reads or a slow receiver of a signal may
+hold up a thread of ours, but not a keeper, which renews leases.
+"""
+
+from __future__ import annotations
+
+import time
+
+from flask import Flask
+
+from ...features.pings.pings import CLOSE_WITHIN, Pings
+from ...log import logger
+from ...signals import News, announce, notify, run_news, unheard
+from ...types import Outcome
+from ..background import BackgroundThread
+
+#: With so many outcomes left to tell, the worker claims nothing more: they take memory.
+MOST_BEHIND = 1000
+#: With so many, their exceptions are dropped: each may hold a message of megabytes.
+MOST_EXCEPTIONS = 100
+
+
+class Announcer:
+    """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
+
+    def __init__(self, app: Flask, news: News, pings: Pings | None = None) -> None:
+        self._app = app
+        self._news = news
+        self._pings = pings
+        self._work = BackgroundThread("cronjobs-announcer", self._tell_all)
+        self._next: list[tuple[Outcome, bool]] = []
+        self._sent = self._told = 0
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much is left to tell that nothing more should be claimed."""
+        return self._sent - self._told >= MOST_BEHIND
+
+    def tell(self, outcome: Outcome, recorded: bool = True) -> None:
+        """Tell of *outcome* after the next `send`.
+
+        :param recorded: False if it was dropped because the lease was lost.
+        """
+        many = self._sent - self._told + len(self._next) >= MOST_EXCEPTIONS
+        if many and outcome.exception is not None:
+            outcome = outcome._replace(exception=None)
+        self._next.append((outcome, recorded))
+
+    def send(self) -> None:
+        """Let the thread tell what has come: much at a time, since to switch threads takes time."""
+        if not self._next:
+            return
+        self._sent += len(self._next)
+        self._work.put(self._next)
+        self._next = []
+
+    def close(self, patience: float) -> None:
+        """Wait until all is told, but give up when nothing was told for *patience* seconds."""
+        self.send()
+        told, until = -1, 0.0
+        while not self._work.close(0.2):
+            if self._told != told:
+                told, until = self._told, time.monotonic() + patience
+            elif time.monotonic() >= until:
+                break
+        if self._pings is not None:
+            self._pings.close(min(patience, CLOSE_WITHIN))
+
+    def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
+        while outcomes:  # What was told is let go of, and with it the handler's exception.
+            self._tell(*outcomes.pop(0))
+            self._told += 1
+
+    def _tell(self, outcome: Outcome, recorded: bool) -> None:
+        try:
+            if recorded and self._pings is not None:
+                self._pings.ended(outcome)
+            announce(self._app, outcome, recorded)
+            if outcome.begun and self._news is not unheard:
+                notify(self._news, "outcome" if recorded else "lost", run_news(outcome))
+        except BaseException:
+            logger.exception("An outcome could not be announced; the runs go on")

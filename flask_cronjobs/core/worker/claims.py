@@ -1,0 +1,301 @@
+"""What one worker claims and records, and what a broken connection has left unknown."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Iterable, Sequence
+
+from ...db import failpoints
+from ...db.connection import Bookkeeping
+from ...errors import DatabaseTrouble
+from ...features import orders
+from ...features.rates.starts import LOOK_EVERY, RateLimits
+from ...types import Outcome
+from ..app_state import State, Throttle
+from ..claim import Answer, ClaimRequest, already_recorded, record_and_claim, release_token
+from ..look import look_at_queue, next_run
+from .outcomes import released
+from .work_options import WorkOptions
+
+#: How often to look for claims that were committed late, in seconds.
+LATE_EVERY = 1.0
+#: For how long a worker that finds enough to do passes over runs that were locked, in seconds.
+LOCKED_FOR = 0.5
+#: How much longer for each of them, if it finds nothing else. Of one key each costs a claim, so
+#: that those take a tenth of the worker's time.
+LOCKED_FOR_EACH = 0.01
+#: How many runs it passes over at most.
+MOST_LOCKED = 1000
+
+
+class LostClaims:
+    """Gives back what was claimed by statements whose answers were lost.
+
+    The server may have gone on with one, and commit it after we looked. So look again every second,
+    for as long as such a claim would hold.
+
+    :param lease: for how long a claim holds, in seconds.
+    """
+
+    def __init__(self, books: Bookkeeping, lease: float) -> None:
+        self._books = books
+        self._lease = lease
+        # The tokens sent, and until when to look: without an end before the first look.
+        self._tokens: dict[str, float] = {}
+        # Those of which a run could not be given back yet: its row is locked.
+        self._locked: set[str] = set()
+        self._looked = Throttle()
+
+    @property
+    def unknown(self) -> bool:
+        """Whether runs may have been claimed, and nobody has looked yet, or found them locked."""
+        return float("inf") in self._tokens.values() or not self._locked.isdisjoint(self._tokens)
+
+    def sent(self, token: str) -> None:
+        """Note that a claim is sent under *token*."""
+        self._tokens[token] = float("inf")
+
+    def answered(self, token: str) -> None:
+        """Note that its answer has come."""
+        del self._tokens[token]
+
+    def give_back(self, now: bool = False) -> None:
+        """Give back what such claims have taken.
+
+        :param now: look even if a second has not passed.
+        :raises DatabaseTrouble: it is not known what was claimed.
+        """
+        moment = time.monotonic()
+        self._tokens = {token: end for token, end in self._tokens.items() if end > moment}
+        if self._tokens and (now or self.unknown or self._looked.ready()):
+            self._looked.block_for(LATE_EVERY)
+            for token, end in self._tokens.items():
+                if release_token(self._books, token):
+                    self._locked.discard(token)
+                else:
+                    self._locked.add(token)
+                self._tokens[token] = min(end, moment + self._lease)
+
+
+class Turns:
+    """Gives the turns of strict orders. It belongs to the keeper's thread.
+
+    :param ordered: the tasks with a strict order that the code has.
+    :param pend: whether turns are to be given: runs of a strict order came or ended.
+    """
+
+    def __init__(self, books: Bookkeeping, ordered: Collection[str], pend: bool) -> None:
+        self.ordered: Collection[str] = ordered
+        self.pend: bool = pend
+        self._books = books
+        self._looked = Throttle()
+
+    def give(self) -> bool:
+        """Give the turn to the next run of each strict order; return whether that changed anything.
+
+        :raises DatabaseTrouble: it is not known for which.
+        """
+        failpoints.reach("before-turns")
+        changed = orders.give(self._books)
+        self.pend = False
+        self._looked.block_for(LOOK_EVERY)
+        return changed
+
+    def give_before_claim(self, idle: bool) -> bool:
+        """Give the turns before a claim, if it is time; return whether that changed anything.
+
+        An app without strict orders never looks, and a busy worker looks seldom. One that is idle
+        looks each time, so that it finds what has just come.
+
+        :raises DatabaseTrouble: as of `give`.
+        """
+        is_time = self.pend or (self.ordered and (idle or self._looked.ready()))
+        return self.give() if is_time else False
+
+    def note_ended(self, outcomes: Iterable[Outcome]) -> None:
+        """Note that *outcomes* are recorded: behind one in a strict order another may come."""
+        if self.ordered:  # Most apps have none: they pay nothing for each outcome.
+            self.pend |= any(outcome.job_type in self.ordered for outcome in outcomes)
+
+
+class LockedRuns:
+    """Runs that somebody has locked, so that the next claims look behind them.
+
+    A claim chooses the first runs of a key or group, and then locks them. Without this, it would
+    choose the same ones again for as long as an open transaction holds them.
+
+    :ivar ids: theirs.
+    """
+
+    def __init__(self) -> None:
+        self.ids: frozenset[int] = frozenset()
+        self._until = 0.0
+
+    def forget_old(self) -> None:
+        """Forget them after a while: they may be free by now."""
+        if self.ids and time.monotonic() >= self._until:
+            self.ids = frozenset()
+
+    def note(self, answer: Answer) -> bool:
+        """Note what a claim has found locked; return whether another may find more.
+
+        As long as it finds nothing else, nothing is forgotten: it is to come behind them.
+        """
+        now = time.monotonic()
+        looks_on = bool(answer.passed_over) and len(self.ids) < MOST_LOCKED
+        if not self.ids:
+            self._until = now + LOCKED_FOR
+        if looks_on:
+            self.ids |= answer.passed_over
+            if not answer.claims:
+                self._until = now + LOCKED_FOR + LOCKED_FOR_EACH * len(self.ids)
+        return looks_on
+
+
+class WorkerClaims:
+    """The claims of one worker, and their outcomes. It belongs to the keeper's thread.
+
+    :ivar exhausted: whether the last answer said that nothing more can be claimed.
+    :ivar lost: gives back the claims whose answers were lost.
+    :ivar turns: gives the turns of strict orders before claims.
+    :ivar starts: opens the starts of rate limits before claims, and takes them after.
+    """
+
+    def __init__(self, books: Bookkeeping, state: State, options: WorkOptions) -> None:
+        self.exhausted: bool = False
+        self._books = books
+        self._request = request = ClaimRequest(
+            limit=1,
+            token="",
+            tasks=tuple(state.registry.tasks),
+            queues=options.queues,
+            elsewhere=options.elsewhere,
+            lease=options.lease or state.settings.lease,
+            handed=options.handed,
+        )
+        self._worker = options.worker
+        self._after_key = ""
+        self._got_less = False
+        self._locked = LockedRuns()
+        self.lost: LostClaims = LostClaims(books, request.lease)
+        self._unconfirmed: set[tuple[int, str]] = set()
+        self.turns: Turns = Turns(books, state.registry.ordered, options.queue_look.turns_pend)
+        own = state.registry.rates if options.rates is None else options.rates
+        self.starts: RateLimits = RateLimits(books, own, request)
+
+    def record(self, outcomes: Sequence[Outcome]) -> Answer:
+        """Record *outcomes*, and claim nothing.
+
+        :raises DatabaseTrouble: as of `record_and_claim`.
+        """
+        return self.claim(outcomes, 0, idle=False)
+
+    def claim(
+        self,
+        outcomes: Sequence[Outcome],
+        wanted: int,
+        idle: bool,
+        tasks: tuple[str, ...] | None = None,
+        side_by_side: bool = False,
+        look_first: bool = False,
+    ) -> Answer:
+        """Record *outcomes* and claim *wanted* runs.
+
+        Four things are tried again, each for its own reason:
+
+        1. what the database refuses for now: by `Bookkeeping.call`, in each statement;
+        2. outcomes whose rows are locked: by `record_and_claim` in `jobs`, and later by the keeper;
+        3. outcomes whose answer was lost: they are sent again, and those that match no row then are
+           looked up, before a claim may take a run that was recorded as failed;
+        4. claims whose answer was lost: they are given back, and looked for again while they hold.
+
+        :param idle: whether the worker holds nothing else, so that a retry may be claimed.
+        :param tasks: the tasks to claim runs of; None for all.
+        :param side_by_side: as of `ClaimRequest`.
+        :param look_first: if the last claim got less than it wanted, look whether something is due
+            before the next one: a claim takes more time, and SQLite's lock.
+        :raises DatabaseTrouble: it is not known what was recorded and claimed. Call it again.
+        """
+        try:
+            if self.lost.unknown:
+                self.lost.give_back()
+            sent_before = self._sent_before(outcomes)
+            request: ClaimRequest | None = None
+            if wanted > 0 and not sent_before:
+                self._locked.forget_old()
+                self.starts.open(not outcomes, tasks)
+                if look_first and self._got_less and not outcomes and self._queue_is_empty():
+                    self.exhausted = True
+                    return Answer()
+                if self.turns.give_before_claim(idle=not outcomes):
+                    self.starts.open(True, tasks)
+                request = self._request._replace(
+                    limit=wanted,
+                    token=f"{self._worker}:{secrets.token_hex(6)}",
+                    idle=idle,
+                    after=self._after_key,
+                    side_by_side=side_by_side,
+                    locked=self._locked.ids,
+                    tasks=self._request.tasks if tasks is None else tasks,
+                )
+            answer = self._confirm(sent_before, self._send(outcomes, request))
+            self.turns.note_ended(outcomes)
+        except DatabaseTrouble:
+            self._unconfirmed |= {outcome.identity for outcome in outcomes}
+            raise
+        return answer
+
+    def next_run(self) -> tuple[str, bool] | None:
+        """Return what `jobs.runs` does, for the tasks and queues of this worker."""
+        return next_run(self._books, self._request)
+
+    def _send(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Answer:
+        if request is not None:
+            self.lost.sent(request.token)
+        written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
+        unwritten = [outcome for outcome in outcomes if not outcome.finalized]
+        holding = self.starts.record_holding(unwritten)
+        tried = holding.recorded | holding.locked
+        others = [outcome for outcome in unwritten if outcome.id not in tried]
+        answer = record_and_claim(self._books, others, request, repeat=False).plus(holding)
+        too_early = self.starts.spend(answer.claims)
+        if too_early:
+            back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
+            if back.locked:  # By an open transaction. As after a lost answer: look again.
+                raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
+        # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
+        # the keys: only a claim without either that finds nothing is final.
+        found = outcomes or answer.claims or self._after_key
+        looks_on = request is not None and self._locked.note(answer)
+        self.exhausted = not (request is None or found or looks_on)
+        if request is not None:
+            self.lost.answered(request.token)
+            self._got_less = len(answer.claims) < request.limit
+            keys = [claim.concurrency_key for claim in answer.claims if claim.concurrency_key]
+            self._after_key = keys[-1] if keys else ""
+        if too_early:
+            kept = tuple(claim for claim in answer.claims if claim not in too_early)
+            answer = answer._replace(claims=kept)
+        return answer._replace(recorded=answer.recorded | written)
+
+    def _sent_before(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Return those of *outcomes* that were sent before, and whose answer was lost."""
+        if not self._unconfirmed:  # As nearly always: nothing is paid for each outcome.
+            return []
+        return [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
+
+    def _confirm(self, sent_before: Sequence[Outcome], answer: Answer) -> Answer:
+        """Return *answer* with those of *sent_before* that were recorded the first time."""
+        settled = [outcome for outcome in sent_before if outcome.id not in answer.locked]
+        missing = [outcome for outcome in settled if outcome.id not in answer.recorded]
+        if missing:
+            answer = answer.plus(already_recorded(self._books, missing))
+        self._unconfirmed -= {outcome.identity for outcome in settled}
+        return answer
+
+    def _queue_is_empty(self) -> bool:
+        """Return whether a claim would find nothing; note whether turns are to be given."""
+        seen = look_at_queue(self._books)
+        self.turns.pend |= seen.turns_pend
+        return not seen.may_find

@@ -1,0 +1,252 @@
+"""What both runners share: the worker's parts, its handlers, and how an attempt ends."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from flask import Flask
+
+from ...db.connection import Bookkeeping
+from ...errors import DatabaseTrouble, PayloadError
+from ...features import orders
+from ...features.output import is_kept
+from ...features.pings.pings import Pings
+from ...log import log_run, logger
+from ...types import JSON, Claim, Outcome
+from ..app_state import State
+from ..current import CurrentRun, Output, running
+from ..tasks.handler import Handler
+from ..tasks.options import Around
+from .held_runs import Leases, ProgressRequest
+from .interrupts import HandlerInterrupter
+from .outcomes import failure
+from .watchdog import Watchdog
+
+#: How old a look at strict orders may be when a run begins, in seconds. One serves all runs of a
+#: claim, and to look before each would take longer than short runs themselves.
+LOOK_EVERY = 0.01
+
+
+@dataclass(eq=False)
+class RunnerContext:
+    """The parts of a worker that its runs need. Belongs to the runner's thread.
+
+    :ivar inbox: brings claims; None means that no more will come.
+    :ivar mailbox: takes outcomes and progress to the keeper.
+    :ivar keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
+    :ivar pings: tells monitors of the runs of definitions, if there are any.
+    :ivar interrupted: the exception by which the user interrupted a run.
+    :ivar to_stop: returns whether a run is to be given back at the end of its step.
+    :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
+    :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
+        needed.
+    """
+
+    state: State
+    interrupter: HandlerInterrupter
+    watchdog: Watchdog
+    leases: Leases
+    inbox: SimpleQueue[Claim | None]
+    mailbox: SimpleQueue[Any]
+    keyboard: bool
+    pings: Pings | None = None
+    to_stop: Callable[[], bool] = lambda: False
+    interrupted: BaseException | None = None
+    abandoned: bool = False
+
+    def __post_init__(self) -> None:
+        self.books: Bookkeeping = self.state.bookkeeping(guard=self.interrupter.hold)
+        self._ordered = self.state.registry.ordered
+        self._first: set[int] = set()
+        self._looked_for: str | None = None
+        self._looked_at = 0.0
+
+    def current_run(
+        self, claim: Claim, handler: Prepared, request_write: Callable[[CurrentRun, bool], None]
+    ) -> CurrentRun:
+        """Return what *claim*'s handler sees of its run.
+
+        :raises PayloadError: the run's row cannot be read.
+        """
+        state = self.state
+        run = CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
+        run.to_stop, run.limited = self.to_stop, self.interrupter.within
+        if handler.keeps_output:
+            run.output = Output()
+        return run
+
+    def note_end(self, run: CurrentRun) -> None:
+        """Take our signals back after *run*'s handler, and let the keeper write how far it came.
+
+        Also if it failed: then it matters most how far it came.
+        """
+        self.interrupter.signals.put_back(run.claim.job_type)
+        if run.has_progress:
+            self.mailbox.put(ProgressRequest(run, False, SimpleQueue()))
+
+    def may_begin(self, claim: Claim) -> bool:
+        """Return whether *claim*'s run may begin; if not, it is to be released.
+
+        Not if the worker was frozen or cut off since the claim, so that another may have the run,
+        or if an earlier one of its strict order has come back meanwhile.
+        """
+        if claim.job_type in self._ordered and not self._comes_first(claim):
+            return False
+        return self.leases.holds(claim)
+
+    def _comes_first(self, claim: Claim) -> bool:
+        now, token = time.monotonic(), claim.token
+        if token != self._looked_for or now - self._looked_at > LOOK_EVERY:
+            try:
+                self._first = orders.held_first(self.books, token)
+            except DatabaseTrouble as trouble:
+                logger.warning("%s was given back. %s", claim, trouble)
+                return False
+            self._looked_for, self._looked_at = token, now
+        return claim.id in self._first
+
+    def begin(self, claim: Claim) -> None:
+        """Tell that an attempt begins."""
+        if logger.isEnabledFor(logging.INFO):
+            log_run(
+                logging.INFO,
+                "started",
+                task=claim.job_type,
+                run_id=claim.id,
+                attempt=claim.attempt,
+                worker=claim.token,
+            )
+        if self.pings is not None:
+            self.pings.started(claim)
+
+    def outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
+        """Return the outcome of an attempt that *error* ended after *seconds*."""
+        outcome = failure(self.state, claim, error, seconds)
+        if self.note_interrupt(error):
+            return outcome._replace(kind="released", exception=None)
+        return outcome
+
+    def note_interrupt(self, error: BaseException) -> bool:
+        """Return whether *error* comes from the keyboard. Then nothing more is begun."""
+        # Where the worker handles SIGINT itself, the handler raised this one.
+        if not (isinstance(error, KeyboardInterrupt) and self.keyboard):
+            return False
+        self.interrupted = error
+        return True
+
+
+class Prepared(NamedTuple):
+    """A handler, ready to be called for runs.
+
+    :ivar call: takes the payload; a coroutine function if its runs are at work side by side.
+    :ivar timeout: how long a run may take, in seconds.
+    """
+
+    call: Callable[..., Any]
+    timeout: float
+    atomic: bool
+    keeps_output: bool
+
+
+def prepare(state: State, side_by_side: Collection[str], name: str) -> Prepared:
+    """Return the handler of the task *name*, ready to be called.
+
+    :param side_by_side: the tasks whose handlers are at work side by side.
+    :raises UnknownTask: the code has no such task.
+    """
+    task = state.registry.get(name)
+    is_async = name in side_by_side
+    func = task.func if is_async else _synchronous(state.app, task.func)
+    hooks = [each for each in (*state.registry.around, task.options.around) if each is not None]
+    call = _around(hooks, _decoding(state, task, func), is_async)
+    timeout = task.options.timeout or state.settings.timeout
+    return Prepared(call, timeout, task.options.atomic, is_kept(state, task.options))
+
+
+def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
+    """Return *func*, or for a coroutine function a call that runs it to the end in this thread.
+
+    Flask would run it in another thread, where no timeout reaches the handler: it would go on
+    beside its own retry. An app that overrides `async_to_sync` keeps its own way.
+    """
+    is_default = getattr(app.async_to_sync, "__func__", None) is Flask.async_to_sync
+    if not (is_default and inspect.iscoroutinefunction(func)):
+        return app.ensure_sync(func)
+
+    def run(**arguments: object) -> object:
+        import asyncio
+
+        return asyncio.run(func(**arguments))
+
+    return run
+
+
+def _decoding(state: State, task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *call* so that it takes the stored payload: itself if that has its arguments."""
+    if not task.arguments.are_decoded:
+        return call
+    hidden = state.settings.redact
+
+    def decoding(**payload: JSON) -> Any:
+        try:
+            arguments = task.arguments.decode(task.current(payload, hidden), hidden)
+        except PayloadError as error:
+            run = running()
+            raise PayloadError(
+                f"The payload of run {run and run.id} does not fit {task.name}: {error} Retry it "
+                "with another payload, or give the task an upgrade for payloads of older code."
+            ) from None
+        return call(**arguments)
+
+    return decoding
+
+
+def _around(
+    hooks: Sequence[Around], call: Callable[..., Any], is_async: bool
+) -> Callable[..., Any]:
+    """Return *call* with *hooks* around it, the first outermost; of a coroutine, in its task."""
+
+    def within(**arguments: object) -> object:
+        with _entered(hooks):
+            return call(**arguments)
+
+    async def within_async(**arguments: object) -> object:
+        with _entered(hooks):
+            return await call(**arguments)
+
+    if not hooks:
+        return call
+    return within_async if is_async else within
+
+
+def _entered(hooks: Sequence[Around]) -> ExitStack:
+    """Enter *hooks* with the run that is at work here; return how to leave them."""
+    run = running()
+    assert run is not None
+    with ExitStack() as stack:
+        for hook in hooks:
+            manager = hook(run)
+            if not isinstance(manager, AbstractContextManager):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"The hook {hook!r} returned {manager!r}, no context manager.")
+            manager.__enter__()
+            stack.push(partial(_leave, manager))
+        return stack.pop_all()
+
+
+def _leave(
+    manager: AbstractContextManager[object],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    stack: TracebackType | None,
+) -> None:
+    """Leave *manager*. It cannot swallow the error: the run would count as succeeded."""
+    manager.__exit__(kind, error, stack)

@@ -1,0 +1,323 @@
+"""The runs that a worker holds: until when, which are at work, and the queues between its threads.
+
+The inbox carries claims to the runner. The mailbox carries outcomes and progress to the keeper.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...errors import Interruption, LeaseLost
+from ...types import Claim, Outcome
+from ..current import CurrentRun
+from ..leases import renewal_window
+from .outcomes import released
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
+
+_NEVER = float("-inf")
+
+
+class Leases:
+    """The end of each held claim's lease, by `time.monotonic`.
+
+    A lease is counted from before its statement was sent, so it never ends later here than in the
+    database. A worker whose connection hangs, or that was frozen, knows by it that another worker
+    may have the run by now: no handler begins or goes on past the end.
+
+    The keeper writes, when it claims and renews. The runner's thread reads, before a handler begins
+    and in the timer that interrupts it.
+
+    :ivar length: how long a lease is, in seconds.
+    """
+
+    def __init__(self, length: float) -> None:
+        self.length: float = length
+        self._ends: dict[tuple[int, str], float] = {}
+
+    def extend(self, claims: Iterable[Claim], sent: float) -> None:
+        """Note that *claims* were made or renewed by a statement sent at *sent*."""
+        end = sent + self.length
+        for claim in claims:
+            self._ends[claim.identity] = end
+
+    def prolong(self, claims: Iterable[Claim], since: float) -> None:
+        """Let leases that had not ended at *since* last a little from now at least.
+
+        For SQLite, while somebody holds its one write lock: nobody can take a run meanwhile, and
+        `reclaim` leaves living workers a moment to renew once the lock is free.
+        """
+        end = time.monotonic() + renewal_window(self.length)
+        for claim in claims:
+            if since < self.end(claim) < end:
+                self._ends[claim.identity] = end
+
+    def forget(self, claim: Claim) -> None:
+        """Drop a claim that is held no more."""
+        self._ends.pop(claim.identity, None)
+
+    def end(self, claim: Claim) -> float:
+        """Return when *claim*'s lease ends; minus infinity if it is not held."""
+        return self._ends.get(claim.identity, _NEVER)
+
+    def holds(self, claim: Claim) -> bool:
+        """Return whether *claim*'s lease has not ended."""
+        return time.monotonic() < self.end(claim)
+
+
+#: Until when a handler may work, by `time.monotonic`, and of how many seconds that limit is.
+NO_LIMIT = float("inf"), 0.0
+
+
+@dataclass(eq=False)
+class Working:
+    """A run whose handler is at work. The runner's thread writes it, the keeper reads it.
+
+    :ivar since: when it began, by `time.monotonic`.
+    :ivar timeout: how long it may take, in seconds.
+    :ivar limit: its timeout, or that of the step in which it is; `NO_LIMIT` once that was raised.
+    :ivar error: by what its handler was interrupted last.
+    :ivar told_at: when it was interrupted first.
+    :ivar is_lost: whether it was interrupted since its lease is lost.
+    :ivar asked: by what the keeper has interrupted it first, and when. It alone writes it.
+    :ivar warned: whether the keeper has logged that it does not end.
+    """
+
+    claim: Claim
+    run: CurrentRun
+    timeout: float
+    since: float = field(default_factory=time.monotonic)
+    error: BaseException | None = None
+    told_at: float | None = None
+    is_lost: bool = False
+    asked: tuple[Interruption, float] | None = None
+    warned: bool = False
+
+    def __post_init__(self) -> None:
+        self.limit: tuple[float, float] = self.since + self.timeout, self.timeout
+
+    def note(self, error: BaseException) -> None:
+        """Note that *error* interrupts it now."""
+        self.error = self.run.interrupted_by = error
+        self.told_at = self.told_at or time.monotonic()
+        self.is_lost = self.is_lost or isinstance(error, LeaseLost)
+
+    @contextmanager
+    def limited(self, seconds: float) -> Generator[None]:
+        """Let its timeout come in this block after so many seconds, unless it is earlier."""
+        before, limit = self.limit, (time.monotonic() + seconds, seconds)
+        if before < limit:
+            yield  # It is not set again: it may have been raised.
+            return
+        self.limit = limit
+        try:
+            yield
+        finally:
+            self.limit = before
+
+
+class ProgressRequest(NamedTuple):
+    """A handler reported progress through ``current_run``, or asked for a heartbeat.
+
+    :ivar answered: receives None once the progress is written.
+    """
+
+    run: CurrentRun
+    heartbeat: bool
+    answered: SimpleQueue[None]
+
+
+@dataclass(eq=False)
+class AsyncRun(Working):
+    """A run whose async handler is at work.
+
+    :ivar armed: whether the handler may be interrupted.
+    :ivar dropped: whether its worker was ended by force, so that nobody waits for it.
+    :ivar blocks: whether the keeper has logged that it blocks the event loop.
+    :ivar tasks: the tasks that the handler has begun.
+    :ivar threads: its calls in threads of the default executor.
+    """
+
+    armed: bool = False
+    dropped: bool = False
+    blocks: bool = False
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
+    threads: set[Future[Any]] = field(default_factory=set["Future[Any]"])
+
+    def interrupt(self, error: BaseException) -> None:
+        """Cancel the handler. In the loop's thread, while no handler is in a step."""
+        self.note(error)
+        if self.armed and self.task is not None:
+            self.task.cancel()
+
+    def arm(self) -> None:
+        """Let the handler be interrupted from now on.
+
+        :raises BaseException: what has interrupted it already.
+        """
+        self.armed = True
+        if self.error is not None:
+            raise self.error
+
+
+#: How soon an outcome is tried again whose row was locked, in seconds.
+LOCKED_RETRY = 0.5
+
+
+class HeldRuns:
+    """The runs that a worker holds, each from its claim until its outcome is recorded.
+
+    Only the keeper's thread may use it, except for `wake`. The runner knows the two queues alone.
+
+    :ivar inbox: brings claims to the runner; None means that no more will come.
+    :ivar mailbox: takes outcomes and requests to the keeper; None wakes it.
+    :ivar held: the claims of all held runs, by run id.
+    :ivar outcomes: what the runner has come to and is not recorded yet.
+    :ivar requests: handlers that reported progress and wait for an answer.
+    :ivar woken: whether `wake` was called before the last `collect` returned.
+    :ivar batches: the batches of runs that are or were held, until the keeper takes them out.
+    """
+
+    def __init__(self, leases: Leases) -> None:
+        self.inbox: SimpleQueue[Claim | None] = SimpleQueue()
+        self.mailbox: SimpleQueue[Outcome | ProgressRequest | None] = SimpleQueue()
+        self.held: dict[int, Claim] = {}
+        self.outcomes: list[Outcome] = []
+        self.requests: list[ProgressRequest] = []
+        self.woken: bool = False
+        self.batches: set[int] = set()
+        self._postponed: dict[int, float] = {}
+        self._leases = leases
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is held and nothing is left to record."""
+        return not (self.held or self.outcomes)
+
+    @property
+    def idle(self) -> bool:
+        """Whether every held run has come to its outcome."""
+        return self.held.keys() <= {outcome.id for outcome in self.outcomes}
+
+    @property
+    def recordable(self) -> list[Outcome]:
+        """The outcomes to record now: not those whose rows were locked a moment ago."""
+        now = time.monotonic()
+        return [each for each in self.outcomes if self._postponed.get(each.id, now) <= now]
+
+    @property
+    def overdue(self) -> list[Outcome]:
+        """The outcomes of locked rows whose leases have ended."""
+        postponed = [each for each in self.outcomes if each.id in self._postponed]
+        return [each for each in postponed if not self._leases.holds(self.held[each.id])]
+
+    @property
+    def waiting(self) -> int:
+        """How many claims the runner has not begun."""
+        return self.inbox.qsize()
+
+    @property
+    def unfinished(self) -> list[Claim]:
+        """The claims of held runs that have no outcome yet."""
+        finished = {outcome.id for outcome in self.outcomes}
+        return [claim for id_, claim in self.held.items() if id_ not in finished]
+
+    def collect(self, pause: float) -> list[Outcome]:
+        """Wait up to *pause* seconds for the first message, then take all that came.
+
+        :returns: the outcomes that came.
+        """
+        self.woken = False
+        known = len(self.outcomes)
+        with suppress(Empty):
+            # On Python 3.10, get(timeout=0.0) may wait forever: what is left of the timeout is
+            # negative by then, and a negative one means no timeout.
+            item = self.mailbox.get(block=pause > 0, timeout=pause)
+            while True:
+                if isinstance(item, Outcome):
+                    self.outcomes.append(item)
+                elif item is None:
+                    self.woken = True
+                else:
+                    self.requests.append(item)
+                item = self.mailbox.get_nowait()
+        return self.outcomes[known:]
+
+    def add(self, claims: Sequence[Claim], sent: float) -> None:
+        """Hold *claims*, made by a statement sent at *sent*, and pass them to the runner."""
+        self._leases.extend(claims, sent)
+        for claim in claims:
+            before = self.held.get(claim.id)
+            if before is not None:  # Its handler is at work still, although the lease was lost.
+                self._leases.forget(before)
+            self.held[claim.id] = claim
+            if claim.batch_id is not None:
+                self.batches.add(claim.batch_id)
+            self.inbox.put(claim)
+
+    def renewed(self, ids: Collection[int], sent: float) -> None:
+        """Note that the leases of *ids* were renewed by a statement sent at *sent*."""
+        self._leases.extend((self.held[id_] for id_ in ids if id_ in self.held), sent)
+
+    def prolong(self, since: float) -> None:
+        """Extend the leases that had not ended at *since*; see `Leases.prolong`."""
+        self._leases.prolong(self.held.values(), since)
+
+    def take_back(self) -> list[Claim]:
+        """Take from the inbox what the runner has not begun."""
+        waiting: list[Claim] = []
+        with suppress(Empty):
+            while (claim := self.inbox.get_nowait()) is not None:
+                waiting.append(claim)
+        return waiting
+
+    def release_waiting(self) -> int:
+        """Release what the runner has not begun; return how many runs."""
+        waiting = self.take_back()
+        self.outcomes += map(released, waiting)
+        return len(waiting)
+
+    def release_all(self) -> None:
+        """Release everything held, also the run in progress.
+
+        For a runner that has left: a KeyboardInterrupt can come at any point.
+        """
+        self.release_waiting()
+        # What has left the inbox has begun, whoever makes its outcome.
+        self.outcomes += [released(claim, begun=True) for claim in self.unfinished]
+
+    def postpone(self, outcome: Outcome) -> None:
+        """Keep an outcome for a while: another transaction has locked its row."""
+        self._postponed[outcome.id] = time.monotonic() + LOCKED_RETRY
+
+    def remove(self, outcome: Outcome) -> None:
+        """Stop holding a run: its outcome is recorded, or its lease is lost."""
+        self.outcomes.remove(outcome)
+        self._postponed.pop(outcome.id, None)
+        claim = self.held.get(outcome.id)
+        if claim is not None and claim.token == outcome.token:
+            del self.held[outcome.id]
+            self._leases.forget(claim)
+
+    def keep_batches(self) -> None:
+        """Forget the batches of which no run is held any more."""
+        held = {claim.batch_id for claim in self.held.values()}
+        self.batches &= {batch for batch in held if batch is not None}
+
+    def wake(self) -> None:
+        """Let `collect` return. May be called from any thread, and from a signal handler."""
+        self.mailbox.put(None)
+
+    def close(self) -> None:
+        """Tell the runner that nothing more comes."""
+        self.inbox.put(None)

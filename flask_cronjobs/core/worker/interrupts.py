@@ -1,0 +1,373 @@
+"""Interrupt a handler from outside: SIGALRM in the main thread raises an exception inside it.
+
+The kernel's timer sends the signal at a timeout, whatever the other threads do; the keeper sends it
+for a cancel or a shutdown. A signal also ends a blocking system call, which setting an exception on
+a thread would not. In other threads, and where there is no SIGALRM, nothing can be interrupted.
+
+A signal that arrives after the interpreter last looked and before a system call blocks is noted but
+ends nothing. So it is sent again until it is heard.
+
+The same timer ends a handler whose lease has ended: the keeper may be stuck in a connection that
+hangs, and another worker may have the run.
+
+SQLAlchemy keeps its sessions, connections and pools right after an error of its driver, not after
+one that is raised between any two of its steps. So where a signal finds it at work, what is due is
+raised when it returns to its caller.
+
+Where that does not help, the watchdog ends the process.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from ...db.statements import cancel_query
+from ...errors import Interruption, LeaseLost, TimedOut
+from ...types import Claim
+from ..background import and_gevent
+from ..current import running
+from .held_runs import NO_LIMIT, Leases, Working
+from .own_signals import OwnSignals
+
+#: How often the signal of a timeout is sent until it is heard, in seconds.
+REPEAT_EVERY = 0.25
+#: How soon an interruption is raised that would have hit a finalizer, in seconds. Raised there, it
+#: would be ignored.
+RAISE_AGAIN_AFTER = 0.005
+#: After a handler that was shorter than this, in seconds, the timer is not stopped, and the next
+#: handler may use it.
+SHORT = 0.001
+_POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
+#: What may be at work for SQLAlchemy: Python's own modules, ours, one that extends it, and what it
+#: generates, which has no module.
+_HELPERS = {*sys.stdlib_module_names, __name__.partition(".")[0], "flask_sqlalchemy", "None"}
+_WAIT = threading.Condition.wait.__code__
+
+#: Returns the run that a signal in a frame may interrupt; None if it hits none.
+Find = Callable[[FrameType | None], Working | None]
+
+
+class AlarmTimer:
+    """The kernel's timer, which sends SIGALRM, and again until the signal is heard."""
+
+    def __init__(self) -> None:
+        self._due = float("inf")
+        self._set_at = 0.0
+
+    def set(self, due: float) -> None:
+        """Send the signal at *due*, by `time.monotonic`; never if that is infinite."""
+        self._due, self._set_at = due, time.monotonic()
+        seconds = due - self._set_at
+        if not 1e-6 < seconds < 1e8:  # Zero would stop the timer, and its type has an end.
+            seconds = 0.0 if due == float("inf") else min(max(seconds, 1e-6), 1e8)
+        signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
+
+    def set_by(self, due: float, now: float) -> None:
+        """Send the signal at *due*, or before, when it is to be set anew.
+
+        A timer that was set within `SHORT` is kept: to set it takes as long as all else that is
+        done around a short handler. An older one may have been changed by a handler.
+        """
+        if not now < self._due <= due or now - self._set_at > SHORT:
+            self.set(due)
+
+    def stop(self) -> None:
+        """Send nothing."""
+        self._due = float("inf")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class HandlerInterrupter:
+    """Raises what is due inside the handler that a signal hits, if it may be interrupted there.
+
+    Plain handlers are armed, one after the other. Of async ones, which are at work side by side,
+    their runner says which one blocks the loop.
+
+    ===== ======================== ===================================================
+    state at a request             at a signal: by a request, a timeout, a lease's end
+    ===== ======================== ===================================================
+    idle  `arm` raises it          stop the timer
+    armed send a signal till heard raise what is due, each thing once
+    held  as armed                 note it; what is due is raised at the end of the block
+    async as armed                 raise what is due in the handler that blocks the loop
+    ===== ======================== ===================================================
+
+    `arm`, `disarm` and `hold` belong to the runner's thread; `interrupt` and `repeat` may be called
+    from any thread.
+
+    :param leases: by which a handler is interrupted when its lease ends.
+    :ivar signals: the signals that are ours while the worker is at work.
+    :ivar requested: what is to be raised, by claim: now, or when its handler begins.
+    """
+
+    def __init__(self, leases: Leases) -> None:
+        in_main = threading.current_thread() is threading.main_thread()
+        self.enabled: bool = in_main and hasattr(signal, "setitimer")
+        self._leases = leases
+        self._armed: Working | None = None
+        self._armed_at = 0.0
+        self._find_async: Find | None = None
+        self._held = 0
+        self._pending = False
+        self._timer = AlarmTimer()
+        self.signals: OwnSignals = OwnSignals()
+        self.requested: dict[tuple[int, str], BaseException] = {}
+        self._thread = threading.get_ident()
+        self._previous: Any = None
+        self._previous_hook: Any = None
+
+    def __enter__(self) -> HandlerInterrupter:
+        if self.enabled:
+            self._previous = self.signals.set(signal.SIGALRM, self._on_signal)
+            self._previous_hook = sys.unraisablehook
+            sys.unraisablehook = self._on_unraisable
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.enabled:
+            self.enabled = False  # A signal sent from now on would end the process.
+            self._timer.stop()
+            self.signals.unset(signal.SIGALRM, self._previous)
+            sys.unraisablehook = self._previous_hook
+
+    def due(self, working: Working) -> BaseException | None:
+        """Return what is to interrupt the handler of *working* now, and note it; each thing once.
+
+        That is what was requested, its timeout, or the end of its lease.
+        """
+        claim, now = working.claim, time.monotonic()
+        (until, seconds) = working.limit
+        error = self.requested.pop(claim.identity, None)
+        if error is None and now >= until:
+            working.limit = NO_LIMIT
+            error = TimedOut(f"the handler ran longer than its timeout of {seconds:g} s")
+        elif error is None and not working.is_lost and now >= self._leases.end(claim):
+            error = LeaseLost(
+                and_gevent("the lease ran out, since it could not be renewed in time")
+            )
+        if error is not None:
+            working.note(error)
+        return error
+
+    def arm(self, working: Working) -> None:
+        """Let the handler of *working* be interrupted from now on.
+
+        :raises Interruption: one was requested before the handler began.
+        """
+        if self.enabled:
+            self._armed_at = now = time.monotonic()
+            self._armed = working
+            self._timer.set_by(self._next(working), now)
+            if self.requested:
+                self._raise_due(working)
+
+    def disarm(self) -> None:
+        """Raise nothing from now on."""
+        if self._armed is not None:
+            self._armed = None
+            self._forget_caller()
+            if time.monotonic() - self._armed_at > SHORT:
+                self._timer.stop()
+
+    @contextmanager
+    def finding_async(self, find: Find) -> Generator[None]:
+        """Interrupt the async handlers that *find* finds in this block."""
+        if not self.enabled:
+            yield
+            return
+        self._find_async = find
+        self.postpone(REPEAT_EVERY)
+        try:
+            yield
+        finally:
+            self._find_async = None
+            self._forget_caller()
+            self._timer.stop()
+
+    def postpone(self, seconds: float) -> None:
+        """Send no signal for so many *seconds* of such a block."""
+        if self._find_async is not None:
+            self._timer.set(time.monotonic() + seconds)
+
+    @contextmanager
+    def hold(self) -> Generator[None]:
+        """Hold interruptions back, for a write of ours inside a handler; raise them at the end.
+
+        :raises Interruption: one came meanwhile.
+        """
+        if threading.get_ident() != self._thread:
+            yield
+            return
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+        if self._pending and not self._held and self._armed is not None:
+            self._pending = False
+            self._raise_due(self._armed)
+
+    @contextmanager
+    def within(self, seconds: float) -> Generator[None]:
+        """Interrupt the handler after so many seconds of this block, unless its timeout is earlier.
+
+        For its first thread.
+        """
+        working = self._armed
+        if working is None or threading.get_ident() != self._thread:
+            yield
+            return
+        try:
+            with working.limited(seconds):
+                self._timer.set(self._next(working))
+                yield
+        finally:
+            self._timer.set(self._next(working))
+
+    def raise_in_handler(self, error: BaseException, frame: FrameType | None) -> None:
+        """Raise *error* in the handler at work, if one is: now, or as soon as it may be.
+
+        :param frame: where the handler is.
+        :raises BaseException: *error*.
+        """
+        armed = self._armed
+        if armed is None or _is_disarming(frame):
+            return
+        self.requested[armed.claim.identity] = error
+        if self._may_raise(frame):
+            self._raise_due(armed)
+
+    def interrupt(self, claim: Claim, error: Interruption) -> None:
+        """Raise *error* inside *claim*'s handler, now or when it begins."""
+        self.requested[claim.identity] = error
+        if self.enabled:
+            signal.pthread_kill(self._thread, signal.SIGALRM)
+
+    def repeat(self) -> None:
+        """Send the signal once more if an `interrupt` was not heard yet."""
+        armed = self._armed
+        if self.enabled and armed is not None and armed.claim.identity in self.requested:
+            signal.pthread_kill(self._thread, signal.SIGALRM)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        working = self._find_armed(frame) if self._find_async is None else self._find_async(frame)
+        if working is not None and self._may_raise(frame):
+            try:
+                self._raise_due(working)
+            except Interruption:
+                cancel_query(frame)
+                raise
+
+    def _find_armed(self, frame: FrameType | None) -> Working | None:
+        if self._armed is not None and not _is_disarming(frame):
+            return self._armed
+        self._timer.stop()
+        return None
+
+    def _may_raise(self, frame: FrameType | None) -> bool:
+        """Return whether to interrupt the handler in *frame* now; if not, let that come soon."""
+        if self._held:
+            self._pending = True
+            return False
+        if _is_cleaning_up(frame):
+            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
+            return False
+        if (caller := _caller_of_sqlalchemy(frame)) is not None:
+            self._put_off(caller)
+            return False
+        return True
+
+    def _put_off(self, caller: FrameType) -> None:
+        """Let an interruption come when SQLAlchemy returns to *caller*.
+
+        A tracer is the only way to hear of that. If another traces already, such as a debugger,
+        look often instead.
+        """
+        if sys.gettrace() not in (None, _trace_nothing):
+            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
+            return
+        self._timer.set(time.monotonic() + REPEAT_EVERY)
+        sys.settrace(_trace_nothing)
+        caller.f_trace = self._on_return
+        caller.f_trace_opcodes = True  # It may go on in the middle of a line.
+
+    def _forget_caller(self) -> None:
+        if sys.gettrace() is _trace_nothing:
+            sys.settrace(None)
+
+    def _on_return(self, frame: FrameType, _event: str, _argument: object) -> None:
+        self._forget_caller()
+        frame.f_trace = None
+        frame.f_trace_opcodes = False
+        self._on_signal(signal.SIGALRM, frame)
+
+    def _on_unraisable(self, unraisable: Any) -> None:
+        """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
+        at_work, error = self._armed or running(), unraisable.exc_value
+        if at_work is None or not isinstance(error, (Interruption, KeyboardInterrupt)):
+            self._previous_hook(unraisable)
+            return
+        self.requested[at_work.claim.identity] = error
+        self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
+
+    def _raise_due(self, working: Working) -> None:
+        error = self.due(working)
+        if working is self._armed:
+            self._timer.set(self._next(working))
+        if error is not None:
+            raise error
+
+    def _next(self, working: Working) -> float:
+        """Return when its handler is to be interrupted: at its timeout or its lease's end."""
+        until = working.limit[0]
+        return until if working.is_lost else min(until, self._leases.end(working.claim))
+
+
+def _is_disarming(frame: FrameType | None) -> bool:
+    """Return whether a signal is heard on entering `disarm`: too late, the handler has ended."""
+    return frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
+
+
+def _trace_nothing(_frame: FrameType, _event: str, _argument: object) -> None:
+    """Trace no new frame: a tracer of all is needed for one to be traced."""
+
+
+def _caller_of_sqlalchemy(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that has called SQLAlchemy, if *frame* is part of what that does; or None.
+
+    Its driver and the app's listeners are none of it: there it is ready for any error. Nor is its
+    wait for a connection, which may take long.
+    """
+    while frame is not None and _package(frame) in _HELPERS and frame.f_code is not _WAIT:
+        frame = frame.f_back
+    if frame is None or _package(frame) != "sqlalchemy":
+        return None
+    while frame is not None and _package(frame) == "sqlalchemy":
+        frame = frame.f_back
+    return frame
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _is_cleaning_up(frame: FrameType | None) -> bool:
+    """Return whether *frame* is part of a finalizer, or of a connection's way back to its pool.
+
+    Interrupted there, the connection would stay open, with its transaction and its locks.
+    """
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name == "__del__":
+            return True
+        if name in _POOL_CLEANUP and frame.f_globals.get("__name__") == "sqlalchemy.pool.base":
+            return True
+        frame = frame.f_back
+    return False

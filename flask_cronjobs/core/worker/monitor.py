@@ -1,0 +1,248 @@
+"""The monitor watches the held runs: leases, cancels, deadlines, and runs that do not end.
+
+A handler is first interrupted, by an exception inside it. If it does not end within the grace, its
+process is ended, after its outcome is recorded and the other held runs are released. If a handler
+never lets go of the interpreter's lock, the watchdog ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from ...db.connection import Bookkeeping
+from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
+from ...features.output import with_output
+from ...log import logger
+from ...types import Claim, Outcome
+from ..background import and_gevent
+from ..leases import Renewal, renew, watch
+from .held_runs import AsyncRun, Working
+from .outcomes import failure
+from .runner import Runner
+
+#: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
+BEATS = 4
+#: How often to look for cancels and lost leases while a run is long, in seconds.
+WATCH_EVERY = 1.0
+#: How long a handler may take to end after it was told that its worker shuts down, in seconds.
+SHUTDOWN_INTERRUPT_GRACE = 5.0
+#: How long an interrupted handler may take at least to unwind, in seconds.
+UNWIND = 1.0
+#: How much later the watchdog ends a process than a run should have ended, in seconds.
+MARGIN = 2.0
+#: The exit status of a process that was ended because its handler did not end.
+ENDED = 1
+
+
+class RunMonitor:
+    """Watches one runner. Its methods belong to the keeper's thread.
+
+    :param may_kill: whether this process may be ended.
+    :ivar stop_at: when the worker was asked to stop, by `time.monotonic`. Written by
+        `Keeper.stop`.
+    """
+
+    def __init__(self, runner: Runner, may_kill: bool) -> None:
+        self.stop_at: float | None = None
+        self._state = runner.context.state
+        self._runner = runner
+        self._interrupter = runner.context.interrupter
+        self._watchdog = runner.context.watchdog
+        self._may_kill = may_kill
+        settings = self._state.settings
+        # For the leases, and for the tick's own health.
+        self._beat_every = min(settings.lease, settings.health_tick_age) / BEATS
+        self._beat_due = time.monotonic() + self._beat_every
+        self._look_due = 0.0
+
+    def pause(self) -> float:
+        """Return how long the keeper may sleep before the next duty, in seconds."""
+        return 0.05 if self.stop_at is not None else WATCH_EVERY / 4
+
+    def renew_or_watch(self, books: Bookkeeping, held: Mapping[int, Claim]) -> Renewal | None:
+        """Renew the leases if a heartbeat is due; while a run is long, read whether they hold.
+
+        :returns: None if neither was due.
+        """
+        now = time.monotonic()
+        if not held:
+            self._beat_due = now + self._beat_every
+            return None
+        if now >= self._beat_due:
+            renewal = renew(books, held.values(), self._state.settings.lease)
+            # If rows were locked, try again soon, not at the next beat.
+            pause = min(WATCH_EVERY, self._beat_every) if renewal.locked else self._beat_every
+            self._beat_due, self._look_due = now + pause, now + WATCH_EVERY
+            return renewal
+        is_long = any(now - each.since > WATCH_EVERY for each in self._runner.at_work)
+        if is_long and now >= self._look_due:
+            self._look_due = now + WATCH_EVERY
+            return watch(books, held.values())
+        return None
+
+    def beat_now(self) -> None:
+        """Let the next `renew_or_watch` be a heartbeat."""
+        self._beat_due = 0.0
+
+    def cancel(self, claim: Claim) -> None:
+        """Interrupt *claim*'s handler: an operator cancelled it."""
+        self._interrupt(claim, Cancelled("cancelled by an operator while it ran"))
+
+    def lose(self, claim: Claim) -> None:
+        """Interrupt *claim*'s handler: its lease is lost."""
+        self._interrupt(claim, LeaseLost(and_gevent("the lease was lost to another worker")))
+
+    def arm_watchdog(self) -> None:
+        """Arm the watchdog for its length, or until the run at work should have ended.
+
+        Call this before a handler may begin: one that takes the interpreter's lock at once leaves
+        no moment to do it afterwards.
+        """
+        at_work = self._runner.at_work
+        if not at_work:
+            self._watchdog.arm()
+            return
+        first = min(at_work, key=lambda working: working.since + working.timeout)
+        left = first.since + first.timeout - time.monotonic()
+        self._watchdog.arm(max(0.0, left + self._state.settings.shutdown_grace) + MARGIN)
+        if all(first is not working for working in self._runner.at_work):
+            self._watchdog.extend()  # The run ended before the watchdog was shortened for it.
+
+    def keep_watchdog(self, holding: bool) -> None:
+        """Keep the watchdog armed while the worker holds runs.
+
+        :param holding: whether it does, begun or not.
+        """
+        if holding:
+            self.arm_watchdog()
+        elif not self._runner.at_work:
+            self._watchdog.disarm()
+
+    def interrupt_due(self) -> None:
+        """Interrupt handlers that go on after the grace of a shutdown; signal again to others."""
+        grace = self._state.settings.shutdown_grace
+        if self.stop_at is not None and time.monotonic() >= self.stop_at + grace:
+            self._end_all("the worker was told to stop")
+        self._interrupter.repeat()
+
+    def stuck(self) -> Outcome | None:
+        """Return the outcome of a run that does not end, if there is one.
+
+        It is to be recorded before the process is ended. A run is warned of where its process is
+        not ours to end.
+        """
+        now = time.monotonic()
+        blocking = self._blocking(now)
+        for working in self._runner.at_work:
+            reason = self._reason(working, now, blocking)
+            if reason is not None and self._may_kill and self._interrupter.enabled:
+                claim = working.run.claim
+                outcome = failure(self._state, claim, reason, now - working.since)
+                return with_output(outcome, working.run)
+            if reason is not None:
+                self._warn(working)
+        return None
+
+    def end_others(self, stuck: Outcome) -> None:
+        """Interrupt the handlers at work beside a *stuck* one, and let them unwind for a moment."""
+        self._end_all("the process is to be ended", but=stuck.identity)
+        until = time.monotonic() + UNWIND
+        while len(self._runner.at_work) > 1 and time.monotonic() < until:
+            time.sleep(0.02)
+
+    def give_up(self, error: BaseException) -> None:
+        """Without bookkeeping: interrupt the handler; if it does not end, end the process.
+
+        The held runs come back by lease, and nobody may work on them by then.
+        """
+        while at_work := self._runner.at_work:
+            for working in at_work:
+                self.lose(working.claim)
+            self.keep_watchdog(holding=True)
+            self.interrupt_due()
+            if self.stuck() is not None:
+                logger.error("%s The handler at work did not end; its process was ended.", error)
+                os._exit(ENDED)
+            time.sleep(0.05)
+
+    def end_process(self, stuck: Outcome) -> NoReturn:
+        """End this process, with the handler in it."""
+        logger.error(
+            "task %s, run %d: its handler did not end, so its process %d was ended",
+            stuck.job_type, stuck.id, os.getpid(),
+        )  # fmt: skip
+        os._exit(ENDED)
+
+    def _blocking(self, now: float) -> Sequence[AsyncRun]:
+        """Return the runs of which one blocks the event loop; say so once if it is known which."""
+        blocking = self._runner.blocking(now)
+        if len(blocking) == 1 and not blocking[0].blocks:
+            blocking[0].blocks = True
+            logger.warning(
+                "%s: its handler blocks the event loop for more than 1 s, and all async handlers "
+                "of this worker with it. Let it await, or call what blocks by asyncio.to_thread().",
+                blocking[0].claim,
+            )
+        return blocking
+
+    def _reason(
+        self, working: Working, now: float, blocking: Sequence[AsyncRun]
+    ) -> BaseException | None:
+        """Return why a run at work should have ended by now; None if it should not.
+
+        The first reason counts of which the handler has known for longer than the grace.
+        """
+        could_end = _could_end_since(working, blocking)
+        error, asked_at = working.asked or (None, float("inf"))
+        grace = self._state.settings.shutdown_grace
+        if isinstance(error, ShuttingDown):
+            grace = min(grace, SHUTDOWN_INTERRUPT_GRACE)
+        grace = max(grace, UNWIND)
+        if now >= max(asked_at, could_end) + grace:
+            return error
+        if now >= max(working.since + working.timeout, could_end) + grace:
+            return TimedOut(
+                f"the handler ran longer than its timeout of {working.timeout:g} s and did not end "
+                f"within the grace of {grace:g} s, so its process was ended"
+            )
+        return None
+
+    def _end_all(self, why: str, but: tuple[int, str] | None = None) -> None:
+        """Interrupt all handlers at work, but for that of the claim *but*: the worker ends."""
+        for working in self._runner.at_work:
+            if working.claim.identity != but:
+                self._interrupt(working.claim, ShuttingDown(why))
+
+    def _interrupt(self, claim: Claim, error: Interruption) -> None:
+        for working in self._runner.at_work:
+            if working.claim is claim:
+                if working.asked is not None:
+                    return
+                working.asked = (error, time.monotonic())
+        self._runner.interrupt(claim, error)
+
+    def _warn(self, working: Working) -> None:
+        if not working.warned:
+            working.warned = True
+            logger.warning(
+                "task %s, run %d: its handler does not end, and its process does more than that, "
+                "so it is not ended. To have timeouts enforced, run ticks by `flask jobs tick`, "
+                "and let an executor work in processes, not in threads.",
+                working.claim.job_type,
+                working.claim.id,
+            )
+
+
+def _could_end_since(working: Working, blocking: Sequence[AsyncRun]) -> float:
+    """Return since when a handler could end as soon as it is interrupted.
+
+    An async handler can when it has been told to, and nothing blocks its loop but itself.
+    """
+    if not isinstance(working, AsyncRun) or working in blocking:
+        return float("-inf")
+    if blocking or working.told_at is None:
+        return float("inf")
+    return working.told_at

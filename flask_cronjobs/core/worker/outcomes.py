@@ -1,0 +1,166 @@
+"""Turn what an attempt came to into its `Outcome`."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from ...db.statements import clear_chain
+from ...errors import (
+    Cancelled,
+    Discard,
+    RetryLater,
+    ShuttingDown,
+    Snooze,
+    Suspended,
+    TimedOut,
+    WorkerLost,
+)
+from ...log import logger
+from ...text.redaction import error_text, stack_text, type_name
+from ...types import JSON, Claim, Outcome, OutcomeKind
+from ..app_state import State
+from ..tasks.retry import Retry
+
+#: The error type of a run that succeeded, but left work in its session.
+UNCOMMITTED = "UncommittedWork"
+_PACKAGE = __name__.partition(".")[0] + "."
+
+
+def success(
+    claim: Claim, result: JSON, warning: str | None, started: float, finalized: bool = False
+) -> Outcome:
+    """Return the outcome of an attempt that began at *started* and has succeeded now."""
+    # Written out, since each run comes here: by keywords through `_outcome` takes twice as long.
+    return Outcome(
+        claim.id,
+        claim.token,
+        "succeeded",
+        claim.attempt,
+        claim.job_type,
+        error=warning,
+        error_type=None if warning is None else UNCOMMITTED,
+        result=result,
+        seconds=time.monotonic() - started,
+        finalized=finalized,
+        definition_id=claim.definition_id,
+        label=claim.label,
+    )
+
+
+def failure(state: State, attempt: Claim, error: BaseException, seconds: float) -> Outcome:
+    """Return the outcome of an *attempt* that ended with *error* after *seconds*.
+
+    If this process does not know the task, the default retry policy holds.
+    """
+    outcome = _outcome(
+        attempt, "failed", error=error_text(error), error_type=type_name(error), seconds=seconds
+    )
+    if isinstance(error, Suspended) and error.delay:
+        return outcome._replace(kind="snoozed", delay=error.delay)
+    if isinstance(error, (ShuttingDown, Suspended)):
+        return outcome._replace(kind="released")
+    if isinstance(error, (Discard, Cancelled)):
+        return outcome._replace(kind="cancelled")
+    asked = _asked(error)
+    if isinstance(asked, Snooze):
+        return outcome._replace(kind="snoozed", delay=asked.delay, until=asked.until)
+    delay = asked.delay if asked is not None else _delay(state, attempt, error)
+    if asked is not None and asked.rate and _has_rate(state, attempt):
+        outcome = outcome._replace(holds_rate=True, delay=asked.delay)
+    outcome = _with_exception(outcome, error)
+    if delay is None or attempt.attempt >= attempt.max_attempts:
+        return outcome._replace(kind="dead")
+    return outcome._replace(delay=delay)
+
+
+def released(attempt: Claim, begun: bool = False) -> Outcome:
+    """Return the outcome that gives a run back with its attempt not counted.
+
+    :param begun: whether its handler may have begun.
+    """
+    return _outcome(attempt, "released", unbegun=not begun)
+
+
+def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:
+    return Outcome(
+        *(claim.id, claim.token, kind, claim.attempt, claim.job_type),
+        definition_id=claim.definition_id,
+        label=claim.label,
+        **details,
+    )
+
+
+def _asked(error: BaseException) -> RetryLater | Snooze | None:
+    """Return what *error* asks for, checked anew; None if it asks for nothing that can be done.
+
+    A class of the app's may not have called ours at its making, or have set its attributes since.
+    """
+    try:
+        if isinstance(error, RetryLater):
+            return RetryLater(error.delay, rate=bool(getattr(error, "rate", False)))
+        if isinstance(error, Snooze):
+            return Snooze(getattr(error, "until", None) or error.delay)
+    except Exception as trouble:
+        logger.error(
+            "%s does not say when to try again (%s), so the task's retry policy does. Call "
+            "super().__init__(delay) in it.",
+            type_name(error),
+            error_text(trouble),
+        )
+    return None
+
+
+def _has_rate(state: State, attempt: Claim) -> bool:
+    """Return whether the task has a rate, so that its key can be held back."""
+    if attempt.job_type in state.registry.rates:
+        return True
+    logger.error(
+        "task %s: RetryLater(rate=True) was raised, but the task has no rate, so only its run "
+        "waits. Declare it with rate=…, or leave rate=True out.",
+        attempt.job_type,
+    )
+    return False
+
+
+def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
+    """Return *outcome* with *error* and its stack, as far as they can be had."""
+    with suppress(Exception):  # An exception's attributes may be code that raises.
+        if not isinstance(error, (RetryLater, TimedOut)):
+            outcome = outcome._replace(stack=stack_text(error))
+        outcome = outcome._replace(exception=_without_our_frames(error))
+    return outcome
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """Return *error* so that it may be kept: its traceback begins in the app's code.
+
+    Our own frames hold the run and its app context. Others may belong to a teardown.
+    """
+    clear_chain(error)
+    first = error.__traceback__
+    while first is not None and _is_ours(first.tb_frame):
+        first = first.tb_next
+    return error.with_traceback(first)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(_PACKAGE)
+
+
+def _delay(state: State, attempt: Claim, error: BaseException) -> float | None:
+    task = state.registry.tasks.get(attempt.job_type)
+    policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
+    if isinstance(error, WorkerLost):
+        # No exception of the handler's, so the policy is not asked whether to retry it.
+        plain = policy if isinstance(policy, Retry) else Retry()
+        policy = replace(plain, on=BaseException, not_on=())
+    number = max(1, attempt.attempt - attempt.forgiven)
+    try:
+        return policy.delay(number, error)
+    except Exception:
+        logger.exception("task %s: its retry policy raised; the default is used", attempt.job_type)
+        return Retry().delay(number, error)

@@ -1,0 +1,102 @@
+"""What one worker does, until when, and by which connection."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ...db.connection import Bookkeeping
+from ...signals import News, unheard
+from ...text.humanize import plural
+from ..app_state import State
+from ..look import QueueLook
+from ..tasks.options import Rate
+
+#: By how much to divide what the system says of memory, to get MB.
+_OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
+
+#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
+STATEMENTS_IN_LEASE = 8
+#: How long the keeper's connection retries a statement before the keeper looks after its runs.
+RETRY_FOR = 0.5
+
+
+class Limits(NamedTuple):
+    """After what a resident worker ends, so that a fresh one takes its place; None: no limit.
+
+    :ivar runs: how many runs it takes.
+    :ivar memory: how much resident memory it may hold, in MB. It runs one run at least.
+    """
+
+    runs: int | None = None
+    memory: int | None = None
+
+    def reached(self, runs: int) -> str | None:
+        """Return after what a worker with so many *runs* ends, if it does."""
+        if self.runs is not None and runs >= self.runs:
+            return f"after {plural(runs, 'run')}"
+        if self.memory is not None and runs and (held := most_held()) > self.memory:
+            return f"after it held {held:.0f} MB"
+        return None
+
+
+def most_held() -> float:
+    """Return the most resident memory that this process has held, in MB."""
+    import resource  # Windows lacks it.
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _OF_A_MB
+
+
+class KeeperConnection(Bookkeeping):
+    """A connection for a keeper, whose statements end well before its leases."""
+
+    def __init__(self, state: State) -> None:
+        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
+        super().__init__(state.engine, patience=RETRY_FOR, limit=limit)
+
+
+class WorkOptions(NamedTuple):
+    """What one worker does, and until when.
+
+    :ivar worker: the worker's name, ``host:pid``; its tokens begin with it.
+    :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
+    :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
+    :ivar limits: after what it ends all the same, and its parent forks a fresh one.
+    :ivar minutes: whether it does the work of each minute beside its runs. Of a process pool, the
+        first worker does, and the others add their counts to the row that it has begun.
+    :ivar parent: the id of the process that forked the worker, without which it stops.
+    :ivar started_by: the server that started a resident worker beside it, if one did.
+    :ivar may_kill: whether the worker may end its process when a handler does not end.
+    :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
+    :ivar pings: whether a definition may have a ping URL.
+    :ivar handed: the id and token of the one run to begin, which was handed to an executor. Then
+        nothing is claimed from the queue.
+    :ivar elsewhere: the queues whose runs executors execute, so that this worker does not.
+    :ivar hands_on: whether the worker hands the runs of those on to their executors.
+    :ivar queue_look: what a look at the queue has found before.
+    :ivar lease: how long its claims hold, in seconds; None: as the settings say.
+    :ivar rates: the tasks that have a rate, with it; None: as the code says.
+    :ivar books: the keeper's connection, which stays open if all went well; None: a new one.
+    """
+
+    worker: str
+    until: float = float("inf")
+    max_runs: int | None = None
+    queues: tuple[str, ...] = ()
+    resident: bool = False
+    limits: Limits | None = None
+    minutes: bool = False
+    parent: int | None = None
+    started_by: str = ""
+    may_kill: bool = False
+    tick_id: int | None = None
+    pings: bool = True
+    news: News = unheard
+    handed: tuple[int, str] | None = None
+    elsewhere: frozenset[str] = frozenset()
+    hands_on: bool = False
+    queue_look: QueueLook = QueueLook(may_find=True)
+    lease: float | None = None
+    rates: Mapping[str, Rate] | None = None
+    books: KeeperConnection | None = None

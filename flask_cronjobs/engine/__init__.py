@@ -1,1 +1,0 @@
-"""What a tick does, from the first statement to the last."""

@@ -1,0 +1,1 @@
+"""What an app may use or not: each is a module or a folder, found by its name."""

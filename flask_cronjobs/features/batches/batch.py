@@ -1,0 +1,175 @@
+"""Batches: runs that belong together, and a task to run when the last of them has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.orm import Session, SessionTransaction
+
+from ...core.app_state import State
+from ...core.current import warn
+from ...core.enqueue import batch_of, explaining_missing_tables, joined, wake
+from ...core.insert import writing_connection
+from ...core.tasks.handler import run_columns
+from ...core.tasks.options import check_key
+from ...core.uncommitted import note_broken_off, note_enqueued
+from ...db.dialect import dialect_of
+from ...errors import BatchClosed, TaskError
+from .batch_rows import THEN_COLUMNS, NewBatch, close, hold_open, open_batch
+from .ending import end_batch
+
+if TYPE_CHECKING:
+    from ...task import Task
+
+
+class Batch:
+    """A batch that can be filled: a context manager, made by `CronJobs.batch`.
+
+    Each run that is enqueued inside its ``with`` block, of whatever task, joins it. All is done in
+    ``db.session``: your commit makes the batch exist, with its runs.
+
+    :ivar key: its key.
+    """
+
+    def __init__(self, state: State, new: NewBatch) -> None:
+        self.key: str = new.key
+        self._state = state
+        self._new = new
+        self._id = 0
+        self._transaction: SessionTransaction | None = None
+        self._outer: Token[Any] | None = None
+        self._is_entered = False
+
+    def __del__(self) -> None:
+        """Warn of a batch that nobody has entered."""
+        if getattr(self, "_is_entered", True):
+            return
+        warn(
+            f"The batch {self.key!r} was made and never entered, so it does not exist, and nothing "
+            "follows it. Enqueue its runs in a block: with jobs.batch(…): …"
+        )
+
+    def __enter__(self) -> Batch:
+        """Open the batch, or go on to fill it, if an attempt that committed some runs broke off.
+
+        :raises BatchClosed: it is closed.
+        :raises TaskError: this is inside the block of another batch.
+        :raises TablesMissing: the job tables do not exist.
+        """
+        self._is_entered = True
+        session = self._state.db.session()
+        if batch_of(self._state, session) is not None:
+            raise TaskError(
+                f"The batch {self.key!r} was opened inside the block of another one. A batch has "
+                "no batches inside: let the `then` of one fill the next."
+            )
+        connection = writing_connection(session)
+        with explaining_missing_tables(self._state):
+            self._id, is_open = open_batch(connection, dialect_of(connection.engine), self._new)
+        if not is_open:
+            raise BatchClosed(
+                f"The batch {self.key!r} is closed, so no run can join it. Each batch needs a key "
+                "of its own; if an earlier attempt has filled this one, there is nothing to do."
+            )
+        self._transaction = _transactions(session)[0]
+        note_enqueued(session, f"the batch {self.key}")
+        self._outer = joined.set(self._member)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the batch, unless an error ends the block. An empty one ends at once.
+
+        What was committed of it stays open then, for a later attempt to fill. If none may come,
+        since somebody swallows the error, the end of the app context warns.
+        """
+        if self._outer is not None:
+            joined.reset(self._outer)
+        if error is None:
+            self._close()
+        else:
+            note_broken_off(self._id)
+
+    def _close(self) -> None:
+        session = self._state.db.session()
+        connection = writing_connection(session)
+        d = dialect_of(connection.engine)
+        if not close(connection, d, self._id):
+            raise self._gone()
+        ended = end_batch(connection, d, self._id)
+        if ended is not None and ended.then_run_id is not None:
+            wake(self._state, session)
+            note_enqueued(session, f"{ended.then_task} (run {ended.then_run_id})")
+
+    def _member(self, state: State, session: Session) -> int | None:
+        """Return its id for a new run; None if the run is of another app."""
+        if state is not self._state:
+            return None
+        if self._transaction not in _transactions(session):
+            # It has ended, or its savepoint, and with it what kept the batch open.
+            if not hold_open(writing_connection(session), self._id):
+                raise self._gone()
+            self._transaction = _transactions(session)[0]
+        return self._id
+
+    def _gone(self) -> BatchClosed:
+        return BatchClosed(
+            f"The batch {self.key!r} takes no more runs: the transaction that opened it was rolled "
+            "back, or somebody closed it after a commit inside its block. If its row is gone, fill "
+            "it again from the start, in a new `with` block."
+        )
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.key!r}>"
+
+
+def _transactions(session: Session) -> list[SessionTransaction]:
+    """Return *session*'s savepoints that are open, the innermost first, and its transaction."""
+    found: list[SessionTransaction] = []
+    each = session.get_nested_transaction() or session.get_transaction()
+    while each is not None:
+        found.append(each)
+        each = each.parent
+    return found
+
+
+def new_batch(
+    state: State,
+    key: str,
+    then: Task[..., Any] | None,
+    then_payload: Mapping[str, object] | None,
+) -> Batch:
+    """Return a batch that nobody has entered yet; see `CronJobs.batch`."""
+    check_key("The batch's key", key, 500)
+    new = NewBatch(key)
+    if then is not None:
+        new = _followed_by(then, then_payload or {}, state, new)
+    elif then_payload is not None:
+        raise TaskError("then_payload was given without then. Give the task to run.")
+    return Batch(state, new)
+
+
+def _followed_by(
+    then: Task[..., Any], payload: Mapping[str, object], state: State, new: NewBatch
+) -> NewBatch:
+    options = then.enqueue_options
+    for name in ("run_at", "delay", "idempotency_key", "unique_while", "replace", "commit"):
+        if getattr(options, name):
+            raise TaskError(
+                f"then={then.name}.using({name}=…): the run is enqueued once, when the batch has "
+                "ended. Only queue, priority and max_attempts can be given."
+            )
+    try:
+        arguments = then.payload_from(payload)
+    except TypeError as error:
+        raise TypeError(f"{error}. Give its arguments as then_payload={{…}}.") from None
+    columns = run_columns(then, state.settings, arguments, options)
+    own = {name: columns[name] for name in THEN_COLUMNS}
+    return new._replace(then_task=then.name, then_payload=columns["payload"], then_columns=own)

@@ -1,0 +1,172 @@
+"""The rows of batches: open, hold and close them, and count their members.
+
+Until a batch has ended, its members are counted from the rows of its runs, so that the counts are
+right whoever wrote those. Nothing is written to a batch while its runs end: many workers would wait
+for its row. Each of these transactions locks the row until its commit, so that no run joins a batch
+that has ended:
+
+=====================================  =========================================================
+what it does                           lock
+=====================================  =========================================================
+adds runs, closes it                   waits for others that do so
+closes it as an operator               unless another has a lock: then it refuses
+ends it (`ending.end_batch`)           unless another has a lock: then a later look ends it
+retries runs of it (`hold_batches`)    unless another has a lock: then these runs are left
+=====================================  =========================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from sqlalchemy import Connection, TextClause, text
+
+from ...core.columns import RUN_COLUMNS
+from ...db.connection import Bookkeeping
+from ...db.dialect import Dialect
+from ...models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
+from ...types import TERMINAL, BatchCounts
+
+#: The columns of a run of ``then`` that `NewBatch.then_columns` gives.
+THEN_COLUMNS = tuple(name for name in RUN_COLUMNS if name != "job_type")
+#: What executes a statement with parameters, and returns its rows.
+Execute: TypeAlias = Callable[[TextClause, dict[str, Any]], Iterable[Any]]
+
+
+class NewBatch(NamedTuple):
+    """What a new batch is made of.
+
+    :ivar then_payload: a JSON text.
+    :ivar then_columns: those of `THEN_COLUMNS`.
+    """
+
+    key: str
+    then_task: str | None = None
+    then_payload: str | None = None
+    then_columns: Mapping[str, object] | None = None
+
+
+def open_batch(connection: Connection, d: Dialect, batch: NewBatch) -> tuple[int, bool]:
+    """Insert a batch, or find the one with its key, and lock it until the transaction ends.
+
+    If another transaction has it, this waits until that has ended.
+
+    :returns: its id, and whether it is open.
+    """
+    columns = None if batch.then_columns is None else json.dumps(batch.then_columns)
+    statement = f"""
+        INSERT INTO job_batches (key, then_task, then_payload, then_columns, opened_at)
+        VALUES (:key, :then_task, {d.typed(":then_payload", "jsonb")},
+            {d.typed(":then_columns", "jsonb")}, {d.now})
+        ON CONFLICT (key) DO UPDATE SET key = job_batches.key RETURNING id, closed_at
+    """
+    row = connection.execute(text(statement), {**batch._asdict(), "then_columns": columns}).one()
+    return int(row.id), row.closed_at is None
+
+
+def hold_open(connection: Connection, batch_id: int) -> bool:
+    """Lock an open batch until *connection*'s transaction or savepoint ends.
+
+    By a write: sqlite3 begins no transaction for a SELECT, and a transaction with an old snapshot
+    is to fail.
+
+    :returns: False if the batch is closed or gone.
+    """
+    sql = "UPDATE job_batches SET key = key WHERE id = :id AND closed_at IS NULL RETURNING id"
+    return connection.execute(text(sql), {"id": batch_id}).first() is not None
+
+
+def close(connection: Connection, d: Dialect, batch_id: int, wait: bool = True) -> bool:
+    """Close a batch.
+
+    :param wait: whether to wait for another transaction that has locked it.
+    :returns: False if there is no such batch, or if it is locked.
+    """
+    free = "SELECT :id" if wait else f"SELECT id FROM job_batches WHERE id = :id {d.skip_locked}"
+    sql = f"""
+        UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now})
+        WHERE {d.any_of("id", free)} RETURNING id
+    """
+    return connection.execute(text(sql), {"id": batch_id}).first() is not None
+
+
+def open_among(books: Bookkeeping, d: Dialect, ids: Iterable[int]) -> list[str]:
+    """Return the keys of those batches of *ids* that are committed and not closed."""
+    sql = f"SELECT key FROM job_batches WHERE {d.among('id')} AND closed_at IS NULL ORDER BY id"
+    return [row.key for row in books.rows(text(sql), {"ids": d.many(ids)})]
+
+
+def hold_batches(connection: Connection, d: Dialect, run_ids: Sequence[int]) -> list[int]:
+    """Lock the batches of *run_ids* that have not ended, so that none ends before the commit.
+
+    By a write, so that a transaction with an old snapshot that ends one of them fails.
+
+    :returns: those that another transaction has locked: their runs are to be left alone.
+    """
+    own = f"SELECT batch_id FROM job_runs WHERE {d.among('id')}"
+    unended = f"SELECT id FROM job_batches WHERE {d.any_of('id', own)} AND {OPEN_BATCH}"
+    ids = [row.id for row in connection.execute(text(unended), {"ids": d.many(run_ids)})]
+    if not ids:
+        return []
+    free = f"SELECT id FROM job_batches WHERE {d.among('id')} AND {OPEN_BATCH} {d.skip_locked}"
+    lock = f"UPDATE job_batches SET key = key WHERE {d.any_of('id', free)} RETURNING id"
+    locked = {row.id for row in connection.execute(text(lock), {"ids": d.many(ids)})}
+    return [each for each in ids if each not in locked]
+
+
+def _has(status: str, batch: str) -> str:
+    """Return SQL for: *batch*, an alias, has a run of *status*.
+
+    From the end of the index, where the runs that were due last are. At its beginning are, until a
+    vacuum, entries of all those that have had the status.
+    """
+    return f"""
+        (SELECT r.id FROM job_runs r
+         WHERE r.batch_id = {batch}.id AND r.status = '{status}' AND r.status <> 'running'
+         ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
+    """
+
+
+def is_live(batch: str) -> str:
+    """Return SQL for: *batch*, an alias, has a run that has not ended."""
+    running = f"""
+        (SELECT r.id FROM job_runs r WHERE r.status = 'running' AND r.batch_id = {batch}.id
+         ORDER BY r.locked_until DESC LIMIT 1) IS NOT NULL
+    """
+    return f"({_has('queued', batch)} OR {_has('failed', batch)} OR {running})"
+
+
+def members_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Counter[str]]:
+    """Return how many runs of the batches *ids* have which status."""
+    found = {batch_id: Counter[str]() for batch_id in ids}
+    if found:
+        runs = f"FROM job_runs WHERE {d.among('batch_id')}"
+        # In two parts, each in the words of an index.
+        count = f"""
+            SELECT batch_id, status, count(*) AS members {runs} AND {IN_BATCH}
+            GROUP BY batch_id, status
+            UNION ALL
+            SELECT batch_id, 'running' AS status, count(*) AS members {runs} AND {RUNNING}
+            GROUP BY batch_id
+        """
+        for row in execute(text(count), {"ids": d.many(found)}):
+            found[row.batch_id][row.status] = row.members
+    return found
+
+
+def numbers_of(members: Counter[str]) -> dict[str, int]:
+    """Return the numbers that a batch's row has: all members, and those that ended in each way."""
+    return {"total": members.total(), **{name: members[name] for name in TERMINAL}}
+
+
+def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
+    """Return how the batch ended whose ``then`` is the run *run_id*."""
+    numbers = ", ".join(("total", *TERMINAL))
+    sql = f"SELECT key, {numbers} FROM job_batches WHERE then_run_id = :run_id"
+    rows = books.rows(text(sql), {"run_id": run_id})
+    names = "key", "total", *TERMINAL
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    return BatchCounts(finished=True, **found[0]) if found else None

@@ -1,0 +1,174 @@
+"""End batches whose last member has ended.
+
+Every tick looks at all batches that have not ended, so none is forgotten, whatever was killed. A
+worker looks at those of its runs, so that their ``then`` is soon enqueued; see `Keeper`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from ...core.columns import insert_into_runs, parameter
+from ...db import failpoints
+from ...db.connection import Bookkeeping
+from ...db.dialect import Dialect
+from ...db.errors import is_about_the_rows
+from ...db.notify import wake_all
+from ...errors import CronJobsError
+from ...log import logger
+from ...models.conditions import OPEN_BATCH
+from ...text import one_line
+from ...types import TERMINAL, BatchCounts, json_object, stored_json
+from .batch_rows import THEN_COLUMNS, is_live, members_of, numbers_of
+
+#: How many batches one statement looks at.
+ROWS_AT_ONCE = 1000
+#: How long to wait for somebody else who is about to end the same batch, in seconds, how often.
+MOMENTS = (0.01, 0.04)
+
+
+class Ended(NamedTuple):
+    """A batch that was ended.
+
+    :ivar then_run_id: the run that was enqueued for it; None if none was.
+    """
+
+    counts: BatchCounts
+    then_task: str | None
+    then_run_id: int | None
+
+
+def end_batches(books: Bookkeeping, ids: Iterable[int] | None = None) -> int:
+    """End those batches that can be ended; return how many runs of ``then`` were enqueued.
+
+    One whose row is corrupt is logged, and stops no other.
+
+    :param ids: look at these; None for all.
+    """
+    enqueued = 0
+    for batch in ready(books, ids):
+        with _logging_broken(batch.key):
+            if ended := _end(books, batch.id):
+                failpoints.reach("after-batch")
+                enqueued += ended.then_run_id is not None
+                _log_end(ended)
+    if enqueued:
+        wake_all(books)
+    return enqueued
+
+
+@contextmanager
+def _logging_broken(key: str) -> Generator[None]:
+    """Log an error that the row of the batch *key* is the cause of, and go on."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, CronJobsError) and not is_about_the_rows(error):
+            raise
+        logger.error(
+            "The batch %s is broken, and waits: %s. Mend its row in job_batches.",
+            one_line(str(key)),
+            one_line(str(error)).rstrip("."),
+        )
+
+
+def _log_end(ended: Ended) -> None:
+    """Log that a batch has ended, and how."""
+    counts = ended.counts
+    told = ", ".join(
+        f"{number:,} {status}" for status in TERMINAL if (number := getattr(counts, status))
+    )
+    then = f"; then {ended.then_task}, run {ended.then_run_id}" if ended.then_run_id else ""
+    logger.info("batch %s has ended: %s%s", one_line(str(counts.key)), told or "no members", then)
+
+
+def _end(books: Bookkeeping, batch_id: int) -> Ended | None:
+    """End a batch. If somebody else is at it, see that they do not miss our own last run."""
+    for pause in (*MOMENTS, 0.0):
+        found = books.transaction(lambda c: end_batch(c, books.dialect, batch_id))
+        if found is not None or not any(ready(books, [batch_id])):
+            return found
+        time.sleep(pause)
+    return None
+
+
+def ready(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[Any]:
+    """Yield the ids and keys of batches that can be ended: closed, and all of their runs ended.
+
+    :param ids: look at these; None for all.
+    """
+    which, given = "", dict[str, object]()
+    if ids is not None:
+        which, given = f"AND {books.dialect.among('b.id')}", {"ids": books.dialect.many(ids)}
+    statement = f"""
+        SELECT b.id, b.key, CASE WHEN b.closed_at IS NULL THEN 0 WHEN {is_live("b")} THEN 0
+            ELSE 1 END AS is_ready
+        FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which} ORDER BY b.id LIMIT :chunk
+    """
+    rows: Any = None
+    while rows is None or len(rows) == ROWS_AT_ONCE:
+        place = {"after": rows[-1].id if rows else 0, "chunk": ROWS_AT_ONCE}
+        rows = books.rows(text(statement), {**given, **place})
+        yield from (row for row in rows if row.is_ready)
+
+
+def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None:
+    """End a batch in *connection*'s transaction.
+
+    1. Lock its row, so that nobody else ends or fills it. 2. Check that all of its runs have ended,
+    by a statement of its own: it sees what was committed before the lock. 3. Count them. 4. Enqueue
+    ``then``. 5. Write the end and the counts.
+
+    :returns: None if a run is live, if it is not closed or has ended, or if somebody else holds
+        its row.
+    :raises ValueError: a column of it cannot be read.
+    """
+    own = {"id": batch_id}
+    lock = f"""
+        SELECT key, then_task, {d.unparsed("then_columns")} AS then_columns FROM job_batches
+        WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
+    """
+    batch = connection.execute(text(lock), own).first()
+    live = f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {is_live('b')}"
+    if batch is None or connection.execute(text(live), own).first():
+        return None
+    numbers = numbers_of(members_of(connection.execute, d, [batch_id])[batch_id])
+    failpoints.reach("before-then")
+    then_run_id = None
+    if batch.then_task is not None:
+        then_run_id = _enqueue_then(connection, d, batch_id, batch.then_columns)
+        failpoints.reach("after-then")
+    counted = ", ".join(f"{name} = :{name}" for name in numbers)
+    end = f"""
+        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id, {counted}
+        WHERE id = :id
+    """
+    connection.execute(text(end), {**own, "then_run_id": then_run_id, **numbers})
+    counts = BatchCounts(key=batch.key, finished=True, **numbers)
+    return Ended(counts, batch.then_task, then_run_id)
+
+
+def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_columns: object) -> int:
+    """Insert a batch's run of ``then``; return its id."""
+    columns = _plain(then_columns)
+    given = {name: parameter(d, name) for name in THEN_COLUMNS}
+    source = "FROM job_batches WHERE id = :id RETURNING id"
+    own = {"job_type": "then_task", "payload": "then_payload"}
+    statement = insert_into_runs({**own, **given}, d.now, d.now, source)
+    values = {name: columns.get(name) for name in THEN_COLUMNS}
+    return int(connection.execute(text(statement), {"id": batch_id, **values}).scalar_one())
+
+
+def _plain(then_columns: object) -> dict[str, Any]:
+    try:
+        columns: dict[str, Any] = json_object(stored_json(then_columns))
+    except ValueError:  # SQLite accepts any text.
+        columns = {"": ...}
+    if not all(isinstance(each, int | str | None) for each in columns.values()):
+        raise ValueError(f"its then_columns is {then_columns!r}, and not plain JSON")
+    return columns

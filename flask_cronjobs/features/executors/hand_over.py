@@ -1,0 +1,215 @@
+"""Hand runs of chosen queues on to Celery, in a thread beside the runs here.
+
+A run that is handed on is ``running``, with a token that says so (`types.handed_to`), until a
+worker of Celery trades that. If none does within its lease, it is taken back like a run whose
+worker was lost, but its attempt is not counted, since no handler has begun.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+
+from ...core.app_state import State
+from ...core.leases import database_fingerprint, give_tokens, in_brokers
+from ...core.look import look_at_queue
+from ...core.worker.claims import WorkerClaims
+from ...core.worker.keeper import Keeper
+from ...core.worker.outcomes import released
+from ...core.worker.work_options import WorkOptions
+from ...db import failpoints
+from ...db.connection import Bookkeeping
+from ...errors import CronJobsError, DatabaseTrouble
+from ...log import Outage, logger, worker_name
+from ...text import one_line
+from ...types import HANDED, HANDED_LEASES, Claim
+from .executor import Executor, executor_of
+
+#: How many runs are sent at a time at most.
+SENT_AT_ONCE = 100
+#: How often a resident worker looks for runs to hand on, in seconds.
+LOOK_EVERY = 0.25
+#: How soon the thread looks again where that may soon find more, in seconds.
+LOOK_SOON = 0.05
+#: How soon a broker or a database is tried again that could not be reached, in seconds.
+RETRY = 5.0
+#: How long a worker that ends waits for a broker that does not answer, in seconds.
+ANSWER_WITHIN = 10.0
+#: For how many seconds a statement is retried.
+RETRY_FOR = 5.0
+
+
+class HandOver(threading.Thread):
+    """Hands runs on until no more are due, or for as long as a resident worker works.
+
+    :param keeper: of the worker beside which it does so.
+    """
+
+    def __init__(self, state: State, options: WorkOptions, keeper: Keeper) -> None:
+        super().__init__(name="cronjobs-hand-over", daemon=True)
+        self._state = state
+        self._options = options
+        self._keeper = keeper
+        self._ended = threading.Event()
+        self._left = float("inf") if options.max_runs is None else options.max_runs
+        self._away = Outage()
+        self._trouble = Outage()
+
+    def end(self) -> None:
+        """End the thread: of a tick when no more runs are due, or its budget is used up.
+
+        At once if the worker did not do its work.
+        """
+        if self._options.resident or self._keeper.error is not None:
+            self._ended.set()
+        while self.is_alive() and not self._over():
+            self.join(0.2)
+        self._ended.set()
+        self.join(ANSWER_WITHIN)
+        if self.is_alive():
+            logger.warning(
+                "The broker does not answer, so handing runs on was left. Those that were claimed "
+                "for it come back by their leases."
+            )
+
+    def _over(self) -> bool:
+        used_up = time.monotonic() >= self._options.until or self._left <= 0
+        return used_up or self._keeper.stopping or self._ended.is_set()
+
+    def run(self) -> None:
+        """Hand runs on until the end."""
+        try:
+            with Bookkeeping(self._state.engine, patience=RETRY_FOR) as books:
+                self._hand_on(self._queues(executor_of(self._state.app), books))
+        except CronJobsError as error:
+            logger.error("Runs cannot be handed on. %s", error)
+        except BaseException:
+            logger.exception("Runs cannot be handed on")
+
+    def _queues(self, executor: Executor, books: Bookkeeping) -> list[_Queue]:
+        """Return the queues to hand on: those with an executor, among those of this worker."""
+        served = self._options.queues
+        return [
+            _Queue(self._state, self._options, name, executor, books)
+            for name in self._state.settings.executors
+            if not served or name in served
+        ]
+
+    def _hand_on(self, queues: Sequence[_Queue]) -> None:
+        # Also if a tick's budget was used up before it came to its runs, it looks once.
+        while queues and not self._keeper.stopping:
+            pause = self._pause_after_round(queues)
+            if self._over() or (pause >= LOOK_EVERY and not self._options.resident):
+                return
+            self._ended.wait(pause)
+
+    def _pause_after_round(self, queues: Sequence[_Queue]) -> float:
+        """Hand runs of all *queues* on; return when to look again, in seconds."""
+        handed = 0
+        for queue in queues:
+            try:
+                handed += (number := queue.hand_on(int(min(self._left - handed, SENT_AT_ONCE))))
+                self._trouble.over("The database")
+                if number:
+                    self._away.over("Celery")
+            except DatabaseTrouble as trouble:
+                if not trouble.transient:
+                    raise
+                self._trouble.say("Runs are handed on later. %s", trouble)
+                return RETRY
+            except _BrokerAway as away:
+                self._away.say("Celery cannot be reached, so the queue %s waits. %s", *away.args)
+                return RETRY
+        self._left -= handed
+        soon = LOOK_SOON if any(queue.waits for queue in queues) else LOOK_EVERY
+        return 0.0 if handed else soon
+
+
+class _BrokerAway(Exception):
+    """The queue whose runs could not be sent, and why."""
+
+
+class _Queue:
+    """One queue whose runs Celery executes.
+
+    :ivar waits: whether a look may soon find more to hand on.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        options: WorkOptions,
+        name: str,
+        executor: Executor,
+        books: Bookkeeping,
+    ) -> None:
+        self.waits = False
+        self._name = name
+        self._executor = executor
+        self._until = options.until
+        self._limit = state.settings.handed_limit
+        self._books = books
+        own = options._replace(
+            worker=f"{HANDED}celery:{database_fingerprint(books)}:{worker_name()}",
+            queues=(name,),
+            elsewhere=frozenset(),
+            lease=HANDED_LEASES * state.settings.lease,
+        )
+        self._claims = WorkerClaims(books, state, own)
+
+    def hand_on(self, most: int) -> int:
+        """Hand on up to *most* runs; return how many.
+
+        :raises DatabaseTrouble: the database could not be used. What was claimed comes back.
+        """
+        self._claims.starts.open(idle=True)
+        self.waits = self._claims.starts.next_at < self._until
+        if not look_at_queue(self._books).may_find:
+            return 0
+        room = self._limit - in_brokers(self._books, self._name)
+        if room <= 0:
+            self.waits = True
+            return 0
+        # Several retries at once, too: each is executed in a process of its own.
+        claims = self._claims.claim([], min(most, room), idle=True, side_by_side=True).claims
+        self.waits |= not self._claims.exhausted
+        if claims:
+            self._send(self._told_apart(claims))
+        return len(claims)
+
+    def _told_apart(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        """Return *claims*, each with a token of its own: who reads one message can begin no other.
+
+        :raises DatabaseTrouble: it is unknown which tokens they have. They come back.
+        """
+        if len(claims) == 1:
+            return claims
+        lost, shared = self._claims.lost, claims[0].token
+        prefix = shared.rpartition(":")[0]
+        tokens = [f"{prefix}:{secrets.token_hex(6)}" for _ in claims]
+        for token in (shared, *tokens):
+            lost.sent(token)
+        own = give_tokens(self._books, claims, tokens)
+        for token in tokens:
+            lost.answered(token)
+        if len(own) == len(claims):  # Otherwise a row is locked, and is given back once it is not.
+            lost.answered(shared)
+        return own
+
+    def _send(self, claims: Sequence[Claim]) -> None:
+        """Send *claims*; if that fails, give them back.
+
+        :raises _BrokerAway: it failed.
+        """
+        failpoints.reach("before-send")
+        try:
+            self._executor.send(self._name, claims)
+        except Exception as error:
+            self._claims.record([released(each) for each in claims])
+            back = f"Runs that went back, no attempt counted: {len(claims)}."
+            why = one_line(f"{type(error).__name__}: {error}")
+            raise _BrokerAway(self._name, f"{back} {why}") from error
+        failpoints.reach("after-send")
+        logger.info("Celery: %d runs of the queue %s", len(claims), self._name)

@@ -1,0 +1,103 @@
+"""One run in a worker of Celery: begun by its token, then as in a tick."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from functools import cached_property
+
+from ...core.app_state import State, Throttle
+from ...core.claim import release_token
+from ...core.leases import REFUSED_FOR, database_fingerprint, refuse
+from ...core.worker.work_options import KeeperConnection, WorkOptions
+from ...core.worker.worker import work
+from ...log import logger, worker_name
+from ...types import HANDED
+
+_LACKS = (
+    "The worker {worker} does not have this task: its code is older than that of the ticks, or "
+    "does not import it. Deploy Celery's workers before all that tick."
+)
+#: Warnings of messages that are refused: one in so many seconds, since somebody may send thousands.
+_BETWEEN_WARNINGS = 60.0
+_refused = Throttle()
+
+
+def perform_handed(state: State, run_id: int, token: str, own_process: bool = False) -> str | None:
+    """Begin a handed run and execute it, inside an app context.
+
+    Timeouts, heartbeats, retries and all else are as in a tick; only in the main thread a handler
+    can be interrupted.
+
+    :param own_process: whether this process executes nothing else meanwhile, and another replaces
+        it when it ends. Then it is ended if a handler does not end by itself.
+    :returns: how the attempt ended: ``"succeeded"``, ``"failed"`` and so on; None if the token does
+        not hold the run any more, so that nothing was done.
+    :raises DatabaseTrouble: the database could not be used. The run comes back by its lease.
+    """
+    state.forget_connections()
+    books = _kept_books(state)
+    if not (token.startswith(HANDED) and token.split(":")[2:3] == [books.database]):
+        _say_refused(run_id)  # Also the token of a run at work, which may be seen by others.
+        return None
+    options = WorkOptions(
+        worker=worker_name(),
+        max_runs=1,
+        may_kill=own_process,
+        handed=(run_id, token),
+        books=books,
+    )
+    counts = work(state, options)
+    if not counts:
+        _give_back(state, books, run_id, token, options.worker)
+    return next(iter(counts), None)
+
+
+class _KeptBooks(KeeperConnection):
+    """The keeper's connection, which stays open for the next run: opening one takes longer."""
+
+    @cached_property
+    def database(self) -> str:
+        """The `database_fingerprint` of its database."""
+        return database_fingerprint(self)
+
+    def __del__(self) -> None:
+        """Close it when its thread has ended."""
+        with suppress(Exception):
+            self.close()
+
+
+_of_thread = threading.local()
+
+
+def _kept_books(state: State) -> _KeptBooks:
+    """Return the connection of this thread."""
+    whose = os.getpid(), state
+    if getattr(_of_thread, "whose", None) != whose:
+        _of_thread.whose, _of_thread.books = whose, _KeptBooks(state)
+    books: _KeptBooks = _of_thread.books
+    return books
+
+
+def _say_refused(run_id: int) -> None:
+    if _refused.ready():
+        _refused.block_for(_BETWEEN_WARNINGS)
+        logger.warning(
+            "A message of the run %d is refused, since it comes from another database: two apps "
+            "share a queue of a broker, or it is forged. Give each app a broker, or queues, of its "
+            "own. Its owner hands the run on again after five leases.",
+            run_id,
+        )
+
+
+def _give_back(state: State, books: KeeperConnection, run_id: int, token: str, worker: str) -> None:
+    """Give back a run that is paused by now, or not first in its order, or of an unknown task."""
+    lacks = _LACKS.format(worker=worker)
+    task = refuse(books, run_id, token, tuple(state.registry.tasks), lacks)
+    release_token(books, token, run_id)
+    if task is not None:
+        logger.warning(
+            "The task %s, run %d, was given back, and is due again in %d s. %s",
+            *(task, run_id, REFUSED_FOR, lacks),
+        )

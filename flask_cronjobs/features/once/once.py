@@ -1,0 +1,293 @@
+"""``once``: do an effect in the world that must not be done twice.
+
+A mark is committed before the effect, and its result after it, on a connection apart from
+``db.session``. If the process dies in between, no library can know whether the effect was done. It
+is *in doubt* then, and its caller says what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import NamedTuple, TypeVar, cast
+
+from flask import Flask
+from sqlalchemy.exc import OperationalError
+
+from ...core.app_state import State
+from ...core.current import running
+from ...core.tasks.options import check_function, check_key
+from ...core.tasks.payload import close_unrun, kept_result
+from ...db import failpoints
+from ...db.connection import Bookkeeping
+from ...db.transactions import refusing_own_lock, session_holds_lock
+from ...errors import (
+    CronJobsError,
+    DatabaseTrouble,
+    EffectInDoubt,
+    Interruption,
+    LeaseLost,
+    SetupError,
+    TaskError,
+)
+from ...log import logger
+from ...types import JSON, InDoubt, json_text
+from . import once_effects
+
+T = TypeVar("T")
+
+#: How long a caller that waits for another sleeps between two looks: at first, at most, in seconds.
+WAIT_FIRST, WAIT_MOST = 0.05, 1.0
+#: How long a result waits for SQLite's lock before it is taken to be held by the session itself, in
+#: seconds. Others hold it for some milliseconds.
+SHORTLY = 0.1
+
+#: The effects in whose calls this code runs.
+_inside: ContextVar[frozenset[tuple[Flask, str]]] = ContextVar(
+    "flask_cronjobs.features.once.once", default=frozenset()
+)
+#: The tokens and keys for which a thread of a run is inside `once`, and a mark of that call.
+_doing: dict[tuple[str, str], object] = {}
+
+
+class _Effect(NamedTuple):
+    """An effect, and with what its mark is written.
+
+    :ivar owner: the token of the run's claim, or a token made for this effect outside a run.
+    """
+
+    state: State
+    books: Bookkeeping
+    key: str
+    owner: str
+    run_id: int | None
+
+
+def once(
+    state: State,
+    key: str,
+    func: Callable[..., T],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    in_doubt: InDoubt,
+) -> T | None:
+    """Do the effect *key* by a call of *func*, unless it was done.
+
+    1. Make the mark. If there is one, return the recorded result, wait for its owner, or resolve
+       the doubt.
+    2. Call. If it raises an `Exception`, remove the mark, so that a retry does it. If it is
+       interrupted from outside (timeout, cancel, shutdown, SystemExit), leave it in doubt.
+    3. Record the result.
+    """
+    _check(key, func, in_doubt)
+    with _entered(state, key), _owning(state, key) as effect:
+        if (found := _begin(effect, in_doubt)) is not None:
+            return cast("T | None", found[0])
+        failpoints.reach("before-effect")
+        value = _call(effect, partial(func, *args, **kwargs))
+        failpoints.reach("after-effect")
+        kept = kept_result(value, state.settings, f"once({key!r})")
+        if kept is not None:
+            # The caller gets what a later call will get from the record.
+            value = cast("T", json.loads(json_text(kept)))
+        if not _record(effect, kept):
+            _overtaken(effect)
+        return value
+
+
+def _check(key: object, func: object, in_doubt: object) -> None:
+    check_key("once: the key", key, 500)
+    if in_doubt not in ("skip", "redo", "raise"):
+        raise TaskError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
+    # Before the mark: what is no function has had its effect already, and has it on each retry.
+    check_function(f"once({key!r})", func, "once(key, charge, order_id)")
+
+
+@contextmanager
+def _entered(state: State, key: str) -> Generator[None]:
+    """Refuse an effect inside itself: it would wait for itself."""
+    outer, this = _inside.get(), (state.app, key)
+    if this in outer:
+        raise SetupError(
+            f"once({key!r}) is called inside itself. Call the function in it directly, or give "
+            "the inner effect another key."
+        )
+    token = _inside.set(outer | {this})
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+@contextmanager
+def _owning(state: State, key: str) -> Generator[_Effect]:
+    """Yield the effect with its owner, and with the connection to use in this thread."""
+    run = running()
+    if run is not None:
+        run.raise_again()
+    # A handler may call it in the context of another app, whose database knows nothing of the run.
+    if run is None or run.app is not state.app:
+        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
+        with state.bookkeeping(guard=run.books.guard if run else nullcontext) as books:
+            yield _Effect(state, books, key, owner, None)
+        return
+    # The run's own connection is for the handler's first thread only.
+    own = run.thread == threading.get_ident()
+    connected: AbstractContextManager[Bookkeeping]
+    connected = nullcontext(run.books) if own else state.bookkeeping()
+    with _alone(run.claim.token, key), connected as books:
+        yield _Effect(state, books, key, run.claim.token, run.claim.id)
+
+
+@contextmanager
+def _alone(owner: str, key: str) -> Generator[None]:
+    """Refuse *key* to a second thread of a run at the same time: their marks have the same owner.
+
+    :raises SetupError: another thread is doing it.
+    """
+    ours, this = object(), (owner, key)
+    if _doing.setdefault(this, ours) is not ours:
+        raise SetupError(
+            f"once({key!r}) is called while another thread of this run does it. Call it in one "
+            "thread, or give each call a key of its own."
+        )
+    try:
+        yield
+    finally:
+        del _doing[this]
+
+
+def _refusing_own_lock(effect: _Effect) -> AbstractContextManager[None]:
+    trouble, when = "once() cannot write its mark", "before calling once()"
+    return refusing_own_lock(effect.state.db.session(), effect.books, trouble, when)
+
+
+def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
+    """Make the mark. Return None if the effect is ours to do, else its result in a tuple."""
+    books, key, owner, lease = effect.books, effect.key, effect.owner, effect.state.settings.lease
+    pause, took_over = WAIT_FIRST, False
+    try:
+        with _refusing_own_lock(effect):
+            while True:
+                mark = once_effects.begin(books, key, owner, effect.run_id, lease)
+                if mark.state == "mine":
+                    return None
+                if mark.state == "done":
+                    return (mark.result,)
+                if mark.state == "lost":
+                    raise LeaseLost(
+                        f"once({key!r}): the run's lease was lost, so the effect is not begun"
+                    )
+                if mark.state == "busy" and mark.owner != owner:
+                    time.sleep(pause)
+                    pause = min(pause * 2, WAIT_MOST)
+                    continue
+                once_effects.doubt(books, key, mark.owner)
+                if in_doubt != "redo":
+                    return _leave_in_doubt(key, in_doubt)
+                took_over = True
+                if once_effects.take_over(books, key, mark.owner, owner, effect.run_id, lease):
+                    logger.warning(
+                        "once(%r): in doubt, and done again as in_doubt='redo' says", key
+                    )
+                    return None
+                took_over = False
+    except (Interruption, KeyboardInterrupt, SystemExit):
+        # The effect was not begun, now. If we have taken a doubt over, it is as it was.
+        with suppress(CronJobsError):
+            (once_effects.doubt if took_over else once_effects.withdraw)(books, key, owner)
+        raise
+
+
+def _leave_in_doubt(key: str, in_doubt: InDoubt) -> tuple[None]:
+    if in_doubt == "raise":
+        raise EffectInDoubt(
+            f"The effect {key!r} is in doubt: its process died between the mark and the "
+            "result. Find out whether it was done, then run: flask jobs admin effects --done "
+            "KEY, or --redo KEY"
+        )
+    logger.warning("once(%r): in doubt, and skipped. See: flask jobs admin effects", key)
+    return (None,)
+
+
+def _call(effect: _Effect, call: Callable[[], T]) -> T:
+    try:
+        return _run_to_its_end(effect.key, call())
+    except Exception:
+        try:
+            _remove(effect)
+        except CronJobsError as trouble:  # The caller must see what *call* raised.
+            logger.error("once(%r) failed, and its mark stays, in doubt: %s", effect.key, trouble)
+        raise
+    except BaseException:
+        # From outside: of ours, Ctrl-C, or SystemExit by which a server ends its worker. Nobody
+        # knows how far it came. The next caller finds it in doubt, even if this write fails.
+        with suppress(CronJobsError), _refusing_own_lock(effect):
+            once_effects.doubt(effect.books, effect.key, effect.owner)
+        raise
+
+
+def _run_to_its_end(key: str, value: T) -> T:
+    what = close_unrun(value)
+    if what == "a coroutine":
+        raise SetupError(
+            f"once({key!r}) was given an async function, which it cannot await. Give a plain one, "
+            "and call once by asyncio.to_thread(jobs.once, …) if it takes long."
+        )
+    if what is not None:
+        raise SetupError(
+            f"once({key!r}): the function returned {what}, of which no line was run. Give a "
+            "function without yield."
+        )
+    return value
+
+
+def _record(effect: _Effect, result: JSON) -> bool:
+    """Record the result; return False if the mark was taken over.
+
+    If the call wrote in ``db.session``, that holds SQLite's write lock. Then the result is written
+    there, and is committed together with what the call wrote. If it is rolled back instead, the
+    effect stays in doubt, since it was done and what says so is gone.
+    """
+    session, books, mark = effect.state.db.session(), effect.books, (effect.key, effect.owner)
+    if session_holds_lock(session):
+        try:
+            with books.trying_once(), books.busy_for(SHORTLY):
+                return once_effects.done(books, *mark, result)
+        except DatabaseTrouble as trouble:
+            if not trouble.transient:
+                raise
+        # If this fails, another process holds the lock, and the session has only read.
+        with suppress(OperationalError), books.guard():
+            return once_effects.done_in(session.connection(), books.dialect, *mark, result)
+    return once_effects.done(books, *mark, result)
+
+
+def _remove(effect: _Effect) -> None:
+    try:
+        with _refusing_own_lock(effect):
+            once_effects.remove(effect.books, effect.key, effect.owner)
+    except SetupError:
+        # The lock is held by what the call wrote before it failed: nothing else was, at the mark.
+        effect.state.db.session().rollback()
+        once_effects.remove(effect.books, effect.key, effect.owner)
+
+
+def _overtaken(effect: _Effect) -> None:
+    """Say that the effect was done, but another caller had taken over its mark by then."""
+    if effect.run_id is not None:
+        raise LeaseLost(f"once({effect.key!r}): the effect was done, but its mark was taken over")
+    logger.error(
+        "once(%r): the effect took longer than the lease of %g s, so another caller took its mark "
+        "over, and may have done it as well. Set CRONJOBS_LEASE to more than it may take.",
+        effect.key,
+        effect.state.settings.lease,
+    )

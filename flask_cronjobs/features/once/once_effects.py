@@ -1,0 +1,285 @@
+"""The marks of effects: begun before the effect, done after it, in doubt if the owner is gone."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from sqlalchemy import Connection, TextClause, case, literal, select, text
+
+from ...core.app_state import State
+from ...db.connection import Bookkeeping, Rows, execute
+from ...db.dialect import Dialect
+from ...errors import NotFound, StateConflict
+from ...insights.operations import Act, perform
+from ...log import DEFAULT_ACTOR
+from ...models.conditions import OPEN_EFFECT, RUNNING
+from ...types import JSON, json_text, stored_json, without_secret
+
+if TYPE_CHECKING:
+    from ...insights.reader import Page, Query, Source
+
+MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
+
+
+class EffectMark(NamedTuple):
+    """The state of a key, as `begin` found it.
+
+    ``mine``: the caller has just begun it. ``busy``: another owner, whose lease holds, has begun
+    it. ``done``: it has a result. ``in_doubt``: the lease of the owner that began it ran out.
+    ``lost``: the caller no longer holds its run.
+    """
+
+    state: MarkState
+    owner: str | None = None
+    result: JSON = None
+
+
+def begin(books: Bookkeeping, key: str, owner: str, run_id: int | None, lease: float) -> EffectMark:
+    """Insert the mark of *key* for *owner*, or return the mark that is there.
+
+    :param owner: the token of the run's claim, or a token made for this effect outside a run.
+    :param run_id: the run, which *owner* must still hold. None outside a run.
+    :param lease: outside a run, for how many seconds the owner is taken to be alive.
+    """
+    statement = text(_begin(books.dialect, run_id is not None))
+    values = {"key": key, "owner": owner, "run_id": run_id, "lease": lease}
+    sent = 0
+
+    def insert(connection: Connection) -> Rows:
+        nonlocal sent
+        sent += 1
+        return execute(connection, statement, values)
+
+    while True:
+        if books.call(insert):
+            return EffectMark("mine")
+        mark = _find(books, key)
+        # Our own mark, if the connection broke after the insert had committed.
+        if sent > 1 and mark == EffectMark("busy", owner):
+            return EffectMark("mine")
+        if mark is not None and mark.state == "done":
+            return mark
+        if run_id is not None and not books.rows(_HOLDS, values):
+            return EffectMark("lost")
+        if mark is not None:
+            return mark
+        sent = 0
+
+
+def take_over(
+    books: Bookkeeping, key: str, previous: str | None, owner: str, run_id: int | None, lease: float
+) -> bool:
+    """Give an effect in doubt from *previous* to *owner*; return whether this succeeded.
+
+    It fails if somebody else was faster, or if *owner* no longer holds its run.
+    """
+    statement = f"""
+    UPDATE job_effects SET state = 'begun', locked_by = {_OWNER}, run_id = :run_id,
+        locked_until = {books.dialect.later(":lease")}, created_at = {books.dialect.now}
+    WHERE key = :key AND state <> 'done' AND (locked_by = :previous OR locked_by IS NULL)
+        AND {_owned(run_id is not None)}
+    RETURNING id
+    """
+    values = {
+        "key": key, "previous": previous, "owner": owner, "run_id": run_id, "lease": lease,
+    }  # fmt: skip
+    return bool(books.rows(text(statement), values))
+
+
+def doubt(books: Bookkeeping, key: str, owner: str | None) -> bool:
+    """Mark an effect as in doubt, for the operator; return whether this changed its state."""
+    statement = """
+    UPDATE job_effects SET state = 'in_doubt'
+    WHERE key = :key AND state = 'begun' AND locked_by = :owner RETURNING id
+    """
+    return bool(books.rows(text(statement), {"key": key, "owner": owner}))
+
+
+def done(books: Bookkeeping, key: str, owner: str, result: JSON) -> bool:
+    """Record an effect's result; return False if the mark is no longer *owner*'s.
+
+    The mark may be in doubt by now, if *owner* was slow. *owner* knows that it was done.
+    """
+    return bool(books.rows(_done(books.dialect, key, owner, result)))
+
+
+def done_in(connection: Connection, d: Dialect, key: str, owner: str, result: JSON) -> bool:
+    """Do what `done` does, in the transaction of *connection*."""
+    return connection.execute(_done(d, key, owner, result)).first() is not None
+
+
+def remove(books: Bookkeeping, key: str, owner: str) -> None:
+    """Delete the mark of an effect that failed, so that it can be retried."""
+    books.rows(text(f"{_DELETE} AND state <> 'done'"), {"key": key, "owner": owner})
+
+
+def withdraw(books: Bookkeeping, key: str, owner: str) -> None:
+    """Delete the mark of an effect that was not tried, unless it was in doubt before."""
+    books.rows(text(f"{_DELETE} AND state = 'begun'"), {"key": key, "owner": owner})
+
+
+def _find(books: Bookkeeping, key: str) -> EffectMark | None:
+    d = books.dialect
+    statement = f"""
+        SELECT state, {d.unparsed("result")} AS result, locked_by,
+            CASE WHEN {is_in_doubt(d)} THEN 1 ELSE 0 END AS doubtful
+        FROM job_effects WHERE key = :key
+    """
+    rows = books.rows(text(statement), {"key": key})
+    if not rows:
+        return None
+    (row,) = rows
+    if row.state == "done":
+        return EffectMark("done", row.locked_by, stored_json(row.result))
+    return EffectMark("in_doubt" if row.doubtful else "busy", row.locked_by)
+
+
+def is_in_doubt(d: Dialect) -> str:
+    """Return SQL for: this row of ``job_effects`` is in doubt.
+
+    It is marked so, or it has begun and its owner's lease ran out.
+    """
+    held = f"""
+        EXISTS (SELECT 1 FROM job_runs r WHERE r.id = job_effects.run_id AND r.{RUNNING}
+            AND r.locked_by = job_effects.locked_by AND r.locked_until > {d.now})
+    """
+    alive = f"CASE WHEN run_id IS NULL THEN locked_until > {d.now} ELSE {held} END"
+    return f"(state = 'in_doubt' OR (state = 'begun' AND ({alive}) IS NOT TRUE))"
+
+
+# PostgreSQL takes the bare parameter for text in a SELECT list and for varchar in a comparison, and
+# refuses a statement that has both. So cast it.
+_OWNER = "CAST(:owner AS varchar)"
+_DELETE = "DELETE FROM job_effects WHERE key = :key AND locked_by = :owner"
+_HELD = f"""
+    SELECT 1 FROM job_runs
+    WHERE id = CAST(:run_id AS bigint) AND locked_by = {_OWNER} AND {RUNNING}
+"""
+_HOLDS = text(_HELD)
+
+
+def _owned(in_run: bool) -> str:
+    # In a run, an effect begins only while the run's lease holds: a worker that was frozen too long
+    # must neither do it nor leave a mark that others would find in doubt.
+    return f"EXISTS ({_HELD})" if in_run else "1 = 1"
+
+
+def _begin(d: Dialect, in_run: bool) -> str:
+    return f"""
+    INSERT INTO job_effects (key, run_id, state, locked_by, locked_until, created_at)
+    SELECT :key, CAST(:run_id AS bigint), 'begun', {_OWNER}, {d.later(":lease")}, {d.now}
+    WHERE {_owned(in_run)}
+    ON CONFLICT DO NOTHING RETURNING id
+    """
+
+
+def _done(d: Dialect, key: str, owner: str, result: JSON) -> TextClause:
+    statement = f"""
+        UPDATE job_effects SET state = 'done', done_at = {d.now},
+            result = {d.json("CAST(:result AS text)")}
+        WHERE key = :key AND locked_by = :owner RETURNING id
+    """
+    kept = None if result is None else json_text(result)
+    return text(statement).bindparams(key=key, owner=owner, result=kept)
+
+
+_NOT_IN_DOUBT = {
+    "begun": "It is being done right now. Wait until it ends.",
+    "done": "It is done, and will not be done again. To do it again, give once() another key.",
+}
+
+
+def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Mark an effect in doubt as done: it will not be done again.
+
+    :raises NotFound: there is no such effect.
+    :raises StateConflict: it is not in doubt.
+    """
+    act = Act("marked as done", f"effect {key}", actor)
+    _resolve(state, key, "UPDATE job_effects SET state = 'done', done_at = {now}", act)
+
+
+def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Mark an effect in doubt as not done: the next ``once`` with its key does it.
+
+    :raises NotFound: there is no such effect.
+    :raises StateConflict: it is not in doubt.
+    """
+    act = Act("marked to be done again", f"effect {key}", actor)
+    _resolve(state, key, "DELETE FROM job_effects", act)
+
+
+def _resolve(state: State, key: str, change: str, act: Act) -> None:
+    """Execute *change*, a statement up to its WHERE, for an effect in doubt."""
+    with state.bookkeeping() as books:
+        d, this = books.dialect, {"key": key}
+        which = f"WHERE key = :key AND {is_in_doubt(d)} RETURNING id"
+        statement = text(f"{change.format(now=d.now)} {which}")
+        if perform(books, act, lambda inner: inner.rows(statement, this)):
+            return
+        rows = books.rows(text("SELECT state FROM job_effects WHERE key = :key"), this)
+    if not rows:
+        raise NotFound(f"There is no effect {key!r}. To list them: flask jobs admin effects --all")
+    advice = _NOT_IN_DOUBT.get(rows[0].state, "Its state has just changed. Try again.")
+    raise StateConflict(f"The effect {key!r} is not in doubt. {advice}")
+
+
+class Effect(NamedTuple):
+    """One effect.
+
+    :ivar state: ``begun``, ``done`` or ``in_doubt``. It is also in doubt if it was begun and its
+        owner no longer holds it.
+    """
+
+    id: int
+    key: str
+    state: str
+    run_id: int | None
+    worker: str | None
+    created_at: datetime
+    done_at: datetime | None
+
+
+def list_effects(
+    source: Source, *, open_only: bool = False, before: int | None = None, limit: int = 50
+) -> Page[Effect]:
+    """Return effects, newest first.
+
+    :param open_only: leave out those that are done.
+    :param before: only smaller ids, for paging.
+    """
+    # Here, since it maps the tables, which `once` does not use.
+    from ...insights.reader import EFFECTS, page_of, reading
+
+    with reading(source) as reader:
+        c = EFFECTS.c
+        state = case((text(is_in_doubt(reader.dialect)), literal("in_doubt")), else_=c.state)
+        statement = select(c.id, c.key, state, c.run_id, c.locked_by, c.created_at, c.done_at)
+        if open_only:
+            statement = statement.where(text(OPEN_EFFECT))
+        return page_of(reader, statement, limit, _shown, (c.id,), before)
+
+
+def list_doubts(source: Source, limit: int) -> Page[Effect]:
+    """Return the effects in doubt, the newest first."""
+    from ...insights.reader import EFFECTS, page_of, reading
+
+    with reading(source) as reader:
+        c = EFFECTS.c
+        columns = c.id, c.key, literal("in_doubt"), c.run_id, c.locked_by, c.created_at, c.done_at
+        doubted = text(OPEN_EFFECT), text(is_in_doubt(reader.dialect))
+        return page_of(reader, select(*columns).where(*doubted), limit, _shown, (c.id,), None)
+
+
+def _shown(rows: Rows) -> list[Effect]:
+    found = (Effect(*tuple(row)) for row in rows)
+    return [each._replace(worker=without_secret(each.worker)) for each in found]
+
+
+def in_doubt(d: Dialect) -> Query:
+    """Return a SELECT of the effects in doubt: when each was begun, as ``at``."""
+    from ...insights.reader import EFFECTS
+
+    begun = EFFECTS.c.created_at.label("at")
+    return select(begun).where(text(OPEN_EFFECT), text(is_in_doubt(d)))

@@ -1,0 +1,124 @@
+"""Note what handlers print and log, for the tasks whose output is kept.
+
+A stream in the place of ``sys.stdout`` and of ``sys.stderr``, and a handler of the root logger, ask
+the context which run is current, so runs side by side do not mix. They do not hear threads that a
+handler starts without its context, loggers that do not propagate, and what writes to file
+descriptors (subprocesses, C libraries, ``sys.stdout.buffer``).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterable
+from inspect import currentframe
+from threading import Lock
+from typing import Any
+
+from ..core.app_state import State
+from ..core.current import CurrentRun, running
+from ..core.tasks.options import TaskOptions
+from ..text import clean
+from ..text.redaction import strip_credentials, without_values
+from ..types import MAX_OUTPUT, Outcome
+
+#: The first line of an output whose beginning is not kept.
+LEFT_OUT = "… earlier output left out …"
+
+
+def is_kept(state: State, options: TaskOptions) -> bool:
+    """Return whether the output of a task with *options* is kept."""
+    kept = options.keep_output
+    return state.settings.keep_output if kept is None else kept
+
+
+def with_output(outcome: Outcome, run: CurrentRun | None) -> Outcome:
+    """Return *outcome* with what the handler of *run* has printed and logged, if that is kept."""
+    if run is None or run.output is None:
+        return outcome
+    return outcome._replace(output=safe_tail(run.output.text(), MAX_OUTPUT) or None)
+
+
+def safe_tail(text: str, limit: int) -> str:
+    """Return the last *limit* bytes of *text*, from the start of a line, cleaned as errors are."""
+    longer = text[-2 * limit :]  # So that a credential at the cut is recognized.
+    data = (strip_credentials(clean(without_values(longer)) or "")).encode()
+    if len(data) <= limit and len(longer) == len(text):
+        return data.decode()
+    end = data[-limit:].decode(errors="ignore")
+    return f"{LEFT_OUT}\n{end.partition(chr(10))[2] or end}"
+
+
+_installing = Lock()
+
+
+def install(state: State) -> None:
+    """Note what handlers print and log from now on, if the output of a task is kept."""
+    if not any(is_kept(state, task.options) for task in state.registry.tasks.values()):
+        return
+    with _installing:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if not (stream is None or isinstance(stream, _Stream)):
+                setattr(sys, name, _Stream(stream))
+        if _handler not in logging.root.handlers:
+            _ = state.app.logger  # Flask gives it no handler where the root logger has one.
+            logging.root.addHandler(_handler)
+
+
+class _Stream:
+    """Passes on to *stream*, and notes what is written."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        run = running()
+        # What is logged is noted by the handler of the root logger; others print it here, too.
+        frame = currentframe()
+        caller = frame and frame.f_back
+        is_log = caller is not None and caller.f_globals.get("__name__") == "logging"
+        if run is not None and run.output is not None and not is_log:
+            run.output.add(text)
+        written: int = self._stream.write(text)
+        return written
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Handler(logging.Handler):
+    """Notes what is logged."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        run = running()
+        if run is not None and run.output is not None:
+            try:
+                line = self.format(record)
+            except Exception:
+                line = f"{record.levelname} {record.name}: {record.msg!r}"
+            run.output.add(f"{line}\n")
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and not self._has_others(record.name):
+            last.handle(record)  # As without this handler.
+
+    def _has_others(self, name: str) -> bool:
+        """Return whether a logger or one above it has another handler than this one."""
+        logger: logging.Logger | None = logging.getLogger(name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return True
+            logger = logger.parent if logger.propagate else None
+        return False
+
+
+_handler = _Handler()
+_handler.setFormatter(
+    logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%SZ")
+)
+_handler.formatter.converter = time.gmtime  # type: ignore[union-attr]

@@ -1,0 +1,376 @@
+"""Rate limits: which runs may be claimed now, and the starts that their attempts take.
+
+A run with a rate is marked when it waits, so that it stands in no index of the claims. Three steps
+let it begin:
+
+1. `open_starts` takes the mark from the first due runs of each key, as many as it has free starts.
+2. Any worker claims them, as it claims others.
+3. `spend` takes the starts, by the times of the claims, if the key's row is as it has read it. It
+   alone decides: whoever gets none gives the run back, and it waits with its mark again.
+
+So whatever dies in between, no attempt begins without a start. At worst a start is lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+from sqlalchemy import Connection, Row, TextClause, text
+
+from ...core.candidates import CLAIMABLE, claimable, free_share, of_queues, unpaused
+from ...core.claim import Answer, ClaimRequest, record_and_claim
+from ...core.tasks.options import UNLIMITED, Rate
+from ...db.connection import Bookkeeping, together
+from ...db.dialect import Dialect
+from ...models.conditions import RATE_READY, RATE_WAITS
+from ...types import Claim, Outcome, stored_time, time_or_none
+
+#: How many groups one statement reads: the runs of a key that have one task, queue and priority.
+GROUPS_READ = 500
+#: How many such statements one look sends at most.
+_READS_A_LOOK = 20
+#: How many runs one look makes ready of each group, and how many it reads beyond them: some wait
+#: for their concurrency keys.
+_READY = 400
+_BEYOND = 20
+_GROUP = ("rate_key", "job_type", "queue", "priority")
+#: A group, by the values of its columns.
+Group: TypeAlias = Mapping[str, Any]
+BEFORE_ALL: Group = {"rate_key": "", "job_type": "", "queue": "", "priority": -(2**31)}
+
+
+class Starts(NamedTuple):
+    """What `open_starts` found.
+
+    :ivar opened: how many runs may be claimed now that waited before.
+    :ivar wait: after how many seconds the next start comes for which a due run waits; None: none.
+    :ivar after: the place where the next look goes on.
+    """
+
+    opened: int = 0
+    wait: float | None = None
+    after: Group = BEFORE_ALL
+
+
+def open_starts(
+    books: Bookkeeping,
+    rates: Mapping[str, Rate | None],
+    request: ClaimRequest,
+    after: Group = BEFORE_ALL,
+    most: Mapping[str, int] = MappingProxyType({}),
+) -> Starts:
+    """Let due runs be claimed, as many of each key as it has free starts.
+
+    It goes from group to group at one step each, however many runs wait. To look does not need
+    SQLite's write lock.
+
+    :param rates: the tasks whose runs to look for. None: without limit, so that they forget theirs.
+    :param request: the tasks and queues of the claim for which they are let.
+    :param after: where the last look ended. One looks at ten thousand groups at most.
+    :param most: keys of which so many runs are let at most.
+    """
+    d, opened, waits = books.dialect, 0, list[float]()
+    rated = d.array(tuple(each for each in rates if rates[each]))
+    given = {**request.parameters(d), "rated": rated}
+    for _ in range(_READS_A_LOOK):
+        groups, free = books.rows(_groups(d), {**given, **after}), list[dict[str, Any]]()
+        for row in groups:
+            after = {name: getattr(row, name) for name in _GROUP}
+            if not row.open or row.job_type not in rates or row.job_type not in request.tasks:
+                continue
+            rate, now = rates[row.job_type], stored_time(row.now)
+            tat = rate and _own(rate, row)
+            number = min(rate.free(tat, now), _READY) if rate else _READY
+            if number:
+                number = min(number, most.get(row.rate_key, number))
+                free.append({**after, "free": number})
+            elif rate and tat:
+                waits.append((rate.opens(tat) - now).total_seconds())
+        number, is_all = _open(books, given, free)
+        opened += number
+        if not is_all:
+            waits.append(0.0)
+        if len(groups) < GROUPS_READ:
+            return Starts(opened, min(waits, default=None))
+    return Starts(opened, 0.0, after)
+
+
+def _open(
+    books: Bookkeeping, given: Mapping[str, object], free: list[dict[str, Any]]
+) -> tuple[int, bool]:
+    """Take the marks of the first runs of the groups *free*; return of how many.
+
+    Runs that wait for their concurrency keys do not count. So where more runs are let than there
+    are starts, it looks on behind them.
+
+    :returns: with it, whether nothing is left to look for.
+    """
+    opened, free = 0, [group for group in free if group["free"]]
+    for _ in range(_READS_A_LOOK):
+        if not free:
+            return opened, True
+        most = max(each["free"] for each in free) + _BEYOND
+        found = {**given, "groups": json.dumps(free), "most": most}
+        rows = books.rows(_take_marks(books.dialect), found)
+        opened += len(rows)
+        of_key = Counter(row.key for row in rows)
+        free = [each for each in free if of_key[each["rate_key"]] > each["free"]]
+    return opened, not free
+
+
+@lru_cache(maxsize=2)
+def _groups(d: Dialect) -> TextClause:
+    """Return the query for the groups of waiting runs, from one to the next."""
+    columns = ", ".join(_GROUP)
+    # Of a column beside a column, SQLite searches the index for the first alone.
+    at = "hop.rate_key || '', hop.job_type || '', hop.queue || '', hop.priority"
+    first = _first_after(f":rate_key, :job_type, :queue, {d.typed(':priority', 'integer')}")
+    further = f"hop.number < {GROUPS_READ} AND {d.any_of('id', _first_after(at))}"
+    is_next = f"FROM job_runs WHERE {further} LIMIT 1"
+    is_open = f"run_at <= {d.now} AND {unpaused('job_type', 'task')} AND {of_queues(d)}"
+    return text(f"""
+    WITH RECURSIVE hop({columns}, run_at, number) AS (
+        SELECT {columns}, run_at, 1 FROM job_runs WHERE {d.any_of("id", first)}
+        UNION ALL
+        SELECT {", ".join(f"r.{name}" for name in _GROUP)}, r.run_at, hop.number + 1
+        FROM hop {d.join_each(f"{columns}, run_at", is_next)}
+    )
+    SELECT {columns}, CASE WHEN {is_open} THEN 1 ELSE 0 END AS open,
+        {_OF_KEY.format("hop")}, {d.now} AS now
+    FROM hop
+    """)
+
+
+def _first_after(group: str) -> str:
+    """Return the SELECT of the first run of the group that follows *group* (SQL), at one step."""
+    # Not ">": SQLite would read the whole of the old group.
+    is_after = f"({', '.join(_GROUP)}) >= ({group} + 1)"
+    return f"SELECT id FROM job_runs WHERE {RATE_WAITS} AND {is_after} ORDER BY {_ORDER} LIMIT 1"
+
+
+_ORDER = f"{', '.join(_GROUP)}, run_at, id"
+#: What the row of a key says. No join, which PostgreSQL would plan in several ways.
+_OF_KEY = ", ".join(
+    f"(SELECT {name} FROM job_rates WHERE key = {{0}}.rate_key) AS {name}"
+    for name in ("tat", "period", "last_at")
+)
+
+
+@lru_cache(maxsize=2)
+def _take_marks(d: Dialect) -> TextClause:
+    """Return the UPDATE that takes the marks of the first due runs of some groups.
+
+    1. ``ready`` is how many runs of each key may be claimed already, of the first of them.
+    2. ``due`` are the first of each group, but for those that others have locked: they are locked
+       first, and then counted. One whose concurrency key has no free share does not count: it may
+       be claimed when there is one, and the others do not wait for that.
+    """
+    columns = dict.fromkeys(_GROUP[:3], "text")
+    same = " AND ".join(f"{name} = given.{name}" for name in _GROUP)
+    first = f"""
+        FROM job_runs WHERE {RATE_WAITS} AND {same} AND run_at <= {d.now}
+            AND attempts < max_attempts
+        ORDER BY {_ORDER} LIMIT :most {d.skip_locked}
+    """
+    due = d.join_each("priority, run_at, concurrency_key, concurrency_limit", first)
+    key = "SELECT rate_key FROM due WHERE due.id = job_runs.id"
+    return text(f"""
+    WITH given AS MATERIALIZED {d.table("groups", **columns, priority="integer", free="integer")},
+    ready AS MATERIALIZED (
+        SELECT rate_key, ({_number_ready(d)}) AS number
+        FROM (SELECT DISTINCT rate_key FROM given) AS keys
+    ),
+    due AS MATERIALIZED (
+        SELECT r.id, given.rate_key, given.free, CASE WHEN {_HAS_SHARE} THEN 1 END AS counts,
+            r.priority, r.run_at
+        FROM given {due}
+    ),
+    placed AS MATERIALIZED (
+        SELECT id, counts, free, rate_key, count(counts) OVER (
+            PARTITION BY rate_key ORDER BY priority DESC, run_at, id
+        ) AS place FROM due
+    ),
+    chosen AS MATERIALIZED (
+        SELECT id FROM placed JOIN ready ON ready.rate_key = placed.rate_key
+        WHERE place < free - number OR (place = free - number AND counts = 1)
+    )
+    UPDATE job_runs SET rate_mark = NULL,
+        rate_key = CASE WHEN {d.one_of("job_type", "rated")} THEN rate_key END
+    WHERE {d.any_of("id", "SELECT id FROM chosen")} RETURNING id, ({key}) AS key
+    """)
+
+
+def _number_ready(d: Dialect) -> str:
+    """Return SQL for how many runs of ``keys.rate_key`` may be claimed already."""
+    return f"""
+        SELECT count(*) FROM (
+            SELECT {CLAIMABLE}, concurrency_key, concurrency_limit
+            FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key LIMIT {_READY}
+        ) AS r WHERE {claimable(d)} AND {_HAS_SHARE}
+    """
+
+
+#: SQL for: the concurrency key of the run ``r``, if it has one, has a free share.
+_HAS_SHARE = (
+    f"(r.concurrency_key IS NULL OR {free_share('r.concurrency_key')} <= r.concurrency_limit)"
+)
+
+
+def spend(books: Bookkeeping, rates: Mapping[str, Rate], claims: Sequence[Claim]) -> dict[int, str]:
+    """Take starts for *claims*, which have one token, by the times when they were claimed.
+
+    A start that was taken is never given back. A key that another worker moves at the same time, or
+    whose row somebody has locked, has none.
+
+    :returns: the runs that may not begin, each with its rate key.
+    :raises DatabaseTrouble: it is not known which starts are taken.
+    """
+    work = partial(_spend, d=books.dialect, rates=rates, claims=claims)
+    return books.transaction(work, repeat=False)
+
+
+class _Move(NamedTuple):
+    """A key that is to move from one ``tat`` to another, by attempts of which the last was *at*."""
+
+    before: datetime | None
+    after: datetime
+    at: datetime
+    rate: Rate
+
+
+def _spend(
+    connection: Connection, d: Dialect, rates: Mapping[str, Rate], claims: Sequence[Claim]
+) -> dict[int, str]:
+    found = f"""
+        SELECT id, rate_key, started_at, {_OF_KEY.format("job_runs")}
+        FROM job_runs WHERE {d.among("id")} AND locked_by = :token AND rate_key IS NOT NULL
+    """
+    given = {"ids": d.many([claim.id for claim in claims]), "token": claims[0].token}
+    rows = {row.id: row for row in connection.execute(text(found), given)}
+    refused, moves = {row.id: row.rate_key for row in rows.values()}, dict[str, _Move]()
+    for claim in (each for each in claims if each.id in rows):
+        row, rate = rows[claim.id], rates[claim.job_type]
+        before, at = time_or_none(row.tat), stored_time(row.started_at)
+        known = moves.get(row.rate_key)
+        after = rate.start(known.after if known else _own(rate, row), at)
+        if after is not None:
+            del refused[claim.id]
+            last = max(filter(None, (at, known and known.at, time_or_none(row.last_at))))
+            moves[row.rate_key] = _Move(before, after, last, rate)
+    # In tests, whose clock may be moved, a start is none that others would have to wait for.
+    stored = {key: move for key, move in moves.items() if move.rate != UNLIMITED}
+    unmoved = stored.keys() - _move(connection, d, stored)
+    return refused | {row.id: row.rate_key for row in rows.values() if row.rate_key in unmoved}
+
+
+def _own(rate: Rate, row: Row[Any]) -> datetime | None:
+    """Return the ``tat`` of a key, by the columns of `_OF_KEY`, as it is at *rate*."""
+    return rate.own(time_or_none(row.tat), row.period, time_or_none(row.last_at))
+
+
+def _move(connection: Connection, d: Dialect, moves: Mapping[str, _Move]) -> set[str]:
+    """Move keys from one ``tat`` to another; return those that stood there, and are not locked."""
+    columns = {
+        **dict.fromkeys(("tat", "last_at"), "timestamptz"),
+        "period": "double precision",
+        "burst": "integer",
+    }
+    names = ", ".join(("key", *columns))
+    statement = f"""
+        WITH given AS MATERIALIZED {d.table("moves", key="text", before="timestamptz", **columns)},
+        free AS MATERIALIZED (
+            SELECT key FROM job_rates AS r WHERE {d.any_of("key", "SELECT key FROM given")}
+                AND tat = (SELECT before FROM given WHERE given.key = r.key) {d.skip_locked}
+        )
+        INSERT INTO job_rates ({names})
+        SELECT {names} FROM given WHERE before IS NULL OR key IN (SELECT key FROM free)
+        ORDER BY key
+        ON CONFLICT (key) DO UPDATE
+        SET {", ".join(f"{name} = excluded.{name}" for name in columns)}
+        WHERE job_rates.key IN (SELECT key FROM free)
+        RETURNING key
+    """
+    rows = [
+        {
+            "key": key,
+            "before": move.before and d.instant(move.before),
+            "tat": d.instant(move.after),
+            "last_at": d.instant(move.at),
+            "period": move.rate.period.total_seconds(),
+            "burst": move.rate.burst,
+        }
+        for key, move in moves.items()
+    ]
+    found = connection.execute(text(statement), {"moves": json.dumps(rows)})
+    return set(found.scalars())
+
+
+def record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer:
+    """Record *outcome*, and let nothing of its run's rate key begin for its delay.
+
+    Both or nothing: an outcome whose lease was lost holds no key back. If somebody has locked the
+    key's row, it counts as one whose own row is locked.
+
+    :raises DatabaseTrouble: it is not known whether it was recorded.
+    """
+    return together(books, partial(_record_and_hold, outcome=outcome, rate=rate), repeat=False)
+
+
+def _record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer:
+    d = books.dialect
+    of_run = "SELECT rate_key FROM job_runs WHERE id = :id"
+    lock = f"SELECT key FROM job_rates WHERE {d.any_of('key', of_run)} {d.skip_locked}"
+    known = f"SELECT key FROM job_rates WHERE {d.any_of('key', of_run)}"
+    which = {"id": outcome.id}
+    if len(books.rows(text(lock), which)) < len(books.rows(text(known), which)):
+        return Answer(locked=frozenset({outcome.id}))
+    answer = record_and_claim(books, [outcome], None)
+    if outcome.id in answer.recorded:
+        ahead, period = rate.ahead.total_seconds(), rate.period.total_seconds()
+        held = {"seconds": outcome.delay, "ahead": outcome.delay + ahead}
+        books.rows(text(_hold(d)), {**which, **held, "period": period, "burst": rate.burst})
+    return answer
+
+
+def _hold(d: Dialect) -> str:
+    """Return the statement that holds the key of a run back, if it is not held for longer."""
+    columns = ("tat", "last_at", "period", "burst")
+    return f"""
+        INSERT INTO job_rates (key, {", ".join(columns)})
+        SELECT rate_key, {d.clock_after(":ahead")}, {d.clock_after(":seconds")},
+            {d.typed(":period", "double precision")}, {d.typed(":burst", "integer")}
+        FROM job_runs WHERE id = :id AND rate_key IS NOT NULL
+        ON CONFLICT (key) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in columns)}
+        WHERE job_rates.tat < excluded.tat RETURNING id
+    """
+
+
+#: For how long a key that nothing uses keeps its row, in seconds.
+KEPT = 86_400
+
+
+def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> None:
+    """Let runs begin whose task has no rate any more, and forget keys that nothing uses.
+
+    :param tasks: the tasks that the code has; and those with a rate.
+    """
+    d, without = books.dialect, dict.fromkeys(each for each in tasks if each not in rates)
+    request, found = ClaimRequest(1, "", tuple(without)), Starts(opened=1)
+    for _ in range(_MENDED):
+        if found.opened or found.after != BEFORE_ALL:
+            found = open_starts(books, without, request, found.after)
+    # Locked, so that nobody takes a start of it at the same time.
+    old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT))} ORDER BY tat"
+    locked = d.skip_locked.replace("NO KEY ", "")
+    unused = d.any_of("id", f"{old} LIMIT {GROUPS_READ} {locked}")
+    books.rows(text(f"DELETE FROM job_rates WHERE {unused} RETURNING id"))
+
+
+#: How often `mend` looks at most: of one group, that is for 40,000 runs.
+_MENDED = 100

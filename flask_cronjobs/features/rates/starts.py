@@ -1,0 +1,119 @@
+"""The starts of rate limits: opened before a worker's claims, and taken after them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from ...core.claim import Answer, ClaimRequest
+from ...core.tasks.options import Rate
+from ...db import failpoints
+from ...db.connection import Bookkeeping
+from ...types import Claim, Outcome
+from . import rates
+from .rates import BEFORE_ALL
+
+#: How often a busy worker looks for turns and starts, in seconds.
+LOOK_EVERY = 0.05
+#: How long a worker takes no runs of a key whose row somebody has locked, in seconds at most.
+LONGEST_REST = 1.0
+
+
+class RateLimits:
+    """The rate limits of the runs that one worker claims. It belongs to the keeper's thread.
+
+    An app without rates sends no statement for them.
+
+    :param by_task: the tasks that have a rate.
+    :param request: the tasks and queues of the worker. A run that was handed to it took its start
+        before.
+    :ivar next_at: when the next start comes for which a due run waits, by `time.monotonic`.
+    """
+
+    def __init__(
+        self, books: Bookkeeping, by_task: Mapping[str, Rate], request: ClaimRequest
+    ) -> None:
+        self.next_at: float = float("inf")
+        self._books = books
+        self._by_task = by_task
+        self._request = request
+        self._begun: Mapping[str, Rate] = {} if request.handed else by_task
+        self._refusals: dict[str, _Refusal] = {}
+        self._after = BEFORE_ALL
+        self._look_at = 0.0
+
+    def open(self, idle: bool, tasks: tuple[str, ...] | None = None) -> None:
+        """Let due runs be claimed that have a start now.
+
+        A busy worker looks seldom, one that is idle each time, so that it finds what has just come.
+
+        :param tasks: those of the claim; None for all.
+        :raises DatabaseTrouble: it is not known which.
+        """
+        now = time.monotonic()
+        if not self._begun or (not idle and now < self._look_at):
+            return
+        request = self._request if tasks is None else self._request._replace(tasks=tasks)
+        most = {key: int(now >= each.until) for key, each in self._refusals.items()}
+        found = rates.open_starts(self._books, self._begun, request, self._after, most)
+        self._after = found.after
+        ended = time.monotonic()
+        # To go through thousands of keys takes long: a tenth of the time for that.
+        self._look_at = ended + max(LOOK_EVERY, 10 * (ended - now))
+        # Not at once: somebody may have locked the key's row.
+        wait = float("inf") if found.wait is None else max(found.wait, LOOK_EVERY)
+        rests = (each.until for key, each in self._refusals.items() if not most[key])
+        self.next_at = min(ended + wait, *rests, float("inf"))
+
+    def spend(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Take starts for *claims*; return those that got none, and must not begin.
+
+        :raises DatabaseTrouble: none of them may begin.
+        """
+        if not self._begun:  # Most apps: they pay nothing for each run.
+            return []
+        limited = [claim for claim in claims if claim.job_type in self._begun]
+        if not limited:
+            return []
+        failpoints.reach("before-rate")
+        refused = rates.spend(self._books, self._begun, limited)
+        failpoints.reach("after-rate")
+        self._look_at = 0.0
+        self._note_refused(set(refused.values()))
+        return [claim for claim in limited if claim.id in refused]
+
+    def _note_refused(self, keys: Collection[str]) -> None:
+        """Let *keys* rest that gave no start, longer each time; and forget old refusals."""
+        now = time.monotonic()
+        self._refusals = {
+            key: each for key, each in self._refusals.items() if now < each.until + LONGEST_REST
+        }
+        for key in keys:
+            before = self._refusals.get(key)
+            rest = LOOK_EVERY if before is None else min(2 * before.rest, LONGEST_REST)
+            if before is None or now >= before.until:
+                self._refusals[key] = _Refusal(now + rest, rest)
+
+    def record_holding(self, outcomes: Sequence[Outcome]) -> Answer:
+        """Record those of *outcomes* that hold their rate keys back.
+
+        :raises DatabaseTrouble: it is not known which are recorded.
+        """
+        answer = Answer()
+        for outcome in outcomes if self._by_task else ():
+            rate = self._by_task.get(outcome.job_type)
+            if outcome.holds_rate and rate is not None:
+                answer = answer.plus(rates.record_and_hold(self._books, outcome, rate))
+        return answer
+
+
+class _Refusal(NamedTuple):
+    """A key gave no start, although one looked free: somebody else had its row.
+
+    :ivar until: when it is tried again, with one run, by `time.monotonic`.
+    :ivar rest: how long that is, in seconds.
+    """
+
+    until: float
+    rest: float

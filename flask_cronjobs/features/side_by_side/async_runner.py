@@ -1,0 +1,366 @@
+"""Async handlers at work side by side, on one event loop in the runner's thread.
+
+The loop runs as long as a handler is at work, and begins what the keeper has claimed meanwhile. A
+handler is interrupted by cancelling its task: it sees `asyncio.CancelledError`. One that blocks the
+loop, by calling what does not await, hears nothing; so a signal interrupts it, as it does others.
+
+A run has ended when its handler has, the tasks that the handler left, and the default executor's
+threads in which it works (`asyncio.to_thread`). So nothing of it goes on beside its own retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import time
+from asyncio import events
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from types import CodeType, FrameType
+from typing import Any
+
+from ...core.current import CurrentRun, running
+from ...core.worker.context import Prepared, RunnerContext
+from ...core.worker.held_runs import AsyncRun, ProgressRequest
+from ...core.worker.outcomes import released
+from ...errors import PayloadError, ShuttingDown
+from ...types import Claim, Outcome
+from ..output import with_output
+from .async_attempt import OwnedThreads, attempt
+
+#: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
+UNWIND = 1.0
+#: For how long a handler blocks the loop before that counts, in seconds.
+BLOCKED = 1.0
+#: How often the loop notes that it goes on, in seconds.
+STEP_EVERY = 0.25
+#: Every step is called by a frame of this code, which is a new one for each.
+_STEP: CodeType = events.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
+_LOOPS = ("asyncio", "selectors", "concurrent.futures", "uvloop")
+
+#: Handlers that did not end when their worker was ended by force. A garbage collection would end
+#: them in the context of whatever is at work then, and tear that down.
+_dropped: set[asyncio.Task[Any]] = set()
+
+
+class AsyncRunner:
+    """Performs async runs, for the runner and in its thread.
+
+    `deliver_soon`, `wake`, `at_work` and `blocking` are for the keeper's thread.
+
+    :ivar at_work: the runs at work.
+    """
+
+    def __init__(
+        self,
+        context: RunnerContext,
+        side_by_side: Collection[str],
+        prepared: Callable[[str], Prepared],
+    ) -> None:
+        self._context = context
+        self._most = context.state.settings.async_at_once
+        self._runs: dict[tuple[int, str], AsyncRun] = {}
+        self._requested = context.interrupter.requested
+        self._tasks = side_by_side
+        self._prepared = prepared
+        self._following: Claim | None = None
+        self._is_alone = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._base = contextvars.copy_context()
+        self._looking: asyncio.TimerHandle | None = None
+        self._watch, self._keeper_watch = _LoopWatch(), _LoopWatch()
+
+    # For the keeper.
+
+    @property
+    def at_work(self) -> list[AsyncRun]:
+        """The runs at work."""
+        return list(self._runs.values())
+
+    def wake(self) -> None:
+        """Let runs begin that are in the inbox, if the loop is at work."""
+        if self._runs:
+            self._call_soon(self._admit)
+
+    def deliver_soon(self) -> None:
+        """Interrupt the handlers for which that was requested, when the loop goes on."""
+        if self._runs:
+            self._call_soon(self._deliver)
+
+    def blocking(self, now: float) -> Sequence[AsyncRun]:
+        """Return the runs of which one has blocked the loop for long; none if the loop goes on.
+
+        It is one alone as far as it can be known from another thread, and otherwise all.
+        """
+        loop, at_work = self._loop, self.at_work
+        if loop is None or not self._keeper_watch.is_late(now):
+            return ()
+        # The frames of another thread are not looked at: up to Python 3.11, they may be gone.
+        task = asyncio.current_task(loop)
+        found = (run for run in at_work if task in (run.task, *run.tasks))
+        run = None if task is None else next(found, None)
+        if self._keeper_watch.seconds(run, now) < BLOCKED:
+            return ()
+        return at_work if run is None else [run]
+
+    # For the runner.
+
+    def run(self, claim: Claim) -> Claim | None:
+        """Perform *claim*, and the async claims that come while handlers are at work.
+
+        :returns: the claim of another kind that came last, if one did.
+        """
+        loop = self._loop = self._loop or self._open()
+        self._base = contextvars.copy_context()
+        self._following = None
+        self._begin(claim)
+        self._look()
+        self._call_soon(self._admit)
+        with self._context.interrupter.finding_async(self._find_blocking):
+            while self._runs:
+                try:
+                    loop.run_forever()
+                except (KeyboardInterrupt, SystemExit) as error:
+                    self._on_exit(error)
+        if self._looking is not None:
+            self._looking.cancel()
+        return self._following
+
+    def interrupt_all(self, error: BaseException) -> None:
+        """Interrupt all handlers with *error*. May be called from a signal handler."""
+        self._requested.update(dict.fromkeys(list(self._runs), error))
+        self._call_soon(self._deliver)
+
+    def close(self) -> None:
+        """Close the loop. Runs that are left, after a second Ctrl-C, are cancelled, or dropped."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        stopped = self._context.interrupted or ShuttingDown("the worker was ended")
+        for run in self.at_work:
+            run.dropped = True
+            run.interrupt(stopped)
+        tasks = asyncio.all_tasks(loop)
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=UNWIND))
+            loop.set_exception_handler(lambda loop, context: None)
+            _dropped.update(asyncio.all_tasks(loop))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    # For signals, in the loop's thread, at any point.
+
+    def _find_blocking(self, frame: FrameType | None) -> AsyncRun | None:
+        """Return the run whose handler is at work in *frame*, if it blocks the loop."""
+        now = time.monotonic()
+        if not self._watch.is_late(now):
+            return None
+        run = self._owner()
+        seconds = self._watch.seconds(run, now)
+        if run is None or not run.armed or seconds < STEP_EVERY or _in_asyncio(frame):
+            return None
+        return run
+
+    # In the loop.
+
+    def _open(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        loop.set_task_factory(self._make_task)
+        loop.set_default_executor(OwnedThreads(self._most, self._owner))
+        return loop
+
+    def _owner(self) -> AsyncRun | None:
+        """Return the run in whose context this is called; None outside of runs."""
+        current = running()
+        return None if current is None else self._runs.get(current.claim.identity)
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        """Make a task, and note whose it is."""
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+        run = self._owner()
+        if run is not None:
+            run.tasks.add(task)
+            task.add_done_callback(run.tasks.discard)
+        return task
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # It was closed meanwhile.
+                loop.call_soon_threadsafe(callback, context=self._base)
+
+    def _admit(self) -> None:
+        """Begin what is in the inbox, as far as there is room."""
+        while self._has_room() and (claim := self._next()) is not None:
+            self._begin(claim)
+        if not self._runs and self._loop is not None:
+            self._loop.stop()
+
+    def _has_room(self) -> bool:
+        if self._following or self._context.interrupted is not None:
+            return False
+        return len(self._runs) < self._most and not self._is_alone
+
+    def _next(self) -> Claim | None:
+        with suppress(Empty):
+            claim = self._context.inbox.get_nowait()
+            if claim is None:
+                self._context.inbox.put(None)  # The last: the runner ends by it.
+            elif claim.job_type in self._tasks:
+                return claim
+            else:
+                self._following = claim
+        return None
+
+    def _begin(self, claim: Claim) -> None:
+        loop = self._loop
+        if loop is None or not self._context.may_begin(claim):
+            self._context.mailbox.put(released(claim))  # As in `Runner.perform`.
+            return
+        handler = self._prepared(claim.job_type)
+        try:
+            current = self._context.current_run(claim, handler, self._request_write)
+        except PayloadError as error:
+            self._context.mailbox.put(self._context.outcome(claim, error, 0.0))
+            return
+        run = self._runs[claim.identity] = AsyncRun(claim, current, handler.timeout)
+        # After `_runs` is written: the keeper sets one and looks at the other.
+        if self._context.abandoned:
+            run.note(ShuttingDown("the worker's keeper has ended"))
+        self._deliver_to(run)
+        self._is_alone = claim.alone
+        current.limited = partial(self._within, run)
+        run.timer = self._deliver_after(run.timeout, run)
+        run.task = self._base.copy().run(loop.create_task, self._perform(run, handler.call))
+
+    def _deliver_after(self, seconds: float, run: AsyncRun) -> asyncio.TimerHandle:
+        assert self._loop is not None
+        return self._loop.call_later(seconds, self._deliver_to, run, context=self._base)
+
+    @contextmanager
+    def _within(self, run: AsyncRun, seconds: float) -> Generator[None]:
+        """Interrupt *run*'s handler after so many seconds of this block, if it is in the loop."""
+        if events._get_running_loop() is not self._loop:
+            yield
+            return
+        with run.limited(seconds):
+            timer = self._deliver_after(seconds, run)
+            try:
+                yield
+            finally:
+                timer.cancel()
+
+    def _end(self, run: AsyncRun, outcome: Outcome) -> None:
+        # First: a second Ctrl-C may come at any point, and nothing waits for what is not in there.
+        del self._runs[run.claim.identity]
+        if run.timer is not None:
+            run.timer.cancel()
+        self._requested.pop(run.claim.identity, None)
+        self._is_alone = False
+        self._context.watchdog.extend()
+        self._context.mailbox.put(with_output(outcome, run.run))
+        if self._context.interrupted is not None:
+            self.interrupt_all(self._context.interrupted)
+        self._call_soon(self._admit)
+
+    def _deliver(self) -> None:
+        """Interrupt the handlers for which something is due."""
+        for run in self.at_work:
+            self._deliver_to(run)
+
+    def _deliver_to(self, run: AsyncRun) -> None:
+        error = self._context.interrupter.due(run)
+        if error is not None:
+            run.interrupt(error)
+
+    def _look(self) -> None:
+        """Note that the loop goes on, and look whether handlers are to be interrupted."""
+        now = time.monotonic()
+        self._watch.goes_on(now)
+        self._keeper_watch.goes_on(now)
+        self._context.interrupter.postpone(2 * STEP_EVERY)
+        self._deliver()
+        if self._loop is not None:
+            self._looking = self._loop.call_later(STEP_EVERY, self._look, context=self._base)
+
+    def _on_exit(self, error: BaseException) -> None:
+        """Go on after an exception that ends a loop.
+
+        Whoever awaits the task that raised it receives it, too.
+
+        :raises BaseException: it comes from the keyboard, for the second time.
+        """
+        if isinstance(error, KeyboardInterrupt) and self._context.keyboard:
+            if self._context.interrupted is not None:
+                raise error
+            self._context.interrupted = error
+            self.interrupt_all(error)
+
+    def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:
+        """Ask the keeper to write progress. The loop does not wait for it."""
+        self._context.mailbox.put(ProgressRequest(run, heartbeat, SimpleQueue()))
+
+    # In the task of a run.
+
+    async def _perform(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
+        try:
+            outcome = await attempt(self._context, run, handler)
+        except BaseException as error:
+            if run.dropped:
+                raise
+            if isinstance(error, asyncio.CancelledError):
+                error = run.error or error
+            seconds = time.monotonic() - run.since
+            outcome = self._context.outcome(run.run.claim, error, seconds)
+        self._end(run, outcome)
+
+
+class _LoopWatch:
+    """Sees whether an event loop goes on, and for how long one run holds it up if it does not.
+
+    The loop calls `goes_on` every `STEP_EVERY` seconds. Until then it executes one step of each
+    task at most. Signals look from its own thread, and the keeper from another, so each has a
+    watch of its own.
+    """
+
+    def __init__(self) -> None:
+        self._went_on = self._since = 0.0
+        self._seen: object = None
+
+    def goes_on(self, now: float) -> None:
+        """Note that the loop is between two steps.
+
+        :param now: by `time.monotonic`, as in all that follows.
+        """
+        self._went_on = now
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the loop has not said for long that it goes on."""
+        return now - self._went_on >= 2 * STEP_EVERY
+
+    def seconds(self, run: object, now: float) -> float:
+        """Return for how long *run* has been seen at work, and no other, since the loop went on."""
+        seen = (self._went_on, run)
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        return now - self._since
+
+
+def _in_asyncio(frame: FrameType | None) -> bool:
+    """Return whether *frame* is at work for the loop itself, inside a step.
+
+    Interrupted there, the loop could lose a task. A coroutine of asyncio that only awaits, such as
+    `asyncio.wait_for`, does no harm.
+    """
+    innermost = True
+    while frame is not None and frame.f_code is not _STEP:
+        awaits = not innermost and frame.f_code.co_flags & inspect.CO_COROUTINE
+        if not awaits and str(frame.f_globals.get("__name__")).startswith(_LOOPS):
+            return True
+        innermost, frame = False, frame.f_back
+    return False

@@ -1,0 +1,332 @@
+"""The rows of durable steps: what each came to, how far it is, and what its run waits for.
+
+A step's row is written in the transaction of its work, whose last statement checks that the run is
+still the claim's. So no lock on the run is held while the step works. Whoever writes a row and its
+run does so in this order, a step and a signal alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import Connection, TextClause, text
+
+from ...core.candidates import unpaused
+from ...db import failpoints
+from ...db.connection import Bookkeeping
+from ...db.dialect import Dialect, dialect_of
+from ...models.conditions import HOLDS_KEY, RUNNING
+from ...text import clean, pattern
+from ...types import JSON, Claim, json_text, stored_json
+
+#: How many attempts of a run are forgiven, at most, so that none goes on for ever.
+FORGIVEN = 1000
+
+
+#: What a run does at a step that has not ended, by the step's kind.
+WAITS = {"sleep": "sleeps", "wait": "waits for a signal"}
+
+
+class StepRow(NamedTuple):
+    """A row of ``job_steps``, as an attempt finds it, or makes it.
+
+    :ivar result: as of the column.
+    :ivar finished: whether the attempt passes it.
+    :ivar due_at: until when the run waits at it, as the database says it.
+    """
+
+    name: str
+    kind: str
+    result: JSON = None
+    chunks: int = 0
+    finished: bool = False
+    due_at: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.name!r})"
+
+    @property
+    def waits(self) -> bool:
+        """Whether the run waits at it."""
+        return not self.finished and self.kind in WAITS
+
+
+@dataclass
+class AttemptSteps:
+    """What an attempt knows of its run's durable steps.
+
+    :ivar rows: those that were there before, by name.
+    :ivar lines: where the handler has come to each step, by name.
+    :ivar at_work: the step whose work goes on.
+    :ivar unbegun: steps that were called, and neither awaited nor gone through: what each is, and
+        its coroutine.
+    :ivar left: what to tell of loops that were left inside a chunk.
+    """
+
+    rows: dict[str, StepRow]
+    lines: dict[str, str] = field(default_factory=dict[str, str])
+    at_work: str | None = None
+    unbegun: dict[str, tuple[str, Any]] = field(default_factory=dict[str, "tuple[str, Any]"])
+    left: dict[str, str] = field(default_factory=dict[str, str])
+    _seen: dict[str, set[str]] = field(default_factory=dict[str, "set[str]"])
+    _doubted: set[str] = field(default_factory=set[str])
+
+    def unordered(self, row: StepRow, ids: Sequence[Any]) -> tuple[Any, Any] | None:
+        """Return two ids of which the second comes too late in a chunk of *row*, if there are such.
+
+        Texts whose order depends on the database are looked for in the chunk before alone.
+        """
+        pairs = list(pairwise(ids)) if row.result is None else [*pairwise([row.result, *ids])]
+        for number, (before, after) in enumerate(pairs):
+            is_first = number == 0 and row.result is not None
+            if ascends(before, after) is False or (is_first and before == after):
+                return before, after
+        seen, self._seen[row.name] = self._seen.get(row.name, set()), set(map(repr, ids))
+        again = next((each for each in ids if repr(each) in seen), None)
+        return None if again is None else (row.result, again)
+
+    def doubts(self, name: str, ids: Sequence[Any]) -> bool:
+        """Return whether Python has the ids of a chunk in another order; once for each step."""
+        unjudged = (pair for pair in pairwise(ids) if ascends(*pair) is None)
+        if name in self._doubted or all(str(one) <= str(other) for one, other in unjudged):
+            return False
+        self._doubted.add(name)
+        return True
+
+    def untold(self) -> list[str]:
+        """Return what was lost by a handler that has ended."""
+        said = list(self.left.values())
+        for what, awaited in self.unbegun.values():
+            if awaited is None:
+                said.append(f"{what} was called, and nobody went through it: use it in a for loop.")
+            else:
+                awaited.close()  # Python would warn of a line of ours.
+                said.append(
+                    f"{what} was not awaited, so it was not done. Write: await jobs.step(…)"
+                )
+        return said
+
+
+#: Texts that are in one order everywhere, if as long: UUIDs, hex digits, times.
+_PLAIN = pattern(r"[0-9A-F:TZ. +-]*|[0-9a-f:. +-]*")
+
+
+def ascends(before: Any, after: Any) -> bool | None:
+    """Return whether two ids are in order, or equal; None if the database alone knows."""
+    if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
+        ids = cast("Sequence[Any]", before), cast("Sequence[Any]", after)
+        pairs = zip(*ids, strict=False)
+        return next((ascends(*each) for each in pairs if each[0] != each[1]), True)
+    if isinstance(before, str) and isinstance(after, str):
+        plain = len(before) == len(after) and _PLAIN().fullmatch(before + after)
+        return before <= after if plain else None
+    try:
+        return bool(before <= after)
+    except TypeError:
+        return None
+
+
+def read(books: Bookkeeping, run_id: int) -> AttemptSteps:
+    """Return the steps of a run."""
+    rows = books.rows(of_run(books.dialect), {"run_id": run_id})
+    return AttemptSteps({row.name: _step_row(row) for row in rows})
+
+
+def write(
+    connection: Connection,
+    claim: Claim,
+    row: StepRow,
+    seconds: float = 0.0,
+    delay: float | None = None,
+    message: str | None = None,
+) -> tuple[StepRow | None, Any]:
+    """Write *row* of a step that has ended, of a chunk, or of a pause; lock its run's row.
+
+    A pause has ended if its time is over, or the signal was there first. If the run waits at it,
+    the run is due when that is. Otherwise this attempt does not count, nor do those before it.
+
+    :param seconds: for how long it was at work.
+    :param delay: for how many seconds the run waits, counted from the first time.
+    :param message: shown as the run's progress.
+    :returns: the row that is there then, None if the name is taken; and of the run what counts,
+        whether a cancel was requested, and whether its task or queue is paused, None if *claim*
+        does not hold it any more.
+    """
+    d = dialect_of(connection.engine)
+    values = {**row._asdict(), "id": claim.id, "token": claim.token, "attempt": claim.attempt}
+    values["result"] = None if row.result is None else json_text(row.result)
+    values |= {"since": -seconds, "delay": delay, "message": clean(message), "due_at": None}
+    found = connection.execute(_write(d), values).one_or_none()
+    written = None if found is None else _step_row(found)
+    if written is not None and written.waits:
+        values |= {"due_at": written.due_at, "message": None}
+    return written, connection.execute(holding(d), values).one_or_none()
+
+
+def holder(connection: Connection, run_id: int) -> str:
+    """Return a sentence about who has locked a run's row, on PostgreSQL."""
+    found = connection.execute(text(_HOLDER), {"run_id": run_id}).first()
+    if found is None:
+        return "Another transaction has locked its row, or has sent it a signal. End that one."
+    return (
+        f"Its row is locked by the database's process {found.pid} ({found.application_name or '?'}"
+        f", {found.state}). End that transaction."
+    )
+
+
+#: Who has locked a row, unless several have.
+_HOLDER = """
+    SELECT pid, application_name, state FROM pg_stat_activity
+    WHERE backend_xid = (SELECT xmax FROM job_runs WHERE id = :run_id) AND pid <> pg_backend_pid()
+"""
+
+
+def is_written(books: Bookkeeping, claim: Claim, row: StepRow) -> bool:
+    """Return whether *claim* has written *row*, and has committed that."""
+    found = books.rows(_WRITTEN, {"id": claim.id, "name": row.name})
+    return any(
+        (each.worker, each.attempt, each.chunks) == (claim.token, claim.attempt, row.chunks)
+        and (each.finished_at is not None) == row.finished
+        for each in found
+    )
+
+
+_WRITTEN = text(
+    "SELECT worker, attempt, chunks, finished_at FROM job_steps WHERE run_id = :id AND name = :name"
+)
+#: The wait of a run that waits now.
+_WAIT = """
+    SELECT other.name FROM job_steps other JOIN job_runs waits ON waits.id = other.run_id
+    WHERE other.run_id = :id AND other.kind = 'wait' AND other.finished_at IS NULL
+        AND waits.locked_by IS NULL AND waits.run_at = other.due_at AND waits.run_at > {now}
+"""
+
+
+def waits_for(connection: Connection, run_id: int, name: str) -> str | None:
+    """Return for which signal a run waits, if that is another than *name*."""
+    d = dialect_of(connection.engine)
+    found: str | None = connection.scalar(text(_WAIT.format(now=d.now)), {"id": run_id})
+    return None if found == name else found
+
+
+def sees_the_end(connection: Connection) -> bool:
+    """Return whether a transaction sees what others commit meanwhile: that a run ends."""
+    if dialect_of(connection.engine).one_writer:  # Who writes there has the newest snapshot.
+        return True
+    level: str = connection.scalars(text("SHOW transaction_isolation")).one()
+    return level == "read committed"
+
+
+def has_ended(books: Bookkeeping, run_id: int) -> bool:
+    """Return whether a run has ended, as of now."""
+    ended = text("SELECT id FROM job_runs WHERE id = :id AND finished_at IS NOT NULL")
+    return bool(books.rows(ended, {"id": run_id}))
+
+
+def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> bool:
+    """Write the payload of a signal, and let the run go on.
+
+    :returns: False if it came too late, or the run waits for another one.
+    """
+    d = dialect_of(connection.engine)
+    sent = f"""
+        INSERT INTO job_steps (run_id, name, kind, result, finished_at)
+        SELECT id, {d.typed(":name", "text")}, 'wait', {d.json("CAST(:payload AS text)")}, {d.clock}
+        FROM job_runs WHERE id = :id AND finished_at IS NULL AND (
+            NOT EXISTS ({_WAIT.format(now=d.now)})
+            OR EXISTS (SELECT 1 FROM job_steps own WHERE own.run_id = :id AND own.name = :name)
+        )
+        ON CONFLICT (run_id, name) DO UPDATE
+        SET result = excluded.result, finished_at = excluded.finished_at
+        WHERE job_steps.kind = 'wait' AND job_steps.finished_at IS NULL
+        RETURNING due_at
+    """
+    goes_on = f"""
+        UPDATE job_runs SET run_at = {d.now}, updated_at = {d.now}
+        WHERE id = :id AND finished_at IS NULL AND run_at > {d.now}
+    """
+    values = {"id": run_id, "name": name, "payload": json_text(payload)}
+    row = connection.execute(text(sent), values).one_or_none()
+    failpoints.reach("between-signal-and-run")
+    if row is not None and row.due_at is not None:
+        connection.execute(text(goes_on), values)
+    return row is not None
+
+
+def run_with(connection: Connection, run: int | str) -> int | None:
+    """Return the id of a run, given by its id or its idempotency key; None if there is none."""
+    which = f"idempotency_key = :run AND {HOLDS_KEY}" if isinstance(run, str) else "id = :run"
+    found: int | None = connection.scalar(
+        text(f"SELECT id FROM job_runs WHERE {which}"), {"run": run}
+    )
+    return found
+
+
+def _step_row(row: Any) -> StepRow:
+    # Where the signal was there first, the wait is yet to be given its place among the steps.
+    finished = row.finished_at is not None and row.attempt is not None
+    return StepRow(row.name, row.kind, stored_json(row.result), row.chunks, finished, row.due_at)
+
+
+def _columns(d: Dialect) -> str:
+    result = d.unparsed("job_steps.result")
+    return f"name, kind, {result} AS result, chunks, attempt, finished_at, due_at"
+
+
+@lru_cache(maxsize=2)
+def of_run(d: Dialect) -> TextClause:
+    """Return the query for the steps of a run."""
+    return text(f"SELECT {_columns(d)} FROM job_steps WHERE run_id = :run_id")
+
+
+@lru_cache(maxsize=2)
+def _write(d: Dialect) -> TextClause:
+    delay = d.typed(":delay", "double precision")
+    values = {
+        **{each: f":{each}" for each in ("name", "kind", "chunks", "attempt")},
+        "run_id": ":id",
+        "worker": ":token",
+        "result": d.json("CAST(:result AS text)"),
+        "started_at": d.clock_after(":since"),
+        "due_at": f"CASE WHEN {delay} IS NOT NULL THEN {d.clock_after(delay)} END",
+        "finished_at": f"CASE WHEN {d.typed(':finished', 'boolean')} THEN {d.clock} END",
+    }
+    # A wait's row may have come with its signal; then it keeps what that says, but its place among
+    # the steps is here.
+    is_over = f"CASE WHEN job_steps.due_at <= {d.clock} THEN {d.clock} END"
+    return text(f"""
+    INSERT INTO job_steps ({", ".join(values)}) VALUES ({", ".join(values.values())})
+    ON CONFLICT (run_id, name) DO UPDATE
+    SET id = CASE WHEN job_steps.attempt IS NULL THEN excluded.id ELSE job_steps.id END,
+        attempt = excluded.attempt, worker = excluded.worker, chunks = excluded.chunks,
+        result = COALESCE(excluded.result, job_steps.result),
+        due_at = COALESCE(job_steps.due_at, excluded.due_at),
+        finished_at = COALESCE(job_steps.finished_at, excluded.finished_at, {is_over})
+    WHERE job_steps.kind = excluded.kind
+        AND (job_steps.kind = 'wait' OR job_steps.finished_at IS NULL)
+    RETURNING {_columns(d)}
+    """)
+
+
+@lru_cache(maxsize=2)
+def holding(d: Dialect) -> TextClause:
+    """Return the statement that locks the run's row until the commit, if the claim holds it."""
+    due_at = d.typed(":due_at", "timestamptz")
+    counts = f"{due_at} IS NULL AND attempts > forgiven AND attempts <= {FORGIVEN}"
+    unpaused_now = f"{unpaused('job_type', 'task')} AND {unpaused('queue', 'queue')}"
+    # IS TRUE, as in `runs.outcomes.held`: the planner must not choose the index of leases.
+    # What is returned is compared in Python: SQLite 3.40 returns that a NULL column IS NOT NULL.
+    return text(f"""
+    UPDATE job_runs SET
+        progress_message = COALESCE({d.typed(":message", "text")}, progress_message),
+        run_at = COALESCE({due_at}, run_at),
+        max_attempts = max_attempts + CASE WHEN {counts} THEN attempts - forgiven ELSE 0 END,
+        forgiven = CASE WHEN {counts} THEN attempts ELSE forgiven END
+    WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE
+    RETURNING max_attempts, forgiven, cancel_requested_at,
+        NOT ({unpaused_now}) AS paused
+    """)

@@ -1,0 +1,523 @@
+"""Durable steps: work of a run that is done once, whichever attempt goes on behind it.
+
+The work of a step in ``db.session``, the step's row, and a look that the run is still ours are one
+commit. No mark is made beforehand: until that commit, nothing has happened.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any, TypeGuard, cast
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from ...config import in_seconds
+from ...core.app_state import State
+from ...core.current import CurrentRun, running
+from ...core.enqueue import explaining_missing_tables, wake
+from ...core.insert import writing_connection
+from ...core.tasks.options import (
+    check_delay,
+    check_function,
+    check_key,
+    check_options,
+    is_id,
+    is_key,
+)
+from ...core.tasks.payload import check_value, close_unrun
+from ...core.uncommitted import note_enqueued, uncommitted
+from ...db import failpoints
+from ...db.transactions import Words, bounded, guarded, isolated, unless_locked
+from ...errors import (
+    Cancelled,
+    CronJobsError,
+    Interruption,
+    LeaseLost,
+    NotFound,
+    PayloadError,
+    SetupError,
+    Suspended,
+)
+from ...log import logger
+from ...types import JSON, json_text
+from . import step_rows as steps
+from .step_rows import AttemptSteps, StepRow
+
+_WORDS = Words("A step", "the step's row", "do it between two steps")
+#: How long to rest before a locked row is tried again, in seconds; and where nothing can be
+#: awaited, how soon the run is to come back.
+_PAUSE, _SOON = 0.2, 1.0
+_PACKAGE = __name__.partition(".")[0] + "."
+
+
+def step(
+    state: State,
+    name: str,
+    func: Callable[..., Any],
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    limit: object,
+) -> Any:
+    """Call *func* unless the step *name* has ended; return its result, kept or new.
+
+    :returns: for an async function, an awaitable.
+    """
+    seconds = in_seconds(limit)
+    check_options([("step_timeout", seconds)], "step: ")
+    check_function(f"step({name!r})", func, "step(name, compute, month)")
+    this = _Step(state, "step", name)
+    call = partial(func, *args, **kwargs)
+    if this.awaits(func):
+        awaited = _step_async(this, call, seconds)
+        this.known.unbegun[name] = (str(this.row), awaited)
+        return awaited
+    if not this.row.finished:
+        with this.opened():
+            with this.working(seconds):
+                this.end(call())
+            for _ in this.commits():
+                time.sleep(_PAUSE)
+        this.go_on()
+    return this.row.result
+
+
+async def _step_async(this: _Step, call: Callable[[], Awaitable[Any]], limit: float | None) -> JSON:
+    import asyncio
+
+    this.known.unbegun.pop(this.row.name, None)
+    if not this.row.finished:
+        with this.opened():
+            with this.working(limit):
+                this.end(await call())
+            for _ in this.commits():
+                await asyncio.sleep(_PAUSE)
+        this.go_on()
+    return this.row.result
+
+
+def each(state: State, name: str, next_ids: Callable[[Any], Any]) -> Any:
+    """Return the chunks that *next_ids* gives, each after the last id of the one before."""
+    if not callable(next_ids):
+        raise SetupError(
+            f"each({name!r}) was given {next_ids!r:.60}, which is no function. Give a function "
+            "that takes the last id of the chunk before (None at first), and returns the next ids."
+        )
+    this = _Step(state, "each", name)
+    this.known.unbegun[name] = (str(this.row), None)
+    if this.awaits(next_ids):
+        return _AsyncChunks(_chunks(this, next_ids, True))
+    return _chunks(this, next_ids, False)
+
+
+def _chunks(this: _Step, next_ids: Callable[[Any], Any], is_async: bool) -> Generator[Any, Any]:
+    """Yield the chunks; if *is_async*, between them what to await, whose result is to be sent."""
+    name = this.row.name
+    this.known.unbegun.pop(name, None)
+    while not this.row.finished:
+        with this.opened():
+            with this.working():
+                found = next_ids(this.row.result)
+                if chunk := this.chunk((yield found) if is_async else found):
+                    if this.known.doubts(name, chunk):
+                        # The function alone knows its order: do the others come behind the first?
+                        found = next_ids(this.kept(chunk[0]))
+                        this.check_order(chunk, (yield found) if is_async else found)
+                    yield from this.given(chunk)
+            for _ in this.commits():
+                if is_async:
+                    yield _rest()
+                else:
+                    time.sleep(_PAUSE)
+        this.go_on()
+
+
+async def _rest() -> None:
+    import asyncio
+
+    await asyncio.sleep(_PAUSE)
+
+
+class _AsyncChunks(AsyncIterator[Any]):
+    """The same for ``async for``.
+
+    Python closes an async generator some time after its loop was left. This rolls back at once.
+    """
+
+    def __init__(self, chunks: Generator[Any, Any]) -> None:
+        self._chunks = chunks
+
+    async def __anext__(self) -> Any:
+        try:
+            found: Any = next(self._chunks)
+            while inspect.isawaitable(found):
+                try:
+                    value = await found
+                except BaseException as error:
+                    found = self._chunks.throw(error)
+                else:
+                    found = self._chunks.send(value)
+            return found
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def __iter__(self) -> Any:
+        raise SetupError("each was given an async function. Go through its chunks by `async for`.")
+
+
+def pause(state: State, kind: str, name: str, delay: object) -> JSON:
+    """Return the payload of the signal *name*, if it is there, or if its time, or a sleep's, is up.
+
+    :raises Suspended: it is not. The run is due again when it is.
+    """
+    seconds = in_seconds(delay)
+    if seconds is None:
+        raise TypeError(f"{kind}: the time is None. Give seconds or a timedelta.")
+    check_delay(f"{kind}: the time", seconds)
+    this = _Step(state, kind, name)
+    if not this.row.finished:
+        with this.opened():
+            for _ in this.commits(float(seconds)):
+                if in_event_loop():
+                    raise Suspended("its row is locked, so it is tried again soon", _SOON)
+                time.sleep(_PAUSE)
+        this.go_on()
+    return this.row.result
+
+
+def in_event_loop() -> bool:
+    """Return whether an event loop is at work in this thread, so that to wait would hold it up."""
+    import asyncio
+
+    with suppress(RuntimeError):
+        return bool(asyncio.get_running_loop())
+    return False
+
+
+def signal(state: State, run: object, name: str, payload: object) -> bool:
+    """Send *payload* to the run that waits for the signal *name*, in ``db.session``.
+
+    :param run: the run, its id or its idempotency key.
+    :returns: whether it is the first, and neither the run nor its wait has ended.
+    """
+    check_key("signal: the name", name, 200)
+    if payload is None:
+        raise PayloadError("signal: the payload is None, which wait() returns if none came.")
+    kept = check_value(payload, state.settings, "payload")
+    wanted = run if isinstance(run, (int, str)) else getattr(run, "id", None)
+    session = state.db.session()
+    with explaining_missing_tables(state):
+        connection = writing_connection(session)
+        found = steps.run_with(connection, wanted) if _may_name(wanted) else None
+        if found is None:
+            raise NotFound(f"signal({name!r}): there is no run {_which(wanted)}")
+        if not steps.sees_the_end(connection):
+            with state.bookkeeping() as books:
+                if steps.has_ended(books, found):
+                    return False
+        is_first = steps.signal(connection, found, name, kept)
+        if not is_first and (other := steps.waits_for(connection, found, name)) is not None:
+            logger.warning(
+                "signal(%r) was not sent: run %d waits for the signal %r.", name, found, other
+            )
+        if is_first:
+            note_enqueued(session, f"the signal {name!r} to run {found}")
+            wake(state, session)
+    return is_first
+
+
+def _which(wanted: object) -> str:
+    if not isinstance(wanted, str):
+        return f"{wanted}; it may have been pruned. Give a run, its id or its idempotency key."
+    # It may have a value in it that is to be hidden.
+    return (
+        "that holds this idempotency key. One with unique_while='pending' holds it until it has "
+        "ended, one with 'waiting' until it begins: give its id."
+    )
+
+
+def _may_name(wanted: object) -> TypeGuard[int | str]:
+    """Return whether it may be an id or a key of a run: a database refuses some other values."""
+    if isinstance(wanted, str):
+        return is_key(wanted, 500)
+    return is_id(wanted)
+
+
+class _Step:
+    """One step, as the handler of an attempt has come to it.
+
+    :ivar row: its row: as it was found, then as it is to be, and then as it is committed.
+    """
+
+    def __init__(self, state: State, kind: str, name: str) -> None:
+        check_key(f"{kind}: the name", name, 200)
+        self.state: State = state
+        new = StepRow(name, kind)
+        self.run: CurrentRun = _run_of(state, new)
+        self.known: AttemptSteps = self.run.known_steps
+        self._note_line(name)
+        self.row: StepRow = self.known.rows.get(name, new)
+        self._began = 0.0
+        self._held: Any = None
+        if self.row.kind != kind:
+            raise SetupError(
+                f"{new} has a row that {self.row} made. Give a changed step a new name."
+            )
+
+    def awaits(self, func: Callable[..., object]) -> bool:
+        """Return whether *func* is an async function.
+
+        :raises SetupError: it is, and no event loop is at work.
+        """
+        if not inspect.iscoroutinefunction(func):
+            return False
+        if in_event_loop():
+            return True
+        raise SetupError(
+            f"{self.row} was given an async function in a plain handler. Give a plain function, or "
+            "declare the handler with async def and await the step."
+        )
+
+    def end(self, value: object) -> None:
+        """Let the row have the result *value*.
+
+        :raises SetupError: it is a function's body that nobody has run.
+        :raises PayloadError: it is not JSON, or too large.
+        """
+        self.row = self.row._replace(result=self.kept(value), finished=True)
+
+    def chunk(self, found: Iterable[Any]) -> list[Any]:
+        """Return the ids of the next chunk, and note the last as the place; none ends the step."""
+        if not isinstance(found, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SetupError(
+                f"{self.row}: the function returned {found!r:.60}. Return the next ids in a list, "
+                "an empty one at the end."
+            )
+        ids = list(found)
+        if not ids:
+            self.row = self.row._replace(finished=True)
+            return ids
+        after = self.kept(ids[-1])
+        if after != self.row.result and (pair := self.known.unordered(self.row, ids)):
+            raise self._unordered(pair)
+        if after == self.row.result:
+            raise SetupError(
+                f"{self.row}: the function was given {after!r}, and returned ids up to it again. "
+                "Return those after it, in order."
+            )
+        self.row = self.row._replace(result=after, chunks=self.row.chunks + 1)
+        return ids
+
+    def check_order(self, chunk: Sequence[Any], behind: Iterable[Any]) -> None:
+        """Refuse a *chunk* with ids that are not among those *behind* its first one.
+
+        :raises SetupError: there is one.
+        """
+        found = set(map(repr, behind))
+        if missing := [each for each in chunk[1:] if repr(each) not in found]:
+            raise self._unordered((chunk[0], missing[0]))
+
+    def _unordered(self, pair: tuple[Any, Any]) -> SetupError:
+        return SetupError(
+            f"{self.row}: the function returned {pair[1]!r:.60} behind {pair[0]!r:.60}, so ids "
+            "would be passed over, or come twice. Return ids that ascend, all after the one "
+            "that it was given: ORDER BY the same column, without DESC."
+        )
+
+    def given(self, chunk: list[Any]) -> Generator[list[Any]]:
+        """Yield *chunk*; note if the loop is left there."""
+        try:
+            yield chunk
+        except GeneratorExit:
+            self.known.left[self.row.name] = (
+                f"{self.row} was left by its loop (break, return or an error) inside chunk "
+                f"{self.row.chunks}, whose work is rolled back, and the step has not ended. To end "
+                "early, return no more ids from its function."
+            )
+            raise
+
+    @contextmanager
+    def opened(self) -> Generator[None]:
+        """Commit nothing of this block but by `commits`; roll back what raises."""
+        self._check_place()
+        db = self.state.db
+        session = db.session()
+        if session.in_transaction():
+            session.commit()
+        self._began = time.monotonic()
+        self.known.at_work = self.row.name
+        try:
+            with isolated(db):
+                yield
+        except BaseException:
+            with suppress(Exception):  # What was wrong is to be seen.
+                session.rollback()
+            raise
+        finally:
+            self.known.at_work = None
+
+    @contextmanager
+    def working(self, limit: float | None = None) -> Generator[None]:
+        """Refuse that the work in this block commits.
+
+        :param limit: for how many seconds it may work.
+        """
+        limited = nullcontext() if limit is None else self.run.limited(limit)
+        with guarded(self.state.db, _WORDS), limited:
+            yield
+
+    def commits(self, delay: float | None = None) -> Generator[None]:
+        """Commit the work and the step's row; yield before each new try, while a row is locked.
+
+        Nobody waits for a lock inside a try for longer than `transactions.LOCK_FOR`: it can neither
+        be interrupted there, nor do async handlers beside it go on.
+
+        :param delay: for how many seconds the run waits here.
+        :raises LeaseLost: the run is another worker's by now.
+        """
+        session, seconds = self.state.db.session(), time.monotonic() - self._began
+        # Whatever may wait for a connection is outside of the guard.
+        connection = writing_connection(session)
+        is_told = False
+        while not self._try_commit(session, connection, seconds, delay):
+            if not is_told:
+                logger.warning(
+                    "%s: %s waits. %s",
+                    *(self.run.claim, self.row, steps.holder(connection, self.run.id)),
+                )
+                is_told = True
+            yield
+
+    def _note_line(self, name: str) -> None:
+        frame = inspect.currentframe()
+        while frame and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
+            frame = frame.f_back
+        line = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "?"
+        if (before := self.known.lines.setdefault(name, line)) is not line:
+            raise SetupError(
+                f"The step {name!r} is there twice in this attempt: {before}, and {line}. Give "
+                "each its own name; in a loop, one with the id in it."
+            )
+
+    def kept(self, value: object) -> JSON:
+        """Return *value* as a later attempt gets it."""
+        if what := close_unrun(value):
+            raise SetupError(f"{self.row}: the function returned {what}, of which no line was run.")
+        try:
+            kept = check_value(value, self.state.settings, "result")
+        except PayloadError as error:
+            raise PayloadError(
+                f"{self.row} cannot keep its result, which must be small JSON: {error}"
+            ) from None
+        return cast("JSON", json.loads(json_text(kept)))
+
+    def _check_place(self) -> None:
+        """Refuse a step that is called inside another, or with work that it would commit."""
+        if (other := self.known.at_work) is not None:
+            raise SetupError(
+                f"{self.row} is called while the step {other!r} is at work. Steps stand one "
+                "behind the other: call the function directly, or call the step behind that one."
+            )
+        if left := uncommitted(self.state.db):
+            raise SetupError(
+                f"{self.row} begins with uncommitted work in db.session: {left}. Another attempt "
+                "would do it again. Commit it, or do it in a step."
+            )
+
+    def _try_commit(
+        self, session: Session, connection: Connection, seconds: float, delay: float | None
+    ) -> bool:
+        """Commit if the run is still ours and the name was free; return False if one is locked."""
+        claim, shown, books = self.run.claim, self.row.name, self.run.books
+        if self.row.chunks:
+            shown = f"{shown}, chunk {self.row.chunks}"
+        # A handler that reports its own progress has that.
+        message = shown if self.run.reported is None else None
+        with books.guard(), bounded(connection, books.limit):
+            failpoints.reach(f"before-{self.row.kind}")
+            written = unless_locked(
+                connection, lambda c: steps.write(c, claim, self.row, seconds, delay, message)
+            )
+            if written is None:
+                return False
+            row, self._held = written
+            self._check_held(row)
+            self.row = row or self.row
+            self._commit(session)
+            self.run.claim = claim._replace(
+                max_attempts=self._held.max_attempts, forgiven=self._held.forgiven
+            )
+            failpoints.reach(f"after-{self.row.kind}")
+        return True
+
+    def _check_held(self, row: StepRow | None) -> None:
+        if self._held is None:
+            raise LeaseLost(f"{self.row}: the lease was lost before the commit; all is rolled back")
+        if row is None:
+            raise SetupError(
+                f"{self.row} has the name of a signal, or of a step that has ended since."
+            )
+
+    def _commit(self, session: Session) -> None:
+        """Commit; if that raises, look whether it was committed all the same.
+
+        The connection may break before the answer comes; or a hook of the app's may raise.
+        """
+        try:
+            session.commit()
+        except Exception:
+            if not self._is_committed():
+                raise
+            logger.exception(
+                "%s: %s is committed, and then its answer was lost, or a hook of the session's "
+                "commit raised. The run goes on.",
+                self.run.claim,
+                self.row,
+            )
+            session.close()
+
+    def _is_committed(self) -> bool:
+        with suppress(CronJobsError), self.run.books_here() as books:
+            return steps.is_written(books, self.run.claim, self.row)
+        return False
+
+    def go_on(self) -> None:
+        """Return if the attempt is to go on.
+
+        :raises Interruption: it is not.
+        """
+        if (error := self._interruption()) is not None:
+            self.run.ended_by = error
+            raise error
+
+    def _interruption(self) -> Interruption | None:
+        held = self._held
+        if held.cancel_requested_at is not None:
+            return Cancelled("cancelled by an operator while it ran")
+        if self.row.waits:
+            return Suspended(f"it {steps.WAITS[self.row.kind]} at the step {self.row.name!r}")
+        if held.paused or self.run.to_stop():
+            why = "its task or queue is paused" if held.paused else "its worker is to end"
+            return Suspended(f"{why}, so it was given back at the end of a step")
+        return None
+
+
+def _run_of(state: State, this: StepRow) -> CurrentRun:
+    run = running()
+    if run is None or run.app is not state.app:
+        raise SetupError(
+            f"{this} is called outside a run of this app. Steps are for handlers; in a test, call "
+            "the handler by run() of flask_cronjobs.testing."
+        )
+    run.raise_again()
+    if state.registry.get(run.task).options.atomic:
+        raise SetupError(
+            f"{this} is called in a task with atomic=True, whose work is one commit already. "
+            "Remove atomic=True, or the step."
+        )
+    return run

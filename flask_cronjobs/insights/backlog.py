@@ -1,0 +1,374 @@
+"""How much waits to run, since when, and what is due: by task and queue, however many there are.
+
+Why one run waits, `runs.wait_reasons` says; `checks` what may wait for ever, `definitions.needs`
+which definitions need a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import (
+    Float,
+    Row,
+    String,
+    bindparam,
+    case,
+    column,
+    func,
+    select,
+    text,
+    union_all,
+)
+
+from ..core.definitions import enqueued_here
+from ..models.columns import UTCDateTime
+from ..models.conditions import (
+    HANDED,
+    KEYED,
+    KEYED_GROUPS,
+    RATE_WAITS,
+    SCHEDULED,
+    UNKEYED,
+    UNKEYED_GROUPS,
+)
+from .pauses import is_declared, not_paused, ours, stopping
+from .reader import (
+    CAP,
+    DEFINITIONS,
+    RUNS,
+    Count,
+    Query,
+    Reader,
+    Source,
+    capped,
+    count_of,
+    read_once,
+    reading,
+    steps,
+)
+
+#: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
+#: all runs.
+MOST_STEPS = 1_000
+#: As many groups of runs that wait for their rate are looked at.
+_MOST_RATED = 1_000
+#: For more priorities than these, `first_due` reads all runs.
+MOST_PRIORITIES = 10
+_GROUP = ("job_type", "queue", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The waiting runs of a task in a queue, of one priority or of several.
+
+    :ivar oldest: when the first of them was, or will be, due.
+    :ivar due: the same of those that a tick could run now; None if there are none. Runs whose
+        concurrency key is at its limit are left out. At a rate: since when a start has been free.
+    :ivar rate_key: the key at whose rate they wait.
+    """
+
+    task: str
+    queue: str
+    oldest: datetime
+    due: datetime | None
+    rate_key: str | None = None
+
+
+@read_once
+def waiting_groups(reader: Reader) -> list[Waiting]:
+    """Return what waits, by task and queue; there may be several of the same.
+
+    It goes from one task, queue and priority to the next, in the order of an index, and reads one
+    run of each. So a backlog costs no more than a few runs. What waits for its rate is so found by
+    rate key; of more than 1,000 groups, the first.
+    """
+    rows = _rows(reader, _by_steps())
+    rated = [row for row in rows if row.rate_key is not None]
+    if len(rows) - len(rated) >= MOST_STEPS:
+        rows = [*_rows(reader, _by_reading_all()), *rated]
+    return rows
+
+
+def count_waiting(reader: Reader, queues: Sequence[str]) -> dict[str, tuple[Count, Count]]:
+    """Return how many runs of *queues* wait, and how many of them are due.
+
+    If more than `COUNTED` runs wait, those that were counted are a part, and each number is capped.
+    """
+    if not queues:
+        return {}
+    parts = (
+        select(RUNS.c.queue.label("name"), RUNS.c.run_at)
+        .where(text(part))
+        .limit(COUNTED + 1)
+        .subquery()
+        for part in (UNKEYED_GROUPS, KEYED_GROUPS, RATE_WAITS)
+    )
+    window = union_all(*(select(part) for part in parts)).subquery()
+    is_due = case((window.c.run_at <= reader.now, 1))
+    rows = reader.rows(
+        select(
+            window.c.name, func.count().label("waiting"), func.count(is_due).label("due")
+        ).group_by(window.c.name)
+    )
+    some = sum(row.waiting for row in rows) > COUNTED
+    numbers = {
+        row.name: (Count(min(row.waiting, COUNTED), some), Count(min(row.due, COUNTED), some))
+        for row in rows
+    }
+    none = Count(0, some)
+    return {name: numbers.get(name, (none, none)) for name in queues}
+
+
+#: How many waiting runs are counted.
+COUNTED = 10_000
+
+
+def overdue(reader: Reader) -> list[Query]:
+    """Return statements for our runs that could run, and were due `CRONJOBS_HEALTH_OVERDUE` ago.
+
+    1. Those without a concurrency key, and those with one: each kind has its own partial index. Of
+       the latter those whose key is below its limit.
+    2. If there are any, those whose rate has had a free start for so long.
+    3. If the app has executors, those that wait in their brokers.
+    """
+    before = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
+    due = select(RUNS.c.id, RUNS.c.run_at).where(RUNS.c.run_at <= before)
+    keyed = due.add_cte(_TAKEN).where(text(KEYED), text(_HAS_SHARE))
+    parts = [due.where(text(UNKEYED)), keyed]
+    free = {each.rate_key for each in waiting_groups(reader) if each.due and each.due <= before}
+    if rates := free - {None}:
+        at_rate = due.where(text(RATE_WAITS), RUNS.c.rate_key.in_(rates))
+        parts.append(at_rate.add_cte(_TAKEN).where(text(_NEEDS_NO_SHARE)))
+    if reader.state.settings.executors:
+        parts.append(handed(before))
+    return [each.where(*ours(reader)) for each in parts]
+
+
+def handed(before: datetime) -> Query:
+    """Return the statement for runs that wait in the brokers of executors and were due *before*."""
+    return select(RUNS.c.id, RUNS.c.run_at).where(text(HANDED), RUNS.c.run_at <= before)
+
+
+def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Query]:
+    """Return statements for the first *limit* rows of *parts*, in the order of their due times.
+
+    The indexes of waiting runs begin with the priority: so there is a statement for each, unless
+    there are many.
+
+    :param parts: SELECTs: of runs without a concurrency key, of runs with one, and of those that
+        wait in a strict order or for a rate, which no index has by their due times.
+    """
+    yield from parts[2:]
+    for part, rows in zip(parts, (UNKEYED, KEYED), strict=False):
+        each = steps(RUNS.c.priority, text(rows), most=MOST_PRIORITIES + 1)
+        found = [row.value for row in reader.rows(each)]
+        if len(found) > MOST_PRIORITIES:
+            yield part
+            continue
+        for priority in found or [0]:
+            first = part.where(RUNS.c.priority == priority).order_by(RUNS.c.run_at, RUNS.c.id)
+            yield first.limit(limit)
+
+
+def _rows(reader: Reader, sql: str) -> list[Waiting]:
+    statement = text(sql).bindparams(bindparam("now", reader.now, UTCDateTime()))
+    columns = (column(name, String) for name in ("job_type", "queue", "rate_key"))
+    times = (column(name, UTCDateTime()) for name in ("oldest", "due", "tat", "last_at"))
+    rows = reader.rows(statement.columns(*columns, *times, column("period", Float)))
+    return [
+        Waiting(row.job_type, row.queue, row.oldest, _free_since(reader, row), row.rate_key)
+        for row in rows
+    ]
+
+
+def _free_since(reader: Reader, row: Row[Any]) -> datetime | None:
+    """Return since when a tick could have run what is due; None if it cannot: no start is free."""
+    rate = reader.state.registry.rates.get(row.job_type)
+    tat = rate and rate.own(row.tat, row.period, row.last_at)
+    if row.due is None or rate is None or tat is None:
+        return cast("datetime | None", row.due)
+    since = max(row.due, rate.opens(tat))
+    return since if since <= reader.now else None
+
+
+_TAKEN_SHARES = """
+    SELECT concurrency_key AS key, count(*) AS number FROM job_runs
+    WHERE concurrency_share IS NOT NULL GROUP BY concurrency_key
+"""
+_TAKEN = text(_TAKEN_SHARES).columns(column("key"), column("number")).cte("taken")
+#: Of a run with a key. The condition of the partial index must name no table: so no join.
+_HAS_SHARE = """
+    COALESCE((SELECT number FROM taken WHERE key = job_runs.concurrency_key), 0) < concurrency_limit
+"""
+#: Of any run.
+_NEEDS_NO_SHARE = f"(concurrency_key IS NULL OR {_HAS_SHARE})"
+
+
+def _by_steps() -> str:
+    by_rate = ("rate_key", *_GROUP)
+    due = _first_due("keyed", KEYED_GROUPS, _HAS_SHARE)
+    due_at_rate = _first_due("rated", RATE_WAITS, _NEEDS_NO_SHARE, by_rate)
+    return f"""
+    WITH RECURSIVE taken AS ({_TAKEN_SHARES}),
+    {_steps("free", UNKEYED_GROUPS)},
+    {_steps("keyed", KEYED_GROUPS)},
+    {_steps("rated", RATE_WAITS, by_rate)}
+    SELECT job_type, queue, NULL AS rate_key, run_at AS oldest,
+        CASE WHEN run_at <= :now THEN run_at END AS due, {_NO_START}
+    FROM (SELECT * FROM free LIMIT {MOST_STEPS}) AS some_free
+    UNION ALL
+    SELECT job_type, queue, NULL, run_at, ({due}), {_NO_START}
+    FROM (SELECT * FROM keyed LIMIT {MOST_STEPS}) AS keyed
+    UNION ALL
+    SELECT job_type, queue, rate_key, run_at, ({due_at_rate}),
+        (SELECT tat FROM job_rates WHERE key = rated.rate_key),
+        (SELECT last_at FROM job_rates WHERE key = rated.rate_key),
+        (SELECT period FROM job_rates WHERE key = rated.rate_key)
+    FROM (SELECT * FROM rated LIMIT {_MOST_RATED}) AS rated
+    """
+
+
+#: What stands for the last start of a rate, of runs that have none.
+_NO_START = (
+    "CAST(NULL AS timestamp) AS tat, CAST(NULL AS timestamp) AS last_at,"
+    " CAST(NULL AS double precision) AS period"
+)
+
+
+def _first_due(name: str, rows: str, condition: str, group: Sequence[str] = _GROUP) -> str:
+    """Return the SELECT of the first due run of each group of the CTE *name*."""
+    # Not by ``=``: then the order would mean nothing, and the planner might choose any index.
+    in_group = " AND ".join(_compare(sign, name, "0", group) for sign in (">=", "<="))
+    return f"""
+        SELECT run_at FROM job_runs
+        WHERE {rows} AND {in_group} AND run_at <= :now AND {condition}
+        ORDER BY {", ".join(group)}, run_at, id LIMIT 1
+    """
+
+
+def _steps(name: str, rows: str, group: Sequence[str] = _GROUP) -> str:
+    """Return a CTE *name* of the first run of each *group*, by the index that begins with it."""
+    order = f"ORDER BY {', '.join(group)}, run_at, id LIMIT 1"
+    # Not ">": SQLite would read the whole of the old group.
+    is_after = _compare(">=", name, "1", group)
+    columns = ", ".join(f"r.{each}" for each in (*group, "run_at"))
+    return f"""
+    {name}({", ".join(group)}, run_at) AS (
+        SELECT {columns} FROM job_runs r
+        WHERE r.id = (SELECT id FROM job_runs WHERE {rows} {order})
+        UNION ALL
+        SELECT {columns} FROM {name} JOIN job_runs r
+        ON r.id = (SELECT id FROM job_runs WHERE {rows} AND {is_after} {order})
+    )
+    """
+
+
+def _compare(sign: str, name: str, more: str, group: Sequence[str] = _GROUP) -> str:
+    """Return SQL that compares the columns of *group* with those of *name*, in their order.
+
+    :param more: what to add to the priority, the last of them.
+    """
+    # Not bare columns on both sides: SQLite would search its index by the first of them alone.
+    others = (f"{name}.{each} || ''" for each in group[:-1])
+    values = ", ".join((*others, f"{name}.priority + CAST({more} AS bigint)"))
+    return f"({', '.join(group)}) {sign} ({values})"
+
+
+def _by_reading_all() -> str:
+    parts = ((UNKEYED_GROUPS, "run_at <= :now"), (KEYED_GROUPS, f"run_at <= :now AND {_HAS_SHARE}"))
+    selects = (
+        f"""
+        SELECT job_type, queue, NULL AS rate_key, min(run_at) AS oldest,
+            min(CASE WHEN {is_due} THEN run_at END) AS due, {_NO_START}
+        FROM job_runs WHERE {rows} GROUP BY job_type, queue
+        """
+        for rows, is_due in parts
+    )
+    return f"WITH taken AS ({_TAKEN_SHARES}) {' UNION ALL '.join(selects)}"
+
+
+@read_once
+def unpaused_groups(reader: Reader) -> Sequence[Waiting]:
+    """Return what waits and is not paused."""
+    groups = waiting_groups(reader)
+    return [each for each in groups if not stopping(reader, each.task, each.queue)]
+
+
+def oldest_due(reader: Reader) -> datetime | None:
+    """Return since when the oldest run has been due that our ticks or executors could run."""
+    groups = unpaused_groups(reader)
+    due = [group.due for group in groups if is_declared(reader, group.task)]
+    if reader.state.settings.executors:
+        in_brokers = handed(reader.now).where(*ours(reader)).order_by(RUNS.c.run_at).limit(1)
+        due += [row.run_at for row in reader.rows(in_brokers)]
+    return min((moment for moment in due if moment is not None), default=None)
+
+
+#: How many slots `due` returns at most.
+_SLOTS = 10_000
+
+
+class Due(NamedTuple):
+    """What is due now.
+
+    :ivar slots: the ``name`` of each definition that is due, and ``at``, its slot.
+    :ivar runs: how many runs are due that no pause stops.
+    """
+
+    slots: Sequence[Row[Any]]
+    runs: Count
+
+
+class Next(NamedTuple):
+    """What is due next: a definition's slot or a task's run, and when."""
+
+    at: datetime
+    name: str
+
+
+def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
+    """Return which slots are due now, and how many runs, in *queues* or in all."""
+    slot = DEFINITIONS.c.next_run_at
+    with reading(source) as reader:
+        slots = select(DEFINITIONS.c.name, slot.label("at"))
+        slots = slots.where(slot <= reader.now, *_slots_of_ours(reader))
+        waits = [*not_paused(reader), RUNS.c.run_at <= reader.now]
+        if queues:
+            waits.append(RUNS.c.queue.in_(queues))
+        parts = (
+            select(RUNS.c.id).where(text(part), *waits).limit(CAP + 1).subquery()
+            for part in (UNKEYED, KEYED, RATE_WAITS)
+        )
+        some = union_all(*(select(part) for part in parts))
+        number = cast("int", reader.value(select(capped(some))))
+        return Due(reader.rows(slots.order_by(slot).limit(_SLOTS)), count_of(number))
+
+
+def next_due(source: Source) -> Next | None:
+    """Return which slot or waiting run will be due next; None if there is none."""
+    slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
+    with reading(source) as reader:
+        slots = select(slot, DEFINITIONS.c.name).where(*_slots_of_ours(reader))
+        parts = (UNKEYED, KEYED, RATE_WAITS)
+        runs = [select(run, RUNS.c.job_type).where(text(part)) for part in parts]
+        later = [(slots, slot), *((each, run) for each in runs)]
+        found = [
+            row
+            for statement, at in later
+            for row in reader.rows(statement.where(at > reader.now).order_by(at).limit(1))
+        ]
+    return min((Next(*tuple(row)) for row in found), default=None)
+
+
+def _slots_of_ours(reader: Reader) -> tuple[Any, ...]:
+    """Return the conditions that this app enqueues a definition's slots."""
+    d, registry = reader.dialect, reader.state.registry
+    known = {
+        "declared": d.array(tuple(registry.declarations)),
+        "tasks": d.array(tuple(registry.tasks)),
+    }
+    return text(SCHEDULED), text(enqueued_here(d)).bindparams(**known)

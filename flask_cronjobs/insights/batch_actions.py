@@ -1,0 +1,74 @@
+"""What an operator does to a batch: close it; retry or cancel its runs."""
+
+from __future__ import annotations
+
+from ..core.app_state import State
+from ..errors import NotFound, StateConflict
+from ..features.batches.batch_rows import close
+from ..features.batches.ending import end_batches
+from ..log import DEFAULT_ACTOR
+from .batch_views import BatchView, find_batch
+from .operations import Act, perform
+from .run_actions import CANCEL, RETRY, BulkResult
+from .run_filters import RunFilter
+
+
+def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
+    """Close a batch that nobody will fill any more, so that it can end.
+
+    :returns: False if it was closed before.
+    :raises NotFound: there is no such batch.
+    :raises StateConflict: a transaction is filling it.
+    """
+    found = _batch(state, key)
+    if found.closed_at is not None:
+        return False
+    with state.bookkeeping() as books:
+        act = Act("closed", f"batch {key}", actor)
+        closed = perform(
+            books,
+            act,
+            lambda inner: inner.transaction(
+                lambda c: close(c, inner.dialect, found.id, wait=False)
+            ),
+        )
+        if not closed:
+            raise StateConflict(
+                f"The batch {key!r} is being filled by a transaction that has not ended. Wait "
+                "until it has, then try again."
+            )
+        end_batches(books, [found.id])
+    return True
+
+
+def cancel_batch(
+    state: State, key: str, actor: str = DEFAULT_ACTOR, most: int | None = None
+) -> BulkResult:
+    """Cancel the runs of a batch that have not ended. An open batch is closed first.
+
+    :raises NotFound: there is no such batch.
+    :raises StateConflict: a transaction is filling it.
+    """
+    close_batch(state, key, actor)
+    return CANCEL.many(state, RunFilter(batch=key), actor, most=most)
+
+
+def retry_batch(
+    state: State, key: str, actor: str = DEFAULT_ACTOR, most: int | None = None
+) -> BulkResult:
+    """Queue the dead runs of a batch again. If it has ended, it stays so.
+
+    :raises NotFound: there is no such batch.
+    """
+    _batch(state, key)
+    return RETRY.many(state, RunFilter(batch=key, status="dead"), actor, most=most)
+
+
+def _batch(state: State, key: str) -> BatchView:
+    found = find_batch(state, key)
+    if found is None:
+        raise NotFound(
+            f"There is no batch {key!r}; it may have been pruned. To list them: "
+            "flask jobs admin batches"
+        )
+    return found

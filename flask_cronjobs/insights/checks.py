@@ -1,0 +1,639 @@
+"""The table of checks: each thing that may be wrong, since when it counts, and what to do about it.
+
+Status page, commands, doctor, metrics and webhook show what `findings` returns. A new check is a
+row of `CHECKS`; `docs/alerting.md` says what each means.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    and_,
+    func,
+    literal,
+    literal_column,
+    select,
+    text,
+    union_all,
+)
+
+from ..core.prune import seconds_behind
+from ..core.ticks import did_its_work
+from ..features.once.once_effects import in_doubt
+from ..models.columns import UNREADABLE
+from ..models.conditions import (
+    DEAD,
+    KEYED,
+    KEYED_GROUPS,
+    OPEN_BATCH,
+    ORDERED,
+    RATE_WAITS,
+    RUNNABLE,
+    RUNNING,
+    SCHEDULED,
+    SNOOZED,
+)
+from ..text.humanize import Link, ago, capitalized, duration, seconds_since
+from ..types import HANDED_LEASES
+from .backlog import Waiting, oldest_due, overdue, unpaused_groups, waiting_groups
+from .pauses import is_declared, list_pauses, not_paused, ours
+from .queues import unserved_since
+from .reader import (
+    BATCHES,
+    CAP,
+    DEFINITIONS,
+    RUNS,
+    TICKS,
+    Query,
+    Reader,
+    Source,
+    capped,
+    count_of,
+    read_once,
+    reading,
+)
+from .schedule_needs import missed_slots, unrecorded
+
+Level: TypeAlias = Literal["ok", "info", "warning", "error"]
+
+
+class Button(NamedTuple):
+    """What a person can do about a finding on the pages.
+
+    :ivar label: the words on the button.
+    :ivar target: the page that asks first, or the action if there are *fields*.
+    :ivar fields: the fields of a form.
+    """
+
+    label: str
+    target: Link
+    fields: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check has found.
+
+    :ivar id: the name of the check; it stays the same, to search for.
+    :ivar level: ``error``: jobs do not run, or run wrongly; ``warning``: this may happen.
+    :ivar what: what was found, and what it means, as the end of a sentence.
+    :ivar todo: what to do about it; empty if there is nothing to do.
+    :ivar since: since when it is so, as far as that is known.
+    :ivar link: the page that shows it.
+    :ivar act: what to do about it there.
+    :ivar by: who did it. Only those who may see the pages are told.
+    :ivar number: how many there are of what was found.
+    """
+
+    id: str
+    level: Level
+    what: str
+    todo: str = ""
+    since: datetime | None = None
+    link: Link | None = None
+    act: Button | None = None
+    by: str | None = None
+    number: int = 1
+
+    @property
+    def sentence(self) -> str:
+        """What was found, and who did it."""
+        what = capitalized(self.what)
+        return f"{what} by {self.by}" if self.by else what
+
+    @property
+    def told(self) -> str:
+        """What was found and what to do, for those who may not see the pages."""
+        return f"{capitalized(self.what)}{f'. {self.todo}' if self.todo else ''}"
+
+
+#: What a check has seen: values for its texts. ``since``, ``by`` and ``number`` are the finding's.
+Seen: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that may be wrong.
+
+    Its texts are format strings for what *look* has seen, with ``long`` and ``ago`` for ``since``.
+
+    :ivar level: ``error`` if it makes the verdict red.
+    :ivar look: yields what there is, the oldest first, of what has been so since before a time.
+    :ivar patience: for how long it may be so; None: ``CRONJOBS_HEALTH_OVERDUE``.
+    """
+
+    id: str
+    level: Level
+    look: Callable[[Reader, datetime], Iterable[Seen]]
+    what: str
+    todo: str
+    link: Link | None = None
+    patience: timedelta | None = None
+    act: Button | None = None
+
+    def findings(self, reader: Reader) -> Iterator[Finding]:
+        """Yield what the check finds."""
+        overdue = timedelta(seconds=reader.state.settings.health_overdue)
+        before = reader.now - (overdue if self.patience is None else self.patience)
+        for seen in self.look(reader, before):
+            yield self._finding(seen, reader.now)
+
+    def _finding(self, seen: Seen, now: datetime) -> Finding:
+        since: datetime | None = seen.get("since")
+        values = dict(seen)
+        if since is not None:
+            seconds = max(seconds_since(since, now), 0.0)
+            values |= {"long": duration(seconds), "ago": ago(seconds)}
+        return Finding(
+            self.id,
+            self.level,
+            self.what.format(**values),
+            self.todo.format(**values),
+            since,
+            self.link and _filled(self.link, values),
+            self.act and _filled_button(self.act, values),
+            seen.get("by"),
+            seen.get("number", 1),
+        )
+
+
+def findings(source: Source, *, only_errors: bool = False) -> list[Finding]:
+    """Return what needs a person, the worst first.
+
+    :param only_errors: look only for what makes the verdict red.
+    """
+    with reading(source) as reader:
+        checks = (check for check in CHECKS if check.level == "error" or not only_errors)
+        return [found for check in checks for found in check.findings(reader)]
+
+
+def _filled(link: Link, values: Seen) -> Link:
+    page, arguments = link
+    filled = ((name.format(**values), str(value)) for name, value in arguments.items())
+    return page, {name: value.format(**values) for name, value in filled}
+
+
+def _filled_button(button: Button, values: Seen) -> Button:
+    fields = button.fields or {}
+    filled = {name: value.format(**values) for name, value in fields.items()} or None
+    return Button(button.label, _filled(button.target, values), filled)
+
+
+#: How long work may wait that somebody may want to wait.
+_A_DAY = timedelta(days=1)
+#: How far pruning may be behind: one tick in twenty prunes.
+_UNPRUNED = timedelta(hours=1)
+#: How many of the latest ticks are searched for the one that was seen alive last.
+_RECENT_TICKS = 100
+#: How far a time in a row may be ahead of the clock, in seconds.
+AHEAD = 60.0
+#: How many first runs of a strict order are looked at.
+_HEADS = 1_000
+#: The id of the check of the webhook, which cannot be told its own failure.
+WEBHOOK = "webhook"
+#: What to check where a schedule has no tick.
+CHECK_IMPORT = "Does the FLASK_APP of cron's line import the module that declares it?"
+
+
+@read_once
+def last_tick(reader: Reader) -> Row[Any]:
+    """Return the tick that did its work and was seen last, or NULLs; and whether one failed since.
+
+    The database's now comes with it.
+    """
+    works, c = did_its_work(reader.dialect), TICKS.c
+    # One from the future began while the database's clock was ahead.
+    is_past = c.started_at <= literal_column(reader.dialect.now)
+    latest = select(TICKS).where(works, is_past).order_by(c.started_at.desc())
+    recent = latest.limit(_RECENT_TICKS).subquery()
+    never = literal(UNREADABLE, c.seen_at.type)
+    last = func.coalesce(select(func.max(recent.c.seen_at)).scalar_subquery(), never)
+    failing = select(c.id).where(~works, c.started_at > last).exists().label("failing")
+    return reader.row_and_now(select(recent).order_by(recent.c.seen_at.desc()), failing)
+
+
+def _are_ticks_late(reader: Reader) -> bool:
+    seen, longest = last_tick(reader).seen_at, reader.state.settings.health_tick_age
+    return seen is None or seconds_since(seen, reader.now) > longest
+
+
+def _no_ticks(reader: Reader, before: datetime) -> Iterator[Seen]:
+    if not _are_ticks_late(reader):
+        return
+    tick = last_tick(reader)
+    never = tick.seen_at is None
+    crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
+    if tick.failing:
+        what = "ticks begin, but none has done its work yet" if never else "ticks begin, but fail"
+        todo = "See what cron mails or logs, and run `flask jobs tick` by hand."
+    elif never:
+        what = "no tick has run yet"
+        todo = (
+            f"{crontab}. If it is there, its ticks may use another database than this command: "
+            "cron does not know the variables of your shell. See its log."
+        )
+    else:
+        what = "ticks have stopped"
+        todo = f"{crontab}; see its log, and run `flask jobs tick` by hand."
+    yield {"what": what, "todo": todo, "since": tick.seen_at}
+
+
+def _late_definitions(reader: Reader, before: datetime) -> Iterator[Seen]:
+    if _are_ticks_late(reader):
+        return
+    c = DEFINITIONS.c
+    waiting = select(c.name, c.next_run_at).where(text(SCHEDULED), c.next_run_at < before)
+    first = waiting.add_columns(capped(waiting).label("number")).order_by(c.next_run_at).limit(1)
+    for row in reader.rows(first):
+        since = None if row.next_run_at == UNREADABLE else row.next_run_at
+        yield _late_definition(reader, row.name, count_of(row.number).value, since)
+        return
+    waited = time.monotonic() - reader.state.started > reader.state.settings.health_overdue
+    if waited and (names := unrecorded(reader)):
+        yield _late_definition(reader, names[0], len(names), None)
+
+
+def _late_definition(reader: Reader, name: str, number: int, since: datetime | None) -> Seen:
+    others = f" (and {number - 1} more)" if number > 1 else ""
+    what = f"no tick has recorded the definition {name!r}{others}"
+    if since is not None:
+        long = duration(seconds_since(since, reader.now))
+        what = f"the definition {name!r}{others} has been due for {long}: no tick records it"
+    return {"what": what, "name": name, "number": number, "since": since}
+
+
+def _overdue(reader: Reader, before: datetime) -> Iterator[Seen]:
+    oldest = oldest_due(reader)
+    if oldest is None or oldest >= before:
+        return
+    parts = overdue(reader)
+    (row,) = reader.rows(select(sum((capped(part) for part in parts), literal(0)).label("number")))
+    todo = "See `flask jobs admin list --overdue`: are there too few --workers?"
+    unserved, queue = "", unserved_since(reader, before)
+    if queue is not None:
+        unserved = f": no worker serves the queue {queue}"
+        todo = "See `flask jobs admin queues`, and start a worker that serves it."
+    yield {
+        "unserved": unserved,
+        "todo": todo,
+        "since": oldest,
+        "number": count_of(row.number).value,
+    }
+
+
+def _behind_undeclared(reader: Reader, before: datetime) -> Iterable[Seen]:
+    """Find a run that waits in a strict order behind one whose task no code here declares."""
+    unknown = [each for each in waiting_groups(reader) if not is_declared(reader, each.task)]
+    if not unknown:
+        return ()
+    at_rate = RUNS.c.rate_key.in_({each.rate_key for each in unknown if each.rate_key is not None})
+    heads = (
+        select(RUNS.c.id, RUNS.c.concurrency_key, RUNS.c.job_type, RUNS.c.run_at)
+        .where(*rows, RUNS.c.job_type.in_({each.task for each in unknown}), RUNS.c.run_at <= before)
+        .where(RUNS.c.strict, *not_paused(reader))
+        .limit(_HEADS)
+        .subquery()
+        for rows in ([text(KEYED_GROUPS)], [text(RATE_WAITS), at_rate])
+    )
+    head: Any = union_all(*(select(each) for each in heads)).subquery()
+    waiter = _next_in_order(reader, before, head.c.concurrency_key, head.c.id)
+    found = select(waiter.label("waiter"), head).subquery()
+    rows = _columns(found.c.waiter, found.c.job_type, found.c.id, found.c.run_at)
+    return _first(reader, rows.where(found.c.waiter.is_not(None)).order_by(found.c.run_at))
+
+
+def _held_keys(reader: Reader, before: datetime) -> Iterable[Seen]:
+    """Find a run that waits for others, which have all shares of its key too long."""
+    settings, c = reader.state.settings, RUNS.c
+    timeouts = (task.options.timeout or 0.0 for task in reader.state.registry.tasks.values())
+    longest = timedelta(seconds=max(settings.timeout, *timeouts, 0.0) + settings.shutdown_grace)
+    held = (
+        select(
+            c.concurrency_key.label("key"),
+            func.min(c.id).label("holder"),
+            func.count().label("shares"),
+            func.max(c.started_at).label("since"),
+        )
+        .where(c.concurrency_share.is_not(None), c.started_at <= before - longest)
+        .group_by(c.concurrency_key)
+        .subquery()
+    )
+    for_share = (
+        select(c.id)
+        .where(text(KEYED), c.concurrency_key == held.c.key, c.run_at <= before, *ours(reader))
+        .where(c.concurrency_limit <= held.c.shares)
+        .order_by(c.concurrency_key, c.priority.desc(), c.run_at, c.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    for_turn = _next_in_order(reader, before, held.c.key, held.c.holder)
+    found = select(func.coalesce(for_share, for_turn).label("waiter"), held).subquery()
+    rows = _columns(found.c.waiter, found.c.key, found.c.holder, found.c.since)
+    return _first(reader, rows.where(found.c.waiter.is_not(None)).order_by(found.c.since))
+
+
+def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Query:
+    """Return a subquery of the run that waits behind *run_id* in the strict order of *key*."""
+    # In ranges, so that PostgreSQL goes along the index of the key.
+    c = RUNS.c
+    in_key = and_(c.concurrency_key >= key, c.concurrency_key <= key, c.id > run_id)
+    waits = select(c.id).where(text(ORDERED), text(RUNNABLE), in_key, c.run_at <= before)
+    first = waits.where(*ours(reader)).order_by(c.concurrency_key, c.id).limit(1)
+    return first.scalar_subquery()
+
+
+def _ahead(reader: Reader, before: datetime) -> Iterator[Seen]:
+    """Find times that no clock can have written that is right, each with the UPDATE that helps."""
+    d, lease = reader.dialect, reader.state.settings.lease
+    last = f"SELECT max(started_at) FROM job_ticks WHERE started_at <= {d.now}"
+    since = f"COALESCE(({last} AND finished_at IS NOT NULL), {d.now})"
+    wrong = {
+        "job_definitions": f"considered_until > {d.later(str(AHEAD))}",
+        "job_ticks": f"started_at > {d.later(str(AHEAD))}",
+        "job_rates": f"tat > {d.later(f'period * burst + {AHEAD}')}",
+        "job_runs": f"{RUNNING} AND locked_until > {d.later(str(HANDED_LEASES * lease + AHEAD))}",
+    }
+    right = {
+        "job_definitions": f"considered_until = {since}, next_run_at = {since}",
+        "job_ticks": f"started_at = {d.now}, seen_at = {d.now}",
+        "job_rates": f"tat = {d.now}",
+        "job_runs": f"locked_until = {d.later(str(lease))}",
+    }
+    exist = (f"SELECT '{of}' WHERE EXISTS (SELECT 1 FROM {of} WHERE {wrong[of]})" for of in wrong)
+    for (table,) in reader.rows(text(" UNION ALL ".join(exist))):
+        sql = f"UPDATE {table} SET {right[table]} WHERE {wrong[table]}"
+        column = right[table].partition(" ")[0]
+        yield {"table": table, "column": column, "sql": " ".join(sql.split())}
+
+
+def _dead(reader: Reader, before: datetime) -> Iterator[Seen]:
+    at = RUNS.c.finished_at
+    return _counted(reader, "run", _some(at, text(DEAD), at >= reader.now - _A_DAY))
+
+
+def _stale(reader: Reader, before: datetime) -> Iterator[Seen]:
+    until = RUNS.c.locked_until
+    expired = _some(until, text(RUNNING), until <= reader.now)
+    return _counted(reader, "running run", expired)
+
+
+def _doubts(reader: Reader, before: datetime) -> Iterator[Seen]:
+    return _counted(reader, "effect", in_doubt(reader.dialect))
+
+
+def _missed(reader: Reader, before: datetime) -> Iterator[Seen]:
+    if (missed := missed_slots(reader)) is not None:
+        yield {"missed": str(missed), "since": missed.first, "number": missed.slots}
+
+
+def _without_share(reader: Reader, before: datetime) -> Iterable[Seen]:
+    groups = (each for each in unpaused_groups(reader) if is_declared(reader, each.task))
+    return _oldest(
+        each
+        for each in groups
+        if each.oldest <= before and each.due != each.oldest and each.rate_key is None
+    )
+
+
+def _undeclared(reader: Reader, before: datetime) -> Iterable[Seen]:
+    groups = (each for each in unpaused_groups(reader) if not is_declared(reader, each.task))
+    return _oldest(each for each in groups if each.oldest <= before)
+
+
+def _snoozed(reader: Reader, before: datetime) -> Iterable[Seen]:
+    c = RUNS.c
+    rows = _columns(c.id, c.job_type, c.snoozes, c.scheduled_for)
+    snoozed = rows.where(text(SNOOZED), c.scheduled_for <= before, *ours(reader))
+    return _first(reader, snoozed.order_by(c.id))
+
+
+def _open_batches(reader: Reader, before: datetime) -> Iterable[Seen]:
+    c = BATCHES.c
+    rows = _columns(literal(0), c.key, literal(0), c.opened_at)
+    still_open = rows.where(text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < before)
+    return _first(reader, still_open.order_by(c.id))
+
+
+def _unpruned(reader: Reader, before: datetime) -> Iterator[Seen]:
+    since = reader.now - timedelta(seconds=seconds_behind(reader, reader.state.settings))
+    if since < before:
+        yield {"since": since}
+
+
+def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
+    """Find since when ticks have finished that could not tell the webhook.
+
+    One may have finished just now, and be about to tell it; two in a row have failed.
+    """
+    if reader.state.settings.alert_url is None:
+        return
+    c = TICKS.c
+    told = select(func.max(c.started_at)).where(c.findings.is_not(None)).scalar_subquery()
+    since_then = c.started_at > func.coalesce(told, literal(UNREADABLE, c.started_at.type))
+    untold = select(func.min(c.started_at).label("since"), func.count().label("number"))
+    (row,) = reader.rows(untold.where(c.finished_at.is_not(None), since_then))
+    if isinstance(row.since, datetime) and (row.number > 1 or row.since <= before):
+        yield {"since": row.since}
+
+
+def _paused(reader: Reader, before: datetime) -> Iterator[Seen]:
+    for pause in list_pauses(reader):
+        at, by = pause.paused_at, pause.paused_by
+        named = {"name": pause.name, "quoted": shlex.quote(pause.name)}
+        yield {"kind": pause.kind, "since": at, "by": by, **named}
+
+
+def _columns(run_id: Any, name: Any, other: Any, since: Any) -> Query:
+    """Return a SELECT of what the texts of a check may name."""
+    named = {"run": run_id, "name": name, "other": other, "since": since}
+    return select(*(value.label(key) for key, value in named.items()))
+
+
+def _first(reader: Reader, rows: Query) -> Iterator[Seen]:
+    for row in reader.rows(rows.limit(1)):
+        seen = dict(zip(rows.selected_columns.keys(), row, strict=True))
+        yield {**seen, "quoted": shlex.quote(row.name)}
+
+
+def _oldest(groups: Iterable[Waiting]) -> Iterator[Seen]:
+    first = min(groups, key=lambda group: group.oldest, default=None)
+    if first is not None:
+        yield {"name": first.task, "quoted": shlex.quote(first.task), "since": first.oldest}
+
+
+def _counted(reader: Reader, noun: str, some: Query) -> Iterator[Seen]:
+    """Count *some*, up to the cap, if there are any; the earliest of them says since when."""
+    counted = some.limit(CAP + 1).subquery()
+    number, since = func.count().label("number"), func.min(counted.c.at).label("since")
+    (row,) = reader.rows(select(number, since).select_from(counted))
+    if row.number:
+        count = count_of(row.number)
+        are = "is" if row.number == 1 else "are"
+        yield {"some": count.of(noun), "are": are, "number": count.value, "since": row.since}
+
+
+def _some(at: ColumnElement[datetime], *conditions: Any) -> Query:
+    return select(at.label("at")).where(*conditions)
+
+
+_RUN: Link = ("run", {"run_id": "{run}"})
+_OF_TASK: Link = ("runs", {"task": "{name}"})
+_DEAD_TODAY = {"status": "dead", "newer": "24h"}
+#: The worst first. The verdict is red while an ``error`` is found.
+CHECKS = (
+    Check(
+        id="ticks",
+        level="error",
+        look=_no_ticks,
+        what="{what}",
+        todo="{todo}",
+        link=("workers", {}),
+    ),
+    Check(
+        id="late-definition",
+        level="error",
+        look=_late_definitions,
+        what="{what}",
+        todo=f"{CHECK_IMPORT} If no code should declare it any more, pause it.",
+        link=("definition", {"name": "{name}"}),
+    ),
+    Check(
+        id="overdue",
+        level="error",
+        look=_overdue,
+        what="work has been waiting for {long}{unserved}",
+        todo="{todo}",
+        link=("runs", {"overdue": "1"}),
+    ),
+    Check(
+        id="undeclared-order",
+        level="error",
+        look=_behind_undeclared,
+        what="run {run} waits in strict order behind run {other}, whose task {name!r} this app's "
+        "code does not declare",
+        todo="Declare the task, import the module that does, or: flask jobs admin cancel {other}",
+        link=_RUN,
+    ),
+    Check(
+        id="held-key",
+        level="error",
+        look=_held_keys,
+        what="run {run} waits for run {other}, which has held the concurrency key {name!r} for "
+        "{long}",
+        todo="See what it does, and end it: flask jobs admin show {other}",
+        link=_RUN,
+    ),
+    Check(
+        id="ahead",
+        level="error",
+        look=_ahead,
+        what="{table}.{column} is later than it can be: the database's clock was ahead",
+        todo="What waits for it waits too long. When the clock is right, run this SQL: {sql}",
+    ),
+    Check(
+        id="dead",
+        level="warning",
+        look=_dead,
+        what="{some} ended dead in the last 24 h",
+        todo="See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
+        "flask jobs admin retry --status dead --newer-than 24h",
+        link=("runs", _DEAD_TODAY),
+        act=Button("Retry", ("bulk", {"do": "retry", **_DEAD_TODAY})),
+    ),
+    Check(
+        id="stale-runs",
+        level="warning",
+        look=_stale,
+        what="a worker was lost",
+        todo="The next tick takes back {some}. If they stay, ticks have stopped.",
+        link=("runs", {"status": "running"}),
+    ),
+    Check(
+        id="effects-in-doubt",
+        level="warning",
+        look=_doubts,
+        what="{some} {are} in doubt",
+        todo="A process died before it could record the result. See `flask jobs admin effects`. "
+        "Find out what happened, then use --done or --redo.",
+    ),
+    Check(
+        id="missed-slots",
+        level="warning",
+        look=_missed,
+        what="{missed}",
+        todo="See which: flask jobs admin list --status skipped --newer-than 24h. And when no tick "
+        "came: flask jobs admin ticks",
+        link=("runs", {"status": "skipped", "error_type": "Missed", "newer": "24h"}),
+    ),
+    Check(
+        id="no-share",
+        level="warning",
+        look=_without_share,
+        patience=_A_DAY,
+        what="runs of {name!r} have waited for a share of their concurrency key for {long}",
+        todo="See what has the shares: flask jobs admin list --status running",
+        link=_OF_TASK,
+    ),
+    Check(
+        id="orphaned-task",
+        level="warning",
+        look=_undeclared,
+        patience=_A_DAY,
+        what="runs of {name!r} have waited for {long}: this app's code does not declare that task",
+        todo="Declare it, import the module that does, or: flask jobs admin cancel --task {quoted}",
+        link=_OF_TASK,
+    ),
+    Check(
+        id="snoozed",
+        level="warning",
+        look=_snoozed,
+        patience=_A_DAY,
+        what="run {run} of {name!r} was due {ago} and has been snoozed {other:,} times",
+        todo="See what it waits for, or cancel it: flask jobs admin show {run}",
+        link=_RUN,
+    ),
+    Check(
+        id="open-batch",
+        level="warning",
+        look=_open_batches,
+        patience=_A_DAY,
+        what="the batch {name!r} was opened {ago} and not closed",
+        todo="If all of its runs are in: flask jobs admin batches {quoted} --close",
+        link=("runs", {"batch": "{name}"}),
+    ),
+    Check(
+        id="pruning",
+        level="warning",
+        look=_unpruned,
+        patience=_UNPRUNED,
+        what="pruning is {long} behind: so long ago, rows that are still there were past their "
+        "retention",
+        todo="If it grows, ticks cannot keep up, or cannot delete, which their log says. To delete "
+        "all of them now: flask jobs admin prune",
+    ),
+    Check(
+        id=WEBHOOK,
+        level="warning",
+        look=_failed_webhook,
+        what="CRONJOBS_ALERT_URL has not answered for {long}",
+        todo="Nobody is told what needs a person. The log of the ticks says why: search it for "
+        "CRONJOBS_ALERT_URL.",
+    ),
+    Check(
+        id="paused",
+        level="warning",
+        look=_paused,
+        what="the {kind} {name} is paused",
+        todo="To resume it: flask jobs admin resume --{kind} {quoted}",
+        link=("runs", {"{kind}": "{name}"}),
+        act=Button("Resume", ("work_act", {"act": "resume"}), {"what": "{kind}:{name}"}),
+    ),
+)

@@ -1,0 +1,124 @@
+"""The verdict: whether ticks come and work is claimed in time, and what needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias, cast
+
+from sqlalchemy import select, text
+
+from ..models.conditions import HANDED, RUNNING
+from ..text.humanize import ago, capitalized, plural, seconds_between
+from .backlog import oldest_due
+from .checks import Finding, findings, last_tick
+from .reader import RUNS, Reader, Source, capped, count_of, reading
+
+#: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
+#: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
+HealthStatus: TypeAlias = Literal["ok", "never", "late", "overdue"]
+#: How the verdict looks: ``bad`` if it is not ok, ``warn`` if something needs a look.
+VerdictTone: TypeAlias = Literal["good", "warn", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether ticks come and work is claimed in time.
+
+    :ivar word: the health status.
+    :ivar sentence: the same for people, such as ``Last tick 12 s ago from web-1``.
+    :ivar headline: how many things need a person, in words.
+    :ivar now: the database's now.
+    :ivar last_tick_at: when a tick that did its work was last seen alive.
+    :ivar age: seconds since then.
+    :ivar host: where that was.
+    :ivar findings: what needs a person, the worst first.
+    """
+
+    word: HealthStatus
+    sentence: str
+    headline: str
+    now: datetime
+    last_tick_at: datetime | None
+    age: float | None
+    host: str | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is ``ok``."""
+        return self.word == "ok"
+
+    @property
+    def tone(self) -> VerdictTone:
+        """``bad`` if it is not ``ok``, ``warn`` if something needs a look, else ``good``."""
+        if not self.ok:
+            return "bad"
+        return "warn" if self.findings else "good"
+
+    @property
+    def ticks(self) -> str:
+        """When the last tick came: ``Last tick 12 s ago from web-1``; empty if none ever did."""
+        return _ticks(self.age, self.host)
+
+
+def read_verdict(source: Source, *, only_errors: bool = False) -> Verdict:
+    """Return whether ticks come and runnable work is claimed in time.
+
+    :param only_errors: look only for what makes it red.
+    """
+    with reading(source) as reader:
+        tick = last_tick(reader)
+        found = findings(reader, only_errors=only_errors)
+        age = seconds_between(tick.seen_at, reader.now)
+        word = _word(found, age)
+        return Verdict(
+            word=word,
+            sentence=_sentence(word, _ticks(age, tick.host), found),
+            headline=_headline(len(found)) if found else "All is well",
+            now=reader.now,
+            last_tick_at=tick.seen_at,
+            age=age,
+            host=tick.host,
+            findings=tuple(found),
+        )
+
+
+def _word(found: Sequence[Finding], age: float | None) -> HealthStatus:
+    if not found or found[0].level != "error":
+        return "ok"
+    if found[0].id != "ticks":
+        return "overdue"
+    return "never" if age is None else "late"
+
+
+def _ticks(age: float | None, host: str | None) -> str:
+    return "" if age is None else f"Last tick {ago(age)} from {host}"
+
+
+def _sentence(word: HealthStatus, ticks: str, found: Sequence[Finding]) -> str:
+    if word == "ok":
+        return ticks
+    what, joined = found[0].what, ", but " if word == "overdue" else ": "
+    return f"{ticks}{joined}{what}" if ticks else capitalized(what)
+
+
+def _headline(number: int) -> str:
+    return f"{plural(number, 'thing')} need{'s' if number == 1 else ''} you"
+
+
+def read_figures(reader: Reader) -> dict[str, float]:
+    """Return what the metrics count beside the findings, by name."""
+    figures: dict[str, float] = {
+        "oldest_due_seconds": seconds_between(oldest_due(reader), reader.now) or 0.0,
+        "running_runs": _count(reader, RUNNING),
+    }
+    if reader.state.settings.executors:
+        figures["handed_runs"] = _count(reader, HANDED)
+    return figures
+
+
+def _count(reader: Reader, rows: str) -> int:
+    number = reader.value(select(capped(select(RUNS.c.id).where(text(rows)))))
+    return count_of(cast("int", number)).value

@@ -1,0 +1,204 @@
+"""Queues: what waits in each, who serves it. The hosts that tick."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row, String, cast, func, select
+
+from ..text.humanize import since
+from .backlog import count_waiting, unpaused_groups, waiting_groups
+from .pauses import PauseView, is_declared, list_pauses
+from .reader import TICKS, Count, Page, Reader, Source, read_once, reading
+
+#: How many hosts `QueueView.service` names.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue.
+
+    :ivar waiting: how many runs wait in it, without those behind others in strict order.
+    :ivar due: how many of those are due; at least so many, if there are more than were counted.
+    :ivar oldest: since when the first of them has been due; None if none is.
+    :ivar hosts: those that serve it.
+    :ivar executor: what does so instead.
+    :ivar pause: by whom it is paused.
+    """
+
+    name: str
+    waiting: Count
+    due: Count
+    oldest: datetime | None
+    hosts: tuple[str, ...]
+    executor: str | None
+    pause: PauseView | None
+
+    def service(self, now: datetime) -> str:
+        """Say who serves it: ``web-1, web-2``, or why nobody does."""
+        if self.pause is not None:
+            by = self.pause.paused_by or "somebody"
+            return f"paused by {by} {since(self.pause.paused_at, now)}"
+        more = len(self.hosts) - _NAMED
+        named = ", ".join(self.hosts[:_NAMED])
+        return self.executor or (f"{named} and {more} more" if more > 0 else named) or "nobody"
+
+
+def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
+    """Return the queues by name: of this code's tasks, of what waits or is paused.
+
+    :param limit: how many at most: those that are paused, then those that have been due longest.
+    """
+    with reading(source) as reader:
+        groups = waiting_groups(reader)
+        pauses = {each.name: each for each in list_pauses(reader) if each.kind == "queue"}
+        oldest: dict[str, datetime] = {}
+        for group in groups:
+            oldest[group.queue] = min(group.oldest, oldest.get(group.queue, group.oldest))
+        names = {*reader.state.queues, *oldest, *pauses}
+
+        def urgency(name: str) -> Any:
+            return name not in pauses, min(oldest.get(name, reader.now), reader.now), name
+
+        shown = set(sorted(names, key=urgency)[:limit])
+        counts = count_waiting(reader, [name for name in oldest if name in shown])
+        rows = [
+            _view(reader, name, oldest.get(name), counts.get(name), pauses.get(name))
+            for name in sorted(shown | counts.keys())
+        ]
+        return Page(rows, None, reader.now, Count(len(names | counts.keys())))
+
+
+def _view(
+    reader: Reader,
+    name: str,
+    oldest: datetime | None,
+    counts: tuple[Count, Count] | None,
+    pause: PauseView | None,
+) -> QueueView:
+    executor = reader.state.settings.executors.get(name)
+    waiting, due = counts or (Count(0), Count(0))
+    return QueueView(
+        name=name,
+        waiting=waiting,
+        due=due,
+        oldest=oldest if oldest is not None and oldest <= reader.now else None,
+        hosts=() if executor else hosts_of(reader, name),
+        executor=executor,
+        pause=pause,
+    )
+
+
+#: How many ticks are looked at, the newest first.
+_LOOKED_AT = 10_000
+#: For how long after its last tick a host counts as serving its queues, at least.
+SERVES_FOR = timedelta(minutes=10)
+
+
+class Host(NamedTuple):
+    """A host that ticked within the last day.
+
+    :ivar seen_at: when its last tick was seen.
+    :ivar queues: those that it serves, by its ticks of the last minutes; None: all.
+    :ivar version: of Flask-CronJobs.
+    """
+
+    host: str
+    seen_at: datetime
+    queues: tuple[str, ...] | None
+    version: str | None
+
+
+#: How many hosts are listed.
+HOSTS = 100
+
+
+def list_hosts(source: Source) -> Page[Host]:
+    """Return the hosts that ticked within the last day, the one seen last first."""
+    with reading(source) as reader:
+        found = _hosts(reader)
+        return Page(found[:HOSTS], None, reader.now, Count(len(found)))
+
+
+def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
+    """Return the hosts that serve *queue*."""
+    serving = (each for each in _here(reader) if each.queues is None or queue in each.queues)
+    return tuple(sorted(each.host for each in serving))
+
+
+def is_unserved(reader: Reader, queue: str) -> bool:
+    """Return whether there are hosts, and none of them serves *queue*."""
+    served = _served(reader)
+    return bool(_here(reader)) and served is not None and queue not in served
+
+
+def unserved_since(reader: Reader, before: datetime) -> str | None:
+    """Return the queue whose work was due *before*, and which no host serves; the oldest of them.
+
+    Without the queues that have an executor, and what is paused.
+    """
+    executors = reader.state.settings.executors
+    waiting = (
+        (group.due, group.queue)
+        for group in unpaused_groups(reader)
+        if group.due is not None
+        and group.due <= before
+        and group.queue not in executors
+        and is_declared(reader, group.task)
+        and is_unserved(reader, group.queue)
+    )
+    first = min(waiting, default=None)
+    return None if first is None else first[1]
+
+
+@read_once
+def _served(reader: Reader) -> frozenset[str] | None:
+    """Return the queues that hosts serve; None if one serves all."""
+    named = [each.queues for each in _here(reader)]
+    return None if None in named else frozenset(chain(*filter(None, named)))
+
+
+@read_once
+def _here(reader: Reader) -> list[Host]:
+    return [each for each in _hosts(reader) if each.seen_at >= _serving_since(reader)]
+
+
+def _serving_since(reader: Reader) -> datetime:
+    longest = timedelta(seconds=reader.state.settings.health_tick_age)
+    return reader.now - max(SERVES_FOR, longest)
+
+
+@read_once
+def _hosts(reader: Reader) -> list[Host]:
+    """Return the hosts, the one seen last first."""
+    found: dict[str, list[Row[Any]]] = {}
+    for row in sorted(reader.rows(_grouped(reader)), key=lambda row: row.seen, reverse=True):
+        found.setdefault(row.host, []).append(row)
+    return [_host(reader, host, groups) for host, groups in found.items()]
+
+
+def _grouped(reader: Reader) -> Any:
+    """Return the SELECT of the ticks of the last day, by host and queues."""
+    c = TICKS.c
+    columns = c.id, c.host, cast(c.queues, String).label("queues"), c.started_at, c.seen_at
+    recent = select(*columns).where(c.started_at > reader.now - timedelta(days=1))
+    n = recent.order_by(c.started_at.desc()).limit(_LOOKED_AT).subquery().c
+    alike = n.host, n.queues
+    newest = func.max(n.seen_at).label("seen"), func.max(n.id).label("latest")
+    groups = select(*alike, *newest).group_by(*alike).subquery()
+    return select(groups, c.version).join(TICKS, c.id == groups.c.latest)
+
+
+def _host(reader: Reader, host: str, groups: Sequence[Row[Any]]) -> Host:
+    """Return a host by the *groups* of its ticks, the one seen last first."""
+    here = [group for group in groups if group.seen >= _serving_since(reader)] or groups[:1]
+    names: list[list[str]] = [json.loads(each.queues) for each in here if each.queues is not None]
+    queues = tuple(sorted({*chain(*names)})) if len(names) == len(here) else None
+    version = groups[0].version and groups[0].version.partition(" ")[0]
+    return Host(host, groups[0].seen, queues, version)

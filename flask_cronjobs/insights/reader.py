@@ -1,0 +1,318 @@
+"""One connection for all reads of a page or command, the database's now, and pages of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime, timezone
+from functools import cached_property, wraps
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    Row,
+    ScalarSelect,
+    String,
+    Table,
+    TableValuedAlias,
+    all_,
+    any_,
+    event,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+    tuple_,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..core.app_state import State
+from ..db.dialect import Dialect, dialect_of, load_odd_values
+from ..db.engines import without_echo
+from ..db.errors import explain
+from ..db.shared_connection import borrowed, is_shared
+from ..models import JobRun
+from ..text.humanize import plural
+from ..types import stored_time
+
+BATCHES: Table = JobRun.metadata.tables["job_batches"]
+RUNS: Table = JobRun.metadata.tables["job_runs"]
+DEFINITIONS: Table = JobRun.metadata.tables["job_definitions"]
+FAILURES: Table = JobRun.metadata.tables["job_failures"]
+OUTPUTS: Table = JobRun.metadata.tables["job_outputs"]
+OPERATIONS: Table = JobRun.metadata.tables["job_operations"]
+STEPS: Table = JobRun.metadata.tables["job_steps"]
+EFFECTS: Table = JobRun.metadata.tables["job_effects"]
+PAUSES: Table = JobRun.metadata.tables["job_pauses"]
+RATES: Table = JobRun.metadata.tables["job_rates"]
+TICKS: Table = JobRun.metadata.tables["job_ticks"]
+
+#: What is set on PostgreSQL for the transaction of a page.
+IN_ORDER = ("enable_bitmapscan", "off", True)
+
+#: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns differently; no annotation fits both.
+Query: TypeAlias = Any
+
+
+@dataclass
+class Reader:
+    """An open connection that only reads, for one page or one command.
+
+    :ivar known: what the reports that are marked `read_once` have returned.
+    """
+
+    state: State
+    connection: Connection
+    known: dict[object, Any] = field(default_factory=dict[object, Any], repr=False)
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the database says what it can."""
+        return dialect_of(self.connection.engine)
+
+    @cached_property
+    def now(self) -> datetime:
+        """The database's now, read once, so that a page shows one moment."""
+        return stored_time(self.rows(select(*self._moment()))[0].database_now)
+
+    def row_and_now(self, some: Query, *beside: ColumnElement[Any]) -> Row[Any]:
+        """Return the first row of *some*, or NULLs, and *beside*, read along with `now`."""
+        moment, found = select(*self._moment()).subquery(), some.limit(1).subquery()
+        all_of_it = select(moment, found, *beside).select_from(moment.outerjoin(found, true()))
+        row = self.rows(all_of_it)[0]
+        self.__dict__.setdefault("now", stored_time(row.database_now))
+        return row
+
+    def _moment(self) -> Iterator[ColumnElement[Any]]:
+        """Yield the database's now; then PostgreSQL reads the latest rows of something in order.
+
+        Else it reads and sorts all runs of a definition that has more than most.
+        """
+        yield literal_column(self.dialect.now).label("database_now")
+        if self.dialect.arrays:
+            yield func.set_config(*IN_ORDER).label("in_order")
+
+    def value(self, statement: Executable) -> object:
+        """Return the value of a statement with one row and one column."""
+        return self.rows(statement)[0][0]
+
+    def rows(
+        self, statement: Executable, parameters: Mapping[str, Any] | None = None
+    ) -> Sequence[Row[Any]]:
+        """Return all rows of *statement*."""
+        return self.connection.execute(statement, parameters or {}).all()
+
+
+def is_one_of(
+    reader: Reader, column: ColumnElement[int], ids: Iterable[int]
+) -> ColumnElement[bool]:
+    """Return the condition that *column* is one of many *ids*, which are sent as one parameter."""
+    if reader.dialect.arrays:
+        return column == any_(literal(list(ids), ARRAY(BigInteger)))
+    return column.in_(select(_each(list(ids)).c.value))
+
+
+def is_none_of(
+    reader: Reader, column: ColumnElement[str], names: Iterable[str]
+) -> ColumnElement[bool]:
+    """Return the condition that *column* is none of many *names*, sent likewise."""
+    if reader.dialect.arrays:
+        return column != all_(literal(list(names), ARRAY(String)))
+    return column.not_in(select(_each(list(names)).c.value))
+
+
+def values_of(reader: Reader, values: Sequence[str]) -> TableValuedAlias:
+    """Return a table with one column ``value``: *values*, which are sent as one parameter."""
+    if reader.dialect.arrays:
+        values_array = literal(list(values), ARRAY(String))
+        return func.unnest(values_array).table_valued("value").render_derived()
+    return _each(values)
+
+
+def _each(values: Sequence[object]) -> TableValuedAlias:
+    return func.json_each(json.dumps(values)).table_valued("value")
+
+
+def _load_odd_values(connection: Connection, cursor: Any, *rest: object) -> None:
+    # On each cursor, since the connection belongs to the app's pool.
+    load_odd_values(cursor)
+
+
+#: What a report reads from: an app's state, or a `Reader` that several reports share.
+Source: TypeAlias = State | Reader
+
+
+@contextmanager
+def reading(source: Source) -> Generator[Reader, None, None]:
+    """Open a `Reader` on a connection apart from ``db.session``; given a `Reader`, yield it.
+
+    In a test where the session has the only connection there is, use that.
+
+    :raises TablesMissing: the job tables do not exist.
+    :raises DatabaseTrouble: the database cannot be read.
+    """
+    if isinstance(source, Reader):
+        yield source
+        return
+    engine, database = source.engine, source.database
+    shared = is_shared(database)
+    try:
+        with borrowed(database) if shared else without_echo(engine).connect() as connection:
+            if not shared and dialect_of(engine).parses:
+                event.listen(connection, "before_cursor_execute", _load_odd_values)
+            yield Reader(source, connection)
+    except SQLAlchemyError as error:
+        raise explain(error, engine) from error
+
+
+T = TypeVar("T")
+
+
+def read_once(report: Callable[[Reader], T]) -> Callable[[Source], T]:
+    """Let *report* read once for each `Reader`, however many parts of a page ask for it."""
+
+    @wraps(report)
+    def known(source: Source) -> T:
+        with reading(source) as reader:
+            if report not in reader.known:
+                reader.known[report] = report(reader)
+            return cast("T", reader.known[report])
+
+    return known
+
+
+def steps(column: ColumnElement[Any], *where: Any, most: int) -> Query:
+    """Return a SELECT of the highest values of *column*, as ``value``, each once.
+
+    It goes from one to the next by an index: one step for each, however many rows have it.
+    """
+    highest = select(func.max(column).label("value")).where(*where)
+    found = highest.cte("steps", recursive=True)
+    following = highest.where(column < found.c.value).scalar_subquery()
+    found = found.union_all(select(following).where(found.c.value.is_not(None)))
+    return select(found.c.value).where(found.c.value.is_not(None)).limit(most)
+
+
+#: Counting stops here.
+CAP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of rows, counted up to a cap.
+
+    :ivar capped: whether there are more; then its text is ``1,000+``.
+    """
+
+    value: int
+    capped: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.value:,}{'+' if self.capped else ''}"
+
+    def of(self, noun: str) -> str:
+        """Return ``1 run``, ``2 runs``, ``1,000+ runs``."""
+        return f"{self} {noun}s" if self.capped else plural(self.value, noun)
+
+    def shown(self, shown: int, noun: str) -> str:
+        """Say how many of them are shown: ``50 of 71 groups``."""
+        return self.of(noun) if Count(shown) == self else f"{shown:,} of {self.of(noun)}"
+
+    def __bool__(self) -> bool:
+        return self.value > 0
+
+
+def count_of(value: int) -> Count:
+    """Return the count for *value*, which was counted up to `CAP` plus one."""
+    return Count(min(value, CAP), value > CAP)
+
+
+#: How many rows a SELECT would have without its limit: another column of it.
+NUMBER: Query = func.count().over().label("number")
+
+
+def number_of(rows: Sequence[Row[Any]]) -> Count:
+    """Return the `NUMBER` that *rows* have."""
+    return Count(rows[0].number if rows else 0)
+
+
+def capped(statement: Query) -> ScalarSelect[int]:
+    """Return a subquery that counts the rows of *statement*, up to `CAP` plus one."""
+    some = statement.limit(CAP + 1).subquery()
+    return select(func.count()).select_from(some).scalar_subquery()
+
+
+def record(kind: type[T], row: Any, /, **others: Any) -> T:
+    """Return the dataclass *kind* with *others*, and the columns of *row* for its other fields."""
+    names = (field.name for field in fields(cast("Any", kind)) if field.name not in others)
+    return kind(**{name: getattr(row, name) for name in names}, **others)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """The rows of a page.
+
+    :ivar next: what the next page begins after: the id or key of the last row; None if it is the
+        last page.
+    :ivar now: the database's now.
+    :ivar total: how many there are, of a list that has one page.
+    """
+
+    rows: Sequence[T]
+    next: Any
+    now: datetime
+    total: Count | None = None
+
+    def cut(self, noun: str) -> str:
+        """Say how many are shown, if not all are: ``50 of 71 hosts``; else return nothing."""
+        if self.total is None or self.total == Count(len(self.rows)):
+            return ""
+        return self.total.shown(len(self.rows), noun)
+
+
+def page_of(
+    reader: Reader,
+    statement: Query,
+    limit: int,
+    shown: Callable[[Sequence[Row[Any]]], Sequence[Any]] = list,
+    newest: Sequence[ColumnElement[Any]] = (),
+    before: int | None = None,
+) -> Page[Any]:
+    """Return a page of at most *limit* rows of *statement*, and whether there are more.
+
+    :param shown: makes of the rows what the page shows.
+    :param newest: by which columns, the last of them the id, the newest row comes first; none if
+        *statement* has its order.
+    :param before: only rows after the one with this id.
+    """
+    if before is not None:
+        of_that = select(*newest).where(newest[-1] == before).scalar_subquery()
+        is_older = tuple_(*newest) < of_that if len(newest) > 1 else newest[-1] < before
+        statement = statement.where(is_older)
+    statement = statement.order_by(*(column.desc() for column in newest))
+    found = reader.rows(statement.limit(limit + 1))
+    following = found[limit - 1].id if len(found) > limit else None
+    return Page(shown(found[:limit]), following, reader.now)
+
+
+def plain_data(value: Any) -> Any:
+    """Return *value* for JSON: records as objects, times as ISO 8601 texts in UTC."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
+    if (as_dict := getattr(value, "_asdict", None)) is not None:  # A named tuple, or a row.
+        return plain_data(as_dict())
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat()
+    if isinstance(value, (list, tuple)):
+        return [plain_data(member) for member in cast("Sequence[Any]", value)]
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {key: plain_data(member) for key, member in members.items()}
+    return value

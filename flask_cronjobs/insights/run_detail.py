@@ -1,0 +1,265 @@
+"""One run with its attempts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from ..core.outcome import FAILURES_KEPT
+from ..text.humanize import (
+    Fact,
+    Link,
+    duration,
+    known,
+    plural,
+    seconds_between,
+    seconds_since,
+    since,
+)
+from ..text.redaction import HIDDEN, redacted
+from ..types import JSON, without_secret
+from .operations import OperationView, operations_on
+from .pauses import PauseView, stopping
+from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, reading, record
+from .run_rows import RunRow, run_row, with_definition
+from .search import shown_keys
+from .step_views import StepView, steps_of
+from .wait_reasons import Wait, waits_of
+
+#: How many outputs a view has: each may have 64 kB.
+OUTPUTS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a run.
+
+    :ivar number: which attempt it is, from 1.
+    :ivar outcome: ``failed``; of the latest attempt, the run's status; or ``released``, if it does
+        not count and has left an output, with which the next one goes on.
+    :ivar worker: the worker, without the secret part of its token; None once it succeeded.
+    :ivar output: what it printed and logged, if that is kept, of the latest `OUTPUTS_SHOWN`.
+    """
+
+    number: int
+    outcome: str
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    error_type: str | None = None
+    error: str | None = None
+    stack: str | None = None
+    output: str | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """Return how many seconds it took, if it ended."""
+        return seconds_between(self.started_at, self.ended_at)
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One run in full, redacted by ``CRONJOBS_REDACT``.
+
+    :ivar row: what a list shows of it.
+    :ivar attempts: the latest 50, newest first.
+    :ivar now: the database's now.
+    :ivar batch: the key of its batch.
+    :ivar strict: whether it has a place in the strict order of its concurrency key.
+    :ivar waits: why it has not begun, the first reason first.
+    :ivar pauses: the pauses of its task and its queue, if it waits.
+    :ivar steps: its durable steps, the latest 50, in order.
+    :ivar forgiven: how many attempts do not count, since a step ended in one of them.
+    :ivar operations: who changed it, the latest first: see `operations_on`.
+    """
+
+    row: RunRow
+    payload: JSON
+    result: JSON
+    last_error: str | None
+    idempotency_key: str | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    progress_message: str | None
+    cancel_requested_at: datetime | None
+    snoozes: int
+    created_at: datetime
+    updated_at: datetime
+    attempts: tuple[Attempt, ...]
+    now: datetime
+    batch: str | None = None
+    strict: bool = False
+    waits: tuple[Wait, ...] = ()
+    pauses: tuple[PauseView, ...] = ()
+    steps: tuple[StepView, ...] = ()
+    forgiven: int = 0
+    operations: tuple[OperationView, ...] = ()
+
+
+def find_run(source: Source, run_id: int) -> RunView | None:
+    """Return one run with its attempts, redacted; None if there is no such run."""
+    with reading(source) as reader:
+        batch = select(BATCHES.c.key).where(BATCHES.c.id == RUNS.c.batch_id).scalar_subquery()
+        whole = with_definition(*RUNS.c, batch.label("batch"))
+        rows = reader.rows(whole.where(RUNS.c.id == run_id))
+        return _view(reader, rows[0]) if rows else None
+
+
+def facts_of(run: RunView) -> list[Fact]:
+    """Return what the command ``show`` says of *run*, in this order."""
+    return known(
+        Fact("label", run.row.label),
+        Fact("attempts", f"{run.row.attempts} of {run.row.max_attempts}", _uncounted(run)),
+        *own_facts(run),
+        Fact("cancel asked", run.cancel_requested_at, run.cancel_requested_at),
+        Fact("progress", _progress(run)),
+        *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
+        Fact("reason", _reason(run)),
+        *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
+    )
+
+
+def own_facts(run: RunView) -> list[Fact]:
+    """Return those facts of *run* that the banner of its page does not say."""
+    row, now = run.row, run.now
+    waits = row.status in ("queued", "failed")
+    back, order = since(row.locked_until, now), "strict" if run.strict else None
+    latest = f"in attempt {row.attempts}" if row.attempts > 1 else None
+    is_over = row.locked_until is not None and row.locked_until <= now
+    can_look_up = run.concurrency_key is not None and HIDDEN not in run.concurrency_key
+    return known(
+        Fact("definition", row.definition, link=("definition", {"name": row.definition})),
+        Fact("queue", row.queue, link=("runs", {"queue": row.queue})),
+        Fact("priority", row.priority or None),
+        Fact("scheduled for", row.scheduled_for),
+        Fact("due", row.run_at if waits else None, row.run_at),
+        Fact("last started", row.started_at, row.started_at),
+        Fact("took", _took_and_waited(row, run.now), latest),
+        Fact("finished", row.finished_at, row.finished_at),
+        Fact("handed to", row.handed_to, f"if it does not begin there, it comes back {back}"),
+        Fact(
+            "worker",
+            row.locked_by if back and not is_over and row.handed_to is None else None,
+            f"lease until {back}",
+        ),
+        Fact("snoozed", _snoozed(run)),
+        Fact("batch", run.batch, link=("runs", {"batch": run.batch})),
+        Fact("idempotency key", run.idempotency_key),
+        Fact(
+            *("concurrency key", run.concurrency_key, f"at most {run.concurrency_limit} at once"),
+            link=("runs", {"key": run.concurrency_key}) if can_look_up else None,
+        ),
+        Fact("order", order),
+    )
+
+
+def _uncounted(run: RunView) -> str | None:
+    if not 0 < run.forgiven <= run.row.attempts:
+        return None
+    first = "does" if run.forgiven == 1 else f"{run.forgiven} do"
+    return f"the first {first} not count, since steps ended"
+
+
+def _took_and_waited(row: RunRow, now: datetime) -> str | None:
+    if row.waited is None:
+        return None
+    took = None if row.took is None else duration(row.took)
+    if row.status == "running" and row.started_at is not None:
+        took = f"{duration(seconds_since(row.started_at, now))} so far"
+    waited = f"waited {duration(row.waited)}"
+    return waited if took is None else f"{took}, {waited}"
+
+
+def _progress(run: RunView) -> str:
+    done = run.row.progress if run.row.status == "running" else None
+    parts = (None if done is None else f"{done:.0%}", run.progress_message)
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _run_link(wait: Wait) -> Link | None:
+    return None if wait.run_id is None else ("run", {"run_id": wait.run_id})
+
+
+def _snoozed(run: RunView) -> str | None:
+    if not run.snoozes:
+        return None
+    why = f": {run.last_error}" if run.row.error_type == "Snooze" else ""
+    return f"{plural(run.snoozes, 'time')}{why}"
+
+
+def _reason(run: RunView) -> str | None:
+    """Return why it has its status, where neither an attempt nor a snooze says so."""
+    if run.attempts and run.row.status not in ("cancelled", "skipped"):
+        return None
+    return None if run.row.error_type == "Snooze" and run.snoozes else run.last_error
+
+
+def _outputs(reader: Reader, run_id: int) -> dict[int, Row[Any]]:
+    """Return the latest outputs of a run, by attempt."""
+    c = OUTPUTS.c
+    newest = select(OUTPUTS).where(c.run_id == run_id).order_by(c.attempt.desc())
+    return {row.attempt: row for row in reader.rows(newest.limit(OUTPUTS_SHOWN))}
+
+
+def _view(reader: Reader, row: Row[Any]) -> RunView:
+    names = reader.state.settings.redact
+    waits = row.status in ("queued", "failed")
+    shown_row = run_row(row, row.label)
+    found = waits_of(reader, [shown_row]).get(row.id, ())
+    keys = shown_keys(reader.state, row)
+    shown: dict[str, Any] = {
+        "row": shown_row,
+        "idempotency_key": keys.idempotency,
+        "concurrency_key": keys.concurrency,
+        "payload": redacted(row.payload, names),
+        "result": redacted(row.result, names),
+        "attempts": _attempts(reader, row),
+        "now": reader.now,
+        "steps": steps_of(reader, row.id),
+        "waits": found,
+        "operations": operations_on(reader, row.id),
+        "pauses": stopping(reader, row.job_type, row.queue) if waits else (),
+    }
+    return record(RunView, row, **shown)
+
+
+def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
+    """Return the attempts of a run, the latest first: only failed ones have a row of their own."""
+    of_run = select(FAILURES).where(FAILURES.c.run_id == row.id)
+    failures = reader.rows(of_run.order_by(FAILURES.c.attempt.desc()).limit(FAILURES_KEPT))
+    written = _outputs(reader, row.id)
+    outputs = {number: each.output for number, each in written.items()}
+    attempts = [
+        record(
+            Attempt,
+            failure,
+            number=failure.attempt,
+            outcome="failed",
+            worker=without_secret(failure.worker),
+            ended_at=failure.failed_at,
+            output=outputs.get(failure.attempt),
+        )
+        for failure in failures
+    ]
+    is_known = row.attempts == 0 or any(each.number == row.attempts for each in attempts)
+    if not is_known and row.status in ("running", "succeeded", "cancelled"):
+        latest = Attempt(
+            row.attempts,
+            row.status,
+            without_secret(row.locked_by),
+            row.started_at,
+            row.finished_at,
+            error_type=row.error_type if row.status == "succeeded" else None,
+            error=row.last_error if row.status != "running" else None,
+            output=outputs.get(row.attempts),
+        )
+        attempts.insert(0, latest)
+    if (left := written.get(row.attempts + 1)) is not None:
+        worker = without_secret(left.worker)
+        ended = left.written_at
+        released = Attempt(left.attempt, "released", worker, None, ended, output=left.output)
+        attempts.insert(0, released)
+    return tuple(attempts)

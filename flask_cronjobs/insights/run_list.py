@@ -1,0 +1,358 @@
+"""Lists of runs, page by page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    case,
+    func,
+    literal,
+    not_,
+    null,
+    or_,
+    select,
+    text,
+    true,
+    union_all,
+)
+from sqlalchemy.sql.util import ClauseAdapter
+
+from ..models.conditions import (
+    DEAD,
+    IN_BATCH,
+    KEYED,
+    KEYED_GROUPS,
+    ORDERED,
+    RATE_WAITS,
+    RUNNING,
+    SET_ASIDE,
+    UNKEYED,
+    UNKEYED_GROUPS,
+)
+from ..types import Status
+from .backlog import first_due, overdue
+from .reader import CAP, RUNS, Count, Page, Query, Reader, Source, reading
+from .run_filters import RunFilter
+from .run_rows import RunRow, rows_of
+from .search import named
+from .wait_reasons import Wait, waits_of
+
+#: The columns by which runs are listed.
+Columns: TypeAlias = Any
+
+
+class Sorting(NamedTuple):
+    """An order of runs.
+
+    :ivar column: by which column; among equal ones, by id.
+    """
+
+    column: str
+    descending: bool
+
+    def clauses(self, c: Columns) -> tuple[ColumnElement[Any], ...]:
+        """Return what to order by, for the columns *c*."""
+        columns = (c[self.column],) if self.column == "id" else (c[self.column], c.id)
+        return tuple(each.desc() if self.descending else each.asc() for each in columns)
+
+    def beyond(self, c: Columns, cursor: Any) -> ColumnElement[bool]:
+        """Return the condition for what comes after *cursor*, or a row with its fields."""
+        further: ColumnElement[bool] = c.id < cursor.id if self.descending else c.id > cursor.id
+        if self.column == "id" or cursor.moment is None:
+            return further
+        column, moment = c[self.column], literal(cursor.moment, c[self.column].type)
+        if self.descending:
+            return and_(column <= moment, or_(column < moment, further))
+        return and_(column >= moment, or_(column > moment, further))
+
+
+NEWEST = Sorting("id", True)
+LATEST_DEATH = Sorting("finished_at", True)
+DUE_FIRST = Sorting("run_at", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last run of a page.
+
+    :ivar moment: the time by which it was listed; None: by its id alone.
+    """
+
+    id: int
+    moment: datetime | None = None
+
+
+def sorting_of(status: Status | None, overdue: bool) -> Sorting:
+    """Return the order for runs of *status*: the dead by their death, waiting ones as due."""
+    if status == "dead":
+        return LATEST_DEATH
+    return DUE_FIRST if overdue or status in ("queued", "failed") else NEWEST
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage(Page[RunRow]):
+    """One page of runs; `next` is a `Cursor`.
+
+    :ivar searched_to: of a search that stopped before the page was full, when the last run was
+        created at which it looked.
+    :ivar waits: of each run that has not begun why it waits, the first reason first.
+    """
+
+    searched_to: datetime | None = None
+    waits: Mapping[int, tuple[Wait, ...]] = field(default_factory=dict[int, tuple[Wait, ...]])
+
+    @property
+    def partial(self) -> bool:
+        """Return whether the search stopped before the page was full; the next page goes on."""
+        return self.searched_to is not None
+
+    @property
+    def before(self) -> int | None:
+        """Return the id in the next page's cursor."""
+        return None if self.next is None else self.next.id
+
+
+#: How many rows a page reads where no index narrows the list.
+WINDOW = 50_000
+
+
+_LONGEST_PAGE = 500
+#: How many runs a bulk action finds.
+MOST_MATCHING = 1_000_000
+#: Of the waiting runs in their order, most match these.
+_NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
+
+
+def list_runs(
+    source: Source,
+    which: RunFilter | None = None,
+    before: int | Cursor | None = None,
+    limit: int = 50,
+    order: Sorting = NEWEST,
+) -> RunPage:
+    """Return the runs that match *which*, newest id first.
+
+    :param before: what comes after it: the ``next`` of the page before, or an id.
+    :param limit: how many runs; at most 500.
+    :param order: another order, as `sorting_of` gives for the filter's status.
+    """
+    which = which or RunFilter()
+    limit = max(1, min(limit, _LONGEST_PAGE))
+    cursor = Cursor(before) if isinstance(before, int) else before
+    with reading(source) as reader:
+        by_name = _named(reader, which)
+        found, floor = page_ids(reader, which, cursor, limit, order, by_name)
+        first = by_name if cursor is None else []
+        rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
+        rows.sort(key=lambda row: row.id not in first)
+        is_full = len(found) > limit
+        last = found[limit - 1] if is_full else floor
+        searched_to = None if is_full or floor is None else _created(reader, floor.id)
+        following = None if last is None else Cursor(last.id, last.moment)
+        waits = waits_of(reader, rows)
+        return RunPage(tuple(rows), following, reader.now, searched_to=searched_to, waits=waits)
+
+
+def _created(reader: Reader, run_id: int) -> datetime | None:
+    rows = reader.rows(select(RUNS.c.created_at).where(RUNS.c.id == run_id))
+    return rows[0].created_at if rows else None
+
+
+def _named(reader: Reader, which: RunFilter) -> list[int]:
+    """Return the runs whose id or key is searched for, however old they are."""
+    if which.search is None:
+        return []
+    found = named(reader, which.search)
+    others = _conditions(reader, replace(which, search=None))
+    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(found), *others)
+    matching = {row.id for row in reader.rows(wanted)}
+    return [each for each in found if each in matching]
+
+
+def matching(source: Source, which: RunFilter, limit: int = MOST_MATCHING) -> list[int]:
+    """Return all runs that match *which*, newest first, up to *limit*, for bulk actions."""
+    with reading(source) as reader:
+        by_name = _named(reader, which)
+        rows, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, windowed=False)
+        return [*by_name, *(row.id for row in rows)]
+
+
+def _statements(reader: Reader, which: RunFilter) -> list[Query]:
+    """Return statements for the ids that match *which*: one for each index that is used."""
+    conditions = _conditions(reader, which)
+    if which.overdue:
+        return [part.where(*conditions) for part in overdue(reader)]
+    wanted = ("running",) if which.stale else which.statuses or (which.status,)
+    if which.waits is not None and wanted == (None,):
+        wanted = ("queued",)
+    # Each once: queued and failed runs are in the same indexes.
+    parts = dict.fromkeys(part for status in wanted for part in _parts(status, which))
+    parts = {"": None} if "" in parts else parts  # All rows, so also those of the others.
+    columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
+    return [columns.where(*map(text, filter(None, [part])), *conditions) for part in parts]
+
+
+#: Waits for its turn in a strict order.
+_IN_ORDER = f"{ORDERED} AND order_mark IS NOT NULL"
+
+
+def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
+    """Return the exact conditions of the partial indexes that hold runs of *status*."""
+    if which.batch is not None and status != "running":  # A batch has its own index.
+        return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
+    if status in ("queued", "failed"):
+        if which.task is not None:
+            return UNKEYED_GROUPS, KEYED_GROUPS, _IN_ORDER, RATE_WAITS
+        return UNKEYED, KEYED, _IN_ORDER, RATE_WAITS
+    narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
+    return (narrow.get(status or "", ""),)
+
+
+def _conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
+    found = [each.condition(reader, value) for each, value in which.given()]
+    return [*found, RUNS.c.status.in_(which.statuses)] if which.statuses else found
+
+
+def page_ids(
+    reader: Reader,
+    which: RunFilter,
+    cursor: Cursor | None,
+    limit: int,
+    order: Sorting = NEWEST,
+    named: Sequence[int] = (),
+    windowed: bool = True,
+) -> tuple[Sequence[Any], Any]:
+    """Return up to *limit* plus one rows, as a `Cursor` each, and the last row read.
+
+    The latter is None where an index narrows the list.
+
+    :param named: runs to leave out.
+    :param windowed: whether to read only `WINDOW` rows where no index narrows the list.
+    """
+    found, fenced = _statements(reader, which), _is_fenced(which, order)
+    floor = _floor(reader, which, cursor, order) if windowed else None
+    if named:
+        found = [part.where(RUNS.c.id.not_in(named)) for part in found]
+    if cursor is not None:
+        found = [part.where(order.beyond(RUNS.c, cursor)) for part in found]
+    if floor is not None:
+        found = [part.where(not_(order.beyond(RUNS.c, floor))) for part in found]
+    if order == DUE_FIRST and replace(which, search=None) in _NEARLY_ALL_WAITING:
+        found = list(first_due(reader, found, limit + 1))
+    return reader.rows(_first(found, limit + 1, order, fenced)), floor
+
+
+def _is_wide(which: RunFilter) -> bool:
+    """Return whether a list reads the primary key, also rows that do not match."""
+    indexed = which.definition, which.batch
+    if which.overdue or which.stale or any(each is not None for each in indexed):
+        return False
+    if which.statuses:
+        return "succeeded" in which.statuses
+    return which.status == "succeeded" or (which.status is None and which.waits is None)
+
+
+def _is_fenced(which: RunFilter, order: Sorting) -> bool:
+    # The index of the dead has their order: so they need no fence.
+    return not _is_wide(which) and (order != LATEST_DEATH or which.batch is not None)
+
+
+def _floor(reader: Reader, which: RunFilter, cursor: Cursor | None, order: Sorting) -> Any:
+    """Return the last of the `WINDOW` rows after *cursor* that a list without an index reads."""
+    indexed = replace(which, search=None)
+    if which == RunFilter() or (which == indexed and not _is_wide(which)):
+        return None
+    among = [select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)]
+    if not _is_wide(which):
+        among = _statements(reader, indexed)
+    if cursor is not None:
+        among = [part.where(order.beyond(RUNS.c, cursor)) for part in among]
+    if order == DUE_FIRST and indexed in _NEARLY_ALL_WAITING:
+        among = list(first_due(reader, among, WINDOW))
+    last = _first(among, 1, order, _is_fenced(which, order)).offset(WINDOW - 1)
+    return next(iter(reader.rows(last)), None)
+
+
+def _first(found: Sequence[Query], limit: int, order: Sorting, fenced: bool) -> Query:
+    """Return a SELECT of the first *limit* ids, and of the times by which they are listed."""
+    c: Any = RUNS.c
+    chosen = found[0]
+    if fenced:
+        # OFFSET 0 stops the planner from merging the subquery. Otherwise it reads the primary key
+        # from the top, past a million finished rows if the wanted ones have the lowest ids.
+        parts: list[Any] = [part.offset(0).subquery() for part in found]
+        either = union_all(*(select(part) for part in parts)).subquery()
+        c, chosen = either.c, select(either)
+    moment: Any = null() if order == NEWEST else c[order.column]
+    chosen = chosen.with_only_columns(c.id, moment.label("moment"))
+    return chosen.order_by(*order.clauses(c)).limit(limit)
+
+
+#: The statuses whose runs `count_by_status` counts.
+COUNTED: tuple[Status, ...] = ("queued", "running", "failed", "dead")
+#: How many rows of each index it reads.
+_COUNTED_ROWS = 10_000
+_BY_GROUP = "job_type, queue, priority, run_at, id"
+#: The order of each index: without one, PostgreSQL may read the whole table instead.
+_INDEX_ORDER = {
+    UNKEYED: "priority DESC, run_at, id",
+    KEYED: "priority DESC, run_at, id",
+    UNKEYED_GROUPS: _BY_GROUP,
+    KEYED_GROUPS: _BY_GROUP,
+    _IN_ORDER: "concurrency_key, id",
+    RATE_WAITS: f"rate_mark, rate_key, {_BY_GROUP}",
+    RUNNING: "locked_until",
+    DEAD: "finished_at",
+    IN_BATCH: "batch_id, status, run_at, id",
+}
+#: What conditions may need of a run.
+_SMALL = [column for column in RUNS.c if column.name not in ("payload", "result")]
+
+
+def count_by_status(source: Source, which: RunFilter) -> dict[Status, Count]:
+    """Return how many runs of each of `COUNTED` match *which*, whatever status that asks for.
+
+    Up to `CAP`, among the first 10,000 rows of each index: so a count of 0 may be capped, too.
+    """
+    with reading(source) as reader:
+        which = replace(which, status=None, statuses=(), stale=False, overdue=False)
+        of_status = {status: _parts(status, which) for status in COUNTED}
+        parts = list(dict.fromkeys(part for each in of_status.values() for part in each))
+        counts = [_counted(reader, place, part, which) for place, part in enumerate(parts)]
+        rows = reader.rows(union_all(*counts))
+    read, numbers = Counter[str](), Counter[str]()
+    for row in rows:
+        read[parts[row.part]] += row.read
+        if parts[row.part] in of_status.get(row.status, ()):
+            numbers[row.status] += row.number
+    return {
+        status: Count(
+            min(numbers[status], CAP),
+            numbers[status] > CAP or any(read[part] >= _COUNTED_ROWS for part in of_status[status]),
+        )
+        for status in COUNTED
+    }
+
+
+def _counted(reader: Reader, place: int, part: str, which: RunFilter) -> Query:
+    """Return a SELECT of how many of the first rows of an index match, and how many were read."""
+    first = select(*_SMALL).where(text(part))
+    if which.batch is not None:
+        first = first.where(*_conditions(reader, RunFilter(batch=which.batch)))
+    if which.task is not None and part in (UNKEYED_GROUPS, KEYED_GROUPS):
+        first = first.where(RUNS.c.job_type == which.task)
+    some = first.order_by(text(_INDEX_ORDER[part])).limit(_COUNTED_ROWS).subquery()
+    matches = ClauseAdapter(some).traverse(and_(true(), *_conditions(reader, which)))
+    return select(
+        literal(place).label("part"),
+        some.c.status,
+        func.count().label("read"),
+        func.count(case((matches, 1))).label("number"),
+    ).group_by(some.c.status)

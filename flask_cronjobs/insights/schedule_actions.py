@@ -1,0 +1,359 @@
+"""Add, remove and run definitions; pause and resume them, and the runs of a task or a queue."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+from sqlalchemy import text
+
+from ..core import definitions
+from ..core.app_state import State
+from ..core.columns import RUN_COLUMNS
+from ..core.definitions import DefinitionRow
+from ..core.scheduler import (
+    announce_slot,
+    find_or_record,
+    first_slot,
+    plan_due,
+    plan_paused,
+    record_pause,
+)
+from ..core.slots import record_slots
+from ..core.tasks.handler import payload_columns, run_columns
+from ..core.tasks.options import AS_THE_TASK_SAYS, EnqueueOptions, is_key
+from ..core.tasks.registry import DefinitionSpec
+from ..core.ticks import TickHistory
+from ..db.connection import Bookkeeping
+from ..db.errors import waiting_for_lock
+from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
+from ..log import DEFAULT_ACTOR, log_run
+from ..text import did_you_mean, one_line
+from ..types import PauseKind
+from .operations import Act, perform
+from .run_changes import queue_new
+from .run_payloads import refuse_hidden
+from .schedule_views import definition_names
+
+T = TypeVar("T")
+
+
+def record_due(state: State, books: Bookkeeping, row: DefinitionRow) -> bool:
+    """Record the due slots of *row*; return False if it is broken."""
+    plan = plan_due(row, TickHistory(books))
+    if plan is None:
+        return False
+    for slot in record_slots(books, {row.id: plan}):
+        announce_slot(state, slot)
+    return True
+
+
+def remove(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Delete a definition that this app's code does not declare (any more). Its runs stay.
+
+    :raises NotFound: no definition has that name.
+    :raises TaskError: this app's code declares it.
+    """
+    if not remove_definition(state, name, actor):
+        raise no_definition(state, name)
+
+
+class QueuedRun(NamedTuple):
+    """A run that was asked for.
+
+    :ivar is_new: False if it was there already, with the same idempotency key.
+    """
+
+    id: int
+    is_new: bool
+
+
+def queue_run(
+    state: State,
+    name: str,
+    payload: Mapping[str, object] | None = None,
+    actor: str = DEFAULT_ACTOR,
+    tasks: bool = True,
+    options: EnqueueOptions = AS_THE_TASK_SAYS,
+) -> QueuedRun:
+    """Queue a run of a definition or a task.
+
+    :param name: a definition's name, or else a task's.
+    :param payload: the handler's keyword arguments; default: the definition's payload.
+    :param tasks: whether *name* may be a task's.
+    :param options: as of `Task.using`, all but ``replace``: a run that waits with the key stays as
+        it is.
+    :raises NotFound: no definition or task has that name; the message suggests similar names.
+    :raises UnknownTask: the definition's task is not declared by this app's code.
+    :raises TypeError: the handler does not take *payload*.
+    :raises PayloadError: *payload* is not plain JSON.
+    :raises TaskError: an option is invalid.
+    :raises KeyConflict: the idempotency key belongs to a run of another task.
+    """
+    options.check()
+    with state.bookkeeping() as books:
+        values = _definition_run(state, find_or_record(state, books, name), payload, options)
+        task = state.registry.tasks.get(name) if tasks else None
+        if values is None and task is not None:
+            given = task.payload_from(payload or {})
+            values = run_columns(task, state.settings, given, options)
+        if values is None:
+            if not tasks:
+                raise no_definition(state, name)
+            hint = did_you_mean(name, {*definition_names(state), *state.registry.tasks})
+            raise NotFound(f"No definition and no task is called {name!r}.{hint}")
+        run_id, holder = queue_new(books, values, Act("ran now", one_line(name), actor))
+    if holder not in (None, values["job_type"]):
+        raise KeyConflict(
+            f"The idempotency key of this run is held by run {run_id} of the "
+            f"task {holder}. Nothing was queued. Give another key."
+        )
+    if holder is None:
+        log_run(
+            logging.INFO, "ran now", task=values["job_type"], run_id=run_id, attempt=0,
+            why=one_line(name), actor=actor,
+        )  # fmt: skip
+    return QueuedRun(run_id, is_new=holder is None)
+
+
+def _definition_run(
+    state: State,
+    found: DefinitionRow | None,
+    payload: Mapping[str, object] | None,
+    options: EnqueueOptions,
+) -> dict[str, Any] | None:
+    """Return the columns of a run of the definition *found*, with *payload* and *options*."""
+    if found is None:
+        return None
+    spec = found.spec
+    task = state.registry.tasks.get(spec.job_type)
+    if task is None:
+        raise UnknownTask(
+            f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
+            "code does not declare. Run it from the code that does, or remove the definition."
+        )
+    values = {
+        **{name: getattr(spec, name) for name in RUN_COLUMNS},
+        "payload": json.dumps(spec.payload),
+        "definition_id": found.id,
+        **options.own_columns,
+    }
+    if payload is not None:
+        refuse_hidden(state, payload, spec.payload)
+        made = payload_columns(task, state.settings, task.payload_from(payload))
+        if made["concurrency_key"] is None:  # The row may have one that the code has dropped.
+            del made["concurrency_key"]
+        else:
+            values["concurrency_limit"] = task.concurrency_limit
+        values |= made
+    if spec.overlap == "skip":
+        # As for its slots: no two runs of the definition are at work at once.
+        key = values["concurrency_key"] or f"definition:{spec.name}"
+        values |= {"concurrency_key": key, "concurrency_limit": 1}
+    return values
+
+
+def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
+    """Return the error that there is no definition *name*; it suggests similar names.
+
+    :param verb: the command that takes a task as well, with ``--task``.
+    """
+    if verb is not None and name in state.registry.tasks:
+        return NotFound(
+            f"There is no definition {name!r}. It is a task: flask jobs admin {verb} --task "
+            f"{shlex.quote(name)}"
+        )
+    names = definition_names(state)
+    if not names:
+        return NotFound(
+            f"There is no definition {name!r}, nor any other yet: the first tick creates those "
+            "that code declares."
+        )
+    return NotFound(f"There is no definition {name!r}.{did_you_mean(name, names)}")
+
+
+def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTOR) -> bool:
+    """Insert or change a definition that is kept in the database.
+
+    A slot that is already due is recorded first, under the schedule that the row still has.
+
+    :returns: whether the definition is new.
+    :raises TaskError: code declares a definition of that name.
+    :raises StateConflict: its row stays locked.
+    """
+
+    def add(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
+        _refuse_code(state, row, spec.name)
+        if row is None:
+            first = first_slot(spec, definitions.now(books))
+            declare = partial(definitions.declare, specs=[(spec, first)], origin="database")
+            made = perform(books, Act("added", f"definition {spec.name}", actor), declare)
+            return True if made else None
+        if row.due and record_due(state, books, row):
+            return None
+        row = record_pause(state, books, row)
+        return False if _change(books, row, spec, actor) else None
+
+    return _when_free(state, spec.name, add)
+
+
+def _when_free(
+    state: State, name: str, change: Callable[[Bookkeeping, DefinitionRow | None], T | None]
+) -> T:
+    """Call *change* with the definition called *name*, again and again, and return what it returns.
+
+    :param change: returns None if the row has changed since it was read, or others have locked it.
+    :raises StateConflict: it stays locked.
+    """
+    wait = waiting_for_lock(f"The definition {name!r}")
+    with state.bookkeeping() as books:
+        while (done := change(books, definitions.find(books, name))) is None:
+            wait()
+        return done
+
+
+def _change(books: Bookkeeping, row: DefinitionRow, spec: DefinitionSpec, actor: str) -> bool:
+    """Change *row* to *spec*, and note it, unless they are the same."""
+    first = first_slot(spec, row.now)
+    change = partial(definitions.change, definition=row, spec=spec, first=first)
+    if row.spec == spec:
+        return change(books)
+    return perform(books, Act("changed", f"definition {spec.name}", actor), change)
+
+
+def _refuse_code(state: State, row: DefinitionRow | None, name: str) -> None:
+    """Refuse to add a definition that code declares, or once did."""
+    if name in state.registry.declarations:
+        raise TaskError(f"The definition {name!r} is declared in code. Give this one another name.")
+    if row is not None and row.origin == "code":
+        raise TaskError(
+            f"The definition {name!r} came from code, though this app's code does not "
+            "declare it (any more). Give this one another name, or call "
+            f"remove_definition({name!r}) first."
+        )
+
+
+def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
+    """Delete a definition that code does not declare (any more).
+
+    :returns: whether there was one.
+    :raises TaskError: this app's code declares it.
+    :raises StateConflict: its row stays locked.
+    """
+    act = Act("removed", f"definition {name}", actor)
+
+    def remove(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
+        if name in state.registry.declarations and (row is None or row.origin == "code"):
+            raise TaskError(
+                f"The definition {name!r} is declared in code, so the next tick would create "
+                "it again. Remove its schedule from the code, or pause it."
+            )
+        if row is None:
+            return False
+        return perform(books, act, partial(definitions.remove, definition=row)) or None
+
+    return _when_free(state, name, remove)
+
+
+_LONGEST = 100
+
+
+Kind: TypeAlias = Literal["definition", "queue", "task"]
+
+
+class Target(NamedTuple):
+    """What is paused or resumed."""
+
+    kind: Kind
+    name: str
+
+
+def only(name: str | None, queue: str | None, task: str | None) -> Target | None:
+    """Return what was given: a definition's *name*, a queue or a task; None if not just one was."""
+    each: dict[Kind, str | None] = {"definition": name, "queue": queue, "task": task}
+    given = [Target(kind, name) for kind, name in each.items() if name is not None]
+    return given[0] if len(given) == 1 else None
+
+
+def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
+    """Pause *target* until `resume`.
+
+    None of a definition's slots runs; one that is due is recorded first. The runs of a task or a
+    queue wait, and those that run go on to their end.
+
+    :returns: False if it is a task or a queue that was paused before.
+    :raises NotFound: no definition has that name, and the message suggests similar names; this
+        app's code declares no such task; or the queue's name cannot be one.
+    """
+    kind, name = target
+    if kind == "task" and name not in state.registry.tasks:
+        raise NotFound(f"There is no task {name!r}.{did_you_mean(name, state.registry.tasks)}")
+    if kind == "queue" and not is_key(name, _LONGEST):
+        raise NotFound(f"There is no queue {name!r}. A name has 1 to {_LONGEST} characters.")
+    act = Act("paused", f"{kind} {name}", actor)
+    if kind == "definition":
+        return _pause_definition(state, name, act)
+    with state.bookkeeping() as books:
+        return perform(books, act, lambda inner: _add(inner, kind, name, actor))
+
+
+def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
+    """Resume *target*, also a task or a queue that no code declares any more.
+
+    A definition goes on from its next slot after now. Slots that passed meanwhile are not made up:
+    they are recorded as one skipped row.
+
+    :returns: False if it was not paused.
+    :raises NotFound: no definition has that name.
+    :raises ScheduleError: the definition's schedule cannot be read.
+    """
+    kind, name = target
+    act = Act("resumed", f"{kind} {name}", actor)
+    if kind == "definition":
+        return _resume_definition(state, name, act)
+    with state.bookkeeping() as books:
+        return perform(books, act, lambda inner: _remove(inner, kind, name))
+
+
+def _add(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
+    statement = f"""
+        INSERT INTO job_pauses (kind, name, paused_at, paused_by)
+        VALUES (:kind, :name, {books.dialect.now}, :by)
+        ON CONFLICT (kind, name) DO NOTHING RETURNING id
+    """
+    return bool(books.rows(text(statement), {"kind": kind, "name": name, "by": by}))
+
+
+def _remove(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
+    statement = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
+    return bool(books.rows(text(statement), {"kind": kind, "name": name}))
+
+
+def _pause_definition(state: State, name: str, act: Act) -> bool:
+    def pause(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
+        if row is None:
+            raise no_definition(state, name, "pause")
+        if row.due:
+            record_due(state, books, row)
+        return perform(books, act, partial(definitions.pause, definition=row)) or None
+
+    return _when_free(state, name, pause)
+
+
+def _resume_definition(state: State, name: str, act: Act) -> bool:
+    def resume(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
+        if row is None:
+            raise no_definition(state, name, "resume")
+        if not row.paused:
+            return False
+        skip = partial(definitions.skip_pause, definition=row, plan=plan_paused(row), resume=True)
+        slots = perform(books, act, skip, changed=lambda slots: slots is not None)
+        for slot in slots or ():
+            announce_slot(state, slot)
+        return None if slots is None else True
+
+    return _when_free(state, name, resume)

@@ -1,0 +1,197 @@
+"""One definition, one task, and what a run of either would get."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from ..core.app_state import State
+from ..core.slots import slots_of
+from ..core.tasks.handler import Handler
+from ..core.tasks.options import TaskOptions
+from ..core.tasks.retry import Retry, RetryPolicy
+from ..text import cut
+from ..text.humanize import duration, plural
+from ..text.redaction import redacted
+from ..types import JSON
+from .reader import (
+    DEFINITIONS,
+    NUMBER,
+    RUNS,
+    Count,
+    Query,
+    Reader,
+    Source,
+    number_of,
+    reading,
+    record,
+)
+from .run_rows import RunRow, rows_of
+from .schedule_needs import set_aside
+from .schedule_views import DefinitionView, definition_views, whole_rows
+from .search import shown_key
+
+#: How many of the latest runs are shown.
+SHOWN = 10
+#: How many gaps in its slots a definition's page shows.
+GAPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MissedSlots:
+    """A gap in the slots of a definition.
+
+    :ivar run_id: the row that stands for it.
+    :ivar number: how many slots were missed, from *first* to *last*.
+    :ivar why: what kept them from being run.
+    """
+
+    run_id: int
+    number: int
+    first: datetime
+    last: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionDetail:
+    """One definition.
+
+    :ivar payload: redacted by ``CRONJOBS_REDACT``.
+    :ivar task: what this app's code says about its task; None if it does not declare it.
+    :ivar missed: the latest slots that it missed, the last gap first, at most 5.
+    :ivar gaps: how many gaps there are, of those that are looked at.
+    :ivar runs: its last ten runs, newest first.
+    :ivar now: the database's now.
+    """
+
+    view: DefinitionView
+    payload: JSON
+    max_attempts: int
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    created_at: datetime
+    updated_at: datetime
+    task: TaskCode | None
+    missed: tuple[MissedSlots, ...]
+    gaps: Count
+    runs: tuple[RunRow, ...]
+    now: datetime
+
+
+def find_definition(source: Source, name: str) -> DefinitionDetail | None:
+    """Return one definition with its last runs; None if there is no such definition."""
+    with reading(source) as reader:
+        rows = reader.rows(whole_rows(reader).where(DEFINITIONS.c.name == name))
+        if not rows:
+            return None
+        (row,) = rows
+        (view,) = definition_views(reader, rows)
+        missed = reader.rows(_missed(reader, row.id))
+        found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
+        # A run by hand, or of a slot that was caught up, may have been inserted later than others.
+        found.sort(key=lambda run: run.scheduled_for, reverse=True)
+        return record(
+            DefinitionDetail,
+            row,
+            view=view,
+            payload=redacted(row.payload, reader.state.settings.redact),
+            concurrency_key=shown_key(
+                *(reader.state, row.job_type, row.payload, "concurrency_key", row.concurrency_key)
+            ),
+            task=task_code(reader.state, row.job_type),
+            missed=tuple(map(_gap, missed)),
+            gaps=number_of(missed),
+            runs=tuple(found),
+            now=reader.now,
+        )
+
+
+def _last_runs(definition_id: int) -> Query:
+    own = select(RUNS.c.id).where(RUNS.c.definition_id == definition_id)
+    return own.order_by(RUNS.c.scheduled_for.desc()).limit(SHOWN)
+
+
+def _missed(reader: Reader, definition_id: int) -> Query:
+    """Return a SELECT of the latest gaps of a definition among what was skipped and cancelled."""
+    some = set_aside(reader)
+    of_this = some.c.definition_id == definition_id, some.c.error_type == "Missed"
+    return select(some, NUMBER).where(*of_this).limit(GAPS)
+
+
+def _gap(row: Row[Any]) -> MissedSlots:
+    number, first = slots_of(row.result, row.scheduled_for)
+    why = row.last_error or "missed"
+    return MissedSlots(row.id, number, first, row.scheduled_for, why)
+
+
+def read_arguments(source: Source, name: str) -> tuple[str, JSON] | None:
+    """Return the task that the definition or task *name* stands for, and its payload, redacted.
+
+    A task without a definition has None. Returns None if there is neither.
+    """
+    with reading(source) as reader:
+        registry, hidden = reader.state.registry, reader.state.settings.redact
+        c = DEFINITIONS.c
+        rows = reader.rows(select(c.job_type, c.payload).where(c.name == name))
+    if rows:
+        return rows[0].job_type, redacted(rows[0].payload, hidden)
+    if name in registry.declarations:
+        spec = registry.declarations[name].spec(reader.state.settings)
+        return spec.job_type, redacted(spec.payload, hidden)
+    return (name, None) if name in registry.tasks else None
+
+
+_LONGEST_TEXT = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCode:
+    """What this app's code says about a task.
+
+    :ivar arguments: the names of the handler's arguments, as in its signature.
+    :ivar doc: the handler's docstring.
+    :ivar options: the names and values of its options, as texts for people.
+    """
+
+    arguments: tuple[str, ...]
+    doc: str | None
+    options: tuple[tuple[str, str], ...]
+
+
+def task_code(state: State, name: str) -> TaskCode | None:
+    """Return what the code says about the task *name*; None if it does not declare it."""
+    handler = state.registry.tasks.get(name)
+    if handler is None:
+        return None
+    doc = inspect.getdoc(handler.func)
+    return TaskCode(
+        arguments=handler.parameters,
+        doc=cut(doc, _LONGEST_TEXT) if doc else None,
+        options=tuple(_options(state, handler)),
+    )
+
+
+def _options(state: State, handler: Handler) -> Iterator[tuple[str, str]]:
+    """Return the retry policy, the timeout, and all other options that are not the default."""
+    yield "retry", _retry(handler.retry_policy(state.settings.max_attempts))
+    yield "timeout", duration(handler.options.timeout or state.settings.timeout)
+    usual = TaskOptions()._asdict()
+    for name, value in handler.options._asdict().items():
+        if name not in ("retry", "timeout") and value != usual[name]:
+            yield name, "yes" if value is True else str(value)
+
+
+def _retry(policy: RetryPolicy) -> str:
+    attempts = plural(policy.max_attempts, "attempt")
+    if policy.max_attempts == 1:
+        return attempts
+    if not isinstance(policy, Retry):
+        return f"{attempts} at most, after delays that a function chooses"
+    delays = f"{policy.backoff} delays from {duration(policy.base)} to {duration(policy.cap)}"
+    return f"{attempts}, {delays}"

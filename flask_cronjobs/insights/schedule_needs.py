@@ -1,0 +1,197 @@
+"""Definitions that need a person: slots missed, slots that no tick records, dead runs, doubts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Row,
+    String,
+    and_,
+    case,
+    literal,
+    select,
+    text,
+    union_all,
+)
+
+from ..core.slots import slots_of
+from ..features.once.once_effects import is_in_doubt
+from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
+from ..text.humanize import minute, plural
+from .reader import DEFINITIONS, EFFECTS, RUNS, Query, Reader, is_one_of, read_once, values_of
+
+#: How many skipped and cancelled runs, newest first, are searched for missed slots.
+_LOOKED_AT = 2000
+#: How many definitions a sentence names.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Slots that were missed, as recorded in the last 24 hours.
+
+    :ivar slots: how many.
+    :ivar first: the first of them.
+    :ivar last: the last.
+    :ivar definition_ids: the definitions that missed them.
+    :ivar names: the names of those that are still there.
+    """
+
+    slots: int
+    first: datetime
+    last: datetime
+    definition_ids: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the same for people, such as "3 slots of a and b were missed, from … to …"."""
+        were = "was" if self.slots == 1 else "were"
+        first, until = minute(self.first), minute(self.last)
+        span = f"at {first}" if first == until else f"from {first} to {until}"
+        *others, last = self.names or ("",)
+        if more := len(others) - _NAMED + 1 if len(others) >= _NAMED else 0:
+            others, last = others[: _NAMED - 1], f"{more + 1} more"
+        of = f" of {', '.join(others)} and {last}" if others else f" of {last}" if last else ""
+        return f"{plural(self.slots, 'slot')}{of} {were} missed, {span}"
+
+
+def set_aside(reader: Reader) -> Query:
+    """Return a subquery of the newest runs that were skipped or cancelled."""
+    names = "result", "id", "definition_id", "error_type", "last_error", "scheduled_for"
+    columns = (RUNS.c[name] for name in (*names, "finished_at"))
+    newest = select(*columns).where(text(SET_ASIDE)).order_by(RUNS.c.id.desc())
+    return newest.limit(_LOOKED_AT).subquery()
+
+
+@read_once
+def missed_slots(reader: Reader) -> Missed | None:
+    """Return the slots that were recorded as missed in the last 24 hours; None if there are none.
+
+    Slots of a pause, of a time when no code declared the definition, and overlaps are not missed.
+    """
+    newest = set_aside(reader)
+    rows = reader.rows(
+        select(newest.c.result, newest.c.scheduled_for, newest.c.definition_id, DEFINITIONS.c.name)
+        .join_from(newest, DEFINITIONS, DEFINITIONS.c.id == newest.c.definition_id, isouter=True)
+        .where(
+            newest.c.error_type == "Missed",
+            newest.c.finished_at >= reader.now - timedelta(days=1),
+        )
+    )
+    if not rows:
+        return None
+    spans = [slots_of(row.result, row.scheduled_for) for row in rows]
+    return Missed(
+        sum(number for number, _ in spans),
+        min(first for _, first in spans),
+        max(row.scheduled_for for row in rows),
+        tuple({row.definition_id: None for row in rows if row.definition_id is not None}),
+        tuple(sorted({row.name for row in rows if row.name is not None})),
+    )
+
+
+def unrecorded(reader: Reader) -> list[str]:
+    """Return the names of the definitions that this app's code declares and the table lacks.
+
+    A tick inserts them. Those that were found once are not looked for again.
+    """
+    known = reader.state.known_rows
+    wanted = [name for name in reader.state.registry.declarations if name not in known]
+    if wanted:
+        some = DEFINITIONS.c.name.in_(select(values_of(reader, wanted).c.value))
+        known.update(row.name for row in reader.rows(select(DEFINITIONS.c.name).where(some)))
+    return [name for name in wanted if name not in known]
+
+
+#: Why a definition needs a person, the most urgent first. ``missed``: slots in the last 24 hours;
+#: ``dead``: runs that nobody has retried or discarded; ``doubt``: effects of its runs that are in
+#: doubt; ``late``: a slot that no tick records.
+Need: TypeAlias = Literal["missed", "dead", "doubt", "late"]
+#: The same in words.
+NEEDS: Mapping[Need, str] = {
+    "missed": "missed slots",
+    "dead": "dead runs",
+    "doubt": "effect in doubt",
+    "late": "late",
+}
+#: How many dead runs, newest first, are looked at.
+DEAD_LOOKED_AT = 10_000
+#: At most so many definitions are found for each need.
+_FOUND_AT_MOST = 1_000
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The definitions that need a person.
+
+    :ivar ids: those that missed slots, have dead runs, or effects in doubt.
+    :ivar late_before: a definition is late if its next slot was due before this.
+    """
+
+    reader: Reader
+    ids: Mapping[Need, Set[int]]
+    late_before: datetime
+
+    def of(self, row: Row[Any]) -> tuple[Need, ...]:
+        """Return why the definition *row* needs a person, the most urgent first."""
+        at: datetime | None = row.next_run_at
+        found: dict[Need, bool] = {need: row.id in ids for need, ids in self.ids.items()}
+        found["late"] = row.paused_at is None and at is not None and at < self.late_before
+        return tuple(need for need in NEEDS if found[need])
+
+    def condition(self, need: Need) -> ColumnElement[bool]:
+        """Return the condition that a definition has *need*."""
+        if need == "late":
+            return and_(text(SCHEDULED), DEFINITIONS.c.next_run_at < self.late_before)
+        return is_one_of(self.reader, DEFINITIONS.c.id, self.ids[need])
+
+    @property
+    def order(self) -> ColumnElement[int]:
+        """The place of a definition by its most urgent need; those without one come last."""
+        places = [(self.condition(need), literal(at, Integer)) for at, need in enumerate(NEEDS)]
+        return case(*places, else_=literal(len(NEEDS), Integer))
+
+
+@read_once
+def needs(reader: Reader) -> Needs:
+    """Return which definitions need a person."""
+    missed = missed_slots(reader)
+    newest = latest_dead()
+    with_dead_runs = _having("dead", newest.c.definition_id).select_from(newest)
+    both = union_all(*(select(each.subquery()) for each in (with_dead_runs, _in_doubt(reader))))
+    found: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
+    found["missed"].update(() if missed is None else missed.definition_ids[:_FOUND_AT_MOST])
+    for row in reader.rows(both):
+        found[row.need].add(row.definition_id)
+    overdue = timedelta(seconds=reader.state.settings.health_overdue)
+    return Needs(reader, found, reader.now - overdue)
+
+
+def latest_dead() -> Query:
+    """Return a subquery of the latest dead runs: what they are, and of which errors."""
+    names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at", "label"
+    dead = select(*(RUNS.c[name] for name in names)).where(text(DEAD))
+    return dead.order_by(RUNS.c.finished_at.desc()).limit(DEAD_LOOKED_AT).subquery()
+
+
+def _in_doubt(reader: Reader) -> Query:
+    doubted = (
+        select(EFFECTS.c.run_id)
+        .where(text(OPEN_EFFECT), EFFECTS.c.run_id.is_not(None), text(is_in_doubt(reader.dialect)))
+        .limit(_FOUND_AT_MOST)
+        .subquery()
+    )
+    runs = RUNS.join(doubted, doubted.c.run_id == RUNS.c.id)
+    return _having("doubt", RUNS.c.definition_id).select_from(runs)
+
+
+def _having(need: Need, definition_id: ColumnElement[int]) -> Query:
+    """Return a SELECT of the definitions *definition_id*, each once and with *need*."""
+    columns = literal(need, String).label("need"), definition_id.label("definition_id")
+    return select(*columns).where(definition_id.is_not(None)).distinct().limit(_FOUND_AT_MOST)

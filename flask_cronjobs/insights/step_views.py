@@ -1,0 +1,74 @@
+"""Durable steps of a run, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+from sqlalchemy import select
+
+from ..features.steps.step_rows import WAITS
+from ..text.humanize import plural, seconds_between
+from ..text.redaction import redacted
+from ..types import JSON, without_secret
+from .reader import STEPS, Reader, record
+
+#: How many steps of a run a view has: the latest.
+SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One durable step of a run, as `JobStep`, redacted by ``CRONJOBS_REDACT``.
+
+    :ivar worker: the worker that wrote it last, without the secret part of its token.
+    """
+
+    name: str
+    kind: str
+    result: JSON
+    chunks: int
+    attempt: int | None
+    worker: str | None
+    started_at: datetime | None
+    due_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def seconds(self) -> float | None:
+        """Return how many seconds it took, if it ended."""
+        return seconds_between(self.started_at, self.finished_at)
+
+    @property
+    def state(self) -> str:
+        """Return what became of it, in words."""
+        chunks = plural(self.chunks, "chunk")
+        if self.finished_at is None:
+            return WAITS.get(self.kind, f"{chunks} done")
+        if self.kind == "wait":
+            return "timed out" if self.result is None else "signal came"
+        return {"sleep": "slept", "each": f"done, {chunks}"}.get(self.kind, "done")
+
+
+def steps_of(reader: Reader, run_id: int) -> tuple[StepView, ...]:
+    """Return the latest steps of a run, in their order."""
+    latest = select(STEPS).where(STEPS.c.run_id == run_id).order_by(STEPS.c.id.desc())
+    names = reader.state.settings.redact
+    return tuple(
+        record(
+            StepView, row,
+            result=_shown(row.name, row.result, names), worker=without_secret(row.worker),
+        )
+        for row in reversed(reader.rows(latest.limit(SHOWN)))
+    )  # fmt: skip
+
+
+def _shown(name: str, result: JSON, names: Sequence[str]) -> JSON:
+    """Return *result* redacted; also by the name of its step, as by a key beside which it stands.
+
+    None stays, since it says that a wait has timed out.
+    """
+    whole = cast("dict[str, JSON]", redacted({name: result}, names))
+    return None if result is None else whole[name]
