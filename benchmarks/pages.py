@@ -36,15 +36,15 @@ from benchmarks import argument_parser
 from benchmarks._cpu import cpu_of
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State, state_of
-from flask_cronjobs.core.ticks import list_ticks
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.features.once.once_effects import list_effects
+from flask_cronjobs.insights.effects import list_effects
 from flask_cronjobs.insights.health import read_verdict
 from flask_cronjobs.insights.overview import read_overview
 from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.insights.run_filters import RunFilter
 from flask_cronjobs.insights.run_list import list_runs, sorting_of
 from flask_cronjobs.insights.schedule_views import list_definitions
+from flask_cronjobs.insights.tick_views import list_ticks
 from flask_cronjobs.types import STATUSES
 from tests import postgres
 

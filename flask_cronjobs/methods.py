@@ -201,7 +201,7 @@ class OperatorMethods:
         :returns: how many runs there were.
         """
 
-        from .core.prune import prune_all
+        from .insights.prune_actions import prune_all
 
         return prune_all(_writable(), dry_run)
 

@@ -10,13 +10,14 @@ import click
 from sqlalchemy import Row
 
 from ..core.app_state import state_of
-from ..core.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
-from ..features.once.once_effects import effect_done, effect_redo, list_effects
+from ..core.ticks import TICK_COUNTS
 from ..insights.batch_actions import cancel_batch, close_batch, retry_batch
 from ..insights.batch_views import BatchView, batch_facts, find_batch, list_batches
+from ..insights.effects import effect_done, effect_redo, list_effects
 from ..insights.operations import list_operations
 from ..insights.queues import list_hosts, list_queues
 from ..insights.reader import reading
+from ..insights.tick_views import Gap, list_gaps, list_ticks
 from ..text import one_line
 from ..text.humanize import ago, duration, full, seconds_since
 from .group import command

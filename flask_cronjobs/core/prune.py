@@ -5,25 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from ..config import Settings
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
 from ..features.batches.batch_rows import is_live
-from ..insights.operations import KEPT, Act, Operation
-from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import DEAD, DONE_ALONE, DONE_EFFECT, ENDED_BATCH
-from ..text.humanize import plural
 from ..types import stored_time, time_or_none
 from . import ticks
-from .app_state import State
 
-if TYPE_CHECKING:
-    from ..insights.reader import Reader
-    from ..insights.run_actions import Progress
+#: Counts so many runs as deleted, in the transaction that deletes them.
+Counted: TypeAlias = Callable[[Connection, Dialect, int], object]
+#: For how many seconds operations are kept.
+KEPT = 365 * 86400.0
+
+
+class Source(Protocol):
+    """What reads rows: a bookkeeping connection, or a reader."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def rows(self, statement: TextClause, parameters: Mapping[str, Any]) -> Sequence[Any]: ...
 
 
 class Kind(NamedTuple):
@@ -158,7 +164,7 @@ STEPS = 10_000
 _REST = 0.1
 
 
-def prune(books: Bookkeeping, kept: Settings, operation: Operation | None = None) -> Iterator[int]:
+def prune(books: Bookkeeping, kept: Settings, counted: Counted | None = None) -> Iterator[int]:
     """Delete what is older than its retention; yield how many runs, after each round.
 
     A round deletes up to `DELETED_AT_ONCE` rows of each kind, so that none waits for another. To
@@ -169,13 +175,13 @@ def prune(books: Bookkeeping, kept: Settings, operation: Operation | None = None
 
     :param kept: for how long rows are kept: batches as succeeded runs; effects that are done as
         dead runs, but as long as their run may be tried again, however old they are.
-    :param operation: counts the runs, in the transactions that delete them.
+    :param counted: is told of the runs, in the transactions that delete them.
     """
     d = books.dialect
     kinds = [
-        _prune_runs(books, kind, kept, operation)
+        _prune_runs(books, kind, kept, counted)
         if kind.table == "job_runs"
-        else _prune_rows(books, kind, kept, operation)
+        else _prune_rows(books, kind, kept, counted)
         for kind in KINDS
     ]
     while kinds:
@@ -201,7 +207,7 @@ def prunable(books: Bookkeeping, kept: Settings) -> int:
     return sum(books.rows(text(sql), given)[0][0] for sql in counts)
 
 
-def seconds_behind(source: Bookkeeping | Reader, kept: Settings) -> float:
+def seconds_behind(source: Source, kept: Settings) -> float:
     """Return for how many seconds the oldest row of the growing kinds is past its retention."""
     given, late = _given(source.dialect, kept), 0.0
     (row,) = source.rows(text(_behind(source.dialect)), given)
@@ -212,13 +218,13 @@ def seconds_behind(source: Bookkeeping | Reader, kept: Settings) -> float:
 
 
 def _prune_runs(
-    books: Bookkeeping, kind: Kind, kept: Settings, operation: Operation | None
+    books: Bookkeeping, kind: Kind, kept: Settings, counted: Counted | None
 ) -> Iterator[int]:
     """Delete old runs with what belongs to them; yield how many, after each transaction."""
     given, old = _given(books.dialect, kept), locked_runs(books.dialect, kind)
     while True:
         found, are_all = books.transaction(
-            partial(_delete_runs, d=books.dialect, old=old, given=given, operation=operation)
+            partial(_delete_runs, d=books.dialect, old=old, given=given, counted=counted)
         )
         yield len(found)
         if are_all:
@@ -228,12 +234,12 @@ def _prune_runs(
 
 
 def _prune_members(
-    books: Bookkeeping, batch_ids: Sequence[int], kept: Settings, operation: Operation | None
+    books: Bookkeeping, batch_ids: Sequence[int], kept: Settings, counted: Counted | None
 ) -> Iterator[int]:
     """Delete the runs of batches likewise."""
     d = books.dialect
     given = {**_given(d, kept), "ids": d.many(batch_ids)}
-    work = partial(_delete_runs, d=d, old=locked_members(d), given=given, operation=operation)
+    work = partial(_delete_runs, d=d, old=locked_members(d), given=given, counted=counted)
     are_all = False
     while not are_all:
         found, are_all = books.transaction(work)
@@ -246,7 +252,7 @@ def _delete_runs(
     d: Dialect,
     old: str,
     given: Mapping[str, Any],
-    operation: Operation | None,
+    counted: Counted | None,
 ) -> tuple[Rows, bool]:
     """Delete some runs; return them, and whether there are no others.
 
@@ -259,8 +265,8 @@ def _delete_runs(
         for table in ("job_failures", "job_outputs", "job_steps"):
             connection.execute(text(delete(d, table, "run_id")), given)
         connection.execute(text(delete(d, "job_runs")), given)
-        if operation is not None:
-            operation.count(connection, d, len(ids))
+        if counted is not None:
+            counted(connection, d, len(ids))
     return found, len(rows) < ticks.DELETED_AT_ONCE and found is rows
 
 
@@ -277,7 +283,7 @@ def _with_few_steps(connection: Connection, d: Dialect, found: Rows) -> Rows:
 
 
 def _prune_rows(
-    books: Bookkeeping, kind: Kind, kept: Settings, operation: Operation | None
+    books: Bookkeeping, kind: Kind, kept: Settings, counted: Counted | None
 ) -> Iterator[int]:
     """Delete old rows of another table; yield how many runs went with them, after each statement.
 
@@ -290,7 +296,7 @@ def _prune_rows(
         found = books.rows(text(oldest(d, kind)), given)
         if ids := [row.id for row in found if row.free]:
             if kind is BATCHES:
-                yield from _prune_members(books, ids, kept, operation)
+                yield from _prune_members(books, ids, kept, counted)
             books.rows(text(statement), {"ids": d.many(ids)})
         yield 0
         if len(found) < ticks.DELETED_AT_ONCE or not (ids or found[-1].place != given["place"]):
@@ -307,30 +313,3 @@ def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
         "place": d.earliest,
         "chunk": ticks.DELETED_AT_ONCE,
     }
-
-
-def prune_all(
-    state: State,
-    dry_run: bool = False,
-    actor: str = DEFAULT_ACTOR,
-    progress: Progress | None = None,
-) -> int:
-    """Delete the runs that are older than their retention.
-
-    :param dry_run: only count them.
-    :returns: how many there were.
-    """
-    with state.bookkeeping() as books:
-        if dry_run:
-            return prunable(books, state.settings)
-        asked, pruned = prunable(books, state.settings), 0
-        noted = Operation.begin(books, Act("pruned", plural(asked, "run"), actor), asked)
-        try:
-            for deleted in prune(books, state.settings, noted):
-                pruned += deleted
-                if progress is not None:
-                    progress(deleted)
-            noted.end(books)
-        finally:
-            log_action("pruned", plural(pruned, "run"), actor)
-    return pruned

@@ -1,33 +1,21 @@
-"""The rows of ticks: what a tick writes, what the next one learns, and what people see of them."""
+"""The rows of ticks: what a tick writes, and what the next one learns from them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Row,
-    TextClause,
-    func,
-    literal_column,
-    select,
-    text,
-)
+from sqlalchemy import TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
 from ..types import TickReport, stored_json, stored_time, time_or_none
 from .definitions import undeclared
-
-if TYPE_CHECKING:
-    from ..insights.reader import Page, Source
 
 #: How many rows of a kind one transaction deletes at most, here and in `core.prune`, beside those
 #: that go with them.
@@ -272,109 +260,3 @@ class TickHistory:
         SELECT DISTINCT {dialect.epoch("started_at")} / 60 AS minute FROM job_ticks
         WHERE started_at >= {dialect.later("-86400")} ORDER BY minute
         """
-
-
-class Bucket(NamedTuple):
-    """What the ticks that started in one hour did.
-
-    :ivar start: when the hour began, in UTC.
-    """
-
-    start: datetime
-    succeeded: int = 0
-    failed: int = 0
-    dead: int = 0
-    cancelled: int = 0
-    skipped: int = 0
-    ticks: int = 0
-
-
-_SHOWN = (
-    *("id", "worker", "host", "pid", "started_at", "seen_at", "finished_at", "clock_offset"),
-    *TICK_COUNTS,
-)
-_HOURS = 24
-_SUMMED = Bucket._fields[1:-1]
-
-
-def read_activity(source: Source) -> tuple[Bucket, ...]:
-    """Return what the ticks of the last 24 hours did, by the hour they began in, oldest first.
-
-    Sums the counts that ticks record, so the cost does not depend on the number of runs.
-    """
-    # Here, since it maps the tables, which a tick does not use.
-    from ..insights.reader import TICKS, reading
-
-    with reading(source) as reader:
-        last = reader.now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
-        first = last - timedelta(hours=_HOURS - 1)
-        hour = literal_column(f"{reader.dialect.epoch('started_at')} / 3600", BigInteger)
-        sums = (func.sum(TICKS.c[name]).label(name) for name in _SUMMED)
-        rows = reader.rows(
-            select(hour.label("hour"), *sums, func.count().label("ticks"))
-            .where(TICKS.c.started_at >= first)
-            .group_by(hour)
-        )
-    found = {int(row.hour): map(int, row[1:]) for row in rows}
-    starts = (first + timedelta(hours=number) for number in range(_HOURS))
-    return tuple(Bucket(start, *found.get(int(start.timestamp()) // 3600, ())) for start in starts)
-
-
-def did_its_work(d: Dialect) -> ColumnElement[Any]:
-    """Return the condition that a tick recorded its slots: it finished, or its workers were seen.
-
-    A tick that fails begins, and is neither finished nor seen again.
-    """
-    seen = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + {SEEN_AFTER}"
-    return literal_column(f"(finished_at IS NOT NULL OR {seen})")
-
-
-class Gap(NamedTuple):
-    """A time without a tick that did its work; *end* is None if there has been none since."""
-
-    start: datetime
-    end: datetime | None
-
-
-_GAPS = 50
-
-
-def list_gaps(source: Source) -> Page[Gap]:
-    """Return when no tick came for ``CRONJOBS_HEALTH_TICK_AGE``, newest first; at most 50.
-
-    This looks at the ticks that are kept, those of the last day.
-    """
-    from ..insights.reader import NUMBER, TICKS, Count, Page, number_of, reading
-
-    with reading(source) as reader:
-        d, age = reader.dialect, reader.state.settings.health_tick_age
-        order = TICKS.c.started_at, TICKS.c.id
-        before = func.max(TICKS.c.seen_at).over(order_by=order, rows=(None, -1)).label("before")
-        works = did_its_work(d)
-        each = select(TICKS.c.started_at, before).where(works).subquery()
-        too_long = f"{d.epoch('started_at')} - {d.epoch('before')} > :age"
-        found = reader.rows(
-            select(each.c.before, each.c.started_at, NUMBER)
-            .where(text(too_long).bindparams(age=age))
-            .order_by(each.c.started_at.desc())
-            .limit(_GAPS)
-        )
-        last = reader.value(select(func.max(TICKS.c.seen_at)).where(works))
-        now = reader.now
-    over, number = [Gap(row.before, row.started_at) for row in found], number_of(found)
-    if isinstance(last, datetime) and (now - last).total_seconds() > age:
-        over, number = [Gap(last, None), *over], Count(number.value + 1)
-    return Page(over, None, now, number)
-
-
-def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:
-    """Return the latest ticks, newest first: where and when they ran, and what they did.
-
-    :param before: only ticks before the one with this id.
-    """
-    from ..insights.reader import TICKS, page_of, reading
-
-    ticks = select(*(TICKS.c[name] for name in _SHOWN))
-    newest = TICKS.c.started_at, TICKS.c.id
-    with reading(source) as reader:
-        return page_of(reader, ticks, limit, newest=newest, before=before)

@@ -26,8 +26,6 @@ from sqlalchemy import (
 )
 
 from ..core.prune import seconds_behind
-from ..core.ticks import did_its_work
-from ..features.once.once_effects import in_doubt
 from ..models.columns import UNREADABLE
 from ..models.conditions import (
     DEAD,
@@ -44,6 +42,7 @@ from ..models.conditions import (
 from ..text.humanize import Link, ago, capitalized, duration, seconds_since
 from ..types import HANDED_LEASES
 from .backlog import Waiting, oldest_due, overdue, unpaused_groups, waiting_groups
+from .effects import in_doubt
 from .pauses import is_declared, list_pauses, not_paused, ours
 from .queues import unserved_since
 from .reader import (
@@ -61,6 +60,7 @@ from .reader import (
     reading,
 )
 from .schedule_needs import missed_slots, unrecorded
+from .tick_views import did_its_work
 
 Level: TypeAlias = Literal["ok", "info", "warning", "error"]
 

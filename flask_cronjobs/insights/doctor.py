@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from ..core.app_state import State
-from ..core.ticks import CLOCK_TOLERANCE, list_ticks
+from ..core.ticks import CLOCK_TOLERANCE
 from ..db.dialect import clock_shift
 from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
@@ -20,6 +20,7 @@ from .doctor_database import database, executors, schema, versions
 from .doctor_rights import rights
 from .health import Verdict, read_verdict
 from .reader import Reader, reading
+from .tick_views import list_ticks
 
 _TICKS = 100
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .reader import Page, Reader, Source
 
 T = TypeVar("T")
-#: For how many seconds operations are kept.
-KEPT = 365 * 86400.0
 #: How many characters of a target are kept.
 _LONGEST = 500
 

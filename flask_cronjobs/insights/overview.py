@@ -8,12 +8,12 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from ..core.ticks import Bucket, read_activity
 from .health import Verdict, read_verdict
 from .reader import RUNS, Count, Reader, Source, reading, record
 from .run_rows import ERROR_SHOWN, first_line
 from .schedule_needs import DEAD_LOOKED_AT, latest_dead
 from .schedule_views import DefinitionList, Sort, list_definitions
+from .tick_views import Bucket, read_activity
 
 #: How many definitions the first page shows.
 DEFINITIONS_SHOWN = 12

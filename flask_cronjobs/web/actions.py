@@ -18,7 +18,7 @@ from werkzeug.wrappers import Response
 from ..core.app_state import State, state_of
 from ..core.tasks.payload import check_typed
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, PayloadError, TablesMissing
-from ..features.once import once_effects
+from ..insights import effects
 from ..insights import run_payloads as payloads
 from ..insights.batch_actions import cancel_batch, close_batch, retry_batch
 from ..insights.run_actions import CANCEL, DISCARD, RETRY
@@ -202,14 +202,14 @@ def batch_close(key: str) -> str:
 @action("status", "key")
 def effect_done(key: str) -> str:
     """Mark an effect in doubt as done."""
-    once_effects.effect_done(state_of(), key, actor())
+    effects.effect_done(state_of(), key, actor())
     return f"{key} is marked as done. It will not be done again."
 
 
 @action("status", "key")
 def effect_redo(key: str) -> str:
     """Mark an effect in doubt as not done."""
-    once_effects.effect_redo(state_of(), key, actor())
+    effects.effect_redo(state_of(), key, actor())
     return f"{key} is marked as not done. The next run that needs it does it."
 
 

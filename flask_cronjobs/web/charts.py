@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ..core.ticks import Bucket
 from ..insights.run_rows import RunRow
 from ..insights.schedule_views import Cell
+from ..insights.tick_views import Bucket
 from .format import Tone
 
 #: How high a chart is, in its own units; the style sheet scales it.

@@ -22,11 +22,11 @@ from flask.typing import ResponseReturnValue
 from ..core.app_state import State, state_of
 from ..core.tick import TickOptions
 from ..core.tick import tick as run_tick
-from ..core.ticks import read_activity
 from ..errors import CronJobsError
 from ..insights.checks import CHECKS
 from ..insights.health import read_figures, read_verdict
 from ..insights.reader import Reader, reading
+from ..insights.tick_views import read_activity
 from ..log import logger
 from ..text.humanize import seconds_since
 from ..types import TickReport

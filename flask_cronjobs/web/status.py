@@ -8,13 +8,13 @@ from flask import abort, request
 from flask.typing import ResponseReturnValue
 
 from ..core.app_state import state_of
-from ..core.ticks import list_gaps
-from ..features.once.once_effects import list_doubts
+from ..insights.effects import list_doubts
 from ..insights.operations import list_operations
 from ..insights.overview import read_overview
 from ..insights.queues import list_hosts, list_queues
 from ..insights.reader import reading
 from ..insights.schedule_detail import find_definition
+from ..insights.tick_views import list_gaps
 from .format import definition_tone
 from .params import choice, clamped, needed
 from .render import reader_page

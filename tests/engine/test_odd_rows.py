@@ -12,10 +12,10 @@ from sqlalchemy import text
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.core import leases
 from flask_cronjobs.core.app_state import state_of
-from flask_cronjobs.core.prune import prune_all as prune
 from flask_cronjobs.insights.batch_views import list_batches
 from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.insights.overview import read_overview
+from flask_cronjobs.insights.prune_actions import prune_all as prune
 from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.insights.run_list import list_runs
 from flask_cronjobs.insights.schedule_views import list_definitions

@@ -12,11 +12,11 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.core.prune import prune_all
 from flask_cronjobs.core.tasks.registry import DefinitionSpec
 from flask_cronjobs.errors import StateConflict
-from flask_cronjobs.features.once.once_effects import effect_done, effect_redo
+from flask_cronjobs.insights.effects import effect_done, effect_redo
 from flask_cronjobs.insights.operations import OperationView, list_operations, operations_on
+from flask_cronjobs.insights.prune_actions import prune_all
 from flask_cronjobs.insights.run_actions import CANCEL, DISCARD, RETRY
 from flask_cronjobs.insights.run_detail import facts_of
 from flask_cronjobs.insights.run_filters import RunFilter

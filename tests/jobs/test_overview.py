@@ -12,9 +12,8 @@ from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, DatabaseTrouble
 from flask_cronjobs.core.app_state import State, state_of
-from flask_cronjobs.core.ticks import read_activity
-from flask_cronjobs.features.once.once_effects import list_effects
 from flask_cronjobs.insights.checks import findings
+from flask_cronjobs.insights.effects import list_effects
 from flask_cronjobs.insights.health import read_verdict
 from flask_cronjobs.insights.overview import dead_groups, read_overview
 from flask_cronjobs.insights.reader import Count, reading
@@ -22,6 +21,7 @@ from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.insights.run_filters import RunFilter
 from flask_cronjobs.insights.run_list import list_runs, matching
 from flask_cronjobs.insights.schedule_views import list_definitions, next_slots
+from flask_cronjobs.insights.tick_views import read_activity
 from tests.plans import sent_by
 from tests.rows import Rows, ago, view_of
 

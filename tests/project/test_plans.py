@@ -35,11 +35,11 @@ from flask_cronjobs.db.statements import SETTINGS
 from flask_cronjobs.features import orders
 from flask_cronjobs.features.batches.batch_rows import NewBatch, close, hold_open, open_batch
 from flask_cronjobs.features.batches.ending import end_batches
-from flask_cronjobs.features.once.once_effects import list_doubts
 from flask_cronjobs.features.rates import rates
 from flask_cronjobs.features.steps import step_rows as steps
 from flask_cronjobs.insights.batch_views import find_batch, list_batches
 from flask_cronjobs.insights.doctor import examine
+from flask_cronjobs.insights.effects import list_doubts
 from flask_cronjobs.insights.health import read_verdict
 from flask_cronjobs.insights.keys import find_key
 from flask_cronjobs.insights.operations import Act, Operation, list_operations, operations_on

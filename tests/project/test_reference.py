@@ -12,7 +12,6 @@ import pytest
 import flask_cronjobs
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.core.current import CurrentRun
-from flask_cronjobs.core.ticks import Bucket
 from flask_cronjobs.insights.batch_views import BatchView
 from flask_cronjobs.insights.checks import Finding
 from flask_cronjobs.insights.health import Verdict
@@ -20,6 +19,7 @@ from flask_cronjobs.insights.overview import DeadGroup, Overview
 from flask_cronjobs.insights.run_detail import Attempt, RunView
 from flask_cronjobs.insights.run_rows import RunRow
 from flask_cronjobs.insights.schedule_views import DefinitionList, DefinitionView
+from flask_cronjobs.insights.tick_views import Bucket
 from flask_cronjobs.models import records, tables
 
 from .pages import DOCS, PAGES, ROOT

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from flask_cronjobs.core.ticks import Bucket
 from flask_cronjobs.insights.run_filters import RunFilter
+from flask_cronjobs.insights.tick_views import Bucket
 from flask_cronjobs.web import format
 from flask_cronjobs.web.charts import HEIGHT, chart
 from flask_cronjobs.web.params import BadQuery, filter_args, run_filter, text

@@ -22,7 +22,7 @@ from flask_cronjobs import (
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.tasks.options import EnqueueOptions
 from flask_cronjobs.errors import UnknownTask
-from flask_cronjobs.features.once.once_effects import effect_done, effect_redo
+from flask_cronjobs.insights.effects import effect_done, effect_redo
 from flask_cronjobs.insights.run_actions import CANCEL, DISCARD, RETRY, Action
 from flask_cronjobs.insights.run_filters import RunFilter
 from flask_cronjobs.insights.schedule_actions import QueuedRun, Target, pause, queue_run, resume

@@ -1,0 +1,112 @@
+"""The effects of ``once`` as people see them, and what they say of one in doubt."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import case, literal, select, text
+
+from ..core.app_state import State
+from ..db.connection import Rows
+from ..db.dialect import Dialect
+from ..errors import NotFound, StateConflict
+from ..features.once.once_effects import is_in_doubt
+from ..log import DEFAULT_ACTOR
+from ..models.conditions import OPEN_EFFECT
+from ..types import without_secret
+from .operations import Act, perform
+from .reader import EFFECTS, Page, Query, Source, page_of, reading
+
+_NOT_IN_DOUBT = {
+    "begun": "It is being done right now. Wait until it ends.",
+    "done": "It is done, and will not be done again. To do it again, give once() another key.",
+}
+
+
+def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Mark an effect in doubt as done: it will not be done again.
+
+    :raises NotFound: there is no such effect.
+    :raises StateConflict: it is not in doubt.
+    """
+    act = Act("marked as done", f"effect {key}", actor)
+    _resolve(state, key, "UPDATE job_effects SET state = 'done', done_at = {now}", act)
+
+
+def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Mark an effect in doubt as not done: the next ``once`` with its key does it.
+
+    :raises NotFound: there is no such effect.
+    :raises StateConflict: it is not in doubt.
+    """
+    act = Act("marked to be done again", f"effect {key}", actor)
+    _resolve(state, key, "DELETE FROM job_effects", act)
+
+
+def _resolve(state: State, key: str, change: str, act: Act) -> None:
+    """Execute *change*, a statement up to its WHERE, for an effect in doubt."""
+    with state.bookkeeping() as books:
+        d, this = books.dialect, {"key": key}
+        which = f"WHERE key = :key AND {is_in_doubt(d)} RETURNING id"
+        statement = text(f"{change.format(now=d.now)} {which}")
+        if perform(books, act, lambda inner: inner.rows(statement, this)):
+            return
+        rows = books.rows(text("SELECT state FROM job_effects WHERE key = :key"), this)
+    if not rows:
+        raise NotFound(f"There is no effect {key!r}. To list them: flask jobs admin effects --all")
+    advice = _NOT_IN_DOUBT.get(rows[0].state, "Its state has just changed. Try again.")
+    raise StateConflict(f"The effect {key!r} is not in doubt. {advice}")
+
+
+class Effect(NamedTuple):
+    """One effect.
+
+    :ivar state: ``begun``, ``done`` or ``in_doubt``. It is also in doubt if it was begun and its
+        owner no longer holds it.
+    """
+
+    id: int
+    key: str
+    state: str
+    run_id: int | None
+    worker: str | None
+    created_at: datetime
+    done_at: datetime | None
+
+
+def list_effects(
+    source: Source, *, open_only: bool = False, before: int | None = None, limit: int = 50
+) -> Page[Effect]:
+    """Return effects, newest first.
+
+    :param open_only: leave out those that are done.
+    :param before: only smaller ids, for paging.
+    """
+    with reading(source) as reader:
+        c = EFFECTS.c
+        state = case((text(is_in_doubt(reader.dialect)), literal("in_doubt")), else_=c.state)
+        statement = select(c.id, c.key, state, c.run_id, c.locked_by, c.created_at, c.done_at)
+        if open_only:
+            statement = statement.where(text(OPEN_EFFECT))
+        return page_of(reader, statement, limit, _shown, (c.id,), before)
+
+
+def list_doubts(source: Source, limit: int) -> Page[Effect]:
+    """Return the effects in doubt, the newest first."""
+    with reading(source) as reader:
+        c = EFFECTS.c
+        columns = c.id, c.key, literal("in_doubt"), c.run_id, c.locked_by, c.created_at, c.done_at
+        doubted = text(OPEN_EFFECT), text(is_in_doubt(reader.dialect))
+        return page_of(reader, select(*columns).where(*doubted), limit, _shown, (c.id,), None)
+
+
+def _shown(rows: Rows) -> list[Effect]:
+    found = (Effect(*tuple(row)) for row in rows)
+    return [each._replace(worker=without_secret(each.worker)) for each in found]
+
+
+def in_doubt(d: Dialect) -> Query:
+    """Return a SELECT of the effects in doubt: when each was begun, as ``at``."""
+    begun = EFFECTS.c.created_at.label("at")
+    return select(begun).where(text(OPEN_EFFECT), text(is_in_doubt(d)))

@@ -1,0 +1,37 @@
+"""What an operator prunes by hand."""
+
+from __future__ import annotations
+
+from ..core.app_state import State
+from ..core.prune import prunable, prune
+from ..log import DEFAULT_ACTOR, log_action
+from ..text.humanize import plural
+from .operations import Act, Operation
+from .run_actions import Progress
+
+
+def prune_all(
+    state: State,
+    dry_run: bool = False,
+    actor: str = DEFAULT_ACTOR,
+    progress: Progress | None = None,
+) -> int:
+    """Delete the runs that are older than their retention.
+
+    :param dry_run: only count them.
+    :returns: how many there were.
+    """
+    with state.bookkeeping() as books:
+        if dry_run:
+            return prunable(books, state.settings)
+        asked, pruned = prunable(books, state.settings), 0
+        noted = Operation.begin(books, Act("pruned", plural(asked, "run"), actor), asked)
+        try:
+            for deleted in prune(books, state.settings, noted.count):
+                pruned += deleted
+                if progress is not None:
+                    progress(deleted)
+            noted.end(books)
+        finally:
+            log_action("pruned", plural(pruned, "run"), actor)
+    return pruned
