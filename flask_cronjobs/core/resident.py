@@ -15,11 +15,9 @@ from .. import signals
 from ..db.connection import Bookkeeping
 from ..db.notify import wake_all
 from ..errors import DatabaseTrouble
-from ..features.pings.pings import TIMEOUT, ping, ping_ended
-from ..features.pings.webhook import alert
 from ..log import Outage, logger
 from ..types import Outcome, TickReport
-from . import ticks
+from . import features, ticks
 from .app_state import State
 from .background import BackgroundThread
 from .processes import run_workers
@@ -49,6 +47,8 @@ LOOK_EVERY = 0.5
 RETRY_FOR = 2.0
 #: How long a worker that stops waits for its minute work, in seconds.
 END_WITHIN = 3.0
+#: How long it waits for those who are told of the last minute, in seconds.
+TELL_WITHIN = 5.0
 
 
 def serve(
@@ -101,7 +101,7 @@ class ResidentMinutes(threading.Thread):
         self.join(END_WITHIN)
         if self.is_alive():
             logger.warning("The work of the last minute did not end in time, and was left")
-        self._sender.close(TIMEOUT)
+        self._sender.close(TELL_WITHIN)
 
     def run(self) -> None:
         """Do the work of each minute until the end, and finish the last one."""
@@ -211,10 +211,9 @@ def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:
 
     def send(report: TickReport | list[Outcome]) -> None:
         if isinstance(report, list):
-            ping_ended(state, report)
+            features.lost(state, report)
             return
         signals.send(signals.tick_finished, state.app, report=report)
-        ping(state.settings.ping_url)
-        alert(state, report.worker)
+        features.told(state, report)
 
     return BackgroundThread("cronjobs-report-sender", send)

@@ -15,12 +15,10 @@ from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
 from ..db.shared_connection import refuse_shared
 from ..errors import DatabaseTrouble
-from ..features.pings.pings import ping, ping_ended
-from ..features.pings.webhook import alert
 from ..log import __version__, logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
-from . import ticks
+from . import features, ticks
 from .app_state import State
 from .definitions import has_pings
 from .look import look_at_queue
@@ -87,17 +85,16 @@ def tick(state: State, options: TickOptions) -> TickReport:
             work_options = worker_options(state, options)._replace(
                 until=until,
                 tick_id=opened.row.id,
-                pings=has_pings(books),
+                is_watched=has_pings(books),
                 queue_look=seen,
             )
             counts += _run_workers(state, options, work_options, books)
-            _end_batches(books)
+            features.minute(books, opened.row)
         counts["pruned"] = prune_sometimes(state, books, opened.row)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
-    ping_ended(state, lost)
-    ping(state.settings.ping_url)
-    alert(state, report.worker)
+    features.lost(state, lost)
+    features.told(state, report)
     return report
 
 
@@ -127,30 +124,15 @@ def housekeeping(
     counts.update(slots)
     yield slots["recorded"]
     sync_definitions(state, books, rows, row.undeclared)
-    if row.open_batches:
-        yield _end_batches(books)
-
-
-def _end_batches(books: Bookkeeping) -> int:
-    # Here, since few ticks find an open batch.
-    from ..features.batches.ending import end_batches
-
-    return end_batches(books)
+    yield features.minute(books, row)
 
 
 def _start_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:
-    """Let runs begin whose rates allow it; return whether another start comes before *until*.
+    """Let runs begin that features hold back; return whether another may before *until*.
 
-    So a tick stays for the runs that wait for one. An app without rates sends no statement.
+    So a tick stays for the runs that wait for that.
     """
-    limits, tasks = state.registry.rates, tuple(state.registry.tasks)
-    if not limits:
-        return False
-    # Here, since few apps have rates.
-    from ..features.rates import rates
-    from .claim import ClaimRequest
-
-    wait = rates.open_starts(books, limits, ClaimRequest(1, "", tasks, queues)).wait
+    wait = features.next_start(state, books, queues)
     return wait is not None and time.monotonic() + wait < until
 
 
@@ -207,13 +189,10 @@ def prune_sometimes(
     if not (is_turn or row.begins_hour or row.pruned >= ticks.DELETED_AT_ONCE):
         return 0
     # Here, since most ticks come no further.
-    from ..features import orders
-    from ..features.rates import rates
     from . import prune as pruning
 
     if is_turn:
-        orders.mend(books)
-        rates.mend(books, state.registry.tasks, state.registry.rates)
+        features.mend(state, books)
     until, pruned = time.monotonic() + PRUNE_BUDGET, 0
     try:
         for deleted in pruning.prune(books, state.settings):

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
+from ..core.app_state import State
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import HAS_TURN, ORDERED, RUNNING, UNPLACED
@@ -172,6 +173,11 @@ def held_first(books: Bookkeeping, token: str) -> set[int]:
     return {row.id for row in books.rows(HELD_FIRST, {"token": token})}
 
 
-def mend(books: Bookkeeping) -> bool:
+def mend(state: State, books: Bookkeeping) -> None:
+    """Mark runs that nobody would give the turn, as `mend_turns` does."""
+    mend_turns(books)
+
+
+def mend_turns(books: Bookkeeping) -> bool:
     """Mark runs that nobody would give the turn, since somebody has deleted rows by hand."""
     return bool(books.rows(_mend(books.dialect)))

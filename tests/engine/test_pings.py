@@ -149,7 +149,7 @@ class TestTrouble:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         monitor.delay = 60.0
-        monkeypatch.setattr("flask_cronjobs.core.worker.announcer.CLOSE_WITHIN", 0.2)
+        monkeypatch.setattr("flask_cronjobs.features.pings.pings.CLOSE_WITHIN", 0.2)
         run(lambda: None)
         ended = db.session.scalars(select(JobRun)).one()
         assert ended.finished_at is not None

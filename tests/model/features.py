@@ -130,7 +130,7 @@ class OrderMachine(StoreMachine):
             self.sql(f"DELETE FROM {table} WHERE run_id = :id", id=id_)
         self.sql("DELETE FROM job_runs WHERE id = :id", id=id_)
         del self.runs[id_]
-        while orders.mend(self.books):
+        while orders.mend_turns(self.books):
             assert orders.give(self.books)
 
     @rule()

@@ -231,7 +231,7 @@ def give_turns(kit: Kit) -> None:
     orders.give(kit.books)
     assert [kit.get(each).order_mark for each in (first, second)] == [None, "waits"]
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
-    orders.mend(kit.books)
+    orders.mend_turns(kit.books)
     orders.held_first(kit.books, "nobody")
     kit.sql("DELETE FROM job_runs WHERE concurrency_key = 'in order'")
 

@@ -1,4 +1,4 @@
-"""Tell of each outcome: the log, the signals, the caller, and the monitors of definitions.
+"""Tell of each outcome: the log, the signals, the caller, and the features that watch runs.
 
 All of these are other people's code. A log that nobody reads or a slow receiver of a signal may
 hold up a thread of ours, but not a keeper, which renews leases.
@@ -7,14 +7,15 @@ hold up a thread of ours, but not a keeper, which renews leases.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from flask import Flask
 
-from ...features.pings.pings import CLOSE_WITHIN, Pings
 from ...log import logger
 from ...signals import News, announce, notify, run_news, unheard
 from ...types import Outcome
 from ..background import BackgroundThread
+from ..features import Watcher
 
 #: With so many outcomes left to tell, the worker claims nothing more: they take memory.
 MOST_BEHIND = 1000
@@ -25,10 +26,10 @@ MOST_EXCEPTIONS = 100
 class Announcer:
     """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
 
-    def __init__(self, app: Flask, news: News, pings: Pings | None = None) -> None:
+    def __init__(self, app: Flask, news: News, watchers: Sequence[Watcher] = ()) -> None:
         self._app = app
         self._news = news
-        self._pings = pings
+        self._watchers = watchers
         self._work = BackgroundThread("cronjobs-announcer", self._tell_all)
         self._next: list[tuple[Outcome, bool]] = []
         self._sent = self._told = 0
@@ -65,8 +66,8 @@ class Announcer:
                 told, until = self._told, time.monotonic() + patience
             elif time.monotonic() >= until:
                 break
-        if self._pings is not None:
-            self._pings.close(min(patience, CLOSE_WITHIN))
+        for watcher in self._watchers:
+            watcher.close(patience)
 
     def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
         while outcomes:  # What was told is let go of, and with it the handler's exception.
@@ -75,8 +76,8 @@ class Announcer:
 
     def _tell(self, outcome: Outcome, recorded: bool) -> None:
         try:
-            if recorded and self._pings is not None:
-                self._pings.ended(outcome)
+            for watcher in self._watchers if recorded else ():
+                watcher.ended(outcome)
             announce(self._app, outcome, recorded)
             if outcome.begun and self._news is not unheard:
                 notify(self._news, "outcome" if recorded else "lost", run_news(outcome))

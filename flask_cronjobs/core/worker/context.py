@@ -19,11 +19,11 @@ from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble, PayloadError
 from ...features import orders
 from ...features.output import is_kept
-from ...features.pings.pings import Pings
 from ...log import log_run, logger
 from ...types import JSON, Claim, Outcome
 from ..app_state import State
 from ..current import CurrentRun, Output, running
+from ..features import Watcher
 from ..tasks.handler import Handler
 from ..tasks.options import Around
 from .held_runs import Leases, ProgressRequest
@@ -43,7 +43,7 @@ class RunnerContext:
     :ivar inbox: brings claims; None means that no more will come.
     :ivar mailbox: takes outcomes and progress to the keeper.
     :ivar keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
-    :ivar pings: tells monitors of the runs of definitions, if there are any.
+    :ivar watchers: the features that hear of the runs.
     :ivar interrupted: the exception by which the user interrupted a run.
     :ivar to_stop: returns whether a run is to be given back at the end of its step.
     :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
@@ -58,7 +58,7 @@ class RunnerContext:
     inbox: SimpleQueue[Claim | None]
     mailbox: SimpleQueue[Any]
     keyboard: bool
-    pings: Pings | None = None
+    watchers: Sequence[Watcher] = ()
     to_stop: Callable[[], bool] = lambda: False
     interrupted: BaseException | None = None
     abandoned: bool = False
@@ -125,8 +125,8 @@ class RunnerContext:
                 attempt=claim.attempt,
                 worker=claim.token,
             )
-        if self.pings is not None:
-            self.pings.started(claim)
+        for watcher in self.watchers:
+            watcher.started(claim)
 
     def outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
         """Return the outcome of an attempt that *error* ended after *seconds*."""

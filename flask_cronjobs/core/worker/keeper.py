@@ -77,7 +77,7 @@ class Keeper(threading.Thread):
         self._runner = runner
         self._held_runs = held_runs
         self._monitor = RunMonitor(runner, options.may_kill)
-        self._announcer = Announcer(state.app, options.news, context.pings)
+        self._announcer = Announcer(state.app, options.news, context.watchers)
         self._connection = connection
         self._pace = Pace(listener, asks_server=not connection.dialect.one_writer)
         self._claims = WorkerClaims(connection, state, options)

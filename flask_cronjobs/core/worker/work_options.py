@@ -69,7 +69,7 @@ class WorkOptions(NamedTuple):
     :ivar started_by: the server that started a resident worker beside it, if one did.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
-    :ivar pings: whether a definition may have a ping URL.
+    :ivar is_watched: whether features may want to hear of the runs.
     :ivar handed: the id and token of the one run to begin, which was handed to an executor. Then
         nothing is claimed from the queue.
     :ivar elsewhere: the queues whose runs executors execute, so that this worker does not.
@@ -91,7 +91,7 @@ class WorkOptions(NamedTuple):
     started_by: str = ""
     may_kill: bool = False
     tick_id: int | None = None
-    pings: bool = True
+    is_watched: bool = True
     news: News = unheard
     handed: tuple[int, str] | None = None
     elsewhere: frozenset[str] = frozenset()

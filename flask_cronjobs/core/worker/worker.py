@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 
 from ...db.statements import free_frames
 from ...features.output import install
-from ...features.pings.pings import Pings
 from ...log import logger
 from ...signals import notify
+from .. import features
 from ..app_state import State
 from ..background import patched_by_gevent, switching_often
 from .admission import Listener, side_by_side_tasks
@@ -50,7 +50,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             held_runs.inbox,
             held_runs.mailbox,
             keyboard=not handle_signals,
-            pings=Pings(state) if options.pings else None,
+            watchers=features.watch(state) if options.is_watched else (),
         )
         runner = Runner(context, side_by_side_tasks(state))
         keeper = Keeper(runner, options, held_runs, listener, connection)

@@ -14,7 +14,7 @@ import base64
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from http.client import responses
@@ -270,7 +270,8 @@ class Pings:
             self._put(outcome.definition_id, _PATHS[outcome.kind], outcome.label)
 
     def close(self, patience: float = CLOSE_WITHIN) -> None:
-        """Wait until all is told, but no longer than *patience* seconds."""
+        """Wait until all is told, but no longer than *patience* seconds, nor `CLOSE_WITHIN`."""
+        patience = min(patience, CLOSE_WITHIN)
         until = time.monotonic() + patience
         in_time = [lane.close(max(0.0, until - time.monotonic())) for lane in self._lanes]
         if not all(in_time):
@@ -304,15 +305,6 @@ class Pings:
                     self._urls = ping_urls(books)
                 self._fresh_until = time.monotonic() + (FRESH if self._urls else FRESH_IF_NONE)
             return self._urls.get(definition_id)
-
-
-def ping_ended(state: State, outcomes: Sequence[Outcome]) -> None:
-    """Tell of runs that ended with their worker."""
-    if any(outcome.definition_id is not None for outcome in outcomes):
-        pings = Pings(state)
-        for outcome in outcomes:
-            pings.ended(outcome)
-        pings.close()
 
 
 def _with_path(url: str, path: str) -> str:
