@@ -28,6 +28,11 @@ def _tells(state: State) -> bool:
     return bool(state.settings.ping_url or state.settings.alert_url)
 
 
+def _keeps_output(state: State) -> bool:
+    tasks = state.registry.tasks.values()
+    return any(task.options.keeps_output(state.settings) for task in tasks)
+
+
 def _has_rates(state: State) -> bool:
     return bool(state.registry.rates)
 
@@ -52,6 +57,7 @@ class Feature(NamedTuple):
 FEATURES: tuple[Feature, ...] = (
     Feature("batches", is_due=_has_batches),
     Feature("orders"),
+    Feature("output", is_used=_keeps_output),
     Feature("pings", is_used=_tells),
     Feature("rates", is_used=_has_rates),
 )
@@ -68,6 +74,12 @@ class Watcher(Protocol):
 
     def close(self, patience: float) -> None:
         """Bring to an end what is under way, within *patience* seconds."""
+
+
+def prepare(state: State) -> None:
+    """Prepare this process for the runs of a worker that begins."""
+    for do in _of("prepare", [each for each in FEATURES if each.is_used(state)]):
+        do(state)
 
 
 def watch(state: State) -> tuple[Watcher, ...]:

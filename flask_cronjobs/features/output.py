@@ -17,46 +17,13 @@ from threading import Lock
 from typing import Any
 
 from ..core.app_state import State
-from ..core.current import CurrentRun, running
-from ..core.tasks.options import TaskOptions
-from ..text import clean
-from ..text.redaction import strip_credentials, without_values
-from ..types import MAX_OUTPUT, Outcome
-
-#: The first line of an output whose beginning is not kept.
-LEFT_OUT = "… earlier output left out …"
-
-
-def is_kept(state: State, options: TaskOptions) -> bool:
-    """Return whether the output of a task with *options* is kept."""
-    kept = options.keep_output
-    return state.settings.keep_output if kept is None else kept
-
-
-def with_output(outcome: Outcome, run: CurrentRun | None) -> Outcome:
-    """Return *outcome* with what the handler of *run* has printed and logged, if that is kept."""
-    if run is None or run.output is None:
-        return outcome
-    return outcome._replace(output=safe_tail(run.output.text(), MAX_OUTPUT) or None)
-
-
-def safe_tail(text: str, limit: int) -> str:
-    """Return the last *limit* bytes of *text*, from the start of a line, cleaned as errors are."""
-    longer = text[-2 * limit :]  # So that a credential at the cut is recognized.
-    data = (strip_credentials(clean(without_values(longer)) or "")).encode()
-    if len(data) <= limit and len(longer) == len(text):
-        return data.decode()
-    end = data[-limit:].decode(errors="ignore")
-    return f"{LEFT_OUT}\n{end.partition(chr(10))[2] or end}"
-
+from ..core.current import running
 
 _installing = Lock()
 
 
-def install(state: State) -> None:
-    """Note what handlers print and log from now on, if the output of a task is kept."""
-    if not any(is_kept(state, task.options) for task in state.registry.tasks.values()):
-        return
+def prepare(state: State) -> None:
+    """Note what handlers print and log from now on."""
     with _installing:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)

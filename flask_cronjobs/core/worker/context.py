@@ -18,7 +18,6 @@ from flask import Flask
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble, PayloadError
 from ...features import orders
-from ...features.output import is_kept
 from ...log import log_run, logger
 from ...types import JSON, Claim, Outcome
 from ..app_state import State
@@ -169,7 +168,7 @@ def prepare(state: State, side_by_side: Collection[str], name: str) -> Prepared:
     hooks = [each for each in (*state.registry.around, task.options.around) if each is not None]
     call = _around(hooks, _decoding(state, task, func), is_async)
     timeout = task.options.timeout or state.settings.timeout
-    return Prepared(call, timeout, task.options.atomic, is_kept(state, task.options))
+    return Prepared(call, timeout, task.options.atomic, task.options.keeps_output(state.settings))
 
 
 def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:

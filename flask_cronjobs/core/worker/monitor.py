@@ -14,13 +14,12 @@ from typing import NoReturn
 
 from ...db.connection import Bookkeeping
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
-from ...features.output import with_output
 from ...log import logger
 from ...types import Claim, Outcome
 from ..background import and_gevent
 from ..leases import Renewal, renew, watch
 from .held_runs import AsyncRun, Working
-from .outcomes import failure
+from .outcomes import failure, with_output
 from .runner import Runner
 
 #: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.

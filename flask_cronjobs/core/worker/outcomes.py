@@ -20,9 +20,11 @@ from ...errors import (
     WorkerLost,
 )
 from ...log import logger
-from ...text.redaction import error_text, stack_text, type_name
-from ...types import JSON, Claim, Outcome, OutcomeKind
+from ...text import clean
+from ...text.redaction import error_text, stack_text, strip_credentials, type_name, without_values
+from ...types import JSON, MAX_OUTPUT, Claim, Outcome, OutcomeKind
 from ..app_state import State
+from ..current import CurrentRun
 from ..tasks.retry import Retry
 
 #: The error type of a run that succeeded, but left work in its session.
@@ -164,3 +166,24 @@ def _delay(state: State, attempt: Claim, error: BaseException) -> float | None:
     except Exception:
         logger.exception("task %s: its retry policy raised; the default is used", attempt.job_type)
         return Retry().delay(number, error)
+
+
+#: The first line of an output whose beginning is not kept.
+LEFT_OUT = "… earlier output left out …"
+
+
+def with_output(outcome: Outcome, run: CurrentRun | None) -> Outcome:
+    """Return *outcome* with what the handler of *run* has printed and logged, if that is kept."""
+    if run is None or run.output is None:
+        return outcome
+    return outcome._replace(output=safe_tail(run.output.text(), MAX_OUTPUT) or None)
+
+
+def safe_tail(text: str, limit: int) -> str:
+    """Return the last *limit* bytes of *text*, from the start of a line, cleaned as errors are."""
+    longer = text[-2 * limit :]  # So that a credential at the cut is recognized.
+    data = (strip_credentials(clean(without_values(longer)) or "")).encode()
+    if len(data) <= limit and len(longer) == len(text):
+        return data.decode()
+    end = data[-limit:].decode(errors="ignore")
+    return f"{LEFT_OUT}\n{end.partition(chr(10))[2] or end}"

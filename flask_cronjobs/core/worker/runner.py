@@ -24,7 +24,6 @@ from ...db import failpoints
 from ...db.statements import free_frames
 from ...db.transactions import Words, bounded, guarded, isolated
 from ...errors import CronJobsError, Interruption, LeaseLost, ShuttingDown
-from ...features.output import with_output
 from ...log import logger
 from ...types import JSON, Claim, Outcome
 from ..app_state import State
@@ -34,7 +33,7 @@ from ..outcome import finalize_in
 from ..tasks.payload import kept_result
 from .context import Prepared, RunnerContext, prepare
 from .held_runs import AsyncRun, ProgressRequest, Working
-from .outcomes import released, success
+from .outcomes import released, success, with_output
 
 if TYPE_CHECKING:
     from ...features.side_by_side.async_runner import AsyncRunner

@@ -7,7 +7,6 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
 from ...db.statements import free_frames
-from ...features.output import install
 from ...log import logger
 from ...signals import notify
 from .. import features
@@ -32,7 +31,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     """
     if warning := patched_by_gevent():
         logger.warning("%s", warning)
-    install(state)
+    features.prepare(state)
     leases = Leases(state.settings.lease)
     held_runs = HeldRuns(leases)
     connection = options.books or KeeperConnection(state)

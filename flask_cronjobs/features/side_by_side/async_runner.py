@@ -25,10 +25,9 @@ from typing import Any
 from ...core.current import CurrentRun, running
 from ...core.worker.context import Prepared, RunnerContext
 from ...core.worker.held_runs import AsyncRun, ProgressRequest
-from ...core.worker.outcomes import released
+from ...core.worker.outcomes import released, with_output
 from ...errors import PayloadError, ShuttingDown
 from ...types import Claim, Outcome
-from ..output import with_output
 from .async_attempt import OwnedThreads, attempt
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.

@@ -18,7 +18,7 @@ from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.features import output as module
+from flask_cronjobs.core.worker import outcomes as module
 from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.models import JobOutput, JobRun
 from flask_cronjobs.types import MAX_OUTPUT
