@@ -1,0 +1,405 @@
+WITH RECURSIVE
+    unkeyed_window AS MATERIALIZED (
+        SELECT
+            id,
+            CASE
+                WHEN run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                    AND attempts < max_attempts
+                    AND job_type IN (SELECT value FROM json_each(:tasks))
+                    AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+                    AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue') THEN 1
+            END AS claimable
+        FROM job_runs
+        WHERE status IN ('queued', 'failed') AND concurrency_key IS NULL AND rate_mark IS NULL
+        ORDER BY priority DESC, run_at, id
+        LIMIT :limit + 100
+    ),
+    unkeyed_suffices AS MATERIALIZED (
+        SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 AS yes FROM unkeyed_window
+    ),
+    unkeyed_in_order AS MATERIALIZED (
+        SELECT
+            id,
+            (
+                max_attempts - attempts > 1
+                AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost'))
+                AND (rate_key IS NULL OR :side_by_side)
+            ) AS in_company,
+            priority,
+            run_at,
+            CAST(NULL AS integer) AS share
+        FROM job_runs
+        WHERE
+            status IN ('queued', 'failed')
+            AND concurrency_key IS NULL
+            AND rate_mark IS NULL
+            AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+            AND attempts < max_attempts
+            AND job_type IN (SELECT value FROM json_each(:tasks))
+            AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+            AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+        ORDER BY priority DESC, run_at, id
+        LIMIT CASE WHEN (SELECT yes FROM unkeyed_suffices) THEN :limit ELSE 0 END
+    ),
+    unkeyed_group(job_type, queue, priority) AS (
+        SELECT task, CAST('' AS varchar), -2147483648
+        FROM (SELECT value AS task FROM json_each(:tasks))
+        WHERE
+            task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+            AND NOT (SELECT yes FROM unkeyed_suffices)
+        UNION ALL
+        SELECT unkeyed_group.job_type, r.queue, r.priority
+        FROM unkeyed_group
+        CROSS JOIN job_runs r
+        WHERE
+            r.id IN (
+                SELECT id
+                FROM job_runs
+                WHERE
+                    finished_at IS NULL
+                    AND locked_by IS NULL
+                    AND concurrency_key IS NULL
+                    AND rate_mark IS NULL
+                    AND job_type = unkeyed_group.job_type
+                    AND (queue, priority) >= (
+                        unkeyed_group.queue || CASE
+                            WHEN unkeyed_group.priority + 0 = unkeyed_group.priority THEN ''
+                            ELSE ' '
+                        END,
+                        unkeyed_group.priority + 1
+                    )
+                ORDER BY job_type, queue, priority, run_at, id
+                LIMIT 1
+            )
+    ),
+    unkeyed_in_groups AS MATERIALIZED (
+        SELECT r.id, r.priority, r.run_at
+        FROM
+            (
+                SELECT *
+                FROM unkeyed_group
+                WHERE
+                    ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+            ) AS unkeyed_group
+        CROSS JOIN job_runs r
+        WHERE
+            r.id IN (
+                SELECT id
+                FROM job_runs
+                WHERE
+                    finished_at IS NULL
+                    AND locked_by IS NULL
+                    AND concurrency_key IS NULL
+                    AND rate_mark IS NULL
+                    AND job_type = unkeyed_group.job_type
+                    AND queue = unkeyed_group.queue
+                    AND priority = unkeyed_group.priority
+                    AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                    AND attempts < max_attempts
+                ORDER BY job_type, queue, priority, run_at, id
+                LIMIT :limit + 20
+            )
+        ORDER BY r.priority DESC, r.run_at, r.id
+        LIMIT :limit + 20
+    ),
+    keyed_window AS MATERIALIZED (
+        SELECT
+            id,
+            concurrency_key,
+            concurrency_limit,
+            priority,
+            run_at,
+            CASE
+                WHEN run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                    AND attempts < max_attempts
+                    AND job_type IN (SELECT value FROM json_each(:tasks))
+                    AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+                    AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue') THEN 1
+            END AS claimable
+        FROM job_runs
+        WHERE
+            concurrency_key IS NOT NULL
+            AND order_mark IS NULL
+            AND rate_mark IS NULL
+            AND status IN ('queued', 'failed')
+        ORDER BY priority DESC, run_at, id
+        LIMIT :limit + 100
+    ),
+    keyed_suffices AS MATERIALIZED (
+        SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 AS yes FROM keyed_window
+    ),
+    keyed_group(job_type, queue, priority) AS (
+        SELECT task, CAST('' AS varchar), -2147483648
+        FROM (SELECT value AS task FROM json_each(:tasks))
+        WHERE
+            task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+            AND NOT (SELECT yes FROM keyed_suffices)
+        UNION ALL
+        SELECT keyed_group.job_type, r.queue, r.priority
+        FROM keyed_group
+        CROSS JOIN job_runs r
+        WHERE
+            r.id IN (
+                SELECT id
+                FROM job_runs
+                WHERE
+                    finished_at IS NULL
+                    AND locked_by IS NULL
+                    AND concurrency_key IS NOT NULL
+                    AND order_mark IS NULL
+                    AND rate_mark IS NULL
+                    AND job_type = keyed_group.job_type
+                    AND (queue, priority) >= (
+                        keyed_group.queue || CASE
+                            WHEN keyed_group.priority + 0 = keyed_group.priority THEN ''
+                            ELSE ' '
+                        END,
+                        keyed_group.priority + 1
+                    )
+                ORDER BY job_type, queue, priority, run_at, id
+                LIMIT 1
+            )
+    ),
+    keyed_in_groups AS MATERIALIZED (
+        SELECT r.id, r.concurrency_key, r.concurrency_limit, r.priority, r.run_at
+        FROM
+            (
+                SELECT *
+                FROM keyed_group
+                WHERE
+                    ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+            ) AS keyed_group
+        CROSS JOIN job_runs r
+        WHERE
+            r.id IN (
+                SELECT id
+                FROM job_runs
+                WHERE
+                    finished_at IS NULL
+                    AND locked_by IS NULL
+                    AND concurrency_key IS NOT NULL
+                    AND order_mark IS NULL
+                    AND rate_mark IS NULL
+                    AND job_type = keyed_group.job_type
+                    AND queue = keyed_group.queue
+                    AND priority = keyed_group.priority
+                    AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                    AND attempts < max_attempts
+                ORDER BY job_type, queue, priority, run_at, id
+                LIMIT :limit + 100
+            )
+        ORDER BY r.priority DESC, r.run_at, r.id
+        LIMIT :limit + 100
+    ),
+    next_keyed AS MATERIALIZED (
+        SELECT id, concurrency_key, concurrency_limit, priority, run_at
+        FROM keyed_window
+        WHERE claimable = 1 AND (SELECT yes FROM keyed_suffices)
+        UNION ALL
+        SELECT id, concurrency_key, concurrency_limit, priority, run_at
+        FROM keyed_in_groups
+    ),
+    first_of_key AS MATERIALIZED (
+        SELECT
+            id,
+            concurrency_limit AS most,
+            (
+                SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
+                FROM
+                    (
+                        SELECT
+                            concurrency_share AS share,
+                            row_number() OVER (ORDER BY concurrency_share) AS place
+                        FROM job_runs
+                        WHERE
+                            concurrency_key = first.concurrency_key
+                            AND concurrency_share IS NOT NULL
+                    ) AS taken
+            ) AS share
+        FROM
+            (
+                SELECT
+                    *,
+                    row_number() OVER (
+                        PARTITION BY concurrency_key ORDER BY priority DESC, run_at, id
+                    ) AS place
+                FROM next_keyed
+            ) AS first
+        WHERE place = 1
+    ),
+    key_walk(key, id, following, found) AS (
+        SELECT
+            CAST('' AS varchar),
+            CAST(NULL AS bigint),
+            (
+                SELECT concurrency_key
+                FROM job_runs
+                WHERE
+                    concurrency_key IS NOT NULL
+                    AND order_mark IS NULL
+                    AND rate_mark IS NULL
+                    AND status IN ('queued', 'failed')
+                    AND concurrency_key > :after
+                ORDER BY concurrency_key
+                LIMIT 1
+            ),
+            0
+        WHERE
+            (SELECT count(*) FROM next_keyed) >= :limit + 20
+            AND (SELECT count(*) FROM first_of_key WHERE share <= most) < :limit
+        UNION ALL
+        SELECT
+            following,
+            (
+                SELECT
+                    CASE
+                        WHEN (
+                            SELECT
+                                COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
+                            FROM
+                                (
+                                    SELECT
+                                        concurrency_share AS share,
+                                        row_number() OVER (ORDER BY concurrency_share) AS place
+                                    FROM job_runs
+                                    WHERE
+                                        concurrency_key = following
+                                        AND concurrency_share IS NOT NULL
+                                ) AS taken
+                        ) <= concurrency_limit THEN id
+                    END
+                FROM job_runs
+                WHERE
+                    concurrency_key IS NOT NULL
+                    AND order_mark IS NULL
+                    AND rate_mark IS NULL
+                    AND status IN ('queued', 'failed')
+                    AND concurrency_key >= following
+                    AND concurrency_key <= following
+                    AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                    AND attempts < max_attempts
+                    AND job_type IN (SELECT value FROM json_each(:tasks))
+                    AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+                    AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+                ORDER BY concurrency_key, priority DESC, run_at, id
+                LIMIT 1
+            ),
+            (
+                SELECT concurrency_key
+                FROM job_runs
+                WHERE
+                    concurrency_key IS NOT NULL
+                    AND order_mark IS NULL
+                    AND rate_mark IS NULL
+                    AND status IN ('queued', 'failed')
+                    AND concurrency_key > following
+                ORDER BY concurrency_key
+                LIMIT 1
+            ),
+            found + CASE WHEN id IS NULL THEN 0 ELSE 1 END
+        FROM key_walk
+        WHERE following IS NOT NULL AND found + CASE WHEN id IS NULL THEN 0 ELSE 1 END < :limit
+    ),
+    with_share AS MATERIALIZED (
+        SELECT id, share
+        FROM first_of_key
+        WHERE share <= most
+        UNION
+        SELECT
+            id,
+            (
+                SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
+                FROM
+                    (
+                        SELECT
+                            concurrency_share AS share,
+                            row_number() OVER (ORDER BY concurrency_share) AS place
+                        FROM job_runs
+                        WHERE concurrency_key = key_walk.key AND concurrency_share IS NOT NULL
+                    ) AS taken
+            )
+        FROM key_walk
+        WHERE id IS NOT NULL
+    ),
+    found AS MATERIALIZED (
+        SELECT id, NULL AS share FROM unkeyed_in_groups UNION ALL SELECT id, share FROM with_share
+    ),
+    by_id AS MATERIALIZED (
+        SELECT
+            r.id,
+            (
+                max_attempts - attempts > 1
+                AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost'))
+                AND (rate_key IS NULL OR :side_by_side)
+            ) AS in_company,
+            r.priority,
+            r.run_at,
+            found.share
+        FROM found
+        CROSS JOIN job_runs r
+        WHERE
+            r.id = found.id
+            AND (
+                r.status IN ('queued', 'failed')
+                AND r.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                AND CASE
+                    WHEN found.share IS NULL THEN r.concurrency_key IS NULL
+                    ELSE found.share <= r.concurrency_limit AND r.order_mark IS NULL
+                END
+            ) IS TRUE
+        ORDER BY r.priority DESC, r.run_at, r.id
+        LIMIT :limit
+    ),
+    candidate AS MATERIALIZED (
+        SELECT
+            id, in_company, share, row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
+        FROM (SELECT * FROM unkeyed_in_order UNION ALL SELECT * FROM by_id) AS either
+        ORDER BY priority DESC, run_at, id
+        LIMIT :limit
+    ),
+    chosen AS MATERIALIZED (
+        SELECT id, share
+        FROM candidate
+        WHERE
+            CASE
+                WHEN (:side_by_side AND NOT :idle)
+                    OR (SELECT in_company FROM candidate WHERE place = 1) THEN in_company
+                ELSE :idle AND place = 1
+            END
+    )
+UPDATE job_runs
+SET
+    status = 'running',
+    attempts = job_runs.attempts + 1,
+    locked_by = :token,
+    locked_until = strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :lease)),
+    started_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    updated_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    concurrency_share = chosen.share,
+    progress = NULL,
+    progress_message = NULL
+FROM chosen
+WHERE job_runs.id = chosen.id
+RETURNING
+    job_runs.id AS id,
+    job_runs.job_type AS job_type,
+    +job_runs.payload AS payload,
+    job_runs.attempts AS attempts,
+    job_runs.max_attempts AS max_attempts,
+    job_runs.scheduled_for AS scheduled_for,
+    job_runs.idempotency_key AS idempotency_key,
+    job_runs.definition_id AS definition_id,
+    job_runs.concurrency_key AS concurrency_key,
+    job_runs.error_type AS error_type,
+    job_runs.snoozes AS snoozes,
+    job_runs.batch_id AS batch_id,
+    job_runs.forgiven AS forgiven,
+    job_runs.label AS label,
+    -CAST(job_runs.priority AS bigint) AS rank,
+    CAST(job_runs.run_at AS text) AS run_at

@@ -1,0 +1,42 @@
+INSERT INTO
+    job_runs (
+        order_mark,
+        rate_mark,
+        scheduled_for,
+        run_at,
+        created_at,
+        updated_at,
+        queue,
+        priority,
+        strict,
+        job_type,
+        max_attempts,
+        concurrency_limit,
+        unique_while,
+        batch_id,
+        payload
+    )
+SELECT
+    CASE WHEN :strict THEN 'new' END,
+    CASE WHEN NULL IS NOT NULL THEN 'waits' END,
+    COALESCE(:run_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :delay))),
+    COALESCE(:run_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :delay))),
+    strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    :queue,
+    :priority,
+    :strict,
+    :job_type,
+    :max_attempts,
+    :concurrency_limit,
+    :unique_while,
+    :batch_id,
+    payload
+FROM
+    (
+        SELECT json_extract(value, '$.place') AS place, json_extract(value, '$.payload') AS payload
+        FROM json_each(:rows)
+    ) AS r
+WHERE true
+ORDER BY place
+RETURNING id, idempotency_key

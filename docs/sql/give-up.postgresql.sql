@@ -1,0 +1,26 @@
+UPDATE job_runs
+SET
+    status = 'dead',
+    finished_at = (SELECT clock_timestamp()),
+    order_mark = CASE WHEN strict THEN 'over' END,
+    last_error = 'no attempt is left: max_attempts is ' || max_attempts || COALESCE(
+        '. The last error: ' || last_error, ''
+    ),
+    error_type = COALESCE(error_type, 'NoAttemptLeft'),
+    fingerprint = NULL,
+    locked_by = NULL,
+    locked_until = NULL,
+    concurrency_share = NULL,
+    rate_mark = NULL,
+    updated_at = (SELECT clock_timestamp())
+WHERE
+    id = ANY(
+        ARRAY(
+            SELECT id
+            FROM job_runs
+            WHERE attempts >= max_attempts AND status IN ('queued', 'failed')
+            LIMIT :limit
+            FOR NO KEY UPDATE SKIP LOCKED
+        )
+    )
+RETURNING id, job_type, attempts, last_error, error_type, definition_id, label

@@ -1,0 +1,58 @@
+WITH RECURSIVE
+    given AS MATERIALIZED (
+        SELECT *
+        FROM jsonb_to_recordset(CAST(:outcomes AS jsonb)) AS t(id bigint, token text, result text)
+    ),
+    held AS MATERIALIZED (
+        SELECT id
+        FROM job_runs
+        WHERE
+            id = ANY(ARRAY(SELECT id FROM given))
+            AND (status = 'running') IS TRUE
+            AND locked_by = ANY(ARRAY(SELECT DISTINCT token FROM given))
+        FOR NO KEY UPDATE SKIP LOCKED
+    ),
+    recorded AS (
+        UPDATE job_runs
+        SET
+            status = 'succeeded',
+            finished_at = clock_timestamp(),
+            order_mark = CASE WHEN job_runs.strict THEN 'over' END,
+            last_error = NULL,
+            error_type = NULL,
+            fingerprint = NULL,
+            locked_by = NULL,
+            locked_until = NULL,
+            concurrency_share = NULL,
+            rate_mark = NULL,
+            updated_at = clock_timestamp(),
+            result = CAST(given.result AS jsonb)
+        FROM given
+        WHERE
+            job_runs.id = ANY(ARRAY(SELECT id FROM held))
+            AND job_runs.id = given.id
+            AND job_runs.locked_by = given.token
+            AND (job_runs.status = 'running') IS TRUE
+        RETURNING job_runs.status, job_runs.id
+    )
+SELECT
+    NULL AS id,
+    NULL AS job_type,
+    NULL AS payload,
+    NULL AS attempts,
+    NULL AS max_attempts,
+    NULL AS scheduled_for,
+    NULL AS idempotency_key,
+    NULL AS definition_id,
+    NULL AS concurrency_key,
+    NULL AS error_type,
+    NULL AS snoozes,
+    NULL AS batch_id,
+    NULL AS forgiven,
+    NULL AS label,
+    NULL AS rank,
+    NULL AS run_at,
+    string_agg(CAST(id AS text), ',') AS ids,
+    status AS stored
+FROM recorded
+GROUP BY status

@@ -1,0 +1,36 @@
+WITH
+    given AS MATERIALIZED (
+        SELECT
+            json_extract(value, '$.id') AS id,
+            json_extract(value, '$.token') AS token,
+            json_extract(value, '$.result') AS result
+        FROM json_each(:outcomes)
+    ),
+    held AS MATERIALIZED (SELECT id FROM given)
+UPDATE job_runs
+SET
+    status = 'succeeded',
+    finished_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    order_mark = CASE WHEN job_runs.strict THEN 'over' END,
+    last_error = NULL,
+    error_type = NULL,
+    fingerprint = NULL,
+    locked_by = NULL,
+    locked_until = NULL,
+    concurrency_share = NULL,
+    rate_mark = NULL,
+    updated_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    result = CASE
+        WHEN given.result GLOB '[-0-9]*'
+            AND (given.result GLOB '*[.e]*' OR length(given.result) > 18) THEN CAST(
+                given.result AS BLOB
+            )
+        ELSE given.result
+    END
+FROM given
+WHERE
+    job_runs.id IN (SELECT id FROM held)
+    AND job_runs.id = given.id
+    AND job_runs.locked_by = given.token
+    AND (job_runs.status = 'running') IS TRUE
+RETURNING job_runs.id AS id, job_runs.status AS stored

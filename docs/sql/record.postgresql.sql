@@ -1,0 +1,158 @@
+WITH RECURSIVE
+    given AS MATERIALIZED (
+        SELECT *
+        FROM
+            jsonb_to_recordset(CAST(:outcomes AS jsonb)) AS t(
+                id bigint,
+                token text,
+                result text,
+                kind text,
+                error text,
+                error_type text,
+                stack text,
+                fingerprint text,
+                attempt integer,
+                reclaimed integer,
+                delay double precision,
+                until timestamptz
+            )
+    ),
+    held AS MATERIALIZED (
+        SELECT id
+        FROM job_runs
+        WHERE
+            id = ANY(ARRAY(SELECT id FROM given))
+            AND (status = 'running') IS TRUE
+            AND locked_by = ANY(ARRAY(SELECT DISTINCT token FROM given))
+        FOR NO KEY UPDATE SKIP LOCKED
+    ),
+    recorded AS (
+        UPDATE job_runs
+        SET
+            status = CASE
+                WHEN (
+                    given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
+                    AND job_runs.cancel_requested_at IS NOT NULL
+                ) THEN 'cancelled'
+                WHEN NOT given.kind IN ('released', 'snoozed') THEN given.kind
+                WHEN job_runs.attempts > 1 THEN 'failed'
+                ELSE 'queued'
+            END,
+            finished_at = CASE
+                WHEN given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
+                    OR (
+                        given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
+                        AND job_runs.cancel_requested_at IS NOT NULL
+                    ) THEN clock_timestamp()
+                ELSE job_runs.finished_at
+            END,
+            order_mark = CASE
+                WHEN given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
+                    OR (
+                        given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
+                        AND job_runs.cancel_requested_at IS NOT NULL
+                    ) THEN CASE
+                        WHEN job_runs.strict THEN 'over'
+                    END
+                WHEN given.kind = 'released' AND job_runs.strict THEN 'new'
+                ELSE job_runs.order_mark
+            END,
+            last_error = CASE
+                WHEN given.kind <> 'released' THEN given.error
+                ELSE job_runs.last_error
+            END,
+            error_type = CASE
+                WHEN given.kind <> 'released' THEN given.error_type
+                ELSE job_runs.error_type
+            END,
+            fingerprint = CASE
+                WHEN given.kind <> 'released' THEN given.fingerprint
+                ELSE job_runs.fingerprint
+            END,
+            locked_by = NULL,
+            locked_until = NULL,
+            concurrency_share = NULL,
+            rate_mark = CASE
+                WHEN NOT (
+                    given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
+                    OR (
+                        given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
+                        AND job_runs.cancel_requested_at IS NOT NULL
+                    )
+                ) THEN CASE
+                    WHEN job_runs.rate_key IS NOT NULL THEN 'waits'
+                END
+            END,
+            updated_at = clock_timestamp(),
+            failed_at = CASE
+                WHEN given.kind IN ('failed', 'dead') THEN clock_timestamp()
+                ELSE job_runs.failed_at
+            END,
+            forgiven = CASE
+                WHEN given.kind IN ('released', 'snoozed')
+                    AND job_runs.forgiven = job_runs.attempts THEN job_runs.forgiven - 1
+                ELSE job_runs.forgiven
+            END,
+            max_attempts = CASE
+                WHEN given.kind IN ('released', 'snoozed')
+                    AND job_runs.forgiven = job_runs.attempts THEN job_runs.max_attempts - 1
+                ELSE job_runs.max_attempts
+            END,
+            attempts = job_runs.attempts - CASE
+                WHEN given.kind IN ('released', 'snoozed') THEN 1
+                ELSE 0
+            END,
+            snoozes = job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END,
+            run_at = CASE
+                WHEN given.kind = 'failed' THEN (
+                    clock_timestamp() + make_interval(secs => CAST(given.delay AS double precision))
+                )
+                WHEN given.kind = 'snoozed' THEN GREATEST(
+                    given.until,
+                    (
+                        clock_timestamp() + make_interval(
+                            secs => CAST(given.delay AS double precision)
+                        )
+                    )
+                )
+                ELSE job_runs.run_at
+            END,
+            result = CAST(given.result AS jsonb)
+        FROM given
+        WHERE
+            job_runs.id = ANY(ARRAY(SELECT id FROM held))
+            AND job_runs.id = given.id
+            AND job_runs.locked_by = given.token
+            AND (job_runs.status = 'running') IS TRUE
+            AND (COALESCE(given.reclaimed, 0) = 0 OR job_runs.locked_until <= clock_timestamp())
+        RETURNING job_runs.status, job_runs.started_at, given.*
+    ),
+    failures AS (
+        INSERT INTO
+            job_failures (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
+        SELECT id, attempt, token, started_at, clock_timestamp(), error_type, error, stack
+        FROM recorded
+        WHERE kind IN ('failed', 'dead')
+        ON CONFLICT DO NOTHING
+    )
+SELECT
+    NULL AS id,
+    NULL AS job_type,
+    NULL AS payload,
+    NULL AS attempts,
+    NULL AS max_attempts,
+    NULL AS scheduled_for,
+    NULL AS idempotency_key,
+    NULL AS definition_id,
+    NULL AS concurrency_key,
+    NULL AS error_type,
+    NULL AS snoozes,
+    NULL AS batch_id,
+    NULL AS forgiven,
+    NULL AS label,
+    NULL AS rank,
+    NULL AS run_at,
+    string_agg(CAST(id AS text), ',') AS ids,
+    status AS stored
+FROM recorded
+GROUP BY status
