@@ -317,12 +317,13 @@ def _shown(progress: Progress) -> Progress:
     return fraction, message and safe_text(message, LONGEST_MESSAGE)[:SHOWN]
 
 
-_current: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")
+#: The run of the handler at work in this context.
+at_work: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")
 
 current_run: CurrentRun = cast(
     CurrentRun,
     LocalProxy(
-        _current,
+        at_work,
         unbound_message=(
             "current_run is known only inside a handler that a tick runs. In a plain call of the "
             "task there is no run; test `flask_cronjobs.in_run()` first."
@@ -334,7 +335,7 @@ current_run: CurrentRun = cast(
 
 def in_run() -> bool:
     """Return whether a handler is at work here, so that `current_run` can be used."""
-    return _current.get(None) is not None
+    return at_work.get(None) is not None
 
 
 def in_worker() -> bool:
@@ -354,7 +355,7 @@ def in_worker() -> bool:
 
 def running() -> CurrentRun | None:
     """Return the run of the handler at work here, or None."""
-    return _current.get(None)
+    return at_work.get(None)
 
 
 def warn(warning: str) -> None:
@@ -368,5 +369,5 @@ def warn(warning: str) -> None:
 
 def enter_run(run: CurrentRun) -> Callable[[], None]:
     """Make *run* the current one until the returned function is called."""
-    token = _current.set(run)
-    return lambda: _current.reset(token)
+    token = at_work.set(run)
+    return lambda: at_work.reset(token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from itertools import islice
 
@@ -50,7 +50,7 @@ def enqueue_one(
     values = run_columns(task, state.settings, payload, options)
     _check_key(options, values["idempotency_key"])
     session = state.db.session()
-    with _committing(session, options):
+    with _committing(session) if options.commit else nullcontext():
         values["batch_id"] = batch_of(state, session)
         with explaining_missing_tables(state):
             wakes = _is_due(options) and state.waking.ready()
@@ -84,7 +84,7 @@ def enqueue_rows(
     options = task.with_unique_while(options)
     _check_key(options, task.options.unique)
     session, ids = state.db.session(), RunIds()
-    with _committing(session, options):
+    with _committing(session) if options.commit else nullcontext():
         try:
             _insert_all(state, task, _rows(state, task, payloads), options, ids)
         except Exception:
@@ -101,8 +101,8 @@ def enqueue_rows(
 
 
 @contextmanager
-def _committing(session: Session, options: EnqueueOptions) -> Generator[None, None, None]:
-    """Commit *session* after this block if *options* say so.
+def _committing(session: Session) -> Generator[None, None, None]:
+    """Commit *session* after this block.
 
     If something raises, leave the session as it was: without a transaction, or in the one that the
     app had begun, which the app commits or rolls back.
@@ -110,10 +110,9 @@ def _committing(session: Session, options: EnqueueOptions) -> Generator[None, No
     begun = session.in_transaction()
     try:
         yield
-        if options.commit:
-            session.commit()
+        session.commit()
     except BaseException:
-        if options.commit and not begun:
+        if not begun:
             session.rollback()
         raise
 

@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session, class_mapper, make_transient_to_detached
 from sqlalchemy.orm.attributes import set_committed_value
 
 from ..db.dialect import Dialect, dialect_of
-from ..db.notify import WAKE, may_notify
+from ..db.notify import WAKE
 from ..errors import StateConflict
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
@@ -79,9 +79,9 @@ def insert_run(
     """
     connection = writing_connection(session)
     dialect = dialect_of(connection.engine)
-    wakes = wake and may_notify(session, dialect)
+    wakes = wake and dialect.notifies and not session.twophase
     statement = _insert_one(dialect, values["idempotency_key"] is not None, wakes)
-    parameters = {**values, "run_at": moment_text(dialect, values["run_at"])}
+    parameters = {**values, "run_at": values["run_at"] and dialect.instant(values["run_at"])}
     while True:
         if replace:
             row = execute(connection, _replace_one(dialect, replace), parameters).one_or_none()
@@ -133,11 +133,6 @@ def execute(connection: Connection, sql: str, values: Mapping[str, Any]) -> Curs
 @lru_cache
 def _for_psycopg(sql: str) -> str:
     return re.sub(r":(\w+)", r"%(\1)s", sql)
-
-
-def moment_text(dialect: Dialect, moment: Any) -> str | None:
-    """Return *moment* as a parameter, if it is one."""
-    return None if moment is None else dialect.instant(moment)
 
 
 @lru_cache

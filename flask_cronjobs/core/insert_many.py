@@ -21,7 +21,7 @@ from ..db.dialect import Dialect, dialect_of
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
 from .columns import NEW_RUN, due_sql, insert_into_runs, parameter
-from .insert import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
+from .insert import GIVEN, ON_CONFLICT, execute, writing_connection
 
 #: How many rows one statement carries.
 INSERTED_AT_ONCE = 1000
@@ -188,7 +188,7 @@ def _insert(
     ]
     parameters = {
         **shared,
-        "run_at": moment_text(dialect, shared["run_at"]),
+        "run_at": shared["run_at"] and dialect.instant(shared["run_at"]),
         "rows": f"[{','.join(members)}]",
     }
     return execute(connection, _insert_many(dialect, columns), parameters).all()

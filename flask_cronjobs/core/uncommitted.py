@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from ..db.database import Database
 from ..errors import CronJobsError
-from .current import running, warn
+from .current import at_work, running, warn
 
 if TYPE_CHECKING:
     from .app_state import State
@@ -43,7 +43,7 @@ def watch_commits(state: State) -> None:
         session: Session, transaction: SessionTransaction, connection: Connection
     ) -> None:
         # Outside a run, and in one that does not use the session, this costs nothing.
-        if transaction.parent is None and running() is not None:
+        if transaction.parent is None and at_work.get(None) is not None:
             _watch(session, transaction, connection)
 
     @app.teardown_appcontext

@@ -300,8 +300,7 @@ def dialect_of(engine: Engine) -> Dialect:
     """
     check_driver(engine)
     dialect = POSTGRESQL if engine.dialect.name == "postgresql" else SQLITE
-    shift = clock_shift()
-    return dialect._replace(shift=shift) if shift else dialect
+    return dialect._replace(shift=_shift) if _shift else dialect
 
 
 def check_driver(engine: Engine) -> None:

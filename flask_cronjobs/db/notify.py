@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
 from .connection import Bookkeeping
-from .dialect import POSTGRESQL, Dialect, dialect_of
+from .dialect import POSTGRESQL, dialect_of
 
 CHANNEL = "flask_cronjobs"
 #: How often one process sends a NOTIFY at most, in seconds. A worker looks again as long after it:
@@ -18,7 +18,8 @@ WAKE_EVERY = 0.05
 # At commit, a NOTIFY takes a lock that all notifying transactions of the server share, even if
 # nobody listens. So send it only if a worker listens: each one writes a row every minute.
 #: The query that wakes the listening workers when its transaction commits: true if there are any,
-#: no row or NULL if not. PostgreSQL only.
+#: no row or NULL if not. PostgreSQL only, and not for a session with ``twophase``: PostgreSQL
+#: refuses PREPARE TRANSACTION after a NOTIFY.
 WAKE = f"""
     SELECT pg_notify('{CHANNEL}', '') IS NOT NULL FROM (
         SELECT 1 FROM job_ticks
@@ -35,14 +36,8 @@ def wake_listeners(session: Session, connection: Connection) -> bool:
     :param connection: the session's, on which it writes runs.
     :returns: whether there are any.
     """
-    notifies = may_notify(session, dialect_of(connection.engine))
-    return notifies and bool(connection.scalar(text(WAKE)))
-
-
-def may_notify(session: Session, dialect: Dialect) -> bool:
-    """Return whether *session*'s transaction may send a NOTIFY."""
-    # PostgreSQL refuses PREPARE TRANSACTION after one.
-    return dialect.notifies and not session.twophase
+    may_notify = dialect_of(connection.engine).notifies and not session.twophase
+    return may_notify and bool(connection.scalar(text(WAKE)))
 
 
 def wake_all(books: Bookkeeping) -> None:

@@ -27,8 +27,8 @@ from sqlalchemy import event, select
 
 import flask_cronjobs
 from flask_cronjobs import CronJobs
+from flask_cronjobs.core.app_state import State, state_of
 from flask_cronjobs.db.statements import deadlines
-from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobRun
 from tests.postgres import running_server
 from tests.rows import Rows

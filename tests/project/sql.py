@@ -10,11 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from flask_cronjobs.core import (
+    claim,
+    definitions,
+    insert,
+    insert_many,
+    leases,
+    look,
+    outcome,
+    slots,
+    ticks,
+)
 from flask_cronjobs.db.dialect import POSTGRESQL, SQLITE, Dialect
-from flask_cronjobs.jobs import orders, rates, ticks
-from flask_cronjobs.jobs.definitions import rows as definitions
-from flask_cronjobs.jobs.definitions import slots
-from flask_cronjobs.jobs.runs import claim, insert, insert_many, leases, look, outcomes
+from flask_cronjobs.features import orders
+from flask_cronjobs.features.rates import rates
 
 FOLDER = Path(__file__).parents[2] / "docs" / "sql"
 WIDTH = 100
@@ -29,7 +38,7 @@ def recording(plain: bool, claims: bool = False) -> Maker:
     def made(d: Dialect) -> Any:
         if d.one_statement:
             return claim.recording_statement(d, plain, claims)
-        return claim.claim_statement(d) if claims else outcomes.record(d, plain)
+        return claim.claim_statement(d) if claims else outcome.record(d, plain)
 
     return made
 
@@ -38,7 +47,7 @@ STATEMENTS: dict[str, Maker] = {
     "claim": recording(plain=False, claims=True),
     "record": recording(plain=False),
     "record-successes": recording(plain=True),
-    "record-failures": lambda d: None if d.one_statement else outcomes.failures(d),
+    "record-failures": lambda d: None if d.one_statement else outcome.failures(d),
     "renew": leases._renew,
     "watch": leases._watch,
     "reclaim": leases.expired,

@@ -20,10 +20,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "log", "text", "types"),
     ("models", "schedule", "signals"),
     ("config", "db"),
-    ("registry",),
-    ("jobs",),
-    ("batch", "engine", "once", "steps", "task"),
-    ("executors",),
+    ("core", "features", "insights"),
+    ("executors", "task"),
     ("cli", "web"),
     ("__init__", "extension", "gunicorn", "methods"),
     ("testing",),
@@ -150,7 +148,7 @@ CLOSING_CIRCLES = frozenset(
     {
         ("cli.group", "cli"),
         ("cli.group", "cli.admin"),
-        ("engine.worker.worker", "engine.resident"),
+        ("core.worker.worker", "core.resident"),
     }
 )
 
@@ -167,55 +165,26 @@ def test_import_that_closes_a_circle_is_delayed_and_still_there(pair: tuple[str,
     assert circle(arrows().keys() - others), "Delete its line: it closes no circle any more."
 
 
-#: The rooms to come, by the modules of today; of several names that fit, the longest counts.
-#: What stands in no room of its own yet is in the one that it belongs to.
+#: The rooms, by the folders and modules at the top.
 ROOMS: dict[str, tuple[str, ...]] = {
     "words": ("config", "errors", "log", "signals", "text", "types"),
     "db": ("db",),
     "schedule": ("schedule",),
-    "core": (
-        *("models", "registry", "engine"),
-        *("jobs", "jobs.definitions", "jobs.runs", "jobs.pauses", "jobs.pruning", "jobs.state"),
-        *("jobs.ticks", "jobs.definitions.rows", "jobs.definitions.scheduler"),
-        *("jobs.definitions.slots", "jobs.runs.candidates", "jobs.runs.claim", "jobs.runs.columns"),
-        *("jobs.runs.current", "jobs.runs.enqueue", "jobs.runs.insert", "jobs.runs.insert_many"),
-        *("jobs.runs.leases", "jobs.runs.look", "jobs.runs.outcomes", "jobs.runs.uncommitted"),
-    ),
-    "features": (
-        *("batch", "jobs.batches"),
-        *("executors", "registry.executor", "engine.executor_worker", "engine.hand_over"),
-        *("once", "jobs.once_effects"),
-        "jobs.orders",
-        "engine.worker.output",
-        *("engine.pings", "engine.webhook"),
-        *("jobs.rates", "engine.worker.starts"),
-        *("engine.worker.async_attempt", "engine.worker.async_runner"),
-        *("steps", "jobs.steps"),
-        *("registry.arguments", "registry.codecs"),
-    ),
-    "insights": (
-        *("jobs.backlog", "jobs.checks", "jobs.doctor", "jobs.doctor_database", "jobs.health"),
-        "jobs.doctor_rights",
-        *("jobs.humanize", "jobs.operations", "jobs.overview", "jobs.queues", "jobs.reader"),
-        *("jobs.batches.actions", "jobs.batches.views", "jobs.step_views"),
-        *("jobs.definitions.actions", "jobs.definitions.detail", "jobs.definitions.needs"),
-        *("jobs.definitions.views", "jobs.runs.actions", "jobs.runs.changes", "jobs.runs.detail"),
-        *("jobs.runs.filters", "jobs.runs.keys", "jobs.runs.list", "jobs.runs.payloads"),
-        *("jobs.runs.rows", "jobs.runs.search", "jobs.runs.wait_reasons"),
-    ),
+    "models": ("models",),
+    "core": ("core",),
+    "features": ("features", "executors"),
+    "insights": ("insights",),
     "faces": ("__init__", "cli", "extension", "gunicorn", "methods", "task", "testing", "web"),
 }
 _ROOM_OF = {name: room for room, names in ROOMS.items() for name in names}
 
 
-def coming_room(module: str) -> str:
-    """The room to come of a module, such as ``core``."""
-    parts = module.split(".")
-    heads = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
-    return next(_ROOM_OF[head] for head in heads if head in _ROOM_OF)
+def room_of(module: str) -> str:
+    """The room of a module, such as ``core``."""
+    return _ROOM_OF[module.partition(".")[0]]
 
 
-#: What the modules of a room are not to know.
+#: What the modules of a room are not to know. What features need of insights is delayed.
 UNKNOWN = {
     **dict.fromkeys(("db", "schedule"), ("core", "features", "insights", "faces")),
     "core": ("features", "insights", "faces"),
@@ -224,42 +193,20 @@ UNKNOWN = {
 #: What they import of it today. None may be added; whoever mends one deletes its line.
 THROUGH_WALLS = frozenset(
     {
-        ("db.create", "models"),
-        ("db.create", "models.columns"),
-        ("db.schemas", "models"),
-        ("engine.resident", "engine.pings"),
-        ("engine.resident", "engine.webhook"),
-        ("engine.tick", "engine.pings"),
-        ("engine.tick", "engine.webhook"),
-        ("engine.tick", "jobs.batches.ending"),
-        ("engine.tick", "jobs.orders"),
-        ("engine.tick", "jobs.rates"),
-        ("engine.worker.announcer", "engine.pings"),
-        ("engine.worker.claims", "engine.worker.starts"),
-        ("engine.worker.claims", "jobs.orders"),
-        ("engine.worker.context", "engine.pings"),
-        ("engine.worker.context", "engine.worker.output"),
-        ("engine.worker.context", "jobs.orders"),
-        ("engine.worker.keeper", "jobs.batches.ending"),
-        ("engine.worker.monitor", "engine.worker.output"),
-        ("engine.worker.options", "jobs.humanize"),
-        ("engine.worker.runner", "engine.worker.async_runner"),
-        ("engine.worker.runner", "engine.worker.output"),
-        ("engine.worker.runner", "jobs.steps"),
-        ("engine.worker.worker", "engine.hand_over"),
-        ("engine.worker.worker", "engine.pings"),
-        ("engine.worker.worker", "engine.worker.output"),
-        ("jobs.pauses", "jobs.reader"),
-        ("jobs.pruning", "jobs.batches.rows"),
-        ("jobs.pruning", "jobs.humanize"),
-        ("jobs.pruning", "jobs.operations"),
-        ("jobs.runs.current", "jobs.batches.rows"),
-        ("jobs.runs.current", "jobs.steps"),
-        ("jobs.runs.enqueue", "jobs.humanize"),
-        ("jobs.runs.leases", "jobs.orders"),
-        ("jobs.ticks", "jobs.reader"),
-        ("registry.handler", "registry.arguments"),
-        ("registry.validation", "registry.arguments"),
+        ("core.current", "features.batches.batch_rows"),
+        ("core.current", "features.steps.step_rows"),
+        ("core.leases", "features.orders"),
+        ("core.prune", "features.batches.batch_rows"),
+        ("core.tasks.handler", "features.typed.arguments"),
+        ("core.tasks.validation", "features.typed.arguments"),
+        ("core.uncommitted", "features.batches.batch_rows"),
+        ("core.worker.claims", "features.orders"),
+        ("core.worker.claims", "features.rates.starts"),
+        ("core.worker.context", "features.orders"),
+        ("core.worker.keeper", "features.batches.ending"),
+        ("core.worker.runner", "features.side_by_side.async_runner"),
+        ("core.worker.runner", "features.steps.step_rows"),
+        ("core.worker.worker", "features.executors.hand_over"),
     }
 )
 
@@ -270,7 +217,7 @@ def through_walls() -> frozenset[tuple[str, str]]:
     return frozenset(
         (here, target)
         for here, target in arrows()
-        if coming_room(target) in UNKNOWN.get(coming_room(here), ())
+        if room_of(target) in UNKNOWN.get(room_of(here), ())
     )
 
 
@@ -283,20 +230,15 @@ def test_import_through_a_wall_is_still_there(pair: tuple[str, str]) -> None:
     assert pair in through_walls(), "Delete its line."
 
 
-def test_each_name_in_a_room_is_a_module() -> None:
-    modules = {short(name) for name in NAMES}
-    assert _ROOM_OF.keys() <= modules
-    assert {coming_room(module) for module in modules} == ROOMS.keys()
-    # Of these folders' modules some are of one room and some of another.
-    mixed = ("jobs", "jobs.definitions", "jobs.runs")
-    beside = {name for name in modules if name.rpartition(".")[0] in mixed}
-    assert beside - _ROOM_OF.keys() - {"jobs.batches"} == set()
+def test_every_module_has_a_room() -> None:
+    assert _ROOM_OF.keys() == FLOOR.keys()
 
 
 def test_few_import_by_a_name_that_is_made_as_they_run() -> None:
     """Since the tests here do not see what they import."""
     assert {short(name) for name in places("importlib.import_module")} == {
-        *("__init__", "cli.group", "engine.worker.own_signals", "executors.celery", "web"),
+        *("__init__", "cli.group", "core.features", "core.worker.own_signals"),
+        *("executors.celery", "web"),
     }
 
 
@@ -345,12 +287,11 @@ def writes(path: Path) -> Iterator[str]:
                     yield f"{path.name}:{node.lineno} imports {alias.name}"
 
 
-def test_writes_to_the_tables_are_in_jobs_and_db_alone() -> None:
-    outside = [
-        write for path in MODULES if room(path) not in ("jobs", "db") for write in writes(path)
-    ]
+def test_writes_to_the_tables_are_in_no_face() -> None:
+    inside = ("core", "db", "features", "insights")
+    outside = [write for path in MODULES if room(path) not in inside for write in writes(path)]
     assert outside == []
-    assert any(True for path in MODULES if room(path) == "jobs" for _ in writes(path))
+    assert any(True for path in MODULES if room(path) == "core" for _ in writes(path))
 
 
 def test_which_database_it_is_is_known_to_db_alone() -> None:

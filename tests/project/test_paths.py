@@ -12,14 +12,14 @@ import pytest
 from tests.project.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, walk_of, written
 
 BOUNDS = {
-    ("enqueue", "sqlite"): Size(14, 38),
-    ("enqueue", "postgresql"): Size(14, 38),
+    ("enqueue", "sqlite"): Size(9, 24),
+    ("enqueue", "postgresql"): Size(9, 24),
     ("tick", "sqlite"): Size(54, 307),
     ("tick", "postgresql"): Size(55, 313),
-    ("page", "sqlite"): Size(35, 151),
-    ("page", "postgresql"): Size(35, 154),
-    ("retry", "sqlite"): Size(29, 111),
-    ("retry", "postgresql"): Size(30, 120),
+    ("page", "sqlite"): Size(35, 150),
+    ("page", "postgresql"): Size(35, 153),
+    ("retry", "sqlite"): Size(29, 110),
+    ("retry", "postgresql"): Size(30, 119),
 }
 
 
@@ -68,8 +68,8 @@ def test_what_is_new_is_named() -> None:
 
 
 def test_tracer_sees_other_threads_until_it_is_stopped() -> None:
-    from flask_cronjobs.jobs.humanize import capitalized
     from flask_cronjobs.text import did_you_mean
+    from flask_cronjobs.text.humanize import capitalized
 
     tracer = Tracer()
     with tracer.tracing():

@@ -23,6 +23,8 @@ from .validation import options_go_before
 MAX_KEY = 500
 #: How many characters a label may have: it is one cell of a list.
 MAX_LABEL = 120
+#: The columns that a task's options fill in from a payload; the last is a key of the run alone.
+_FILLED = ("concurrency_key", "rate_key", "label", "idempotency_key")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
@@ -43,6 +45,9 @@ class Handler:
     :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
     :ivar rate: at which rate attempts of one rate key begin; None: at any.
+    :ivar fills: whether an option is filled in from each payload: a key or a label.
+    :ivar same_columns: the columns that are the same in all of its runs, unless a call says
+        otherwise, by the default number of attempts.
     """
 
     def __init__(self, func: Callable[..., Any], name: str, options: TaskOptions) -> None:
@@ -55,6 +60,9 @@ class Handler:
         self.rate: Rate | None = None
         if options.rate is not None:
             self.rate = read_rate(options.rate, options.burst)
+        filled = self.concurrency_limit, self.rate, options.unique, options.label
+        self.fills: bool = any(each is not None for each in filled)
+        self.same_columns: dict[int, dict[str, object]] = {}
         self._signature = signature_of(func)
         self._is_passed_on = named_by(func) is not func
         self.arguments: Arguments = Arguments(func, self._signature)
@@ -227,20 +235,25 @@ def run_columns(
     made = payload_columns(handler, settings, payload, with_key=True)
     if options.idempotency_key:
         made["idempotency_key"] = options.idempotency_key
-    return {**policy_columns(handler, settings, handler.with_unique_while(options)), **made}
+    if handler.options.unique is not None or handler.options.unique_while is not None:
+        options = handler.with_unique_while(options)
+    return {**policy_columns(handler, settings, options), **made}
 
 
 def policy_columns(
     handler: Handler, settings: Settings, options: EnqueueOptions = AS_THE_TASK_SAYS
 ) -> dict[str, Any]:
     """Return the columns that do not depend on the payload; *options* come before the task's."""
-    return {
-        **handler.options.columns,
-        "job_type": handler.name,
-        "max_attempts": handler.retry_policy(settings.max_attempts).max_attempts,
-        "concurrency_limit": handler.concurrency_limit,
-        **options.own_columns,
-    }
+    same = handler.same_columns.get(settings.max_attempts)
+    if same is None:
+        same = handler.same_columns[settings.max_attempts] = {
+            **handler.options.columns,
+            "job_type": handler.name,
+            "max_attempts": handler.retry_policy(settings.max_attempts).max_attempts,
+            "concurrency_limit": handler.concurrency_limit,
+            **AS_THE_TASK_SAYS.own_columns,
+        }
+    return {**same} if options == AS_THE_TASK_SAYS else {**same, **options.own_columns}
 
 
 def payload_columns(
@@ -252,9 +265,14 @@ def payload_columns(
     :raises CronJobsError: as of `run_columns`.
     """
     limit = settings.max_payload_bytes
-    plain = handler.arguments.encode(payload, limit, settings.redact)
+    plain = payload
+    if handler.arguments.schema:
+        plain = handler.arguments.encode(payload, limit, settings.redact)
+    text = payload_text(plain, limit, settings.redact)
+    if not handler.fills:
+        return {"payload": text, **dict.fromkeys(_FILLED if with_key else _FILLED[:-1])}
     return {
-        "payload": payload_text(plain, limit, settings.redact),
+        "payload": text,
         **handler.keys_for(plain),
         "label": handler.label_for(plain, settings.redact),
         **({"idempotency_key": handler.filled("unique", plain)} if with_key else {}),

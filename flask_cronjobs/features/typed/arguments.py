@@ -82,7 +82,7 @@ class Arguments:
 
     def forget(self) -> None:
         """Look annotations up again when next needed: not all may have been there yet."""
-        for name in ("_schema", "defaults"):
+        for name in ("schema", "defaults"):
             self.__dict__.pop(name, None)
 
     def encode(
@@ -99,7 +99,7 @@ class Arguments:
         :param hidden: the names of values that no message may tell of, as by `redacted`.
         :raises PayloadError: a value does not fit; the message names its argument.
         """
-        if not self._schema:
+        if not self.schema:
             return payload
         check_size(payload, limit, "payload")
         changed: dict[str, object] = {}
@@ -114,7 +114,7 @@ class Arguments:
     @property
     def are_decoded(self) -> bool:
         """Whether a stored payload may be something else than the arguments of the call."""
-        return self.upgrade is not None or any(codec.decode for codec in self._schema.values())
+        return self.upgrade is not None or any(codec.decode for codec in self.schema.values())
 
     def decode(self, payload: Mapping[str, JSON], hidden: Sequence[str]) -> dict[str, object]:
         """Return the arguments of a call with a stored *payload*.
@@ -164,10 +164,10 @@ class Arguments:
         return _read(self._codec(name), text, name, limit)
 
     def _codec(self, name: str) -> Codec:
-        return self._schema.get(name) or self._schema.get("**", ANY)
+        return self.schema.get(name) or self.schema.get("**", ANY)
 
     @cached_property
-    def _schema(self) -> dict[str, Codec]:
+    def schema(self) -> dict[str, Codec]:
         """The codecs, ``**`` for further names; empty if all is stored as it is."""
         codecs: dict[str, Codec] = {}
         for name, parameter in self._parameters.items():
