@@ -16,14 +16,6 @@ from .app_state import State
 from .ticks import TickRow
 
 
-def _always(state: State) -> bool:
-    return True
-
-
-def _never(row: TickRow) -> bool:
-    return False
-
-
 def _tells(state: State) -> bool:
     return bool(state.settings.ping_url or state.settings.alert_url)
 
@@ -31,6 +23,10 @@ def _tells(state: State) -> bool:
 def _keeps_output(state: State) -> bool:
     tasks = state.registry.tasks.values()
     return any(task.options.keeps_output(state.settings) for task in tasks)
+
+
+def _has_orders(state: State) -> bool:
+    return bool(state.registry.ordered)
 
 
 def _has_rates(state: State) -> bool:
@@ -45,18 +41,18 @@ class Feature(NamedTuple):
     """One feature.
 
     :ivar name: its module's.
-    :ivar is_used: returns whether the app uses it, as its code and its settings say.
-    :ivar is_due: returns whether a tick has something to do for it, as its row says.
+    :ivar is_used: returns whether the app uses it, by its code and settings, if these say it.
+    :ivar is_due: returns whether a tick has something to do for it, by its row, if that says it.
     """
 
     name: str
-    is_used: Callable[[State], bool] = _always
-    is_due: Callable[[TickRow], bool] = _never
+    is_used: Callable[[State], bool] | None = None
+    is_due: Callable[[TickRow], bool] | None = None
 
 
 FEATURES: tuple[Feature, ...] = (
     Feature("batches", is_due=_has_batches),
-    Feature("orders"),
+    Feature("orders", is_used=_has_orders),
     Feature("output", is_used=_keeps_output),
     Feature("pings", is_used=_tells),
     Feature("rates", is_used=_has_rates),
@@ -78,7 +74,7 @@ class Watcher(Protocol):
 
 def prepare(state: State) -> None:
     """Prepare this process for the runs of a worker that begins."""
-    for do in _of("prepare", [each for each in FEATURES if each.is_used(state)]):
+    for do in _of("prepare", _used(state)):
         do(state)
 
 
@@ -89,13 +85,13 @@ def watch(state: State) -> tuple[Watcher, ...]:
 
 def minute(books: Bookkeeping, row: TickRow) -> int:
     """Do what a tick does for features; return how many runs that made ready."""
-    return sum(do(books) for do in _of("minute", [each for each in FEATURES if each.is_due(row)]))
+    due = [each for each in FEATURES if each.is_due is not None and each.is_due(row)]
+    return sum(do(books) for do in _of("minute", due))
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float | None:
     """Let runs begin that features hold back; return the seconds until the next may, if any."""
-    used = [each for each in FEATURES if each.is_used(state)]
-    waits = [each(state, books, queues) for each in _of("next_start", used)]
+    waits = [each(state, books, queues) for each in _of("next_start", _used(state))]
     return min((wait for wait in waits if wait is not None), default=None)
 
 
@@ -110,7 +106,7 @@ def mend(state: State, books: Bookkeeping) -> None:
 
 def told(state: State, report: TickReport) -> None:
     """Tell others that a tick has ended. Never raises."""
-    for tell in _of("told", [each for each in FEATURES if each.is_used(state)]):
+    for tell in _of("told", _used(state)):
         tell(state, report)
 
 
@@ -119,6 +115,10 @@ def lost(state: State, outcomes: Sequence[Outcome]) -> None:
     if any(outcome.definition_id is not None for outcome in outcomes):
         for tell in _of("lost", FEATURES):
             tell(state, outcomes)
+
+
+def _used(state: State) -> list[Feature]:
+    return [each for each in FEATURES if each.is_used is not None and each.is_used(state)]
 
 
 def _of(name: str, features: Sequence[Feature]) -> Iterator[Callable[..., Any]]:

@@ -14,10 +14,10 @@ from tests.project.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, walk
 BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 24),
     ("enqueue", "postgresql"): Size(9, 24),
-    ("tick", "sqlite"): Size(54, 307),
-    ("tick", "postgresql"): Size(55, 313),
-    ("page", "sqlite"): Size(35, 150),
-    ("page", "postgresql"): Size(35, 153),
+    ("tick", "sqlite"): Size(51, 311),
+    ("tick", "postgresql"): Size(52, 317),
+    ("page", "sqlite"): Size(36, 150),
+    ("page", "postgresql"): Size(36, 153),
     ("retry", "sqlite"): Size(29, 110),
     ("retry", "postgresql"): Size(30, 119),
 }
