@@ -1,140 +1,4 @@
 WITH RECURSIVE
-    given AS MATERIALIZED (
-        SELECT *
-        FROM
-            jsonb_to_recordset(CAST(:outcomes AS jsonb)) AS t(
-                id bigint,
-                token text,
-                result text,
-                kind text,
-                error text,
-                error_type text,
-                stack text,
-                fingerprint text,
-                attempt integer,
-                reclaimed integer,
-                delay double precision,
-                until timestamptz
-            )
-    ),
-    held AS MATERIALIZED (
-        SELECT id
-        FROM job_runs
-        WHERE
-            id = ANY(ARRAY(SELECT id FROM given))
-            AND (status = 'running') IS TRUE
-            AND locked_by = ANY(ARRAY(SELECT DISTINCT token FROM given))
-        FOR NO KEY UPDATE SKIP LOCKED
-    ),
-    recorded AS (
-        UPDATE job_runs
-        SET
-            status = CASE
-                WHEN (
-                    given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                    AND job_runs.cancel_requested_at IS NOT NULL
-                ) THEN 'cancelled'
-                WHEN NOT given.kind IN ('released', 'snoozed') THEN given.kind
-                WHEN job_runs.attempts > 1 THEN 'failed'
-                ELSE 'queued'
-            END,
-            finished_at = CASE
-                WHEN given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                    OR (
-                        given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                        AND job_runs.cancel_requested_at IS NOT NULL
-                    ) THEN clock_timestamp()
-                ELSE job_runs.finished_at
-            END,
-            order_mark = CASE
-                WHEN given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                    OR (
-                        given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                        AND job_runs.cancel_requested_at IS NOT NULL
-                    ) THEN CASE
-                        WHEN job_runs.strict THEN 'over'
-                    END
-                WHEN given.kind = 'released' AND job_runs.strict THEN 'new'
-                ELSE job_runs.order_mark
-            END,
-            last_error = CASE
-                WHEN given.kind <> 'released' THEN given.error
-                ELSE job_runs.last_error
-            END,
-            error_type = CASE
-                WHEN given.kind <> 'released' THEN given.error_type
-                ELSE job_runs.error_type
-            END,
-            fingerprint = CASE
-                WHEN given.kind <> 'released' THEN given.fingerprint
-                ELSE job_runs.fingerprint
-            END,
-            locked_by = NULL,
-            locked_until = NULL,
-            concurrency_share = NULL,
-            rate_mark = CASE
-                WHEN NOT (
-                    given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                    OR (
-                        given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                        AND job_runs.cancel_requested_at IS NOT NULL
-                    )
-                ) THEN CASE
-                    WHEN job_runs.rate_key IS NOT NULL THEN 'waits'
-                END
-            END,
-            updated_at = clock_timestamp(),
-            failed_at = CASE
-                WHEN given.kind IN ('failed', 'dead') THEN clock_timestamp()
-                ELSE job_runs.failed_at
-            END,
-            forgiven = CASE
-                WHEN given.kind IN ('released', 'snoozed')
-                    AND job_runs.forgiven = job_runs.attempts THEN job_runs.forgiven - 1
-                ELSE job_runs.forgiven
-            END,
-            max_attempts = CASE
-                WHEN given.kind IN ('released', 'snoozed')
-                    AND job_runs.forgiven = job_runs.attempts THEN job_runs.max_attempts - 1
-                ELSE job_runs.max_attempts
-            END,
-            attempts = job_runs.attempts - CASE
-                WHEN given.kind IN ('released', 'snoozed') THEN 1
-                ELSE 0
-            END,
-            snoozes = job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END,
-            run_at = CASE
-                WHEN given.kind = 'failed' THEN (
-                    clock_timestamp() + make_interval(secs => CAST(given.delay AS double precision))
-                )
-                WHEN given.kind = 'snoozed' THEN GREATEST(
-                    given.until,
-                    (
-                        clock_timestamp() + make_interval(
-                            secs => CAST(given.delay AS double precision)
-                        )
-                    )
-                )
-                ELSE job_runs.run_at
-            END,
-            result = CAST(given.result AS jsonb)
-        FROM given
-        WHERE
-            job_runs.id = ANY(ARRAY(SELECT id FROM held))
-            AND job_runs.id = given.id
-            AND job_runs.locked_by = given.token
-            AND (job_runs.status = 'running') IS TRUE
-            AND (COALESCE(given.reclaimed, 0) = 0 OR job_runs.locked_until <= clock_timestamp())
-        RETURNING job_runs.status, job_runs.started_at, given.*
-    ),
-    failures AS (
-        INSERT INTO
-            job_failures (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
-        SELECT id, attempt, token, started_at, clock_timestamp(), error_type, error, stack
-        FROM recorded
-        WHERE kind IN ('failed', 'dead')
-        ON CONFLICT DO NOTHING
-    ),
     unkeyed_window AS MATERIALIZED (
         SELECT
             id,
@@ -151,92 +15,6 @@ WITH RECURSIVE
         WHERE status IN ('queued', 'failed') AND concurrency_key IS NULL AND rate_mark IS NULL
         ORDER BY priority DESC, run_at, id
         LIMIT :limit + 100
-    ),
-    unkeyed_suffices AS MATERIALIZED (
-        SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 AS yes FROM unkeyed_window
-    ),
-    unkeyed_in_order AS MATERIALIZED (
-        SELECT
-            id,
-            (
-                max_attempts - attempts > 1
-                AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost'))
-                AND (rate_key IS NULL OR :side_by_side)
-            ) AS in_company,
-            priority,
-            run_at,
-            CAST(NULL AS integer) AS share
-        FROM job_runs
-        WHERE
-            status IN ('queued', 'failed')
-            AND concurrency_key IS NULL
-            AND rate_mark IS NULL
-            AND run_at <= clock_timestamp()
-            AND attempts < max_attempts
-            AND job_type = ANY(CAST(:tasks AS text[]))
-            AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-            AND ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
-            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-            AND NOT id = ANY(CAST(:locked AS bigint[]))
-            AND (SELECT yes FROM unkeyed_suffices)
-        ORDER BY priority DESC, run_at, id
-        LIMIT :limit
-        FOR NO KEY UPDATE SKIP LOCKED
-    ),
-    unkeyed_group(job_type, queue, priority) AS (
-        SELECT task, CAST('' AS varchar), -2147483648
-        FROM unnest(CAST(:tasks AS text[])) AS each_value(task)
-        WHERE
-            task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-            AND NOT (SELECT yes FROM unkeyed_suffices)
-        UNION ALL
-        SELECT unkeyed_group.job_type, r.queue, r.priority
-        FROM unkeyed_group
-        CROSS JOIN
-            LATERAL (
-                SELECT id, queue, priority
-                FROM job_runs
-                WHERE
-                    finished_at IS NULL
-                    AND locked_by IS NULL
-                    AND concurrency_key IS NULL
-                    AND rate_mark IS NULL
-                    AND job_type = unkeyed_group.job_type
-                    AND (queue, priority) >= (unkeyed_group.queue || '', unkeyed_group.priority + 1)
-                ORDER BY job_type, queue, priority, run_at, id
-                LIMIT 1
-            ) AS r
-    ),
-    unkeyed_in_groups AS MATERIALIZED (
-        SELECT r.id, r.priority, r.run_at
-        FROM
-            (
-                SELECT *
-                FROM unkeyed_group
-                WHERE
-                    ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
-                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-            ) AS unkeyed_group
-        CROSS JOIN
-            LATERAL (
-                SELECT id, priority, run_at
-                FROM job_runs
-                WHERE
-                    finished_at IS NULL
-                    AND locked_by IS NULL
-                    AND concurrency_key IS NULL
-                    AND rate_mark IS NULL
-                    AND job_type = unkeyed_group.job_type
-                    AND queue = unkeyed_group.queue
-                    AND priority = unkeyed_group.priority
-                    AND run_at <= (SELECT clock_timestamp())
-                    AND attempts < max_attempts
-                    AND NOT id = ANY(CAST(:locked AS bigint[]))
-                ORDER BY job_type, queue, priority, run_at, id
-                LIMIT :limit + 20
-            ) AS r
-        ORDER BY r.priority DESC, r.run_at, r.id
-        LIMIT :limit + 20
     ),
     keyed_window AS MATERIALIZED (
         SELECT
@@ -263,18 +41,73 @@ WITH RECURSIVE
         ORDER BY priority DESC, run_at, id
         LIMIT :limit + 100
     ),
-    keyed_suffices AS MATERIALIZED (
-        SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 AS yes FROM keyed_window
+    suffices AS MATERIALIZED (
+        SELECT (
+            SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 FROM unkeyed_window
+        ) AS unkeyed,
+        (SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 FROM keyed_window) AS keyed
+    ),
+    unkeyed_in_order AS MATERIALIZED (
+        SELECT
+            id,
+            (
+                max_attempts - attempts > 1
+                AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost'))
+                AND (rate_key IS NULL OR :side_by_side)
+            ) AS in_company,
+            priority,
+            run_at,
+            CAST(NULL AS integer) AS share
+        FROM job_runs
+        WHERE
+            status IN ('queued', 'failed')
+            AND concurrency_key IS NULL
+            AND rate_mark IS NULL
+            AND run_at <= clock_timestamp()
+            AND attempts < max_attempts
+            AND job_type = ANY(CAST(:tasks AS text[]))
+            AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+            AND ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
+            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+            AND NOT id = ANY(CAST(:locked AS bigint[]))
+            AND (SELECT unkeyed FROM suffices)
+        ORDER BY priority DESC, run_at, id
+        LIMIT :limit
+        FOR NO KEY UPDATE SKIP LOCKED
+    ),
+    unkeyed_group(job_type, queue, priority) AS (
+        SELECT task, CAST('' AS varchar), -2147483648
+        FROM unnest(CAST(:tasks AS text[])) AS each_value(task)
+        WHERE
+            task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+            AND NOT (SELECT unkeyed FROM suffices)
+        UNION ALL
+        SELECT grp.job_type, r.queue, r.priority
+        FROM unkeyed_group AS grp
+        CROSS JOIN
+            LATERAL (
+                SELECT id, queue, priority
+                FROM job_runs
+                WHERE
+                    finished_at IS NULL
+                    AND locked_by IS NULL
+                    AND concurrency_key IS NULL
+                    AND rate_mark IS NULL
+                    AND job_type = grp.job_type
+                    AND (queue, priority) >= (grp.queue || '', grp.priority + 1)
+                ORDER BY job_type, queue, priority, run_at, id
+                LIMIT 1
+            ) AS r
     ),
     keyed_group(job_type, queue, priority) AS (
         SELECT task, CAST('' AS varchar), -2147483648
         FROM unnest(CAST(:tasks AS text[])) AS each_value(task)
         WHERE
             task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-            AND NOT (SELECT yes FROM keyed_suffices)
+            AND NOT (SELECT keyed FROM suffices)
         UNION ALL
-        SELECT keyed_group.job_type, r.queue, r.priority
-        FROM keyed_group
+        SELECT grp.job_type, r.queue, r.priority
+        FROM keyed_group AS grp
         CROSS JOIN
             LATERAL (
                 SELECT id, queue, priority
@@ -285,51 +118,51 @@ WITH RECURSIVE
                     AND concurrency_key IS NOT NULL
                     AND order_mark IS NULL
                     AND rate_mark IS NULL
-                    AND job_type = keyed_group.job_type
-                    AND (queue, priority) >= (keyed_group.queue || '', keyed_group.priority + 1)
+                    AND job_type = grp.job_type
+                    AND (queue, priority) >= (grp.queue || '', grp.priority + 1)
                 ORDER BY job_type, queue, priority, run_at, id
                 LIMIT 1
             ) AS r
     ),
-    keyed_in_groups AS MATERIALIZED (
-        SELECT r.id, r.concurrency_key, r.concurrency_limit, r.priority, r.run_at
-        FROM
-            (
-                SELECT *
-                FROM keyed_group
-                WHERE
-                    ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
-                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-            ) AS keyed_group
-        CROSS JOIN
-            LATERAL (
-                SELECT id, concurrency_key, concurrency_limit, priority, run_at
-                FROM job_runs
-                WHERE
-                    finished_at IS NULL
-                    AND locked_by IS NULL
-                    AND concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
-                    AND rate_mark IS NULL
-                    AND job_type = keyed_group.job_type
-                    AND queue = keyed_group.queue
-                    AND priority = keyed_group.priority
-                    AND run_at <= (SELECT clock_timestamp())
-                    AND attempts < max_attempts
-                    AND NOT id = ANY(CAST(:locked AS bigint[]))
-                ORDER BY job_type, queue, priority, run_at, id
-                LIMIT :limit + 100
-            ) AS r
-        ORDER BY r.priority DESC, r.run_at, r.id
-        LIMIT :limit + 100
-    ),
     next_keyed AS MATERIALIZED (
         SELECT id, concurrency_key, concurrency_limit, priority, run_at
         FROM keyed_window
-        WHERE claimable = 1 AND (SELECT yes FROM keyed_suffices)
+        WHERE claimable = 1 AND (SELECT keyed FROM suffices)
         UNION ALL
-        SELECT id, concurrency_key, concurrency_limit, priority, run_at
-        FROM keyed_in_groups
+        SELECT *
+        FROM
+            (
+                SELECT r.id, r.concurrency_key, r.concurrency_limit, r.priority, r.run_at
+                FROM
+                    (
+                        SELECT *
+                        FROM keyed_group
+                        WHERE
+                            ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
+                            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+                    ) AS grp
+                CROSS JOIN
+                    LATERAL (
+                        SELECT id, concurrency_key, concurrency_limit, priority, run_at
+                        FROM job_runs
+                        WHERE
+                            finished_at IS NULL
+                            AND locked_by IS NULL
+                            AND concurrency_key IS NOT NULL
+                            AND order_mark IS NULL
+                            AND rate_mark IS NULL
+                            AND job_type = grp.job_type
+                            AND queue = grp.queue
+                            AND priority = grp.priority
+                            AND run_at <= (SELECT clock_timestamp())
+                            AND attempts < max_attempts
+                            AND NOT id = ANY(CAST(:locked AS bigint[]))
+                        ORDER BY job_type, queue, priority, run_at, id
+                        LIMIT :limit + 100
+                    ) AS r
+                ORDER BY r.priority DESC, r.run_at, r.id
+                LIMIT :limit + 100
+            ) AS of_groups
     ),
     first_of_key AS MATERIALIZED (
         SELECT
@@ -359,7 +192,7 @@ WITH RECURSIVE
             ) AS first
         WHERE place = 1
     ),
-    key_walk(key, id, following, found) AS (
+    key_walk(key, id, following, walked) AS (
         SELECT
             CAST('' AS varchar),
             CAST(NULL AS bigint),
@@ -430,11 +263,45 @@ WITH RECURSIVE
                 ORDER BY concurrency_key
                 LIMIT 1
             ),
-            found + CASE WHEN id IS NULL THEN 0 ELSE 1 END
+            walked + CASE WHEN id IS NULL THEN 0 ELSE 1 END
         FROM key_walk
-        WHERE following IS NOT NULL AND found + CASE WHEN id IS NULL THEN 0 ELSE 1 END < :limit
+        WHERE following IS NOT NULL AND walked + CASE WHEN id IS NULL THEN 0 ELSE 1 END < :limit
     ),
-    with_share AS MATERIALIZED (
+    found AS MATERIALIZED (
+        SELECT id, CAST(NULL AS bigint) AS share
+        FROM
+            (
+                SELECT r.id, r.priority, r.run_at
+                FROM
+                    (
+                        SELECT *
+                        FROM unkeyed_group
+                        WHERE
+                            ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
+                            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+                    ) AS grp
+                CROSS JOIN
+                    LATERAL (
+                        SELECT id, priority, run_at
+                        FROM job_runs
+                        WHERE
+                            finished_at IS NULL
+                            AND locked_by IS NULL
+                            AND concurrency_key IS NULL
+                            AND rate_mark IS NULL
+                            AND job_type = grp.job_type
+                            AND queue = grp.queue
+                            AND priority = grp.priority
+                            AND run_at <= (SELECT clock_timestamp())
+                            AND attempts < max_attempts
+                            AND NOT id = ANY(CAST(:locked AS bigint[]))
+                        ORDER BY job_type, queue, priority, run_at, id
+                        LIMIT :limit + 20
+                    ) AS r
+                ORDER BY r.priority DESC, r.run_at, r.id
+                LIMIT :limit + 20
+            ) AS of_groups
+        UNION ALL
         SELECT id, share
         FROM first_of_key
         WHERE share <= most
@@ -455,9 +322,6 @@ WITH RECURSIVE
         FROM key_walk
         WHERE id IS NOT NULL
     ),
-    found AS MATERIALIZED (
-        SELECT id, NULL AS share FROM unkeyed_in_groups UNION ALL SELECT id, share FROM with_share
-    ),
     by_id AS MATERIALIZED (
         SELECT
             r.id,
@@ -470,7 +334,7 @@ WITH RECURSIVE
             r.run_at,
             found.share
         FROM found
-        CROSS JOIN job_runs r
+        CROSS JOIN job_runs AS r
         WHERE
             r.id = ANY(ARRAY(SELECT id FROM found))
             AND r.id = found.id
@@ -538,28 +402,6 @@ WITH RECURSIVE
             date_part('epoch', job_runs.run_at) AS run_at
     )
 SELECT
-    NULL AS id,
-    NULL AS job_type,
-    NULL AS payload,
-    NULL AS attempts,
-    NULL AS max_attempts,
-    NULL AS scheduled_for,
-    NULL AS idempotency_key,
-    NULL AS definition_id,
-    NULL AS concurrency_key,
-    NULL AS error_type,
-    NULL AS snoozes,
-    NULL AS batch_id,
-    NULL AS forgiven,
-    NULL AS label,
-    NULL AS rank,
-    NULL AS run_at,
-    string_agg(CAST(id AS text), ',') AS ids,
-    status AS stored
-FROM recorded
-GROUP BY status
-UNION ALL
-SELECT
     id,
     job_type,
     payload,
@@ -576,8 +418,7 @@ SELECT
     label,
     rank,
     run_at,
-    NULL,
-    NULL
+    NULL AS passed_over
 FROM claimed
 UNION ALL
 SELECT
@@ -597,8 +438,7 @@ SELECT
     NULL AS label,
     NULL AS rank,
     NULL AS run_at,
-    string_agg(CAST(id AS text), ','),
-    'passed over'
+    string_agg(CAST(id AS text), ',')
 FROM found
 WHERE id NOT IN (SELECT id FROM by_id) AND (SELECT count(*) FROM by_id) < :limit
 HAVING count(*) > 0

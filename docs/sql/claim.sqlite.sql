@@ -15,96 +15,6 @@ WITH RECURSIVE
         ORDER BY priority DESC, run_at, id
         LIMIT :limit + 100
     ),
-    unkeyed_suffices AS MATERIALIZED (
-        SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 AS yes FROM unkeyed_window
-    ),
-    unkeyed_in_order AS MATERIALIZED (
-        SELECT
-            id,
-            (
-                max_attempts - attempts > 1
-                AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost'))
-                AND (rate_key IS NULL OR :side_by_side)
-            ) AS in_company,
-            priority,
-            run_at,
-            CAST(NULL AS integer) AS share
-        FROM job_runs
-        WHERE
-            status IN ('queued', 'failed')
-            AND concurrency_key IS NULL
-            AND rate_mark IS NULL
-            AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-            AND attempts < max_attempts
-            AND job_type IN (SELECT value FROM json_each(:tasks))
-            AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-            AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
-            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-        ORDER BY priority DESC, run_at, id
-        LIMIT CASE WHEN (SELECT yes FROM unkeyed_suffices) THEN :limit ELSE 0 END
-    ),
-    unkeyed_group(job_type, queue, priority) AS (
-        SELECT task, CAST('' AS varchar), -2147483648
-        FROM (SELECT value AS task FROM json_each(:tasks))
-        WHERE
-            task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-            AND NOT (SELECT yes FROM unkeyed_suffices)
-        UNION ALL
-        SELECT unkeyed_group.job_type, r.queue, r.priority
-        FROM unkeyed_group
-        CROSS JOIN job_runs r
-        WHERE
-            r.id IN (
-                SELECT id
-                FROM job_runs
-                WHERE
-                    finished_at IS NULL
-                    AND locked_by IS NULL
-                    AND concurrency_key IS NULL
-                    AND rate_mark IS NULL
-                    AND job_type = unkeyed_group.job_type
-                    AND (queue, priority) >= (
-                        unkeyed_group.queue || CASE
-                            WHEN unkeyed_group.priority + 0 = unkeyed_group.priority THEN ''
-                            ELSE ' '
-                        END,
-                        unkeyed_group.priority + 1
-                    )
-                ORDER BY job_type, queue, priority, run_at, id
-                LIMIT 1
-            )
-    ),
-    unkeyed_in_groups AS MATERIALIZED (
-        SELECT r.id, r.priority, r.run_at
-        FROM
-            (
-                SELECT *
-                FROM unkeyed_group
-                WHERE
-                    ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
-                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-            ) AS unkeyed_group
-        CROSS JOIN job_runs r
-        WHERE
-            r.id IN (
-                SELECT id
-                FROM job_runs
-                WHERE
-                    finished_at IS NULL
-                    AND locked_by IS NULL
-                    AND concurrency_key IS NULL
-                    AND rate_mark IS NULL
-                    AND job_type = unkeyed_group.job_type
-                    AND queue = unkeyed_group.queue
-                    AND priority = unkeyed_group.priority
-                    AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-                    AND attempts < max_attempts
-                ORDER BY job_type, queue, priority, run_at, id
-                LIMIT :limit + 20
-            )
-        ORDER BY r.priority DESC, r.run_at, r.id
-        LIMIT :limit + 20
-    ),
     keyed_window AS MATERIALIZED (
         SELECT
             id,
@@ -129,18 +39,74 @@ WITH RECURSIVE
         ORDER BY priority DESC, run_at, id
         LIMIT :limit + 100
     ),
-    keyed_suffices AS MATERIALIZED (
-        SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 AS yes FROM keyed_window
+    suffices AS MATERIALIZED (
+        SELECT (
+            SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 FROM unkeyed_window
+        ) AS unkeyed,
+        (SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 FROM keyed_window) AS keyed
+    ),
+    unkeyed_in_order AS MATERIALIZED (
+        SELECT
+            id,
+            (
+                max_attempts - attempts > 1
+                AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost'))
+                AND (rate_key IS NULL OR :side_by_side)
+            ) AS in_company,
+            priority,
+            run_at,
+            CAST(NULL AS integer) AS share
+        FROM job_runs
+        WHERE
+            status IN ('queued', 'failed')
+            AND concurrency_key IS NULL
+            AND rate_mark IS NULL
+            AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+            AND attempts < max_attempts
+            AND job_type IN (SELECT value FROM json_each(:tasks))
+            AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+            AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+        ORDER BY priority DESC, run_at, id
+        LIMIT (SELECT unkeyed * :limit FROM suffices)
+    ),
+    unkeyed_group(job_type, queue, priority) AS (
+        SELECT task, CAST('' AS varchar), -2147483648
+        FROM (SELECT value AS task FROM json_each(:tasks))
+        WHERE
+            task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+            AND NOT (SELECT unkeyed FROM suffices)
+        UNION ALL
+        SELECT grp.job_type, r.queue, r.priority
+        FROM unkeyed_group AS grp
+        CROSS JOIN job_runs r
+        WHERE
+            r.id IN (
+                SELECT id
+                FROM job_runs
+                WHERE
+                    finished_at IS NULL
+                    AND locked_by IS NULL
+                    AND concurrency_key IS NULL
+                    AND rate_mark IS NULL
+                    AND job_type = grp.job_type
+                    AND (queue, priority) >= (
+                        grp.queue || CASE WHEN grp.priority + 0 = grp.priority THEN '' ELSE ' ' END,
+                        grp.priority + 1
+                    )
+                ORDER BY job_type, queue, priority, run_at, id
+                LIMIT 1
+            )
     ),
     keyed_group(job_type, queue, priority) AS (
         SELECT task, CAST('' AS varchar), -2147483648
         FROM (SELECT value AS task FROM json_each(:tasks))
         WHERE
             task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-            AND NOT (SELECT yes FROM keyed_suffices)
+            AND NOT (SELECT keyed FROM suffices)
         UNION ALL
-        SELECT keyed_group.job_type, r.queue, r.priority
-        FROM keyed_group
+        SELECT grp.job_type, r.queue, r.priority
+        FROM keyed_group AS grp
         CROSS JOIN job_runs r
         WHERE
             r.id IN (
@@ -152,57 +118,54 @@ WITH RECURSIVE
                     AND concurrency_key IS NOT NULL
                     AND order_mark IS NULL
                     AND rate_mark IS NULL
-                    AND job_type = keyed_group.job_type
+                    AND job_type = grp.job_type
                     AND (queue, priority) >= (
-                        keyed_group.queue || CASE
-                            WHEN keyed_group.priority + 0 = keyed_group.priority THEN ''
-                            ELSE ' '
-                        END,
-                        keyed_group.priority + 1
+                        grp.queue || CASE WHEN grp.priority + 0 = grp.priority THEN '' ELSE ' ' END,
+                        grp.priority + 1
                     )
                 ORDER BY job_type, queue, priority, run_at, id
                 LIMIT 1
             )
     ),
-    keyed_in_groups AS MATERIALIZED (
-        SELECT r.id, r.concurrency_key, r.concurrency_limit, r.priority, r.run_at
-        FROM
-            (
-                SELECT *
-                FROM keyed_group
-                WHERE
-                    ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
-                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-            ) AS keyed_group
-        CROSS JOIN job_runs r
-        WHERE
-            r.id IN (
-                SELECT id
-                FROM job_runs
-                WHERE
-                    finished_at IS NULL
-                    AND locked_by IS NULL
-                    AND concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
-                    AND rate_mark IS NULL
-                    AND job_type = keyed_group.job_type
-                    AND queue = keyed_group.queue
-                    AND priority = keyed_group.priority
-                    AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-                    AND attempts < max_attempts
-                ORDER BY job_type, queue, priority, run_at, id
-                LIMIT :limit + 100
-            )
-        ORDER BY r.priority DESC, r.run_at, r.id
-        LIMIT :limit + 100
-    ),
     next_keyed AS MATERIALIZED (
         SELECT id, concurrency_key, concurrency_limit, priority, run_at
         FROM keyed_window
-        WHERE claimable = 1 AND (SELECT yes FROM keyed_suffices)
+        WHERE claimable = 1 AND (SELECT keyed FROM suffices)
         UNION ALL
-        SELECT id, concurrency_key, concurrency_limit, priority, run_at
-        FROM keyed_in_groups
+        SELECT *
+        FROM
+            (
+                SELECT r.id, r.concurrency_key, r.concurrency_limit, r.priority, r.run_at
+                FROM
+                    (
+                        SELECT *
+                        FROM keyed_group
+                        WHERE
+                            ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+                            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+                    ) AS grp
+                CROSS JOIN job_runs r
+                WHERE
+                    r.id IN (
+                        SELECT id
+                        FROM job_runs
+                        WHERE
+                            finished_at IS NULL
+                            AND locked_by IS NULL
+                            AND concurrency_key IS NOT NULL
+                            AND order_mark IS NULL
+                            AND rate_mark IS NULL
+                            AND job_type = grp.job_type
+                            AND queue = grp.queue
+                            AND priority = grp.priority
+                            AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                            AND attempts < max_attempts
+                        ORDER BY job_type, queue, priority, run_at, id
+                        LIMIT :limit + 100
+                    )
+                ORDER BY r.priority DESC, r.run_at, r.id
+                LIMIT :limit + 100
+            ) AS of_groups
     ),
     first_of_key AS MATERIALIZED (
         SELECT
@@ -232,7 +195,7 @@ WITH RECURSIVE
             ) AS first
         WHERE place = 1
     ),
-    key_walk(key, id, following, found) AS (
+    key_walk(key, id, following, walked) AS (
         SELECT
             CAST('' AS varchar),
             CAST(NULL AS bigint),
@@ -302,11 +265,45 @@ WITH RECURSIVE
                 ORDER BY concurrency_key
                 LIMIT 1
             ),
-            found + CASE WHEN id IS NULL THEN 0 ELSE 1 END
+            walked + CASE WHEN id IS NULL THEN 0 ELSE 1 END
         FROM key_walk
-        WHERE following IS NOT NULL AND found + CASE WHEN id IS NULL THEN 0 ELSE 1 END < :limit
+        WHERE following IS NOT NULL AND walked + CASE WHEN id IS NULL THEN 0 ELSE 1 END < :limit
     ),
-    with_share AS MATERIALIZED (
+    found AS MATERIALIZED (
+        SELECT id, CAST(NULL AS bigint) AS share
+        FROM
+            (
+                SELECT r.id, r.priority, r.run_at
+                FROM
+                    (
+                        SELECT *
+                        FROM unkeyed_group
+                        WHERE
+                            ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+                            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+                    ) AS grp
+                CROSS JOIN job_runs r
+                WHERE
+                    r.id IN (
+                        SELECT id
+                        FROM job_runs
+                        WHERE
+                            finished_at IS NULL
+                            AND locked_by IS NULL
+                            AND concurrency_key IS NULL
+                            AND rate_mark IS NULL
+                            AND job_type = grp.job_type
+                            AND queue = grp.queue
+                            AND priority = grp.priority
+                            AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                            AND attempts < max_attempts
+                        ORDER BY job_type, queue, priority, run_at, id
+                        LIMIT :limit + 20
+                    )
+                ORDER BY r.priority DESC, r.run_at, r.id
+                LIMIT :limit + 20
+            ) AS of_groups
+        UNION ALL
         SELECT id, share
         FROM first_of_key
         WHERE share <= most
@@ -327,9 +324,6 @@ WITH RECURSIVE
         FROM key_walk
         WHERE id IS NOT NULL
     ),
-    found AS MATERIALIZED (
-        SELECT id, NULL AS share FROM unkeyed_in_groups UNION ALL SELECT id, share FROM with_share
-    ),
     by_id AS MATERIALIZED (
         SELECT
             r.id,
@@ -342,7 +336,7 @@ WITH RECURSIVE
             r.run_at,
             found.share
         FROM found
-        CROSS JOIN job_runs r
+        CROSS JOIN job_runs AS r
         WHERE
             r.id = found.id
             AND (

@@ -1,15 +1,5 @@
-INSERT INTO job_failures (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
-SELECT
-    o.id,
-    o.attempt,
-    o.token,
-    r.started_at,
-    strftime('%Y-%m-%d %H:%M:%f000', 'now'),
-    o.error_type,
-    o.error,
-    o.stack
-FROM
-    (
+WITH
+    given AS MATERIALIZED (
         SELECT
             json_extract(value, '$.id') AS id,
             json_extract(value, '$.token') AS token,
@@ -24,7 +14,28 @@ FROM
             json_extract(value, '$.delay') AS delay,
             json_extract(value, '$.until') AS until
         FROM json_each(:outcomes)
-    ) AS o
-JOIN job_runs r ON r.id = o.id
-WHERE o.kind IN ('failed', 'dead') AND o.id IN (SELECT value FROM json_each(:recorded))
+    ),
+    held AS MATERIALIZED (SELECT id FROM given)
+INSERT INTO job_failures (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
+SELECT
+    given.id,
+    given.attempt,
+    given.token,
+    job_runs.started_at,
+    strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    given.error_type,
+    given.error,
+    given.stack
+FROM given
+CROSS JOIN job_runs
+WHERE
+    job_runs.id IN (SELECT id FROM held)
+    AND job_runs.id = given.id
+    AND job_runs.locked_by = given.token
+    AND (job_runs.status = 'running') IS TRUE
+    AND (
+        COALESCE(given.reclaimed, 0) = 0
+        OR job_runs.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+    )
+    AND given.kind IN ('failed', 'dead')
 ON CONFLICT DO NOTHING

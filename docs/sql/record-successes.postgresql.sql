@@ -1,4 +1,4 @@
-WITH RECURSIVE
+WITH
     given AS MATERIALIZED (
         SELECT *
         FROM jsonb_to_recordset(CAST(:outcomes AS jsonb)) AS t(id bigint, token text, result text)
@@ -35,24 +35,6 @@ WITH RECURSIVE
             AND (job_runs.status = 'running') IS TRUE
         RETURNING job_runs.status, job_runs.id
     )
-SELECT
-    NULL AS id,
-    NULL AS job_type,
-    NULL AS payload,
-    NULL AS attempts,
-    NULL AS max_attempts,
-    NULL AS scheduled_for,
-    NULL AS idempotency_key,
-    NULL AS definition_id,
-    NULL AS concurrency_key,
-    NULL AS error_type,
-    NULL AS snoozes,
-    NULL AS batch_id,
-    NULL AS forgiven,
-    NULL AS label,
-    NULL AS rank,
-    NULL AS run_at,
-    string_agg(CAST(id AS text), ',') AS ids,
-    status AS stored
+SELECT string_agg(CAST(id AS text), ',') AS ids, status AS stored
 FROM recorded
 GROUP BY status

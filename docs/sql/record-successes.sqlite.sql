@@ -33,4 +33,4 @@ WHERE
     AND job_runs.id = given.id
     AND job_runs.locked_by = given.token
     AND (job_runs.status = 'running') IS TRUE
-RETURNING job_runs.id AS id, job_runs.status AS stored
+RETURNING job_runs.id AS ids, job_runs.status AS stored

@@ -1,4 +1,4 @@
-WITH RECURSIVE
+WITH
     given AS MATERIALIZED (
         SELECT *
         FROM
@@ -135,24 +135,6 @@ WITH RECURSIVE
         WHERE kind IN ('failed', 'dead')
         ON CONFLICT DO NOTHING
     )
-SELECT
-    NULL AS id,
-    NULL AS job_type,
-    NULL AS payload,
-    NULL AS attempts,
-    NULL AS max_attempts,
-    NULL AS scheduled_for,
-    NULL AS idempotency_key,
-    NULL AS definition_id,
-    NULL AS concurrency_key,
-    NULL AS error_type,
-    NULL AS snoozes,
-    NULL AS batch_id,
-    NULL AS forgiven,
-    NULL AS label,
-    NULL AS rank,
-    NULL AS run_at,
-    string_agg(CAST(id AS text), ',') AS ids,
-    status AS stored
+SELECT string_agg(CAST(id AS text), ',') AS ids, status AS stored
 FROM recorded
 GROUP BY status

@@ -119,4 +119,4 @@ WHERE
         COALESCE(given.reclaimed, 0) = 0
         OR job_runs.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
     )
-RETURNING job_runs.id AS id, job_runs.status AS stored
+RETURNING job_runs.id AS ids, job_runs.status AS stored

@@ -1,34 +1,40 @@
-"""Record outcomes and claim runs: `record_and_claim` and its statements.
+"""Record outcomes and claim runs: `record_and_claim`.
 
 Every claim gets a fresh token, and every write about a claimed run names it. Once the lease has
 gone to another worker, the token matches no row, so a late write changes nothing. A status, an id
 or a worker's name alone would not protect the row.
 
-PostgreSQL has four statements: with a claim or without, for any outcomes or for plain successes,
-which are most and need a third of the values. A claim alone records no outcomes by the same
-statement, which is planned once. SQLite records by statements of its own, which are in
-`core.outcome`, as are the values.
+To record and to claim are two statements, in one transaction: the claim sees what the outcomes have
+freed. PostgreSQL gets both in one round trip.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, TextClause, text
+from sqlalchemy import Row, TextClause, text
 
-from ..db.connection import Bookkeeping, Rows
+from ..db.connection import Bookkeeping, Rows, Statement
 from ..db.dialect import Dialect
 from ..models.conditions import RUNNING, sql_list
 from ..types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome
-from .candidates import candidates, same_id
-from .columns import CLAIMED, NO_CLAIM, begun, most_attempts, returned
+from .claim_statement import claim_statement
+from .columns import CLAIMED, most_attempts
 from .leases import begin, passed_over
-from .outcome import failures, forget_failures, is_plain, outcome_parameters, record, recorded
+from .outcome import (
+    failures_statement,
+    forget_failures,
+    is_plain,
+    outcome_parameters,
+    record_statement,
+)
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
@@ -66,7 +72,7 @@ class ClaimRequest(NamedTuple):
     locked: frozenset[int] = frozenset()
 
     def parameters(self, d: Dialect) -> dict[str, object]:
-        """Return the parameters of `claim`, or of `leases.begin`."""
+        """Return the parameters of `claim_statement`, or of `leases.begin`."""
         run_id, handed = self.handed or (None, None)
         queues = tuple(self.elsewhere)
         if self.queues:
@@ -121,8 +127,8 @@ def record_and_claim(
 ) -> Answer:
     """Record *outcomes* under their tokens, and claim what *request* asks for.
 
-    PostgreSQL does both in one statement, SQLite in one short transaction. If the id of an outcome
-    is neither in ``recorded`` nor in ``locked``, its lease was lost.
+    Both in one transaction. If the id of an outcome is neither in ``recorded`` nor in ``locked``,
+    its lease was lost.
 
     What the database refuses for now is tried again by `Bookkeeping.call`. Here, outcomes whose
     rows are locked are tried again for a moment.
@@ -148,27 +154,20 @@ def record_and_claim(
 def _send(
     books: Bookkeeping, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
 ) -> Answer:
-    if not outcomes and request is None:
+    d, statements = books.dialect, list[Statement]()
+    if outcomes:
+        given = outcome_parameters(d, outcomes)
+        if not d.one_statement and any(outcome.kind in FAILED_KINDS for outcome in outcomes):
+            statements.append((failures_statement(d), given))
+        statements.append((record_statement(d, all(map(is_plain, outcomes))), given))
+    if request:
+        claim = begin(d) if request.handed else claim_statement(d)
+        statements.append((claim, request.parameters(d)))
+    if not statements:
         return Answer()
-    d, token = books.dialect, request.token if request else ""
-    parameters = request.parameters(d) if request else {}
-    answer = Answer()
-    if request and request.handed:
-        assert not outcomes
-        rows = books.rows(begin(d), parameters, repeat)
-    elif d.one_statement:
-        plain = all(map(is_plain, outcomes))
-        both = recording_statement(d, plain, claims=request is not None)
-        rows = books.rows(both, {**parameters, **outcome_parameters(d, outcomes)}, repeat)
-        answer = _recorded_by_status([row for row in rows if _STORED(row) is not None])
-        rows = [row for row in rows if _STORED(row) is None]
-    elif outcomes:
-        steps = partial(_record_then_claim, d, outcomes, request)
-        done, rows = books.transaction(steps, repeat)
-        answer = _recorded(done)
-    else:
-        rows = books.rows(claim_statement(d), parameters, repeat)
-    return answer._replace(claims=_claims(rows, token))
+    found = books.rows_of_each(statements, repeat)
+    answer = _recorded(found[-2 if request else -1]) if outcomes else Answer()
+    return _with_claims(answer, found[-1], request.token) if request else answer
 
 
 def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> bool:
@@ -197,27 +196,12 @@ def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
     return _recorded(books.rows(_already_recorded(books.dialect), parameters))
 
 
-def _record_then_claim(
-    d: Dialect, outcomes: Sequence[Outcome], request: ClaimRequest | None, connection: Connection
-) -> tuple[Rows, Rows]:
-    """Do on SQLite what `recording_statement` does; return the rows recorded, and claimed."""
-    plain = all(map(is_plain, outcomes))
-    parameters = outcome_parameters(d, outcomes)
-    rows = connection.execute(record(d, plain), parameters).all()
-    if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
-        written = json.dumps([row.id for row in rows])
-        connection.execute(failures(d), {**parameters, "recorded": written})
-    if request is None:
-        return rows, ()
-    return rows, connection.execute(claim_statement(d), request.parameters(d)).all()
-
-
 @lru_cache(maxsize=2)
 def _already_recorded(d: Dialect) -> TextClause:
     outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
     return text(f"""
     WITH o AS MATERIALIZED {outcomes}
-    SELECT r.id, r.status AS stored FROM job_runs r JOIN o ON r.id = o.id
+    SELECT r.id AS ids, r.status AS stored FROM job_runs r JOIN o ON r.id = o.id
     WHERE {d.any_of("r.id", "SELECT id FROM o")} AND (
         (r.status = o.kind AND r.attempts = o.attempt)
         OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
@@ -231,59 +215,20 @@ _CLAIMED_UNDER = text(f"""
 """)
 
 
-#: In place of a claim: the ids of the recorded runs of a status in one row, since to read a row for
-#: each takes a tenth of a worker's time.
-_BY_STATUS = "string_agg(CAST(id AS text), ',') AS ids, status AS stored"
-
-
-#: The runs that a claim has chosen before it locked them, if it found fewer than it looks for.
-_PASSED_OVER = f"""
-    SELECT {NO_CLAIM}, string_agg(CAST(id AS text), ','), 'passed over' FROM found
-    WHERE id NOT IN (SELECT id FROM by_id) AND (SELECT count(*) FROM by_id) < :limit
-    HAVING count(*) > 0
-"""
-
-
-@lru_cache(maxsize=16)
-def recording_statement(d: Dialect, plain: bool, claims: bool) -> TextClause:
-    """Return PostgreSQL's statement that records outcomes, and claims if *claims*.
-
-    :param plain: whether all outcomes are plain successes.
-    """
-    ctes = [recorded(d, plain)]
-    rows = [f"SELECT {NO_CLAIM}, {_BY_STATUS} FROM recorded GROUP BY status"]
-    if claims:
-        ctes += [candidates(d), f"claimed AS ({_take(d)})"]
-        rows += [f"SELECT {', '.join(CLAIMED)}, NULL, NULL FROM claimed", _PASSED_OVER]
-    return text(f"WITH RECURSIVE {', '.join(ctes)} {' UNION ALL '.join(rows)}")
-
-
-@lru_cache(maxsize=8)
-def claim_statement(d: Dialect) -> TextClause:
-    """Return SQLite's statement that claims runs, and does nothing else."""
-    return text(f"WITH RECURSIVE {candidates(d)} {_take(d)}")
-
-
-def _take(d: Dialect) -> str:
-    return f"""
-    UPDATE job_runs SET
-        status = 'running', attempts = job_runs.attempts + 1,
-        {begun(d)},
-        concurrency_share = chosen.share, progress = NULL, progress_message = NULL
-    FROM chosen WHERE {same_id(d, "job_runs", "chosen")}
-    RETURNING {returned(d)}
-    """
-
-
 # Where the values are in a row, since to look for their names takes too long.
 _OF_CLAIM = CLAIMED.index("rank")
 _PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
-_STORED = itemgetter(-1)
+_ID = itemgetter(CLAIMED.index("id"))
 
 
-def _claims(rows: Iterable[Row[Any]], token: str) -> tuple[Claim, ...]:
-    """Return the claims in *rows*, made under *token*, in the order in which they are to run."""
-    return tuple([_claim(row, token) for row in sorted(rows, key=_PLACE)])
+def _with_claims(answer: Answer, rows: Rows, token: str) -> Answer:
+    """Return *answer* with the claims in *rows*, made under *token*, in the order of their runs."""
+    claimed = sorted([row for row in rows if _ID(row) is not None], key=_PLACE)
+    claims = tuple([_claim(row, token) for row in claimed])
+    if len(claimed) == len(rows):
+        return answer._replace(claims=claims)
+    (passed_over,) = (row.passed_over for row in rows if _ID(row) is None)
+    return answer._replace(claims=claims, passed_over=frozenset(map(int, passed_over.split(","))))
 
 
 def _claim(row: Row[Any], token: str) -> Claim:
@@ -293,20 +238,12 @@ def _claim(row: Row[Any], token: str) -> Claim:
     return claim._replace(max_attempts=most_attempts(claim.max_attempts, claim.attempt))
 
 
-def _recorded(rows: Rows) -> Answer:
-    """Return the recorded outcomes in *rows*, one for each run."""
+def _recorded(rows: Iterable[Sequence[Any]]) -> Answer:
+    """Return the recorded outcomes in *rows*: an id, or ids with commas, and the status stored."""
+    stored = defaultdict[str, list[int]](list)
+    for ids, status in rows:
+        stored[status] += map(int, str(ids).split(","))
     return Answer(
-        recorded=frozenset([row.id for row in rows]),
-        cancelled=frozenset([row.id for row in rows if row.stored == "cancelled"]),
-    )
-
-
-def _recorded_by_status(rows: Rows) -> Answer:
-    """Return the recorded outcomes in *rows*, one for each status."""
-    ids = {row.stored: frozenset(map(int, row.ids.split(","))) for row in rows}
-    passed_over = ids.pop("passed over", frozenset[int]())
-    return Answer(
-        passed_over=passed_over,
-        recorded=frozenset[int]().union(*ids.values()),
-        cancelled=ids.get("cancelled", frozenset()),
+        recorded=frozenset(chain.from_iterable(stored.values())),
+        cancelled=frozenset(stored["cancelled"]),
     )

@@ -17,7 +17,7 @@ from ..features.orders import COMES_FIRST
 from ..models.conditions import HANDED, RUNNING, SPENT
 from ..text import clean
 from ..types import NO_SUCH_TASK, Claim, Outcome
-from .candidates import unpaused
+from .claim_statement import unpaused
 from .columns import assigned, begun, ended, most_attempts, returned
 from .outcome import held, is_held
 

@@ -11,7 +11,7 @@ from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import KEYED, UNKEYED, UNPLACED
 from ..types import is_alone
-from .candidates import candidates
+from .claim_statement import claim_statement
 
 if TYPE_CHECKING:
     from .claim import ClaimRequest
@@ -69,10 +69,5 @@ def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | No
     :param request: for one run.
     """
     d = books.dialect
-    statement = f"""
-        WITH RECURSIVE {candidates(d)}
-        SELECT job_type, attempts + 1, max_attempts, error_type FROM job_runs
-        WHERE {d.any_of("id", "SELECT id FROM chosen")}
-    """
-    rows = books.rows(text(statement), request.parameters(d))
+    rows = books.rows(claim_statement(d, only_look=True), request.parameters(d))
     return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None

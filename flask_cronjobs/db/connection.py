@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, Row, text
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,11 +16,13 @@ from ..errors import DatabaseTrouble, SetupError
 from .dialect import Dialect, busy_timeout, dialect_of, load_odd_values
 from .engines import USE_UTF8, connect_apart, refuse_shared_memory, unfit_encoding
 from .errors import explain, remedy_for
-from .statements import deadlines, keep_plans
+from .statements import ahead_of, deadlines, keep_plans
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Bookkeeping")
 Rows: TypeAlias = "Sequence[Row[Any]]"
+#: With its parameters.
+Statement: TypeAlias = "tuple[Executable, Mapping[str, Any]]"
 
 #: For how many seconds a call is repeated, by default. A worker sets its own.
 RETRY_FOR = 15.0
@@ -82,6 +85,19 @@ class Bookkeeping:
         :raises DatabaseTrouble: the statement failed, and repeats did not help.
         """
         return self.call(lambda connection: execute(connection, statement, parameters), repeat)
+
+    def rows_of_each(self, statements: Sequence[Statement], repeat: bool = True) -> Sequence[Rows]:
+        """Run *statements* in one transaction, in their order; return the rows of each.
+
+        PostgreSQL gets them in one round trip: the rows of all but the last have no names.
+
+        :param repeat: see `call`.
+        :raises TablesMissing: the job tables do not exist.
+        :raises DatabaseTrouble: one failed, and repeats did not help.
+        """
+        if len(statements) == 1:
+            return [self.rows(*statements[0], repeat)]
+        return self.call(partial(self._each, statements), repeat)
 
     def transaction(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
         """Run *work* in one transaction: commit at its end, roll back if it raises.
@@ -212,6 +228,21 @@ class Bookkeeping:
             if raw is not None:
                 raw.close()
 
+    def _each(self, statements: Sequence[Statement], connection: Connection) -> list[Any]:
+        held = None if self._raw is None or self.dialect.one_writer else ahead_of(self._raw)
+        if held is None:
+            return self._transact(connection, partial(_in_turn, statements))
+        *ahead, last = statements
+        try:
+            held.collects = True
+            for each in ahead:
+                connection.execute(*each)
+            held.collects = False
+            rows = execute(connection, *last)
+            return [*held.answers(), rows]
+        finally:
+            held.forget()
+
     def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         # In AUTOCOMMIT mode SQLAlchemy's begin() sends nothing, so send BEGIN ourselves.
         self._may_be_committed = False
@@ -252,13 +283,23 @@ class _Together(Bookkeeping):
         parameters: Mapping[str, Any] | None = None,
         repeat: bool = True,
     ) -> Rows:
-        result = self._open.execute(statement, parameters or {})
-        return result.all() if result.returns_rows else ()
+        return _rows_of(self._open.execute(statement, parameters or {}))
 
     def call(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
         return work(self._open)
 
     transaction = call
+
+    def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        return work(connection)
+
+
+def _in_turn(statements: Sequence[Statement], connection: Connection) -> list[Rows]:
+    return [_rows_of(connection.execute(*each)) for each in statements]
+
+
+def _rows_of(result: CursorResult[Any]) -> Rows:
+    return result.all() if result.returns_rows else ()
 
 
 def leave_transaction(connection: Connection) -> None:
@@ -289,8 +330,7 @@ def execute(
     connection: Connection, statement: Executable, parameters: Mapping[str, Any] | None
 ) -> Rows:
     """Run one statement, which commits by itself, on a bookkeeping connection; return its rows."""
-    result = connection.execute(statement, parameters or {})
-    rows: Rows = result.all() if result.returns_rows else ()
+    rows = _rows_of(connection.execute(statement, parameters or {}))
     # AUTOCOMMIT has committed already; this ends the transaction that SQLAlchemy assumes. A test's
     # transaction goes on: see `SharedBookkeeping`.
     if not connection.in_nested_transaction():

@@ -72,6 +72,9 @@ class SharedBookkeeping(Bookkeeping):
     #: In one transaction or savepoint, too.
     transaction = call
 
+    def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        return work(connection)
+
     @contextmanager
     def busy_for(self, seconds: float) -> Generator[None]:
         """Do nothing: nobody else has a connection to wait for."""

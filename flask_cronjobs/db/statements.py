@@ -22,7 +22,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from traceback import clear_frames
@@ -51,6 +51,42 @@ SETTINGS = (
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 _HAS_PLAN = pattern(r"(?i)\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b")
+
+
+class Ahead:
+    """Statements that are held back, to be sent ahead of the next one and in its transaction.
+
+    Each goes through SQLAlchemy as all do, but has no answer there.
+
+    :ivar collects: whether to hold back what is sent now.
+    """
+
+    def __init__(self) -> None:
+        self.collects: bool = False
+        self._held: list[tuple[Any, Callable[[], object]]] = []
+
+    def hold(self, cursor: Any, send: Callable[[], object]) -> None:
+        """Hold back what *send* sends by *cursor*."""
+        self._held.append((cursor, send))
+
+    def send(self) -> None:
+        """Send what is held back."""
+        for _, send in self._held:
+            send()
+
+    def answers(self) -> list[Sequence[Any]]:
+        """Return the rows that each has answered, after the next statement was sent."""
+        return [cursor.fetchall() for cursor, _ in self._held]
+
+    def forget(self) -> None:
+        """Hold back nothing more."""
+        self.collects = False
+        self._held.clear()
+
+
+def ahead_of(driver: Any) -> Ahead | None:
+    """Return what a connection of `keep_plans` holds back; None if it has no pipelines."""
+    return getattr(driver.cursor_factory, "ahead", None)
 
 
 def keep_plans(driver: Any) -> None:
@@ -82,12 +118,22 @@ def _steady(base: Any, may_prepare: bool) -> type:
     is_read_committed = False  # Until we know the default.
 
     class SteadyCursor(base):  # type: ignore[misc]
+        ahead = Ahead()
+
         def execute(self, query: Any, *args: Any, **options: Any) -> Any:
             nonlocal is_read_committed
             if not (isinstance(query, str) and _HAS_PLAN().match(query)):
                 return base.execute(self, query, *args, **options)
             connection, settings = self.connection, base(self.connection)
-            send = partial(base.execute, self, query, *args, **options)
+            if self.ahead.collects:
+                cursor = base(connection)  # SQLAlchemy closes this one, which has no rows.
+                self.ahead.hold(cursor, partial(cursor.execute, query, *args, **options))
+                return self
+
+            def send() -> None:
+                self.ahead.send()
+                base.execute(self, query, *args, **options)
+
             is_alone = connection.info.transaction_status == TransactionStatus.IDLE
             _send_with_settings(connection, settings, send, is_alone and not is_read_committed)
             served_by, default = (settings.pgresult.get_value(0, place) for place in (0, 1))
@@ -103,7 +149,7 @@ def _steady(base: Any, may_prepare: bool) -> type:
 def _send_with_settings(
     connection: Any, settings: Any, send: Callable[[], object], begins: bool
 ) -> None:
-    """Send `SETTINGS` by the cursor *settings* and a statement by *send*, both at once.
+    """Send `SETTINGS` by the cursor *settings* and statements by *send*, all at once.
 
     :param begins: whether to send BEGIN and COMMIT, too.
     """

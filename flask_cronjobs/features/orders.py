@@ -127,7 +127,7 @@ _HOPS = f"""
 def _queue(keys: str) -> str:
     """Return the SELECT of *keys*, each with its first run and the one that has its turn.
 
-    The ranges stand for equality: see `candidates`.
+    The ranges stand for equality: see `claim_statement`.
     """
     this = "concurrency_key >= keys.key AND concurrency_key <= keys.key"
     return f"""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, insert, make_url, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from flask_cronjobs.db import connection as connection_module
 from flask_cronjobs.db.create import create_tables
@@ -124,6 +124,51 @@ class TestIsolation:
         assert kit.books.rows(level)[0][0] == "read committed"
         kit.books.call(fail_in_its_statement)
         assert kit.books.rows(level)[0][0] == "read committed"
+
+
+class TestSeveralStatements:
+    """Those that are sent at once, in one transaction."""
+
+    @any_engine
+    def test_each_sees_the_one_before_and_the_rows_of_each_come_back(self, kit: Kit) -> None:
+        for number in (1, 2):
+            first, last = kit.books.rows_of_each([(ONE_MORE, {"task": "task"}), (COUNT, {})])
+            assert [tuple(row) for row in first] == [("task", "queued")]
+            assert last[0].number == number
+        (only,) = kit.books.rows_of_each([(COUNT, {})])
+        assert tuple(only[0]) == (2,)
+
+    @any_engine
+    @pytest.mark.parametrize("failing", [0, 1])
+    def test_one_that_fails_takes_back_the_other_and_is_not_sent_again(
+        self, kit: Kit, failing: int
+    ) -> None:
+        """psycopg would send on what it holds back."""
+        statements = [(ONE_MORE, {"task": "task"}), (ODD, {})]
+        with pytest.raises(DatabaseTrouble, match="ck_job_runs_status"):
+            kit.books.rows_of_each(statements if failing else statements[::-1])
+        assert kit.books.rows(COUNT)[0].number == 0
+
+    @any_engine
+    def test_both_are_sent_again_after_an_error_that_may_pass(self, kit: Kit) -> None:
+        tries: list[str] = []
+
+        @event.listens_for(kit.engine, "before_cursor_execute")
+        def fail_once(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+            tries.append(statement)
+            if statement == COUNT.text and tries.count(statement) == 1:
+                raise OperationalError(
+                    statement, {}, sqlite3.OperationalError("database is locked")
+                )
+
+        first, last = kit.books.rows_of_each([(ONE_MORE, {"task": "task"}), (COUNT, {})])
+        assert (len(first), tuple(last[0])) == (1, (1,))
+        assert len([each for each in tries if "INSERT" in each]) == 2 == tries.count(COUNT.text)
+
+
+ONE_MORE = text("INSERT INTO job_runs (job_type) VALUES (:task) RETURNING job_type, status")
+ODD = text("INSERT INTO job_runs (job_type, status) VALUES ('task', 'odd')")
+COUNT = text("SELECT count(*) AS number FROM job_runs")
 
 
 def fail_in_its_statement(connection: Connection) -> None:

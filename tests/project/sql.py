@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from flask_cronjobs.core import (
-    claim,
+    claim_statement,
     definitions,
     insert,
     insert_many,
@@ -32,22 +32,11 @@ WIDTH = 100
 Maker: TypeAlias = Callable[[Dialect], Any]
 
 
-def recording(plain: bool, claims: bool = False) -> Maker:
-    """PostgreSQL records and claims by one statement, SQLite by two."""
-
-    def made(d: Dialect) -> Any:
-        if d.one_statement:
-            return claim.recording_statement(d, plain, claims)
-        return claim.claim_statement(d) if claims else outcome.record(d, plain)
-
-    return made
-
-
 STATEMENTS: dict[str, Maker] = {
-    "claim": recording(plain=False, claims=True),
-    "record": recording(plain=False),
-    "record-successes": recording(plain=True),
-    "record-failures": lambda d: None if d.one_statement else outcome.failures(d),
+    "claim": claim_statement.claim_statement,
+    "record": lambda d: outcome.record_statement(d, plain=False),
+    "record-successes": lambda d: outcome.record_statement(d, plain=True),
+    "record-failures": outcome.failures_statement,
     "renew": leases._renew,
     "watch": leases._watch,
     "reclaim": leases.expired,

@@ -14,12 +14,12 @@ from tests.project.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, walk
 BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 24),
     ("enqueue", "postgresql"): Size(9, 24),
-    ("tick", "sqlite"): Size(51, 311),
-    ("tick", "postgresql"): Size(52, 317),
+    ("tick", "sqlite"): Size(51, 312),
+    ("tick", "postgresql"): Size(52, 327),
     ("page", "sqlite"): Size(36, 150),
     ("page", "postgresql"): Size(36, 153),
-    ("retry", "sqlite"): Size(29, 110),
-    ("retry", "postgresql"): Size(30, 119),
+    ("retry", "sqlite"): Size(29, 111),
+    ("retry", "postgresql"): Size(30, 123),
 }
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from sqlalchemy import Engine, TextClause, insert, text
+from sqlalchemy import Engine, insert, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.config import Settings
-from flask_cronjobs.core import claim as claiming
 from flask_cronjobs.core import prune as pruning
 from flask_cronjobs.core import ticks
 from flask_cronjobs.core.app_state import State, state_of
 from flask_cronjobs.core.claim import ClaimRequest
+from flask_cronjobs.core.claim_statement import claim_statement
 from flask_cronjobs.core.definitions import DefinitionRow
 from flask_cronjobs.core.leases import (
     give_up_exhausted,
@@ -27,10 +27,10 @@ from flask_cronjobs.core.leases import (
     renew,
     watch,
 )
-from flask_cronjobs.core.outcome import FAILURES_KEPT, outcome_parameters, write_output
+from flask_cronjobs.core.outcome import FAILURES_KEPT, write_output
 from flask_cronjobs.core.prune import prune, seconds_behind
 from flask_cronjobs.core.tasks.options import Rate
-from flask_cronjobs.db.dialect import Dialect, dialect_of
+from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.db.statements import SETTINGS
 from flask_cronjobs.features import orders
 from flask_cronjobs.features.batches.batch_rows import NewBatch, close, hold_open, open_batch
@@ -498,17 +498,10 @@ ROWS = {"finished": (1_000, 15_000), "backlog": (30_000, 45_000)}
 def claim(state: State, task: str) -> None:
     """Send the statement that claims, and undo it."""
     d = dialect_of(state.engine)
-    given = {**ClaimRequest(100, "host:1:x", (task,)).parameters(d), **outcome_parameters(d, [])}
+    given = ClaimRequest(100, "host:1:x", (task,)).parameters(d)
     with state.engine.connect() as connection:
         connection.execute(claim_statement(d), given)
         connection.rollback()
-
-
-def claim_statement(d: Dialect) -> TextClause:
-    """The statement that claims; PostgreSQL's records outcomes, too."""
-    if d.one_statement:
-        return claiming.recording_statement(d, plain=True, claims=True)
-    return claiming.claim_statement(d)
 
 
 @pytest.mark.parametrize(
@@ -554,7 +547,7 @@ def costs_beside(
 def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
     """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
     d = dialect_of(state.engine)
-    given = {**ClaimRequest(100, "host:1:y", ("task",)).parameters(d), **outcome_parameters(d, [])}
+    given = ClaimRequest(100, "host:1:y", ("task",)).parameters(d)
     shown = shown_plan(state, claim_statement(d).text, given)
     once = "CTE" if d.one_statement else "MATERIALIZE"
     assert f"{once} {part}" in [line.strip() for line in shown.splitlines()], shown

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, Row, TextClause, text
 
-from ...core.candidates import CLAIMABLE, claimable, free_share, of_queues, unpaused
 from ...core.claim import Answer, ClaimRequest, record_and_claim
+from ...core.claim_statement import CLAIMABLE, claimable, free_share, of_queues, unpaused
 from ...core.tasks.options import UNLIMITED, Rate
 from ...db.connection import Bookkeeping, together
 from ...db.dialect import Dialect

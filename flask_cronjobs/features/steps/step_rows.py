@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, TextClause, text
 
-from ...core.candidates import unpaused
+from ...core.claim_statement import unpaused
 from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect, dialect_of

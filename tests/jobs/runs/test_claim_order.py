@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from flask_cronjobs.core.candidates import WINDOW
 from flask_cronjobs.core.claim import ClaimRequest
+from flask_cronjobs.core.claim_statement import WINDOW
 from flask_cronjobs.models import JobPause, JobRun
 from flask_cronjobs.types import WORKER_LOST, Claim
 from tests.kit import Kit

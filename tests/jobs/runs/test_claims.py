@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from flask_cronjobs.core import candidates
 from flask_cronjobs.core import claim as claims
+from flask_cronjobs.core import claim_statement
 from flask_cronjobs.core.look import LOOKED_AT
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit, outcome
@@ -81,7 +81,7 @@ def test_runs_that_another_claim_has_locked_are_skipped(kit: Kit) -> None:
     """Behind more runs of another task than a claim reads in order, too."""
     with kit.engine.begin() as connection:
         theirs = {"job_type": "theirs", "priority": 9}
-        connection.execute(insert(JobRun), [theirs] * (2 * candidates.WINDOW + 11))
+        connection.execute(insert(JobRun), [theirs] * (2 * claim_statement.WINDOW + 11))
     ids = kit.runs(6)
     with kit.engine.begin() as connection:
         connection.exec_driver_sql(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text
 
-from flask_cronjobs.core.candidates import SPARE, WINDOW
+from flask_cronjobs.core.claim_statement import SPARE, WINDOW
 from flask_cronjobs.models import JobRun
-from tests.kit import Kit
+from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
 from tests.rows import ago
 
@@ -63,6 +63,14 @@ class TestBehindABusyKey:
         keyed(kit, "c", job_type="unknown")
         last = keyed(kit, "d")
         assert kit.claim_ids(limit=1) == [last]
+
+
+def test_share_that_an_outcome_frees_is_claimed_with_it(kit: Kit) -> None:
+    """The claim comes after the outcomes, in the same transaction."""
+    first, second = keyed(kit), keyed(kit)
+    (claim,) = kit.claim()
+    answer = kit.claims.record_and_claim([outcome(claim, "succeeded")], kit.request())
+    assert (answer.recorded, [each.id for each in answer.claims]) == ({first}, [second])
 
 
 @on_postgresql
