@@ -79,5 +79,5 @@ def test_tracer_sees_other_threads_until_it_is_stopped() -> None:
         tracer.stop()
         did_you_mean("a", ["b"])
     did_you_mean("a", ["b"])
-    assert [step[:2] for step in tracer.walk.steps] == [("jobs/humanize.py", "capitalized")]
+    assert [step[:2] for step in tracer.walk.steps] == [("text/humanize.py", "capitalized")]
     assert tracer.walk.steps[0].thread != threading.current_thread().name
