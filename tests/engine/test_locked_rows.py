@@ -17,7 +17,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, select, update
 
 from flask_cronjobs import CronJobs, Retry, StateConflict, current_run
-from flask_cronjobs.core import reclaim, ticks
+from flask_cronjobs.core import leases, ticks
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.leases import progress, renew
 from flask_cronjobs.core.worker.work_options import WorkOptions
@@ -148,7 +148,7 @@ class TestTick:
         self, jobs: CronJobs, rows: Rows, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """They come first, and are as many as one look takes back."""
-        monkeypatch.setattr(reclaim, "TAKEN_AT_ONCE", 2)
+        monkeypatch.setattr(leases, "TAKEN_AT_ONCE", 2)
         jobs.task(name="it", retry=Retry(base=600))(lambda: None)
         *stuck, lost = (
             rows.run("running", job_type="it", locked_until=ago(9 - number), max_attempts=3)
