@@ -58,7 +58,9 @@ class Moments:
         identity = current_run.claim.identity
 
         def hear(frame: FrameType, event: str, argument: object) -> None:
-            if not is_in_sqlalchemy(frame):
+            # Python hears a signal when a call returns, never just before that of a function in C:
+            # raised there, a lock would not be let go of by its `__exit__`.
+            if event == "c_call" or not is_in_sqlalchemy(frame):
                 return
             self.seen += 1
             if self.seen == number:
