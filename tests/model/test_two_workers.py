@@ -25,7 +25,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("on_sqlite", "on_postgresql"),
-    [(25, 12), pytest.param(400, 200, marks=pytest.mark.slow)],
+    [(25, 12), pytest.param(100, 40, marks=pytest.mark.slow)],
 )
 def test_two_workers_do_as_their_model(
     jobs: CronJobs, state: State, on_sqlite: int, on_postgresql: int

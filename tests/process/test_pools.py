@@ -245,7 +245,7 @@ def test_a_worker_that_cannot_be_replaced_is_tried_again(site: Site) -> None:
         site,
         """
         import errno, os, signal
-        from flask_cronjobs.engine import processes
+        from flask_cronjobs.core import processes
         fork, number = os.fork, 0
         def fork_most():
             global number

@@ -53,29 +53,18 @@ told()
 IDLE = {
     *("croniter", "alembic", "prometheus_client", "asyncio", "urllib.request", "zoneinfo"),
     *("celery", "redis"),
-    *(
-        "flask_cronjobs.models.tables",
-        "flask_cronjobs.core.enqueue",
-        "flask_cronjobs.features.once.once",
-    ),
-    *(
-        "flask_cronjobs.insights.reader",
-        "flask_cronjobs.insights.run_actions",
-        "flask_cronjobs.db.create",
-    ),
-    *(
-        "flask_cronjobs.insights.operations",
-        "flask_cronjobs.core.prune",
-        "flask_cronjobs.features.rates.rates",
-    ),
-    *("flask_cronjobs.features.batches.ending", "flask_cronjobs.core.claim"),
+    *("flask_cronjobs.models.tables", "flask_cronjobs.core.enqueue"),
+    *("flask_cronjobs.features.once.once", "flask_cronjobs.features.rates.rates"),
+    *("flask_cronjobs.features.batches", "flask_cronjobs.features.orders"),
+    *("flask_cronjobs.insights.reader", "flask_cronjobs.insights.run_actions"),
+    *("flask_cronjobs.insights.operations", "flask_cronjobs.db.create"),
+    *("flask_cronjobs.core.prune", "flask_cronjobs.core.claim"),
     *("flask_cronjobs.web.pages", "flask_cronjobs.web.actions", "flask_cronjobs.cli.admin"),
     *("flask_cronjobs.core.processes", "flask_cronjobs.core.worker.worker"),
     *("flask_cronjobs.core.worker.runner", "flask_cronjobs.core.worker.keeper"),
 }
 WEB_ONLY = {
-    "flask_cronjobs.engine",
-    "flask_cronjobs.cli.tick",
+    *("flask_cronjobs.core.tick", "flask_cronjobs.core.worker", "flask_cronjobs.cli.tick"),
 }
 #: The dialect and the driver that the app does not use.
 OTHER = {

@@ -359,15 +359,19 @@ def _package(frame: FrameType) -> str:
 
 
 def _is_cleaning_up(frame: FrameType | None) -> bool:
-    """Return whether *frame* is part of a finalizer, or of a connection's way back to its pool.
+    """Return whether *frame* is part of a finalizer, or of a connection's begin or way back.
 
-    Interrupted there, the connection would stay open, with its transaction and its locks.
+    Interrupted on its way back to its pool, it would stay open, with its transaction and its locks;
+    and so would one that psycopg has just opened, and not returned yet.
     """
     while frame is not None:
         name = frame.f_code.co_name
         if name == "__del__":
             return True
-        if name in _POOL_CLEANUP and frame.f_globals.get("__name__") == "sqlalchemy.pool.base":
+        module = frame.f_globals.get("__name__")
+        if name in _POOL_CLEANUP and module == "sqlalchemy.pool.base":
+            return True
+        if name == "connect" and module == "psycopg.connection":
             return True
         frame = frame.f_back
     return False

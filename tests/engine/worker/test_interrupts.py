@@ -380,6 +380,23 @@ def test_interruption_that_hits_sqlalchemy_is_raised_when_it_returns(
     assert sys.gettrace() is None
 
 
+def test_interruption_that_hits_psycopg_as_it_connects_comes_after_that(
+    interrupter: HandlerInterrupter,
+) -> None:
+    """A connection that was open already would be lost, and stay open."""
+    done: list[str] = []
+
+    def connect() -> None:
+        time.sleep(0.2)
+        done.append("connected")
+
+    of_psycopg = cast("Callable[[], None]", of_sqlalchemy(connect, "psycopg.connection"))
+    interrupter.arm(at_work(a_claim(), 0.05))
+    with pytest.raises(TimedOut):
+        sleep_after(of_psycopg)
+    assert done == ["connected"]
+
+
 def test_interruption_that_hits_sqlalchemy_takes_no_debugger_away(
     interrupter: HandlerInterrupter,
 ) -> None:
