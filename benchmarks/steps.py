@@ -35,8 +35,8 @@ from tests.kit import statements
 INSERT = text("INSERT INTO work VALUES (1)")
 #: In milliseconds.
 LIMIT = 2.0
-#: Of a step or chunk, with the one of its work. On PostgreSQL two of them bound the wait for a row.
-STATEMENTS = 5
+#: Of a step or chunk, with the one of its work. On PostgreSQL three of them bound the wait for a row.
+STATEMENTS = 6
 
 
 @dataclass
