@@ -35,7 +35,7 @@ from tests.kit import statements
 INSERT = text("INSERT INTO work VALUES (1)")
 #: In milliseconds.
 LIMIT = 2.0
-#: Of a step or chunk, with the one of its work. On PostgreSQL three of them bound the wait for a row.
+#: Of a step or chunk, with the one of its work. On PostgreSQL three bound the wait for a row.
 STATEMENTS = 6
 
 
