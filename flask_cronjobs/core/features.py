@@ -43,18 +43,20 @@ class Feature(NamedTuple):
     :ivar name: its module's.
     :ivar is_used: returns whether the app uses it, by its code and settings, if these say it.
     :ivar is_due: returns whether a tick has something to do for it, by its row, if that says it.
+    :ivar watches: whether it hears of runs, and of those that were lost.
     """
 
     name: str
     is_used: Callable[[State], bool] | None = None
     is_due: Callable[[TickRow], bool] | None = None
+    watches: bool = False
 
 
 FEATURES: tuple[Feature, ...] = (
     Feature("batches", is_due=_has_batches),
     Feature("orders", is_used=_has_orders),
     Feature("output", is_used=_keeps_output),
-    Feature("pings", is_used=_tells),
+    Feature("pings", is_used=_tells, watches=True),
     Feature("rates", is_used=_has_rates),
 )
 
@@ -80,7 +82,7 @@ def prepare(state: State) -> None:
 
 def watch(state: State) -> tuple[Watcher, ...]:
     """Return what hears of the runs of a worker that begins."""
-    return tuple(begin(state) for begin in _of("watch", FEATURES))
+    return tuple(begin(state) for begin in _of("watch", _watching()))
 
 
 def minute(books: Bookkeeping, row: TickRow) -> int:
@@ -113,12 +115,16 @@ def told(state: State, report: TickReport) -> None:
 def lost(state: State, outcomes: Sequence[Outcome]) -> None:
     """Tell others of attempts that ended with their worker. Never raises."""
     if any(outcome.definition_id is not None for outcome in outcomes):
-        for tell in _of("lost", FEATURES):
+        for tell in _of("lost", _watching()):
             tell(state, outcomes)
 
 
 def _used(state: State) -> list[Feature]:
     return [each for each in FEATURES if each.is_used is not None and each.is_used(state)]
+
+
+def _watching() -> list[Feature]:
+    return [each for each in FEATURES if each.watches]
 
 
 def _of(name: str, features: Sequence[Feature]) -> Iterator[Callable[..., Any]]:
