@@ -15,8 +15,8 @@ from ...log import logger
 
 # The functions of `signal` make an enumeration of each answer, which takes thirty times as long.
 _signal: Any = import_module("_signal")
-#: How often to look at them at most, in seconds: many short runs, of which none takes the time to
-#: load such a library, come in it.
+#: How often to look at them at most, in seconds. So each run that lasts longer is looked at, and
+#: many short ones have one look together: to load such a library takes longer than they do.
 LOOK_EVERY = 0.001
 
 
@@ -45,7 +45,7 @@ class OwnSignals:
     def put_back(self, task: str) -> None:
         """Handle our signals again, after a run of *task*; log once which ones it has taken.
 
-        Many short runs have one look, see `LOOK_EVERY`.
+        At most every `LOOK_EVERY` seconds.
         """
         now = time.monotonic()
         if now - self._looked_at < LOOK_EVERY:
