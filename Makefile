@@ -36,7 +36,7 @@ slow: .venv/tests ## Run the tests that kill processes, and other slow ones
 
 layers: .venv/tests ## Run the tests of the public API with psycopg2, Flask-SQLAlchemy-Lite and SQLAlchemy alone
 	for layer in psycopg2 lite plain; do \
-		$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --layer $$layer tests/face $(ARGS) || exit 1; \
+		$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --layer $$layer tests/api $(ARGS) || exit 1; \
 	done
 
 oldest: $(OLDEST)/tests ## Run the tests with the oldest versions declared (PYTHON=python3.10)
@@ -111,9 +111,9 @@ clean: ## Remove all that make has made
 	$(INSTALL) --editable '.[dev]'
 	touch $@
 
-$(OLDEST)/tests: pyproject.toml tests/project/oldest.py
+$(OLDEST)/tests: pyproject.toml tests/repository/oldest.py
 	$(PYTHON) -m venv --clear $(OLDEST)
-	$(PYTHON) tests/project/oldest.py > $(OLDEST)/constraints.txt
+	$(PYTHON) tests/repository/oldest.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check \
 		--constraint $(OLDEST)/constraints.txt --editable '.[tests]'
 	touch $@

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 from hypothesis import HealthCheck, settings
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, text
 
 from tests import brokers, leftovers, old_click, pgbouncer, postgres
 from tests.layers import LAYERS
 
 if TYPE_CHECKING:
-    from flask_cronjobs import CronJobs, TickReport
+    from flask_cronjobs import CronJobs, Task, TickReport
     from flask_cronjobs.core.app_state import State
     from flask_cronjobs.models import JobRun
+    from tests.handlers import Enqueue
+    from tests.kit import Kit
     from tests.monitor import Monitor
+    from tests.resident import Resident
     from tests.rows import Rows
 
 old_click.behave_as_new()
@@ -290,3 +293,65 @@ def tick(app: Flask, jobs: CronJobs) -> Callable[[], TickReport]:
             return jobs.tick()
 
     return run
+
+
+@pytest.fixture
+def kit(database_url: str) -> Iterator[Kit]:
+    """The job tables of an empty database, created; see `tests.kit`."""
+    from tests.kit import Kit
+
+    made = Kit.on(database_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def writers(kit: Kit) -> None:
+    """Writers on SQLite begin with the write lock, as apps that write at once should."""
+    from tests.kit import begin_with_the_write_lock
+
+    begin_with_the_write_lock(kit)
+
+
+@pytest.fixture
+def enqueue(context: None, jobs: CronJobs) -> Enqueue:
+    """Declare a handler, and enqueue a run of it for each payload; their ids."""
+    tasks: dict[object, Task] = {}
+
+    def enqueue(
+        handler: Callable[..., Any], payloads: Sequence[dict[str, Any]] = ({},), **options: Any
+    ) -> list[int]:
+        if handler not in tasks:
+            name = handler.__name__
+            given = {"name": "it" if name == "<lambda>" else name, **options}
+            tasks[handler] = jobs.task(**given)(handler)
+        return list(tasks[handler].using(commit=True).enqueue_many(payloads))
+
+    return enqueue
+
+
+@pytest.fixture
+def table(context: None, db: Any) -> None:
+    """The table `work` of the app's own; see `tests.handlers`."""
+    with db.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE work (label text)"))
+
+
+@pytest.fixture
+def resident(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Resident]]:
+    """Starts resident workers, which end with the test, and with their last minute."""
+    from flask_cronjobs.core import resident as resident_module
+    from flask_cronjobs.core.app_state import state_of
+    from tests.process.support import PATIENCE
+    from tests.resident import Resident
+
+    monkeypatch.setattr(resident_module, "END_WITHIN", PATIENCE)
+    started: list[Resident] = []
+
+    def start(queues: tuple[str, ...] = ()) -> Resident:
+        started.append(Resident(state_of(app), queues))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
@@ -11,8 +11,11 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import psycopg
 from blinker import ANY, Signal
+from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, Row, create_engine, event, select, text, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.core import claim, definitions, look, slots
@@ -202,6 +205,30 @@ def statements(engine: Engine, part: str = "") -> list[str]:
             found.append(" ".join(statement.split()))
 
     return found
+
+
+def lose_answer(
+    db: SQLAlchemy,
+    part: str,
+    times: Collection[int] = (1,),
+    when: str = "after_cursor_execute",
+) -> list[str]:
+    """Break the connection at some of the statements with *part*; all of those that were sent.
+
+    :param times: at the first, the second, and so on.
+    """
+    seen: list[str] = []
+
+    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if part in statement:
+            seen.append(statement)
+            if len(seen) in times:
+                # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
+                lost = psycopg.OperationalError("server closed the connection unexpectedly")
+                raise OperationalError(statement, None, lost)
+
+    event.listen(db.engine, when, lose)
+    return seen
 
 
 @contextmanager

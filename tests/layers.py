@@ -1,6 +1,6 @@
 """The ways in which an app may reach its database, each with the face of Flask-SQLAlchemy.
 
-So the same tests run with each of them: ``pytest --layer lite tests/face``.
+So the same tests run with each of them: ``pytest --layer lite tests/api``.
 """
 
 from __future__ import annotations

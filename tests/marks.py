@@ -1,4 +1,4 @@
-"""Marks for tests of one kind of database."""
+"""Marks, and a fixture, for tests of one kind of database."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ on_both = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indi
 
 #: The status of Flask's `redirect`: 303 from Flask 3.2 on.
 REDIRECTED = (302, 303)
+
+
+@pytest.fixture
+def sqlite_unless_marked(request: pytest.FixtureRequest) -> str:
+    """The `database_url` of folders whose tests run on SQLite unless a mark says otherwise."""
+    url: str = request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url")
+    return url

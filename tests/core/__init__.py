@@ -1,0 +1,1 @@
+"""Tests of the core: enqueue, slots, claims, ticks, and what residents do each minute."""

@@ -1,0 +1,268 @@
+"""The minute work of a resident worker is done beside its runs, and once for all of a pool."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
+
+from flask_cronjobs import (
+    CronJobs,
+    DatabaseTrouble,
+    TablesMissing,
+    TickReport,
+    __version__,
+    current_run,
+    run_succeeded,
+    tick_finished,
+)
+from flask_cronjobs.core import resident as resident_module
+from flask_cronjobs.core import tick as tick_module
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.resident import ResidentMinutes
+from flask_cronjobs.core.worker import announcer as announcer_module
+from flask_cronjobs.models import JobRun, JobTick
+from flask_cronjobs.types import Outcome
+from tests.marks import on_sqlite
+from tests.process.support import wait_until
+from tests.resident import Resident
+
+pytestmark = pytest.mark.usefixtures("context")
+
+Start = Callable[..., Resident]
+
+
+def fetch(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
+    rows = db.session.execute(select(*columns)).all()
+    db.session.rollback()
+    return [tuple(row) for row in rows]
+
+
+@pytest.fixture
+def short_lease(state: State) -> None:
+    object.__setattr__(state.settings, "lease", 3.0)
+
+
+@pytest.fixture
+def short_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident_module, "MINUTE", 0.05)
+
+
+@pytest.fixture
+def note(jobs: CronJobs) -> Any:
+    """A task that does nothing, each run of which is committed at once."""
+    return jobs.task(name="note")(lambda: None).using(commit=True)
+
+
+def renewed(db: SQLAlchemy) -> None:
+    """In a handler: return when its lease was renewed past its second end."""
+    mine = select(JobRun.locked_until).where(JobRun.id == current_run.id)
+
+    def until() -> Any:
+        found = db.session.scalars(mine).one()
+        db.session.rollback()
+        return found
+
+    first = until()
+    wait_until(lambda: (until() - first).total_seconds() > 2.0)
+
+
+def test_slow_minute_work_loses_no_run_however_short_the_lease(
+    jobs: CronJobs, db: SQLAlchemy, short_lease: None, resident: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    gate, slow = threading.Event(), threading.Event()
+
+    def slow_look(*args: object) -> None:
+        slow.set()
+        gate.wait(120)
+
+    monkeypatch.setattr(tick_module, "sync_definitions", slow_look)
+    jobs.task(name="long")(lambda: renewed(db)).using(commit=True).enqueue()
+    resident()
+    assert slow.wait(60)
+    wait_until(lambda: fetch(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)])
+    gate.set()
+
+
+def test_slow_receiver_of_an_outcome_holds_up_neither_leases_nor_outcomes(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, short_lease: None
+) -> None:
+    done = threading.Event()
+    heard: list[str] = []
+
+    def receive(sender: Flask, outcome: Outcome) -> None:
+        assert done.wait(120)
+        heard.append(outcome.job_type)
+
+    def long() -> None:
+        renewed(db)
+        done.set()
+
+    for name, handler, priority in (("quick", lambda: None, 1), ("long", long, 0)):
+        jobs.task(name=name, priority=priority)(handler).using(commit=True).enqueue()
+    with run_succeeded.connected_to(receive, app):
+        report = jobs.tick()
+    assert (report.succeeded, report.lost, report.reclaimed) == (2, 0, 0)
+    assert heard == ["quick", "long"]
+
+
+@on_sqlite
+def test_nothing_is_claimed_while_too_much_is_left_to_tell(
+    app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcer_module, "MOST_BEHIND", 5)
+    behind: list[int] = []
+    begun: list[int] = []
+
+    def receive(sender: Flask, outcome: Outcome) -> None:
+        if not behind:
+            wait_until(lambda: len(begun) >= 5)
+            time.sleep(0.5)  # Whatever is claimed in spite of it would begin by now.
+            behind.append(len(begun))
+
+    note = jobs.task(name="note")(lambda: begun.append(1))
+    note.using(commit=True).enqueue_many([{}] * 2000)
+    with run_succeeded.connected_to(receive, app):
+        assert jobs.tick().succeeded == 2000
+    assert behind[0] < 2000
+
+
+def test_minute_work_is_tried_again_soon_after_trouble_with_the_same_row(
+    jobs: CronJobs, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident_module, "RETRY", 0.05)
+    monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
+    calls: list[int] = []
+
+    def troubled(*args: object) -> tuple[Counter[str], list[object]]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise DatabaseTrouble("The database is locked.", transient=True)
+        return Counter(recorded=3), []
+
+    monkeypatch.setattr(tick_module, "enqueue_slots", troubled)
+    worker = resident()
+    wait_until(lambda: len(calls) == 2)
+    worker.stop()
+    assert worker.error is None
+    ((recorded, finished_at),) = fetch(db, JobTick.recorded, JobTick.finished_at)
+    assert (recorded, finished_at is not None) == (3, True)
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_minute_whose_slots_cannot_be_recorded_is_never_finished(
+    jobs: CronJobs, db: SQLAlchemy, resident: Start, short_minutes: None, passes: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Else health would take it for a tick that did its work. Lasting trouble ends the worker."""
+    tries: list[int] = []
+
+    def fail(*args: object) -> None:
+        tries.append(1)
+        if passes:
+            raise DatabaseTrouble("read-only", transient=True)
+        raise TablesMissing("The table job_definitions is missing.")
+
+    monkeypatch.setattr(resident_module, "RETRY", 0.05)
+    monkeypatch.setattr(tick_module, "enqueue_slots", fail)
+    worker = resident()
+    if passes:
+        wait_until(lambda: len(tries) > 2)
+        worker.stop()
+        assert worker.error is None
+    else:
+        worker.join()
+        assert isinstance(worker.error, TablesMissing)
+    assert fetch(db, JobTick.finished_at) == [(None,)]
+
+
+@on_sqlite
+def test_a_worker_stops_soon_though_its_minute_work_hangs(
+    jobs: CronJobs, db: SQLAlchemy, resident: Start,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(resident_module, "END_WITHIN", 0.1)
+    gate, hanging = threading.Event(), threading.Event()
+
+    def hang(*args: object) -> None:
+        hanging.set()
+        gate.wait(120)
+
+    monkeypatch.setattr(tick_module, "sync_definitions", hang)
+    worker = resident()
+    assert hanging.wait(60)
+    try:
+        worker.stop()
+    finally:
+        gate.set()
+    assert "did not end in time, and was left" in caplog.text
+    # Let go, it takes no further step.
+    wait_until(lambda: fetch(db, JobTick.finished_at) != [(None,)])
+
+
+def test_its_last_minute_is_finished_when_it_stops(
+    note: Any, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
+    worker = resident(("default", "mail"))
+    wait_until(lambda: fetch(db, JobTick.id))  # Else the run may end before its minute has a row.
+    who = fetch(db, JobTick.resident, JobTick.queues, JobTick.version)
+    assert who == [(True, ["default", "mail"], __version__)]
+    note.enqueue()
+    wait_until(lambda: fetch(db, JobRun.status) == [("succeeded",)])
+    assert fetch(db, JobTick.finished_at) == [(None,)]
+    worker.stop()
+    ((succeeded, finished_at),) = fetch(db, JobTick.succeeded, JobTick.finished_at)
+    assert (succeeded, finished_at is not None) == (1, True)
+
+
+def test_each_minute_is_told_with_its_report(
+    app: Flask, db: SQLAlchemy, note: Any, resident: Start, short_minutes: None
+) -> None:
+    reports: list[TickReport] = []
+    threads: set[str] = set()
+
+    def receive(sender: Flask, report: TickReport) -> None:
+        reports.append(report)
+        threads.add(threading.current_thread().name)
+
+    with tick_finished.connected_to(receive, app):
+        worker = resident()
+        note.enqueue()
+        wait_until(lambda: sum(report.succeeded for report in list(reports)) == 1)
+        wait_until(lambda: len(reports) > 2)
+        worker.stop()
+        finished = [at for (at,) in fetch(db, JobTick.finished_at)]
+        assert None not in finished
+        wait_until(lambda: len(reports) == len(finished))
+    assert threads == {"cronjobs-report-sender"}
+
+
+@pytest.mark.parametrize(
+    ("second", "ahead", "took", "left"),
+    [
+        (17.0, 0.0, 0.0, 43.25),
+        (17.0, 0.0, 40.0, 3.25),
+        (59.9, 0.0, 0.5, -0.15),  # The slots of the next minute were not due when it looked.
+        (0.25, 0.0, 0.0, 60.0),
+        (17.0, 7.0, 0.0, 50.25),  # This host's clock is ahead, and it is second 10.
+        (17.0, -7.0, 0.0, 36.25),
+    ],
+)
+def test_the_work_begins_just_after_the_full_minute_of_the_database(
+    monkeypatch: pytest.MonkeyPatch, second: float, ahead: float, took: float, left: float
+) -> None:
+    """It began at that second of the host's clock, and took so long."""
+    began = 1_800_000_000.0 + second
+    monkeypatch.setattr(resident_module, "time", SimpleNamespace(time=lambda: began + took))
+    minutes: Any = SimpleNamespace(_opened=SimpleNamespace(clock_offset=ahead))
+    assert ResidentMinutes._left(minutes, began) == pytest.approx(left)

@@ -1,0 +1,159 @@
+"""Runs whose worker was lost are taken back, and it is told whatever the connection does."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, update
+
+from flask_cronjobs import CronJobs, Retry
+from flask_cronjobs.core import leases
+from flask_cronjobs.core import reclaim as reclaim_module
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.leases import renew
+from flask_cronjobs.core.reclaim import reclaim
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.log import worker_name
+from flask_cronjobs.models import JobFailure, JobRun
+from flask_cronjobs.signals import run_failed, unheard
+from flask_cronjobs.types import Claim
+from tests.kit import heard, lose_answer
+from tests.marks import on_postgresql, on_sqlite
+from tests.rows import Rows, ago
+
+
+def never(attempt: int, error: BaseException) -> float | None:
+    """A policy that knows the exceptions of its handler."""
+    raise AssertionError(error)
+
+
+@pytest.mark.parametrize("policy", [Retry(on=OSError), Retry(not_on=Exception), never])
+def test_policy_is_not_asked_about_a_lost_worker(
+    jobs: CronJobs, context: None, rows: Rows, policy: Any
+) -> None:
+    """It speaks of what the handler raises; the default delay holds while attempts are left."""
+    jobs.task(name="it", retry=policy)(lambda: None)
+    lost: dict[str, Any] = {"job_type": "it", "locked_until": ago(5), "max_attempts": 3}
+    ids = [rows.run("running", attempts=attempts, **lost) for attempts in (1, 3)]
+    assert jobs.tick().reclaimed == 2
+    assert [rows.get(id_).status for id_ in ids] == ["failed", "dead"]
+
+
+@on_postgresql
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
+def test_run_taken_back_is_told_though_the_connection_broke(
+    app: Flask,
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    state: State,
+    caplog: pytest.LogCaptureFixture,
+    committed: bool,
+) -> None:
+    jobs.task(name="it")(lambda: None)
+    lost = Rows(state.engine).run("running", job_type="it", locked_until=ago(5), max_attempts=3)
+    moment = "after_cursor_execute" if committed else "before_cursor_execute"
+    with app.app_context(), heard(run_failed) as told:
+        sent = lose_answer(db, "job_failures", when=moment)
+        report = jobs.tick()
+    assert sent
+    assert (report.reclaimed, [outcome.id for outcome in told]) == (1, [lost])
+    lines = [r for r in caplog.records if getattr(r, "cronjobs_run_id", None) == lost]
+    assert [(r.levelno, vars(r)["cronjobs_event"]) for r in lines] == [(logging.WARNING, "failed")]
+
+
+@on_sqlite
+def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
+    app: Flask, db: SQLAlchemy, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import holds SQLite's lock for longer than the lease; a tick waits for it as well."""
+    rows = Rows(state.engine)
+    alive, dead = (
+        rows.run("running", job_type="it", locked_until=ago(5), locked_by=f"host:{pid}:token")
+        for pid in (1, 2)
+    )
+    holder = sqlite3.connect(state.engine.url.database or "", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    found: list[int] = []
+    looked = threading.Event()
+    expired_leases = leases.look_for_expired
+
+    def look(books: Bookkeeping) -> list[Claim]:
+        expired = expired_leases(books)
+        looked.set()
+        return expired
+
+    def renew_meanwhile(seconds: float) -> None:
+        with Bookkeeping(state.engine, patience=0) as books:
+            claim = Claim(alive, "host:1:token", "it", {}, 1, 3, ago(5))
+            assert renew(books, [claim], 60).held == {alive}
+
+    monkeypatch.setattr(leases, "look_for_expired", look)
+    monkeypatch.setattr(
+        reclaim_module, "time", SimpleNamespace(**{**vars(time), "sleep": renew_meanwhile})
+    )
+
+    def tick() -> None:
+        with Bookkeeping(state.engine) as books:
+            found.append(len(reclaim(state, books, unheard)))
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    assert looked.wait(60)
+    holder.execute("COMMIT")
+    holder.close()
+    thread.join()
+    assert found == [1]
+    assert (rows.get(alive).status, rows.get(dead).status) == ("running", "failed")
+
+
+def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was slow, not dead: its heartbeat comes between the look at the leases and the write."""
+    jobs.task(name="it")(lambda: None)
+    run_id = rows.run("running", job_type="it", locked_until=ago(5), locked_by="slow:1:token")
+    look = leases.look_for_expired
+    looks: list[int] = []
+
+    def look_and_renew(books: Bookkeeping) -> list[Claim]:
+        found = look(books)
+        looks.append(len(found))
+        if len(looks) == (
+            2 if books.dialect.one_writer else 1
+        ):  # SQLite's second look is the last.
+            db.session.execute(update(JobRun).values(locked_until=ago(-600)))
+            db.session.commit()
+        return found
+
+    monkeypatch.setattr(leases, "look_for_expired", look_and_renew)
+    with app.app_context():
+        assert jobs.tick().reclaimed == 0
+        run = rows.get(run_id)
+        assert (run.status, run.attempts, run.locked_by) == ("running", 1, "slow:1:token")
+        assert db.session.scalars(select(JobFailure)).all() == []
+    assert looks[0] == 1
+
+
+def test_each_claim_has_a_token_of_its_own_though_one_process_makes_them_all(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    """Else an outcome of an earlier claim would be taken for that of a later one."""
+
+    @jobs.task(retry=Retry(max_attempts=5, base=0))
+    def broken() -> None:
+        raise RuntimeError("as ever")
+
+    with app.app_context():
+        broken.using(commit=True).enqueue()
+        assert jobs.tick().dead == 1
+        tokens = db.session.scalars(select(JobFailure.worker)).all()
+    assert len(tokens) == len(set(tokens)) == 5
+    assert {token.rpartition(":")[0] for token in tokens} == {worker_name()}

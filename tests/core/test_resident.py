@@ -1,0 +1,308 @@
+"""``flask jobs work`` from within: a commit on PostgreSQL wakes it, else it looks by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event, make_url, select, update
+from sqlalchemy.orm import Session
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.core import enqueue
+from flask_cronjobs.core import resident as resident_module
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.worker import admission
+from flask_cronjobs.core.worker.admission import Listener
+from flask_cronjobs.core.worker.keeper import Keeper
+from flask_cronjobs.core.worker.work_options import Limits
+from flask_cronjobs.db.notify import CHANNEL, Notifications, wake_listeners
+from flask_cronjobs.models import JobDefinition, JobTick
+from tests.kit import statements
+from tests.marks import on_postgresql
+from tests.process.support import wait_until
+from tests.resident import Resident, keepers
+from tests.rows import Rows, ago, statuses
+
+pytestmark = pytest.mark.usefixtures("context")
+
+Start = Callable[[], Resident]
+LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND pid <> pg_backend_pid()"
+
+
+@pytest.fixture
+def note(jobs: CronJobs) -> Any:
+    """A task that does nothing, each run of which is committed at once."""
+    return jobs.task(name="note")(lambda: None).using(commit=True)
+
+
+def listening(db: SQLAlchemy) -> list[bool]:
+    """What the newest row says; each full minute may bring another."""
+    db.session.rollback()
+    newest = select(JobTick.listening).order_by(JobTick.id.desc()).limit(1)
+    return list(db.session.scalars(newest))
+
+
+def waits(db: SQLAlchemy) -> bool:
+    """Whether a worker has its row, has looked for runs in vain, and waits."""
+    return bool(listening(db)) and all(each._pace.exhausted for each in keepers())
+
+
+@pytest.fixture
+def stranger(database_url: str) -> Iterator[psycopg.Connection]:
+    """A connection of somebody else's that listens."""
+    url = make_url(database_url).set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        yield connection
+
+
+def heard(connection: psycopg.Connection) -> int:
+    # What was sent before this answer came with it or before it.
+    connection.execute("SELECT 1")
+    return len(list(connection.notifies(timeout=0)))
+
+
+@pytest.fixture
+def sent(db: SQLAlchemy, context: None) -> list[str]:
+    """The statements that the app's engine is sent."""
+    return statements(db.engine)
+
+
+@on_postgresql
+class TestWaking:
+    """Each worker would look by itself only in an hour."""
+
+    @pytest.fixture(autouse=True)
+    def never_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(admission, "POLL_LISTENING", 3600.0)
+
+    def test_a_commit_wakes_it_at_once(
+        self, note: Any, db: SQLAlchemy, state: State, resident: Start
+    ) -> None:
+        resident()
+        wait_until(lambda: waits(db))
+        assert listening(db) == [True]
+        note.using(commit=False).enqueue()
+        assert statuses(db) == []  # Rolled back, and nobody the wiser.
+        state.waking.block_for(0)
+        note.enqueue()
+        wait_until(lambda: statuses(db) == ["succeeded"])
+
+    def test_a_notification_stands_for_the_runs_that_are_enqueued_just_after_it(
+        self, note: Any, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(admission, "WAKE_EVERY", 1.0)
+        monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)  # So the second run is not notified of.
+        resident()
+        wait_until(lambda: waits(db))
+        for number in (1, 2):
+            note.enqueue()
+            wait_until(lambda number=number: statuses(db) == ["succeeded"] * number)  # type: ignore[misc]
+
+    def test_one_whose_connection_was_cut_listens_again(
+        self, note: Any, db: SQLAlchemy, resident: Start, stranger: psycopg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(admission, "RECONNECT_AFTER", 0.05)
+        resident()
+        wait_until(lambda: waits(db))
+        pids = f"SELECT pid {LISTENERS}"
+        before = set(stranger.execute(pids).fetchall())
+        stranger.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}")
+        wait_until(lambda: set(stranger.execute(pids).fetchall()) - before)
+        note.enqueue()
+        wait_until(lambda: statuses(db) == ["succeeded"])
+
+    def test_slots_wake_this_worker_and_all_others(
+        self, jobs: CronJobs, db: SQLAlchemy, resident: Start, stranger: psycopg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(resident_module, "MINUTE", 0.2)
+        jobs.task(name="minutely", schedule="* * * * *")(lambda: None)
+        resident()
+        wait_until(lambda: db.session.scalars(select(JobDefinition.id)).all())
+        db.session.execute(update(JobDefinition).values(next_run_at=ago(seconds=60)))
+        db.session.commit()
+        wait_until(lambda: "succeeded" in statuses(db))
+        assert len(list(stranger.notifies(timeout=60, stop_after=1))) == 1
+
+    def test_its_row_says_so_when_it_listens_no_more(
+        self, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(resident_module, "LOOK_EVERY", 0.05)
+        listeners: list[Listener] = []
+        enter = Listener.__enter__
+
+        def note(listener: Listener) -> Listener:
+            listeners.append(listener)
+            return enter(listener)
+
+        monkeypatch.setattr(Listener, "__enter__", note)
+        resident()
+        wait_until(lambda: listening(db) == [True])
+        for listens in (False, True):
+            listeners[0].listening = listens
+            wait_until(lambda listens=listens: listening(db) == [listens])  # type: ignore[misc]
+
+
+def test_page_is_green_soon_after_a_start_that_ends_an_outage(
+    jobs: CronJobs, rows: Rows, resident: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
+    rows.tick(age=3600)
+    assert not jobs.health().ok
+    resident()
+    wait_until(lambda: jobs.health().ok, timeout=15)
+
+
+@on_postgresql
+class TestNotifying:
+    """What an enqueue sends, in an app beside which a worker listens."""
+
+    @pytest.fixture
+    def listener(self, rows: Rows) -> None:
+        rows.tick(listening=True, finished_at=None)
+
+    def test_nobody_is_notified_where_nobody_listens(
+        self, jobs: CronJobs, rows: Rows, db: SQLAlchemy, stranger: psycopg.Connection
+    ) -> None:
+        rows.tick(age=300, listening=True, finished_at=None)
+        rows.tick(listening=True)
+        jobs.tick()
+        assert not wake_listeners(db.session(), db.session.connection())
+        db.session.commit()
+        assert heard(stranger) == 0
+
+    def test_listeners_are_notified_by_the_commit_and_not_before(
+        self, listener: None, db: SQLAlchemy, stranger: psycopg.Connection
+    ) -> None:
+        assert wake_listeners(db.session(), db.session.connection())
+        assert heard(stranger) == 0
+        db.session.commit()
+        assert heard(stranger) == 1
+        with Session(db.engine, twophase=True) as session:
+            assert not wake_listeners(session, session.connection())
+
+    def test_many_enqueues_notify_once(
+        self, note: Any, listener: None, stranger: psycopg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)
+        note.using(delay=5).enqueue()
+        assert heard(stranger) == 0
+        for _ in range(5):
+            note.enqueue()
+            note.enqueue_many([{}, {}])
+        assert heard(stranger) == 1
+
+    def test_only_what_is_due_notifies(
+        self, jobs: CronJobs, listener: None, stranger: psycopg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(enqueue, "WAKE_EVERY", 0.0)
+        greet = jobs.task(name="greet")(lambda number: None).using(commit=True)
+        keyed = jobs.task(name="keyed", unique="keyed:{number}")(lambda number: None)
+        keyed = keyed.using(commit=True)
+        held = greet.using(idempotency_key="key")
+        for wakes, call in (
+            (True, lambda: greet.enqueue(1)),
+            (False, lambda: greet.using(run_at=ago(-60)).enqueue(1)),
+            (True, lambda: greet.enqueue_many([{"number": 1}])),
+            (False, lambda: greet.using(delay=9).enqueue_many([{"number": 1}])),
+            (True, lambda: keyed.enqueue_many([{"number": 1}])),
+            (False, lambda: keyed.enqueue_many([{"number": 1}])),
+            (True, lambda: keyed.enqueue_many([{"number": 1}, {"number": 2}])),
+            (True, lambda: held.enqueue(1)),
+            (False, lambda: held.enqueue(1)),
+            (True, lambda: held.using(replace=True).enqueue(2)),
+        ):
+            call()
+            assert (heard(stranger) > 0) == wakes
+
+    def test_nobody_listens_through_a_pooler(self, pgbouncer_url: str) -> None:
+        bounced = Flask("bounced")
+        bounced.config["SQLALCHEMY_DATABASE_URI"] = pgbouncer_url
+        db = SQLAlchemy(bounced)
+        with bounced.app_context():
+            notifications = Notifications(db.engine)
+            assert not notifications.listen()
+            notifications.close()
+            db.engine.dispose()
+
+
+# How often it looks by itself
+
+
+@pytest.fixture
+def looks(db: SQLAlchemy, context: None) -> list[float]:
+    """When a keeper looked for runs."""
+    found: list[float] = []
+
+    @event.listens_for(db.engine, "before_cursor_execute")
+    def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        if isinstance(threading.current_thread(), Keeper) and "first_window" in statement:
+            found.append(time.monotonic())
+
+    return found
+
+
+def pauses(looks: list[float]) -> list[float]:
+    return [after - before for before, after in pairwise(looks)]
+
+
+@on_postgresql
+def test_a_worker_that_listens_looks_once_in_two_seconds(
+    note: Any, looks: list[float], resident: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert admission.POLL_LISTENING == 2.0
+    monkeypatch.setattr(admission, "POLL_LISTENING", 0.6)
+    resident()
+    wait_until(lambda: len(looks) >= 4)
+    assert min(pauses(looks[1:])) > 0.55
+
+
+def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_server(
+    note: Any, db: SQLAlchemy, database_url: str, looks: list[float], resident: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Notifications, "listen", lambda self: False)
+    monkeypatch.setattr(admission, "POLL", 0.02)
+    monkeypatch.setattr(admission, "POLL_LISTENING", 0.4)
+    resident()
+    if database_url.startswith("sqlite"):
+        wait_until(lambda: len(looks) > 150)
+        assert min(pauses(looks)[-20:]) < 0.3, "to look at a file asks no server"
+    else:
+        wait_until(lambda: len(looks) > 2 and pauses(looks)[-1] >= 0.4)
+        assert min(pauses(looks)[:5]) < 0.2
+    assert listening(db) == [False]
+    seen = len(looks)
+    note.enqueue()
+    wait_until(lambda: statuses(db) == ["succeeded"])
+    wait_until(lambda: len(looks) > seen + 4)
+    assert min(pauses(looks)[seen:]) < 0.2, "it looks often again"
+
+
+# After what a worker ends
+
+
+@pytest.mark.parametrize(
+    ("limits", "runs", "reached"),
+    [
+        (Limits(), 9, None),
+        (Limits(runs=3), 2, None),
+        (Limits(runs=3), 3, "after 3 runs"),
+        (Limits(memory=10**6), 9, None),
+        (Limits(memory=1), 0, None),  # It is to do something before it ends.
+    ],
+)
+def test_limits(limits: Limits, runs: int, reached: str | None) -> None:
+    assert limits.reached(runs) == reached

@@ -1,0 +1,165 @@
+"""An interruption that hits SQLAlchemy between two of its steps breaks none of its promises."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from types import FrameType
+from typing import Any, cast
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import delete, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from flask_cronjobs import CronJobs, TimedOut, current_run
+from flask_cronjobs.models import JobRun
+from tests.handlers import ends
+
+pytestmark = pytest.mark.usefixtures("context")
+
+#: Into how many parts the moments of a handler are divided; one of each is tried.
+PARTS = 40
+
+
+class Base(DeclarativeBase):
+    """Of the test's own table."""
+
+
+class Work(Base):
+    """A row that the handler writes and reads."""
+
+    __tablename__ = "work"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int]
+
+
+class Moments:
+    """Interrupts the handler at work at one of the moments at which a signal can be heard.
+
+    That is where a function of SQLAlchemy's, or one that it calls, is entered or has returned.
+
+    :ivar seen: how many there were.
+    """
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    @contextmanager
+    def interrupting(self, number: int) -> Iterator[None]:
+        """Interrupt the handler at the moment *number* of this block."""
+        self.seen = 0
+        ring = cast("Any", signal.getsignal(signal.SIGALRM))
+        requested: dict[object, BaseException] = ring.__self__.requested
+        identity = current_run.claim.identity
+
+        def hear(frame: FrameType, event: str, argument: object) -> None:
+            # Python hears a signal when a call returns, never just before that of a function in C:
+            # raised there, a lock would not be let go of by its `__exit__`.
+            if event == "c_call" or not is_in_sqlalchemy(frame):
+                return
+            self.seen += 1
+            if self.seen == number:
+                sys.setprofile(None)
+                requested[identity] = TimedOut("now")
+                ring(signal.SIGALRM, frame)
+
+        sys.setprofile(hear)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+
+def is_in_sqlalchemy(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("sqlalchemy."):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def work(db: SQLAlchemy) -> None:
+    """What an ORM is used for: a flush, a query, rows one by one, a savepoint."""
+    db.session.add(Work(number=1))
+    db.session.flush()
+    assert db.session.scalars(select(Work).limit(50)).all()
+    # Where psycopg's cursor is interrupted, it warns, though it ends with its transaction.
+    one_by_one = {"yield_per": 1} if db.engine.dialect.name == "sqlite" else {}
+    for row in db.session.scalars(select(Work), execution_options=one_by_one):
+        row.number += 1
+    with db.session.begin_nested():
+        db.session.add(Work(number=2))
+
+
+def work_and_commit(db: SQLAlchemy) -> None:
+    work(db)
+    db.session.commit()
+    assert db.session.scalars(select(Work).limit(5)).all()
+    db.session.rollback()
+
+
+def is_locked(db: SQLAlchemy) -> bool:
+    """Whether somebody has a lock, be it only to read, that stays."""
+    if db.engine.dialect.name != "sqlite":
+        return False
+    path = db.engine.url.database or ""
+    with closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            return True
+        return False
+
+
+@pytest.fixture
+def points(request: pytest.FixtureRequest) -> int:
+    """How many moments are tried."""
+    return int(getattr(request, "param", PARTS))
+
+
+@pytest.mark.parametrize(
+    ("atomic", "do"), [(True, work), (False, work_and_commit)], ids=["atomic", "plain"]
+)
+@pytest.mark.parametrize(
+    "points", [PARTS, pytest.param(400, marks=pytest.mark.slow)], indirect=True
+)
+def test_interruption_inside_sqlalchemy_ends_the_run_and_leaves_nothing(
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    atomic: bool,
+    do: Callable[[SQLAlchemy], None],
+    points: int,
+) -> None:
+    Base.metadata.create_all(db.engine)
+    moments = Moments()
+    locked_after: list[int] = []
+    not_reached: list[int] = []  # SQLAlchemy's caches make the handler a little shorter.
+
+    @jobs.task(retry=False, atomic=atomic)
+    def it(number: int) -> None:
+        if is_locked(db):
+            locked_after.append(number)
+        with moments.interrupting(number):
+            do(db)
+        if moments.seen < number:
+            not_reached.append(number)
+
+    it.using(commit=True).enqueue_many([{"number": 0}] * 2)
+    assert jobs.tick().succeeded == 2  # The first one fills SQLAlchemy's caches.
+    not_reached.clear()
+    db.session.execute(delete(JobRun))
+    step = max(1, moments.seen // points)
+    tried = range(1, moments.seen, step)
+    it.using(commit=True).enqueue_many({"number": number} for number in tried)
+    jobs.tick()
+    assert len(not_reached) <= len(tried) / 20
+    timed_out = len(tried) - len(not_reached)
+    expected = [("dead", "TimedOut")] * timed_out + [("succeeded", None)] * len(not_reached)
+    assert sorted(ends(db)) == sorted(expected)
+    assert locked_after == []
+    db.session.remove()
+    assert cast("Any", db.engine.pool).checkedout() == 0

@@ -1,0 +1,214 @@
+"""What receivers of signals and the log are given of the exception that ended an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sqlite3
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flask import Flask, g
+from sqlalchemy.exc import ResourceClosedError
+
+from flask_cronjobs import (
+    CronJobs,
+    CurrentRun,
+    Discard,
+    RetryLater,
+    TimedOut,
+    WorkerLost,
+    run_cancelled,
+    run_dead,
+    run_failed,
+)
+from flask_cronjobs.core.worker import announcer
+from flask_cronjobs.core.worker.announcer import Announcer
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.signals import unheard
+from flask_cronjobs.types import Outcome
+from tests.handlers import AGAIN, Enqueue, both_kinds, of_kind, raising
+from tests.kit import heard
+from tests.rows import Rows, ago
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+class Broken(Exception):
+    """An exception to which weak references can be made."""
+
+
+class Big:
+    """What a handler held."""
+
+
+@pytest.fixture
+def told(app: Flask) -> Iterator[list[Outcome]]:
+    """The outcomes that the signals of failures told."""
+    with heard(run_failed, run_dead, run_cancelled, sender=app) as told:
+        yield told
+
+
+def frames(error: BaseException | None) -> list[Any]:
+    assert error is not None
+    found, link = [], error.__traceback__
+    while link is not None:
+        found.append(link.tb_frame)
+        link = link.tb_next
+    return found
+
+
+def hook(run: CurrentRun) -> Iterator[None]:
+    yield
+
+
+@both_kinds
+def test_failure_and_death_carry_the_exception_itself(
+    jobs: CronJobs, told: list[Outcome], enqueue: Enqueue, is_async: bool
+) -> None:
+    raised: list[Broken] = []
+    jobs.around(hook)
+
+    def fail() -> None:
+        local = Big()  # noqa: F841
+        raised.append(Broken("it broke"))
+        raise raised[-1]
+
+    async def fail_later() -> None:
+        await asyncio.sleep(0)
+        fail()
+
+    enqueue(fail_later if is_async else fail, retry=AGAIN)
+    jobs.tick()
+    jobs.tick()
+    assert [outcome.kind for outcome in told] == ["failed", "dead"]
+    assert [outcome.exception for outcome in told] == raised
+    for outcome in told:
+        names = [frame.f_code.co_name for frame in frames(outcome.exception)]
+        assert names == (["fail_later", "fail"] if is_async else ["fail"])
+        assert all(set(frame.f_locals) <= {"raised", "fail"} for frame in frames(outcome.exception))
+
+
+def spin() -> None:
+    while True:
+        ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "told_of"),
+    [
+        (spin, ("dead", TimedOut)),
+        (raising(RetryLater(60, "the bank asked us to wait")), ("dead", RetryLater)),
+        (raising(Discard("nothing to do")), ("cancelled", type(None))),
+    ],
+)
+def test_timeout_and_retry_later_are_exceptions_too_but_not_a_discard(
+    perform: Any, told: list[Outcome], handler: Any, told_of: Any
+) -> None:
+    perform(handler, timeout=0.2)
+    assert [(outcome.kind, type(outcome.exception)) for outcome in told] == [told_of]
+
+
+def test_each_run_of_a_lost_worker_has_a_worker_lost_of_its_own(
+    jobs: CronJobs, rows: Rows, told: list[Outcome], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        rows.run("running", locked_until=ago(60), max_attempts=2)
+    assert jobs.tick().reclaimed == 2
+    first, second = (outcome.exception for outcome in told)
+    assert isinstance(first, WorkerLost)
+    assert isinstance(second, WorkerLost)
+    assert first is not second
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [first, second]
+
+
+@both_kinds
+def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
+    jobs: CronJobs, caplog: pytest.LogCaptureFixture, enqueue: Enqueue, is_async: bool
+) -> None:
+    caplog.set_level(logging.CRITICAL, "flask_cronjobs")  # pytest keeps each record.
+    alive: list[weakref.ref[Any]] = []
+
+    def fail() -> None:
+        local = g.mine = Big()
+        error = Broken(Big())
+        alive.extend(weakref.ref(each) for each in (local, error, error.args[0]))
+        raise error
+
+    enqueue(of_kind(is_async, fail), retry=False)
+    gc.collect()
+    gc.disable()
+    try:
+        assert jobs.tick().dead == 1
+        if is_async:
+            gc.collect()  # A task and its coroutine are a cycle, whatever they come to.
+        assert [each() for each in alive] == [None] * 3
+    finally:
+        gc.enable()
+
+
+class TestLog:
+    def test_record_has_the_exception_and_prints_the_stack_without_credentials(
+        self, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @jobs.task(retry=AGAIN)
+        def fail() -> None:
+            raise Broken("at postgresql://ada:hunter2@host/db\ndead: task other, run 1")
+
+        fail.using(commit=True).enqueue()
+        jobs.tick()
+        jobs.tick()
+        records = [record for record in caplog.records if record.exc_info]
+        assert [record.levelno for record in records] == [logging.WARNING, logging.ERROR]
+        for record in records:
+            assert record.exc_info is not None
+            assert type(record.exc_info[1]) is Broken
+            first, *stack = logging.Formatter().format(record).splitlines()
+            assert first.endswith("Broken")
+            assert "Traceback (most recent call last):" in stack[0]
+            assert "in fail" in stack[1], "frames of ours come before the handler's"
+            assert all(line.startswith("  ") for line in stack), "a line that looks like our own"
+            assert "hunter2" not in "".join(stack)
+
+
+def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
+    app: Flask, told: list[Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcer, "MOST_EXCEPTIONS", 2)
+    telling = Announcer(app, unheard)
+    for number in range(3):
+        telling.tell(Outcome(number, "t", "dead", 1, "it", exception=Broken()), recorded=True)
+    telling.send()
+    telling.close(60.0)
+    assert [outcome.exception is None for outcome in told] == [False, False, True]
+    telling.tell(Outcome(3, "t", "dead", 1, "it", exception=Broken()), recorded=True)
+    assert telling._next[0][0].exception is not None, "all are told, so there is room again"
+
+
+@both_kinds
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ResourceClosedError("This transaction is closed"), "TimedOut"),
+        (sqlite3.OperationalError("interrupted"), "TimedOut"),
+        (ValueError("the handler's own"), "ValueError"),
+    ],
+)
+def test_what_the_database_layer_makes_of_a_timeout_is_a_timeout(
+    perform: Callable[..., JobRun], error: Exception, told: str, atomic: bool, is_async: bool
+) -> None:
+    """Hit in the middle of a flush, SQLAlchemy raises an error about its own state."""
+
+    def flush() -> None:
+        try:
+            while True:
+                ...
+        except TimedOut:
+            raise error from None
+
+    run = perform(of_kind(is_async, flush), timeout=1, atomic=atomic and not is_async)
+    assert run.error_type == told

@@ -1,1 +1,0 @@
-"""Tests of what ticks and resident workers do."""

@@ -1,0 +1,1 @@
+"""Tests of the features, a folder or a file for each."""

@@ -1,0 +1,1 @@
+"""Tests of executors: runs that another system executes."""

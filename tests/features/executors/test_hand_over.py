@@ -1,0 +1,212 @@
+"""Runs are handed on to an executor, which begins each of them once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text
+
+from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.features.executors import hand_over
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.types import Claim, handed_to
+from tests.features.executors.threads import Threads
+from tests.rows import statuses
+
+
+def loaded(db: SQLAlchemy, run: JobRun) -> JobRun:
+    db.session.refresh(run)
+    return run
+
+
+def expire(db: SQLAlchemy) -> None:
+    past = "2020-01-01 00:00:00.000000"
+    past += "+00" if db.engine.dialect.name == "postgresql" else ""
+    db.session.execute(
+        text("UPDATE job_runs SET locked_until = :past WHERE status = 'running'"), {"past": past}
+    )
+    db.session.commit()
+
+
+def test_a_message_that_comes_twice_runs_once(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And that is no news."""
+    run = far.enqueue()
+    jobs.tick()
+    for _ in range(3):
+        executor.deliver(executor.sent[0])
+    assert sorted(map(str, executor.results())) == ["None", "None", "succeeded"]
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert loaded(db, run).attempts == 1
+
+
+def test_a_lost_message_comes_back_by_lease_and_counts_no_attempt(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    jobs.tick()
+    assert len(executor.sent) == 1  # Its lease has not ended.
+    expire(db)
+    report = jobs.tick()
+    assert (report.reclaimed, report.failed) == (0, 0)
+    assert len(executor.sent) == 2
+    assert loaded(db, run).attempts == 1
+    executor.deliver(executor.sent[0])  # It comes late, and its token is gone.
+    assert executor.results() == [None]
+    assert handed_to(loaded(db, run).locked_by) == "celery"
+    executor.deliver(executor.sent[1])
+    assert executor.results() == [None, "succeeded"]
+
+
+def test_an_executor_that_is_away_gives_runs_back(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor.away = ConnectionRefusedError("no broker")
+    far.enqueue_many([{}] * 3)
+    jobs.tick()
+    assert statuses(db) == ["queued"] * 3
+    assert [run.attempts for run in db.session.query(JobRun)] == [0, 0, 0]
+    (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert "Celery cannot be reached, so the queue far waits" in line
+    assert "no attempt counted: 3" in line
+    assert "no broker" in line
+    executor.away = None
+    jobs.tick()
+    assert len(executor.sent) == 6
+
+
+def test_what_waits_in_the_broker_is_bounded(app: Flask, executor: Threads, db: SQLAlchemy) -> None:
+    app.config["CRONJOBS_HANDED_LIMIT"] = 5
+    app.config["CRONJOBS_TICK_BUDGET"] = 0.5
+    jobs = CronJobs(app)
+    task = jobs.task(queue="far", name="bounded")(lambda: None)
+    with app.app_context():
+        db.create_all()
+        task.using(commit=True).enqueue_many([{}] * 12)
+        jobs.tick()
+        assert statuses(db).count("running") == len(executor.sent) == 5
+        for run in executor.sent[:5]:
+            executor.deliver(run)
+        executor.results()
+        jobs.tick()
+        assert statuses(db).count("succeeded") == 5
+        assert len(executor.sent) == 10
+
+
+def test_cancel_ends_a_run_that_waits_in_the_broker(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    assert jobs.cancel(run.id).status == "cancelled"
+    executor.deliver(executor.sent[0])
+    assert executor.results() == [None]
+    assert (loaded(db, run).status, run.locked_by) == ("cancelled", None)
+
+
+@pytest.mark.parametrize("kind", ["task", "queue"])
+def test_a_run_that_is_paused_in_the_broker_goes_back(
+    kind: str, far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    jobs.pause(**{kind: "far"})
+    executor.deliver(executor.sent[0])
+    assert executor.results() == [None]
+    assert (loaded(db, run).status, run.attempts) == ("queued", 0)
+    jobs.tick()
+    assert len(executor.sent) == 1
+    jobs.resume(**{kind: "far"})
+    jobs.tick()
+    assert len(executor.sent) == 2
+
+
+def test_a_concurrency_key_is_held_in_the_broker(
+    executor: Threads, context: None, jobs: CronJobs
+) -> None:
+    @jobs.task(queue="far", concurrency=1, concurrency_key="all")
+    def one() -> None: ...
+
+    one.using(commit=True).enqueue_many([{}] * 3)
+    jobs.tick()
+    assert len(executor.sent) == 1
+    for number in (2, 3):
+        executor.deliver(executor.sent[-1])
+        executor.results()
+        jobs.tick()
+        assert len(executor.sent) == number
+
+
+def test_atomic_once_and_progress_are_as_here(
+    executor: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    done: list[str] = []
+
+    @jobs.task(queue="far", atomic=True)
+    def atomically() -> int:
+        return 1
+
+    @jobs.task(queue="far")
+    def effect() -> None:
+        jobs.once("key", lambda: done.append("effect"))
+        current_run.progress(0.5, "half")
+
+    executor.keep = False
+    first, second = (each.using(commit=True).enqueue() for each in (atomically, effect))
+    jobs.tick()
+    assert executor.results() == ["succeeded"] * 2
+    assert (loaded(db, first).result, loaded(db, second).progress) == (1, 0.5)
+    assert done == ["effect"]
+
+
+def test_a_broker_that_hangs_does_not_hold_a_tick_up_beyond_its_budget(
+    far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when it answers at last, the thread that was left hands nothing more on."""
+    answers, asked = threading.Event(), list[int]()
+
+    def send(queue: str, claims: Sequence[Claim]) -> None:
+        asked.append(len(claims))
+        assert answers.wait(120)
+
+    monkeypatch.setattr(hand_over, "ANSWER_WITHIN", 0.1)
+    monkeypatch.setattr(hand_over, "SENT_AT_ONCE", 2)
+    monkeypatch.setattr(executor, "send", send)
+    far.enqueue_many([{}] * 3)
+    jobs.tick(budget=0.2)
+    (left,) = [each for each in threading.enumerate() if each.name == "cronjobs-hand-over"]
+    answers.set()
+    left.join()
+    assert asked == [2]
+
+
+def test_a_queue_that_is_worked_on_gets_more_than_the_limit_in_one_tick(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    executor.keep = False
+    object.__setattr__(state_of().settings, "handed_limit", 5)
+    far.enqueue_many([{}] * 50)
+    jobs.tick()
+    executor.results()
+    assert statuses(db) == ["succeeded"] * 50
+
+
+def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
+    far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host each tick may be so slow: then no run would ever begin."""
+    slow = "flask_cronjobs.core.tick.sync_definitions"
+    monkeypatch.setattr(slow, lambda *given: time.sleep(0.05))
+    far.enqueue()
+    jobs.tick(budget=0.01)
+    assert len(executor.sent) == 1

@@ -1,0 +1,122 @@
+"""Strict order and batches hold for runs that an executor executes."""
+
+from __future__ import annotations
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
+
+from flask_cronjobs import CronJobs, RetryLater, current_run
+from flask_cronjobs.models import JobBatch, JobRate, JobRun
+from tests.features.executors.threads import Threads
+from tests.marks import on_postgresql
+from tests.rows import ago
+
+pytestmark = pytest.mark.usefixtures("executor", "context")
+
+
+class Ledger:
+    """A task of the executor in strict order, and the runs that have begun."""
+
+    def __init__(self, jobs: CronJobs) -> None:
+        self.begun: list[int] = []
+
+        @jobs.task(queue="far", concurrency_key="ledger", order="strict")
+        def book() -> None:
+            self.begun.append(current_run.id)
+
+        self.book = book
+
+
+def assert_it_gives_way(
+    first: int, second: int, ledger: Ledger, executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    """The second run waits in the broker, and the first has come back."""
+    assert [run.id for run in executor.sent] == [second]
+    executor.deliver(executor.sent[0])
+    assert executor.results() == [None]
+    given_back = db.session.get_one(JobRun, second)
+    assert (given_back.status, given_back.attempts) == ("queued", 0)
+    for _ in range(2):
+        jobs.tick()
+        executor.deliver(executor.sent[-1])
+        executor.results()
+    assert ledger.begun == [first, second]
+
+
+@pytest.mark.parametrize("ticks_before_it_begins", [0, 1])
+def test_a_handed_run_gives_way_to_an_earlier_one_that_is_retried(
+    ticks_before_it_begins: int, executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    ledger = Ledger(jobs)
+    first, second = ledger.book.enqueue_many([{}, {}])
+    db.session.commit()
+    jobs.cancel(first)
+    jobs.tick()
+    jobs.retry(first)
+    for _ in range(ticks_before_it_begins):
+        jobs.tick()
+    assert_it_gives_way(first, second, ledger, executor, jobs, db)
+
+
+@on_postgresql
+def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
+    app: Flask, executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    ledger = Ledger(jobs)
+    first = ledger.book.enqueue().id
+    with app.app_context():  # Another session.
+        second = ledger.book.using(commit=True).enqueue().id
+    jobs.tick()
+    db.session.commit()
+    assert_it_gives_way(first, second, ledger, executor, jobs, db)
+
+
+def test_a_batch_ends_when_the_executor_has_executed_its_last_run(
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    told: list[int] = []
+
+    @jobs.task(queue="far")
+    def work() -> None: ...
+
+    @jobs.task
+    def then() -> None:
+        assert current_run.batch is not None
+        told.append(current_run.batch.succeeded)
+
+    with jobs.batch("b", then=then):
+        work.enqueue_many([{}] * 3)
+    db.session.commit()
+    jobs.tick()
+    assert db.session.query(JobBatch).one().finished_at is None
+    for run in executor.sent:
+        executor.deliver(run)
+    executor.results()
+    db.session.rollback()
+    assert db.session.query(JobRun).filter_by(job_type="then").count() == 1, "it waited for a tick"
+    jobs.tick()
+    assert told == [3]
+
+
+def test_runs_are_handed_on_at_their_rate(
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    """And a run that has begun there can hold the whole key back."""
+    begun: list[int] = []
+
+    @jobs.task(queue="far", rate="1/minute", burst=2)
+    def send(number: int) -> None:
+        begun.append(number)
+        raise RetryLater(300, "429", rate=True)
+
+    send.using(commit=True).enqueue_many({"number": number} for number in range(3))
+    jobs.tick()
+    assert len(executor.sent) == 2
+    for run in executor.sent:
+        executor.deliver(run)
+    executor.results()
+    assert sorted(begun) == [0, 1]  # Two workers begin at once.
+    tat = db.session.scalars(select(JobRate.tat)).one()
+    assert 240 < (tat - ago()).total_seconds() <= 360

@@ -1,0 +1,1 @@
+"""Tests of pings and of the webhook."""

@@ -1,0 +1,170 @@
+"""A webhook is told what begins to need a person, and what ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, update
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.features.pings.webhook import message
+from flask_cronjobs.insights.checks import Finding, findings
+from flask_cronjobs.insights.schedule_actions import Target, pause
+from flask_cronjobs.models import JobRun, JobTick
+from tests.monitor import Monitor
+from tests.rows import Rows, ago
+
+pytestmark = pytest.mark.usefixtures("context")
+DEAD = "tests: 1 run ended dead in the last 24 h"
+
+
+@pytest.fixture
+def told(jobs: CronJobs, state: State, monitor: Monitor) -> Any:
+    """Run a tick, and return the lines that the webhook was told."""
+    object.__setattr__(state.settings, "alert_url", f"{monitor.url}hook?secret")
+
+    def tick() -> list[str]:
+        monitor.bodies.clear()
+        jobs.tick()
+        lines = [line for body in monitor.bodies for line in json.loads(body)["text"].split("\n")]
+        return [line.partition(". ")[0] for line in lines]
+
+    return tick
+
+
+def _set(db: SQLAlchemy, run_id: int, status: str) -> None:
+    db.session.execute(update(JobRun).where(JobRun.id == run_id).values(status=status))
+    db.session.commit()
+
+
+def _written(db: SQLAlchemy) -> list[object]:
+    db.session.rollback()
+    return list(db.session.scalars(select(JobTick.findings).order_by(JobTick.id)))
+
+
+def test_what_begins_and_what_ends_is_told_once(db: SQLAlchemy, rows: Rows, told: Any) -> None:
+    assert told() == []
+    run_id = rows.run("dead", finished_at=ago(60))
+    assert told() == [DEAD]
+    assert told() == []
+    _set(db, run_id, "cancelled")
+    assert told() == ["tests: over: dead"]
+    assert told() == []
+    assert _written(db) == [[], ["dead"], ["dead"], [], []]
+
+
+def test_each_check_is_told_apart(jobs: CronJobs, rows: Rows, told: Any) -> None:
+    rows.run("dead", finished_at=ago(60))
+    assert told() == [DEAD]
+    rows.run("dead", finished_at=ago(60))
+    jobs.pause(queue="mail")
+    jobs.pause(queue="sms")
+    assert told() == ["tests: The queue mail is paused", "tests: The queue sms is paused"]
+
+
+def test_a_webhook_that_fails_is_told_by_the_next_tick(
+    db: SQLAlchemy, rows: Rows, monitor: Monitor, told: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = rows.run("dead", finished_at=ago(60))
+    monitor.status = 500
+    assert told() == [DEAD]
+    assert _written(db) == [None]
+    said = "The alert by CRONJOBS_ALERT_URL to 127.0.0.1 failed: HTTPError 500 Internal Server Err"
+    assert said in caplog.text
+    assert "secret" not in caplog.text
+    monitor.status = 200
+    assert told() == [DEAD]
+    monitor.status = 500
+    _set(db, run_id, "cancelled")
+    assert told() == ["tests: over: dead"]
+    monitor.status = 200
+    assert told() == ["tests: over: dead"]
+    assert told() == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+def test_a_webhook_that_redirects_was_not_told(
+    db: SQLAlchemy, rows: Rows, monitor: Monitor, told: Any, status: int
+) -> None:
+    rows.run("dead", finished_at=ago(60))
+    monitor.status, monitor.location = status, "/elsewhere"
+    assert told() == [DEAD]
+    assert _written(db) == [None]
+    monitor.status, monitor.location = 200, None
+    assert told() == [DEAD]
+
+
+def test_a_webhook_that_fails_for_long_is_a_finding(
+    db: SQLAlchemy, state: State, rows: Rows, monitor: Monitor, told: Any
+) -> None:
+    def found() -> list[str]:
+        return [each.what for each in findings(state) if each.id == "webhook"]
+
+    rows.tick(age=3600, findings=[])
+    monitor.status = 500
+    rows.run("dead", finished_at=ago(60))
+    told()
+    assert found() == []
+    db.session.execute(
+        update(JobTick).where(JobTick.findings.is_(None)).values(started_at=ago(1200))
+    )
+    db.session.commit()
+    assert found() == ["CRONJOBS_ALERT_URL has not answered for 20 min"]
+    monitor.status = 200
+    assert told() == [DEAD]
+    assert found() == []
+
+
+def test_a_webhook_that_fails_twice_is_a_finding_with_its_reason_in_the_log(
+    state: State, rows: Rows, told: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    object.__setattr__(state.settings, "alert_url", "http://127.0.0.1:1/services/typo")
+    rows.run("dead", finished_at=ago(60))
+    told(), told()
+    assert "webhook" in [each.id for each in findings(state)]
+    assert "CRONJOBS_ALERT_URL to 127.0.0.1 failed: URLError: Connection refused" in caplog.text
+    assert "typo" not in caplog.text
+
+
+def test_a_webhook_that_answers_again_is_no_finding(
+    state: State, rows: Rows, monitor: Monitor, told: Any
+) -> None:
+    def found() -> list[str]:
+        return [each.what for each in findings(state) if each.id == "webhook"]
+
+    rows.run("dead", finished_at=ago(60))
+    monitor.status = 500
+    told(), told()
+    assert len(found()) == 1
+    monitor.status = 200
+    assert told() == [DEAD]
+    assert found() == []
+
+
+def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, rows: Rows) -> None:
+    rows.run("dead", finished_at=ago(60))
+    jobs.tick()
+    assert _written(db) == [None]
+
+
+def test_a_name_is_no_link_no_mention_and_no_second_line() -> None:
+    what = "The batch <!channel> @here <https://e.vil|R&D> [R](https://e.vil)\nshop: over: all"
+    assert message("shop", [Finding("open-batch", "warning", what)], ()) == (
+        "shop: The batch &lt;!channel&gt; @\u200bhere &lt;https://e.vil|R&amp;D&gt; "
+        "[R]\u200b(https://e.vil) shop: over: all"
+    )
+
+
+def test_a_message_is_one_that_discord_takes() -> None:
+    found = [Finding(f"check-{number}", "warning", "a" * 100) for number in range(30)]
+    assert len(message("shop", found, ())) == 2000
+
+
+def test_who_acted_is_not_told_to_the_webhook(state: State, told: Any) -> None:
+    pause(state, Target("queue", "mail"), "203.0.113.9")
+    assert told() == ["tests: The queue mail is paused"]
+    assert "203.0.113.9" in {each.by for each in findings(state)}

@@ -1,0 +1,137 @@
+"""FAULTS: durable steps that work for longer than a lease, or for longer than a deploy lasts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text, update
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.worker import work_options as options
+from flask_cronjobs.db import connection
+from flask_cronjobs.models import JobRun, JobStep
+from tests.handlers import Enqueue, labels, write
+from tests.rows import the_run
+
+from .test_steps import chunks_of, steps
+
+pytestmark = pytest.mark.usefixtures("table")
+
+
+@pytest.mark.parametrize("writes", ["first", "last"])
+def test_heartbeats_go_on_while_a_step_works(
+    state: State, db: SQLAlchemy, jobs: CronJobs, enqueue: Enqueue,
+    monkeypatch: pytest.MonkeyPatch, writes: str,
+) -> None:  # fmt: skip
+    """Since nobody has locked the run's row. On SQLite, whoever has written locks out everybody."""
+    object.__setattr__(state.settings, "lease", 2)
+    # As for a lease of usual length, beside which both are short.
+    monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
+    monkeypatch.setattr(options, "RETRY_FOR", 0.1)
+    seen: list[Any] = []
+
+    def change_the_run() -> None:
+        if writes == "first" and db.engine.dialect.name == "sqlite":
+            return
+        with db.engine.begin() as other:
+            if other.dialect.name == "postgresql":
+                other.execute(text("SET LOCAL lock_timeout = '500ms'"))
+            changed = update(JobRun).values(priority=JobRun.priority + 1)
+            seen.append(other.scalar(changed.returning(JobRun.locked_until)))
+
+    def work() -> None:
+        if writes == "first":
+            write(db, "totals")
+        change_the_run()
+        time.sleep(2.5)
+        change_the_run()
+        if writes == "last":
+            write(db, "totals")
+
+    def close() -> None:
+        jobs.step("totals", work)
+
+    enqueue(close, retry=False)
+    report = jobs.tick()
+    assert (report.succeeded, report.lost, labels(db)) == (1, 0, ["totals"])
+    assert (the_run(db).attempts, the_run(db).priority) == (1, len(seen))
+    if seen:
+        before, after = seen
+        assert after > before + timedelta(seconds=1)
+
+
+def code_of(
+    jobs: CronJobs, db: SQLAlchemy, version: str, *names: str
+) -> tuple[Callable[[], list[object]], list[str]]:
+    """A handler of steps with these names, which returns their results; and what it has done.
+
+    One whose name begins with ``invoices`` is a loop over three ids, one a chunk.
+    """
+    did: list[str] = []
+
+    def do(what: str) -> str:
+        write(db, f"{version} {what}")
+        did.append(what)
+        return f"{version} {what}"
+
+    def close() -> list[object]:
+        results: list[object] = []
+        for name in names:
+            if not name.startswith("invoices"):
+                results.append(jobs.step(name, do, name))
+                continue
+            for (number,) in jobs.each(name, chunks_of(1, 3, [])):
+                do(f"{name}: {number}")
+        return results
+
+    return close, did
+
+
+@pytest.mark.parametrize(
+    ("names", "then", "totals"),
+    [
+        ("totals invoices mail", "invoices: 2, invoices: 3, mail", "old totals"),
+        ("totals2 invoices mail", "totals2, invoices: 2, invoices: 3, mail", "new totals2"),
+        ("check totals invoices mail", "check, invoices: 2, invoices: 3, mail", "old totals"),
+        ("totals invoices mail file", "invoices: 2, invoices: 3, mail, file", "old totals"),
+        ("invoices mail", "invoices: 2, invoices: 3, mail", None),
+        ("totals mail", "mail", "old totals"),
+        ("totals invoices2 mail", "invoices2: 1, invoices2: 2, invoices2: 3, mail", "old totals"),
+    ],
+    ids=[
+        "the same", "a renamed step", "a new one before", "a new one behind", "without one",
+        "without the loop in which it is", "a renamed loop",
+    ],
+)  # fmt: skip
+def test_a_run_in_the_middle_goes_on_with_changed_code_by_the_names_of_its_steps(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, names: str, then: str, totals: str | None
+) -> None:
+    old, did_old = code_of(jobs, db, "old", "totals", "invoices", "mail")
+    new, did_new = code_of(jobs, db, "new", *names.split())
+    jobs.task(name="close")(old).using(commit=True).enqueue()
+    assert [jobs.tick(budget=0).released for _ in range(2)] == [1, 1]
+    state, deployed = state_of(app), CronJobs()
+    deployed.task(name="close")(new)
+    app.extensions["cronjobs"] = replace(state, registry=deployed._registry)
+    assert jobs.tick().succeeded == 1
+    assert (did_old, did_new) == (["totals", "invoices: 1"], then.split(", "))
+    written = [("old", did_old), ("new", did_new)]
+    assert labels(db) == sorted(f"{version} {each}" for version, did in written for each in did)
+    run = the_run(db)
+    results = cast("list[str]", run.result)
+    assert run.attempts == 1
+    assert [each for each in results if "totals" in each] == ([totals] if totals else [])
+    # What is not asked for any more stays as it was.
+    finished = dict(steps(db, JobStep.name, JobStep.finished_at.is_not(None)))
+    asked = set(names.split())
+    assert finished == {
+        "totals": True, "invoices": "invoices" in asked, **dict.fromkeys(asked, True),
+    }  # fmt: skip

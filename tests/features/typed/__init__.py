@@ -1,0 +1,1 @@
+"""Tests of arguments with types."""

@@ -1,0 +1,5 @@
+"""Tests of arguments run on SQLite; those marked `on_both` on PostgreSQL as well."""
+
+from tests.marks import sqlite_unless_marked
+
+database_url = sqlite_unless_marked

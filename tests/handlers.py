@@ -1,0 +1,74 @@
+"""Handlers for tests, and short reads of how their runs ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, text
+
+from flask_cronjobs import Retry
+from flask_cronjobs.models import JobRun
+
+#: Two attempts, the second at once.
+AGAIN = Retry(max_attempts=2, base=0, jitter=False)
+#: Two attempts, of which a tick makes the first alone.
+LATER = Retry(max_attempts=2, base=600)
+
+Enqueue = Callable[..., list[int]]
+both_kinds = pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+
+
+def of_kind(is_async: bool, func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *func*, or an async function that calls it."""
+
+    @wraps(func)
+    async def later(*args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        return func(*args, **kwargs)
+
+    return later if is_async else func
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    """Return a handler that raises *error*."""
+
+    def handler() -> None:
+        raise error
+
+    return handler
+
+
+def found(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
+    """*columns* of all runs by id, as they are now."""
+    db.session.rollback()
+    return [tuple(row) for row in db.session.execute(select(*columns).order_by(JobRun.id))]
+
+
+def ends(db: SQLAlchemy) -> list[tuple[Any, ...]]:
+    """The status of each run and the type of its last error, by id."""
+    return found(db, JobRun.status, JobRun.error_type)
+
+
+#: A run that was given back: its status, attempts, and holder.
+GIVEN_BACK = ("queued", 0, None)
+
+
+def holders(db: SQLAlchemy) -> list[tuple[Any, ...]]:
+    """The status of each run, its attempts, and who holds it."""
+    return found(db, JobRun.status, JobRun.attempts, JobRun.locked_by)
+
+
+def write(db: SQLAlchemy, label: str) -> None:
+    """Insert *label* into the table `work` of the app's own."""
+    db.session.execute(text("INSERT INTO work VALUES (:label)"), {"label": label})
+
+
+def labels(db: SQLAlchemy) -> list[str]:
+    """What stands in the table `work`."""
+    db.session.rollback()
+    return list(db.session.scalars(text("SELECT label FROM work ORDER BY label")))

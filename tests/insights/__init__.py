@@ -1,0 +1,1 @@
+"""Tests of what people read and change: lists, checks, the doctor, actions."""

@@ -1,1 +1,0 @@
-"""Tests of batches: ended, changed, listed."""

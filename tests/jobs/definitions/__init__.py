@@ -1,1 +1,0 @@
-"""Tests of definitions: rows, slots, actions, lists."""

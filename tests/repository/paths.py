@@ -1,0 +1,334 @@
+"""The paths of four calls through the package: which files and functions each of them passes.
+
+The app has two plain tasks and uses no optional feature. Each call is made once before, so that
+what a process makes once is there. ``python -m tests.repository.paths`` prints the figures, with
+the names of calls also each function, in the order in which it is first called; ``--write`` writes
+down the paths as they are today, by which `test_paths` tells what is new.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import inspect
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event, select
+
+import flask_cronjobs
+from flask_cronjobs import CronJobs
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.db.statements import deadlines
+from flask_cronjobs.models import JobRun
+from tests.postgres import running_server
+from tests.rows import Rows
+from tests.tables import make_tables
+
+PACKAGE = Path(flask_cronjobs.__file__).parent
+FOLDER = Path(__file__).parent / "recorded_paths"
+DATABASES = ("sqlite", "postgresql")
+
+
+class Step(NamedTuple):
+    """The first call of a function, or the first use of a template.
+
+    :ivar file: its path below the package.
+    :ivar function: its qualified name; empty for a template.
+    :ivar depth: how many functions of the package called each other to get here.
+    :ivar thread: the name of the thread that called it first.
+    """
+
+    file: str
+    function: str
+    depth: int = 0
+    thread: str = ""
+
+
+class Size(NamedTuple):
+    """How much somebody must read who follows a call."""
+
+    files: int
+    functions: int
+
+
+class Walk(NamedTuple):
+    """What a call passes, each function once, in the order of their first calls."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def size(self) -> Size:
+        """How many files and functions it has; templates count as files."""
+        return Size(len(self.files), len(self.functions))
+
+    @property
+    def files(self) -> list[str]:
+        """The files, templates among them."""
+        return list(dict.fromkeys(step.file for step in self.steps))
+
+    @property
+    def functions(self) -> list[str]:
+        """The functions, each with its file."""
+        return [f"{step.file} {step.function}" for step in self.steps if step.function]
+
+    @property
+    def names(self) -> set[str]:
+        """Functions and templates as they are written down."""
+        return {f"{step.file} {step.function}".rstrip() for step in self.steps}
+
+
+class Tracer:
+    """Notes the functions of the package that are called in a block, in threads that it starts too.
+
+    Neither what comprehensions and modules run counts, which differs between versions of Python.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], Step] = {}
+        self._known: dict[CodeType, tuple[str, str] | None] = {}
+        self._on = False
+
+    @property
+    def walk(self) -> Walk:
+        """What was noted."""
+        return Walk(tuple(self._seen.values()))
+
+    @contextmanager
+    def tracing(self) -> Generator[None]:
+        """Note what is called in this block, until `stop`."""
+        deadlines.end_thread()  # One that runs already would not be seen.
+        self._on = True
+        threading.setprofile(self._see)
+        with _without_chance():
+            sys.setprofile(self._see)
+            try:
+                yield
+            finally:
+                self.stop()
+                sys.setprofile(None)
+                threading.setprofile(None)  # type: ignore[arg-type,unused-ignore]
+
+    def stop(self) -> None:
+        """Note nothing more."""
+        self._on = False
+
+    def _see(self, frame: FrameType, what: str, _: object) -> None:
+        if not self._on or what != "call":
+            return
+        code = frame.f_code
+        if code not in self._known:
+            self._known[code] = _place(code)
+        place = self._known[code]
+        if place is not None and place not in self._seen:
+            thread = threading.current_thread().name
+            self._seen[place] = Step(*place, self._depth(frame.f_back), thread)
+
+    def _depth(self, frame: FrameType | None) -> int:
+        depth = 0
+        while frame is not None:
+            depth += _place(frame.f_code) is not None
+            frame = frame.f_back
+        return depth
+
+
+@contextmanager
+def _without_chance() -> Generator[None]:
+    """Let threads change only where one waits, and collect no garbage, in this block.
+
+    Else a keeper sometimes sees a trivial handler at work, and a task is deleted in some walks.
+    """
+    before = sys.getswitchinterval()
+    gc.collect()
+    gc.disable()
+    sys.setswitchinterval(60.0)
+    try:
+        with patch.object(sys, "setswitchinterval"):  # Of a worker.
+            yield
+    finally:
+        sys.setswitchinterval(before)
+        gc.enable()
+
+
+def _place(code: CodeType) -> tuple[str, str] | None:
+    """Return the file and the function that *code* is of, if it is one of the package's."""
+    path = Path(code.co_filename)
+    if PACKAGE not in path.parents:
+        return None
+    file = path.relative_to(PACKAGE).as_posix()
+    if path.suffix != ".py":
+        return file, ""
+    name: str = getattr(code, "co_qualname", code.co_name)  # From Python 3.11 on.
+    is_function = code.co_flags & inspect.CO_OPTIMIZED
+    is_inner = code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
+    return (file, name) if is_function and not is_inner else None
+
+
+class SmallApp:
+    """An app with two plain tasks and an empty database."""
+
+    def __init__(self, url: str) -> None:
+        self.app = Flask("paths")
+        self.app.config.update(SQLALCHEMY_DATABASE_URI=url, CRONJOBS_URL_PREFIX="/jobs")
+        self.app.config.update(TESTING=True, SECRET_KEY="paths")
+        self.db = SQLAlchemy(self.app)
+        jobs = CronJobs(self.app, authorize=lambda access: True)
+
+        @jobs.task
+        def greet(name): ...
+
+        @jobs.task
+        def tidy(): ...
+
+        self.greet: Any = greet
+        make_tables(self.app, self.db)
+
+    @property
+    def state(self) -> State:
+        """What the extension knows of the app."""
+        return state_of(self.app)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        with self.app.app_context():
+            self.db.engine.dispose()
+
+    def enqueue(self, tracer: Tracer) -> None:
+        """``task.enqueue()``, up to its INSERT."""
+        # As if nothing had been enqueued for some seconds, so that it looks whom to wake.
+        self.state.waking.block_for(0.0)
+
+        def see(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+            if "INSERT INTO job_runs" in statement:
+                tracer.stop()
+
+        with self.app.app_context():
+            event.listen(self.db.engine, "before_cursor_execute", see)
+            with tracer.tracing():
+                self.greet.enqueue(name="Ada")
+            event.remove(self.db.engine, "before_cursor_execute", see)
+            self.db.session.commit()
+
+    def tick(self, tracer: Tracer) -> None:
+        """``flask jobs tick`` with one trivial run."""
+        with self.app.app_context():
+            run_id = self.greet.using(commit=True).enqueue(name="Ada").id
+        self._command(tracer, "tick")
+        self._expect(run_id, "succeeded")
+
+    def page(self, tracer: Tracer) -> None:
+        """``GET /jobs/``, which shows a tick and a run of a while ago."""
+        rows = Rows(self.state.engine)
+        rows.tick(age=30)
+        rows.run("succeeded", age=30, job_type="greet")
+        with tracer.tracing():
+            answer = self.app.test_client().get("/jobs/")
+        assert answer.status_code == 200, answer.text
+
+    def retry(self, tracer: Tracer) -> None:
+        """``flask jobs admin retry --status dead --yes`` with one dead run."""
+        run_id = Rows(self.state.engine).run("dead", job_type="greet", payload={"name": "Ada"})
+        self._command(tracer, "admin", "retry", "--status", "dead", "--yes")
+        self._expect(run_id, "queued")
+
+    def _command(self, tracer: Tracer, *arguments: str) -> None:
+        runner = self.app.test_cli_runner()
+        with tracer.tracing():
+            done = runner.invoke(args=["jobs", *arguments])
+        assert done.exit_code == 0, done.output
+
+    def _expect(self, run_id: int, status: str) -> None:
+        with self.app.app_context():
+            found = self.db.session.scalar(select(JobRun.status).where(JobRun.id == run_id))
+        assert found == status
+
+
+CALLS: dict[str, Callable[[SmallApp, Tracer], None]] = {
+    "enqueue": SmallApp.enqueue,
+    "tick": SmallApp.tick,
+    "page": SmallApp.page,
+    "retry": SmallApp.retry,
+}
+
+
+def walk_of(call: str, url: str) -> Walk:
+    """Return the path of a call on an app of its own, with an empty database at *url*."""
+    small = SmallApp(url)
+    try:
+        CALLS[call](small, Tracer())
+        tracer = Tracer()
+        CALLS[call](small, tracer)
+        return tracer.walk
+    finally:
+        small.close()
+
+
+def written(call: str, database: str) -> set[str]:
+    """Return the functions of a call's path, as they were last written down."""
+    lines = (FOLDER / f"{call}.txt").read_text().splitlines()
+    return {line.removesuffix(f" [{database}]") for line in lines} - {
+        line for line in lines if line.endswith("]")
+    }
+
+
+def write(call: str, walks: dict[str, Walk]) -> None:
+    """Write down the path of a call, with the database where the others do not pass a function."""
+    FOLDER.mkdir(exist_ok=True)
+    names = {database: walk.names for database, walk in walks.items()}
+    everywhere = set.intersection(*names.values())
+    lines = [*everywhere]
+    for database, some in names.items():
+        lines += [f"{name} [{database}]" for name in some - everywhere]
+    (FOLDER / f"{call}.txt").write_text("\n".join(sorted(lines)) + "\n")
+
+
+def lines_of(walk: Walk) -> Iterator[str]:
+    """Yield a line for each step, indented by its depth."""
+    for step in walk.steps:
+        thread = "" if step.thread == "MainThread" else f"  ({step.thread})"
+        yield f"{'  ' * step.depth}{step.function or 'template'}  {step.file}{thread}"
+
+
+@contextmanager
+def empty_databases() -> Generator[Callable[[str], str]]:
+    """Yield a function that returns the URL of a new database of a kind."""
+    with tempfile.TemporaryDirectory() as folder, running_server("fsync = off\n") as server:
+        numbers = iter(range(1000))
+
+        def made(kind: str) -> str:
+            if kind == "postgresql":
+                return server.create_database()
+            return f"sqlite:///{folder}/{next(numbers)}.sqlite"
+
+        yield made
+
+
+def main() -> None:
+    """Print paths, or write them down."""
+    parser = argparse.ArgumentParser("python -m tests.repository.paths", description=__doc__)
+    parser.add_argument("calls", nargs="*", choices=[*CALLS, []], metavar="CALL")
+    parser.add_argument("--database", choices=DATABASES, default="sqlite", help="of what is shown")
+    parser.add_argument("--write", action="store_true", help="write the paths of all calls down")
+    given = parser.parse_args()
+    with empty_databases() as made:
+        for call in given.calls or CALLS:
+            walks = {database: walk_of(call, made(database)) for database in DATABASES}
+            for database, walk in walks.items():
+                print(f"{call} on {database}: {walk.size}")
+            if given.write:
+                write(call, walks)
+            elif given.calls:
+                print(*lines_of(walks[given.database]), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

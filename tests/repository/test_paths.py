@@ -1,0 +1,83 @@
+"""How many files and functions somebody must read who follows a call of an app without features.
+
+The bounds may only be lowered: whoever makes a path shorter lowers them to what it has then.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, walk_of, written
+
+BOUNDS = {
+    ("enqueue", "sqlite"): Size(9, 24),
+    ("enqueue", "postgresql"): Size(9, 24),
+    ("tick", "sqlite"): Size(51, 312),
+    ("tick", "postgresql"): Size(52, 327),
+    ("page", "sqlite"): Size(36, 150),
+    ("page", "postgresql"): Size(36, 153),
+    ("retry", "sqlite"): Size(29, 111),
+    ("retry", "postgresql"): Size(30, 123),
+}
+
+
+def faults(call: str, database: str, walk: Walk) -> str:
+    """What is wrong with a path that may be too long, and what to do; empty if nothing is."""
+    bound, known = BOUNDS[call, database], written(call, database)
+    if walk.size.files <= bound.files and walk.size.functions <= bound.functions:
+        return ""
+    new, gone = sorted(walk.names - known), sorted(known - walk.names)
+    return "\n".join(
+        (
+            f"{call} passes {walk.size} on {database}; at most {bound} are allowed.",
+            *(f"new:  {name}" for name in new),
+            *(f"gone: {name}" for name in gone),
+            "Look at the path in order: python -m tests.repository.paths"
+            f" {call} --database {database}",
+        )
+    )
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_path_of_a_plain_app_is_short(call: str, database_url: str) -> None:
+    database = "sqlite" if database_url.startswith("sqlite") else "postgresql"
+    told = faults(call, database, walk_of(call, database_url))
+    assert not told, told
+
+
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("call", CALLS)
+def test_path_is_written_down_as_its_bound_says(call: str, database: str) -> None:
+    """Else a path that grew would be compared with one of long ago."""
+    names = written(call, database)
+    functions = [name for name in names if " " in name]
+    files = {name.partition(" ")[0] for name in names}
+    again = "Write the paths down again: python -m tests.repository.paths --write"
+    assert Size(len(files), len(functions)) == BOUNDS[call, database], again
+
+
+def test_what_is_new_is_named() -> None:
+    names = sorted(written("enqueue", "sqlite"))
+    steps = [Step(file, function) for file, _, function in (name.partition(" ") for name in names)]
+    assert faults("enqueue", "sqlite", Walk(tuple(steps))) == ""
+    told = faults("enqueue", "sqlite", Walk((*steps, Step("log.py", "unheard_of"))))
+    assert "new:  log.py unheard_of" in told
+    assert "gone" not in told
+
+
+def test_tracer_sees_other_threads_until_it_is_stopped() -> None:
+    from flask_cronjobs.text import did_you_mean
+    from flask_cronjobs.text.humanize import capitalized
+
+    tracer = Tracer()
+    with tracer.tracing():
+        thread = threading.Thread(target=capitalized, args=("a run",))
+        thread.start()
+        thread.join()
+        tracer.stop()
+        did_you_mean("a", ["b"])
+    did_you_mean("a", ["b"])
+    assert [step[:2] for step in tracer.walk.steps] == [("text/humanize.py", "capitalized")]
+    assert tracer.walk.steps[0].thread != threading.current_thread().name

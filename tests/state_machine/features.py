@@ -1,0 +1,535 @@
+"""Rules about one subject each, beside those that all histories have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+from sqlalchemy.orm import Session
+
+from flask_cronjobs.core import definitions
+from flask_cronjobs.core.claim import ClaimRequest
+from flask_cronjobs.core.slots import record_slots
+from flask_cronjobs.core.tasks.options import Rate
+from flask_cronjobs.core.tasks.registry import DefinitionSpec
+from flask_cronjobs.features import orders
+from flask_cronjobs.features.batches import batch_rows as batches
+from flask_cronjobs.features.batches.ending import end_batch, end_batches
+from flask_cronjobs.features.once import once_effects
+from flask_cronjobs.features.rates import rates
+from flask_cronjobs.features.steps import step_rows as steps
+from flask_cronjobs.features.steps.step_rows import StepRow
+from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
+from flask_cronjobs.schedule.catchup import Slot, SlotPlan
+from flask_cronjobs.types import Claim, Outcome, stored_time
+from tests.rates import refuse_too_early
+from tests.state_machine.model import ModelBatch, ModelRun
+from tests.state_machine.store_machine import KEYED, ORDERED, StoreMachine
+
+SLOT = datetime(2026, 1, 5, tzinfo=timezone.utc)
+MINUTE = timedelta(minutes=1)
+#: Of the runs of slots, in seconds.
+LONG_AGO = -1e9
+RATE = Rate(timedelta(hours=1), 3)
+#: Of the run of ``then``.
+THEN = {**dict.fromkeys(batches.THEN_COLUMNS), "queue": "default", "priority": 0,
+        "max_attempts": 2, "strict": False}  # fmt: skip
+
+
+class SlotMachine(StoreMachine):
+    """Slots of definitions become runs, whatever happens to these."""
+
+    def fill(self) -> None:
+        self.slots: dict[int, list[datetime]] = {}
+        self.names: dict[int, str] = {}
+        self.plans: list[dict[int, SlotPlan]] = []
+        super().fill()
+
+    @rule()
+    def define(self) -> None:
+        name = f"d{len(self.slots)}"
+        spec = DefinitionSpec(name, "t", "* * * * *", "UTC", {}, max_attempts=2)
+        assert definitions.declare(self.books, [(spec, SLOT)], "database") == 1
+        assert definitions.declare(self.books, [(spec, SLOT)], "database") == 0
+        row = definitions.find(self.books, name)
+        assert row is not None
+        self.slots[row.id] = []
+        self.names[row.id] = name
+
+    @precondition(lambda self: self.slots)
+    @rule(data=st.data(), number=st.integers(1, 3), skipped=st.integers(0, 2))
+    def record_slots(self, data: st.DataObject, number: int, skipped: int) -> None:
+        """Record slots from where the watermark stands."""
+        id_ = data.draw(st.sampled_from(sorted(self.slots)))
+        first = SLOT + len(self.slots[id_]) * MINUTE
+        times = [first + n * MINUTE for n in range(number)]
+        slots = [Slot(at, skipped if at == first else 0, first) for at in times]
+        plan = SlotPlan(first, times[-1] + MINUTE, tuple(slots))
+        self.plans.append({id_: plan})
+        overlapping = any(self.live_of(id_))
+        recorded = record_slots(self.books, {id_: plan})
+        assert [slot.at for slot in recorded] == times
+        for slot in recorded:
+            assert (slot.skipped > 0) == (overlapping or (slot.at == first and skipped > 0))
+            status = "skipped" if slot.skipped else "queued"
+            key = f"definition:{self.names[id_]}"
+            run = ModelRun(2, status, due=LONG_AGO, concurrency=key)
+            self.runs[slot.run_id] = run
+        self.slots[id_] += times
+
+    def live_of(self, definition: int) -> Iterator[int]:
+        live = "status IN ('queued', 'running')"
+        rows = self.sql(f"SELECT id FROM job_runs WHERE definition_id = {definition} AND {live}")
+        return (row.id for row in rows)
+
+    @precondition(lambda self: self.plans)
+    @rule(data=st.data())
+    def record_slots_late(self, data: st.DataObject) -> None:
+        """A tick that was slower than another records nothing."""
+        assert record_slots(self.books, data.draw(st.sampled_from(self.plans))) == []
+
+
+class OrderMachine(StoreMachine):
+    """Runs in strict order: each begins when no earlier one is to end before."""
+
+    def fill(self) -> None:
+        self.enqueue_ordered(4)
+        super().fill()
+
+    @rule(number=st.integers(1, 3))
+    def enqueue_ordered(self, number: int) -> None:
+        for _ in range(number):
+            self.insert(2, concurrency=ORDERED, strict=True)
+
+    @rule(is_late=st.booleans())
+    def enqueue_late(self, is_late: bool) -> None:
+        """A transaction that has taken an id commits after another with a higher one."""
+        gaps = sorted(set(range(min(self.runs, default=1), max(self.runs, default=1))) - self.used)
+        id_ = self.insert(2, concurrency=ORDERED, strict=True)
+        if is_late and gaps:
+            self.sql("UPDATE job_runs SET id = :gap WHERE id = :id", gap=gaps[-1], id=id_)
+            self.runs[gaps[-1]] = self.runs.pop(id_)
+        elif not is_late:
+            self.sql("DELETE FROM job_runs WHERE id = :id", id=id_)
+            del self.runs[id_]
+
+    @property
+    def ordered(self) -> list[int]:
+        return [id_ for id_, run in self.runs.items() if run.strict and run.batch is None]
+
+    @precondition(lambda self: self.ordered)
+    @rule(data=st.data())
+    def delete_by_hand(self, data: st.DataObject) -> None:
+        """Somebody deletes a run, perhaps the one that has the turn; a tick mends that."""
+        id_ = data.draw(st.sampled_from(self.ordered))
+        for table in ("job_failures", "job_steps"):
+            self.sql(f"DELETE FROM {table} WHERE run_id = :id", id=id_)
+        self.sql("DELETE FROM job_runs WHERE id = :id", id=id_)
+        del self.runs[id_]
+        while orders.mend_turns(self.books):
+            assert orders.give(self.books)
+
+    @rule()
+    def claim_all(self) -> None:
+        """Once nothing more is found, each run that is due waits for another one of its key."""
+        for _ in range(100):
+            orders.give(self.books)
+            if not self.claimed(4, idle=True):
+                break
+        else:
+            pytest.fail("a run is claimed and given back again and again")
+        now = self.books.dialect.now
+        due = f"""
+            SELECT id, concurrency_key FROM job_runs
+            WHERE {RUNNABLE} AND run_at <= {now} AND rate_mark IS NULL
+        """
+        working = self.sql(f"SELECT concurrency_key FROM job_runs WHERE {RUNNING}")
+        keys = {row.concurrency_key for row in working} - {None}
+        assert all(
+            row.concurrency_key in keys or not self.model.comes_first(row.id)
+            for row in self.sql(due)
+        )
+
+
+class BatchMachine(StoreMachine):
+    """Batches: they end once and are pruned as their runs say."""
+
+    def fill(self) -> None:
+        for _ in range(2):
+            batch = self.make_batch()
+            self.insert(1, batch=batch)
+            self.insert(2, batch=batch)
+        super().fill()
+
+    @rule()
+    def open_batch(self) -> None:
+        self.make_batch()
+
+    def make_batch(self) -> int:
+        new = batches.NewBatch(f"b{next(self.numbers)}", "t", "{}", THEN)
+        id_, is_open = self.transaction(lambda c, d: batches.open_batch(c, d, new))
+        assert is_open
+        assert self.transaction(lambda c, d: batches.open_batch(c, d, new)) == (id_, True)
+        self.batches[id_] = ModelBatch()
+        return int(id_)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data(), attempts=st.integers(1, 2), key=st.sampled_from([None, ORDERED]))
+    def join_batch(self, data: st.DataObject, attempts: int, key: str | None) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.batches)))
+        is_open = self.transaction(lambda c, d: batches.hold_open(c, id_))
+        assert is_open == (not self.batches[id_].closed)
+        if is_open:
+            self.insert(attempts, concurrency=key, strict=key == ORDERED, batch=id_)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        """Whoever fills a batch closes it; it ends at once if all of its runs have."""
+        id_ = data.draw(st.sampled_from(sorted(self.batches)))
+        assert self.transaction(lambda c, d: batches.close(c, d, id_))
+        self.batches[id_].closed = True
+        self.end_one(id_)
+
+    @rule(kind=st.sampled_from(["succeeded", "dead"]))
+    def close_all(self, kind: str) -> None:
+        """Whoever fills batches is ready, and what is due in them is worked off."""
+        for id_, batch in self.batches.items():
+            assert self.transaction(lambda c, d, id_=id_: batches.close(c, d, id_))
+            batch.closed = True
+        self.work_off(kind)
+        self.end_batches()
+
+    def end_one(self, id_: int) -> None:
+        """Somebody looks at one batch."""
+        ends = self.model.may_end(id_)
+        ended = self.transaction(lambda c, d: end_batch(c, d, id_))
+        assert (ended is not None) == ends
+        if ends:
+            self.model.end(id_, ended.then_run_id)
+
+    @rule()
+    def end_batches(self) -> None:
+        """A look at all batches ends those that can be."""
+        ending = [id_ for id_ in self.batches if self.model.may_end(id_)]
+        assert end_batches(self.books) == len(ending)
+        for id_ in ending:
+            (row,) = self.sql("SELECT then_run_id FROM job_batches WHERE id = :id", id=id_)
+            self.model.end(id_, row.then_run_id)
+
+
+class EffectMachine(StoreMachine):
+    """Effects: each is done by one that holds its run."""
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), key=st.sampled_from(["e", "f"]), redoes=st.booleans())
+    def begin_effect(self, data: st.DataObject, key: str, redoes: bool) -> None:
+        """Any claim ever made begins an effect; only a run's holder may, and only one at a time."""
+        claim = data.draw(st.sampled_from(self.held))
+        owner, id_, state = self.marks.get(key, (None, 0, None))
+        mark = once_effects.begin(self.books, key, claim.token, claim.id, 60)
+        if state == "done":
+            assert mark.state == "done"
+        elif not self.holds(claim):
+            assert mark.state == "lost"
+        elif owner is None:
+            assert mark.state == "mine"
+            self.marks[key] = claim.token, claim.id, "begun"
+        else:
+            assert (mark.state, mark.owner) == (
+                "busy" if self.is_alive(owner, id_) else "in_doubt",
+                owner,
+            )
+            if mark.state == "in_doubt" and redoes:
+                given = self.books, key, owner, claim.token, claim.id, 60
+                assert once_effects.take_over(*given)
+                assert once_effects.take_over(*given) == (owner == claim.token)
+                self.marks[key] = claim.token, claim.id, "begun"
+
+    def is_alive(self, token: str, id_: int) -> bool:
+        now = self.books.dialect.now
+        held = f"SELECT id FROM job_runs WHERE id = :id AND locked_by = :token AND {RUNNING}"
+        return bool(self.sql(f"{held} AND locked_until > {now}", id=id_, token=token))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), key=st.sampled_from(["e", "f"]))
+    def finish_effect(self, data: st.DataObject, key: str) -> None:
+        """Only whose mark it is can say that an effect is done."""
+        claim = data.draw(st.sampled_from(self.held))
+        owner, id_, _ = self.marks.get(key, (None, 0, None))
+        assert once_effects.done(self.books, key, claim.token, 1) == (owner == claim.token)
+        if owner == claim.token:
+            self.marks[key] = claim.token, id_, "done"
+
+
+class KeyMachine(StoreMachine):
+    """Idempotency keys: who has one, for how long, and whose run an enqueue replaces."""
+
+    def fill(self) -> None:
+        self.enqueue_keyed("v", "waiting", True, None, 0.0)
+        super().fill()
+
+    @rule(
+        key=st.sampled_from("uv"),
+        unique_while=st.sampled_from([None, "pending", "waiting"]),
+        replace=st.sampled_from([False, True, "payload", "run_at"]),
+        concurrency=st.sampled_from([None, KEYED]),
+        delay=st.sampled_from([0.0, 60.0]),
+    )
+    def enqueue_keyed(
+        self, key: str, unique_while: Any, replace: Any, concurrency: str | None, delay: float
+    ) -> None:
+        self.enqueue_any(key, unique_while, replace, concurrency=concurrency, due=delay)
+
+    def enqueue_any(self, key: str, unique_while: Any, replace: Any, **given: Any) -> None:
+        """Enqueue with a key, whose run waits if it may be replaced, and with its own payload."""
+        held = "waiting" if replace else unique_while
+        payload = {"version": next(self.numbers)}
+        self.enqueue_with_key(
+            ModelRun(2, payload=payload, key=key, unique_while=held, **given), replace
+        )
+
+    @rule(replace=st.sampled_from([False, True]), released=st.sampled_from([0, 1, 2]))
+    def enqueue_while_it_is_held(self, replace: bool, released: int) -> None:
+        """Enqueue before a claim, while it holds, and once its run was given back."""
+        self.enqueue_any("v", "waiting", replace)
+        claimed = self.claimed(4, idle=True)
+        self.enqueue_any("v", "waiting", replace)
+        for claim in claimed[:released]:
+            if self.holds(claim):
+                self.end(claim, "released", 0.0)
+        self.enqueue_any("v", "waiting", replace)
+
+
+class StepMachine(StoreMachine):
+    """Durable steps: each is done by one that holds its run, and forgives attempts."""
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), name=st.sampled_from(["s1", "s2"]))
+    def do_step(self, data: st.DataObject, name: str) -> None:
+        """Any claim ever made comes to a step; only a run's holder can commit it."""
+        self.come_to(data.draw(st.sampled_from(self.held)), name, "step")
+
+    @precondition(lambda self: self.held)
+    @rule(
+        data=st.data(),
+        name=st.sampled_from(["z", "w1", "w2"]),
+        delay=st.sampled_from([60.0, 3600.0]),
+        dies=st.booleans(),
+    )
+    def pause(self, data: st.DataObject, name: str, delay: float, dies: bool) -> None:
+        """An attempt sleeps or waits, and is given back unless its worker dies before."""
+        claim = data.draw(st.sampled_from(self.held))
+        self.pause_at(claim, name, delay, dies)
+
+    def pause_at(self, claim: Claim, name: str, delay: float, dies: bool = False) -> None:
+        waits = self.come_to(claim, name, "sleep" if name == "z" else "wait", delay)
+        if waits and not dies:
+            self.end(claim, "released", 0.0)
+
+    def come_to(self, claim: Claim, name: str, kind: str, delay: float | None = None) -> bool:
+        """An attempt comes to a step that it has not passed; return whether it is to wait there."""
+        run, holds = self.runs.get(claim.id), self.holds(claim)
+        if run is None:  # It is pruned, and a step of it is refused by a foreign key.
+            return False
+        if holds and name in run.steps and run.steps[name].is_passed:
+            return False
+        row = StepRow(name, kind, finished=kind == "step")
+        with Session(self.engine) as session:
+            written, held = steps.write(session.connection(), claim, row, 0.0, delay)
+            assert (held is not None) == holds
+            if held is None:
+                return False
+            session.commit()
+        step = run.comes_to(name, kind, delay)
+        assert written is not None
+        assert (written.finished, written.waits) == (step.ended, not step.ended)
+        assert (held.max_attempts, held.forgiven) == (run.max_attempts, run.forgiven)
+        assert (held.cancel_requested_at is not None) == run.cancel_requested
+        return not step.ended
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data(), name=st.sampled_from(["w1", "w2"]))
+    def signal(self, data: st.DataObject, name: str) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.runs)))
+        waits_for = self.runs[id_].waits_for
+        assert self.transaction(lambda c, _: steps.waits_for(c, id_, name)) == (
+            None if waits_for == name else waits_for
+        )
+        sent = self.transaction(lambda c, _: steps.signal(c, id_, name, 1))
+        assert sent == self.runs[id_].signal(name)
+
+    @rule(name=st.sampled_from(["z", "w1"]), ends=st.sampled_from(["signal", "time", None]))
+    def wait_to_the_end(self, name: str, ends: str | None) -> None:
+        """Claim a run that does a step and waits, and let what it waits for come, or time pass."""
+        orders.give(self.books)
+        for claim in self.claimed(1, idle=True):
+            self.come_to(claim, "s1", "step")
+            self.pause_at(claim, name, 60.0)
+            run = self.runs[claim.id]
+            if ends == "signal" and name == "w1":
+                sent = self.transaction(lambda c, _, id_=claim.id: steps.signal(c, id_, name, 1))
+                assert sent == run.signal(name)
+            elif ends == "time":
+                self.step_clock(90)
+
+
+class RateMachine(StoreMachine):
+    """Runs that begin at a rate. What the clock does is done to the rows, an hour at a time."""
+
+    def fill(self) -> None:
+        self.ahead = 0
+        """How many hours after now the ``tat`` of the key is."""
+        self.holds_rate = False
+        self.begun: dict[tuple[int, str], datetime] = {}
+        """When those were claimed that have taken a start, which none gives back."""
+        self.enqueue_rated(4)
+        super().fill()
+
+    @rule(number=st.integers(1, 3), concurrency=st.sampled_from([None, None, KEYED]))
+    def enqueue_rated(self, number: int, concurrency: str | None = None) -> None:
+        for _ in range(number):
+            self.insert(2, rated=True, concurrency=concurrency)
+
+    @property
+    def free(self) -> int:
+        return max(0, RATE.burst - max(0, self.ahead))
+
+    @property
+    def tat(self) -> datetime | None:
+        rows = self.sql("SELECT tat FROM job_rates")
+        return stored_time(rows[0].tat) if rows else None
+
+    def due_at_rate(self, mark: str) -> list[ModelRun]:
+        """The runs with a rate that are due, by the mark that they have, in their order."""
+        order = "SELECT id FROM job_runs WHERE order_mark IS NULL ORDER BY run_at, id"
+        runs = [self.runs[row.id] for row in self.sql(order)]
+        waits = [run for run in runs if run.rate == mark and run.status in ("queued", "failed")]
+        return [run for run in waits if run.due <= 0]
+
+    def let_begin(self) -> list[ModelRun]:
+        """Those of the runs that wait that may be claimed: as many as there are starts.
+
+        One whose concurrency key is busy does not count, and keeps no other from a start.
+        """
+        chosen = []
+        ready = self.due_at_rate("ready")
+        left = self.free - sum(not self.model.is_busy(run.concurrency) for run in ready)
+        for run in self.due_at_rate("waits"):
+            if left > 0:
+                chosen.append(run)
+                left -= not self.model.is_busy(run.concurrency)
+        return chosen
+
+    @rule()
+    def open_starts(self) -> None:
+        waits, free = bool(self.due_at_rate("waits")), self.free
+        chosen = self.let_begin()
+        found = rates.open_starts(self.books, {"t": RATE}, ClaimRequest(1, "", ("t",)))
+        assert found.opened == len(chosen)
+        assert (found.wait is not None) == (waits and not free)
+        for run in chosen:
+            run.rate = "ready"
+
+    @rule(number=st.integers(1, 4), released=st.booleans())
+    def begin_at_rate(self, number: int, released: bool) -> None:
+        """Take what starts there are, and perhaps release the runs: their starts stay taken."""
+        self.open_starts()
+        for _ in range(number):
+            for claim in self.claimed(1, idle=True):
+                if released and self.holds(claim):
+                    self.end(claim, "released", 0.0)
+
+    def without_slot(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        refused = rates.spend(self.books, {"t": RATE}, claims) if claims else {}
+        limited = [claim for claim in claims if self.runs[claim.id].rate is not None]
+        got = [claim for claim in limited if claim.id not in refused]
+        assert got == limited[: self.free]
+        for claim in got:
+            (row,) = self.sql("SELECT started_at FROM job_runs WHERE id = :id", id=claim.id)
+            self.begun[claim.identity] = stored_time(row.started_at)
+            self.ahead = max(0, self.ahead) + 1
+        return [claim for claim in limited if claim not in got]
+
+    def record(self, outcome: Outcome) -> frozenset[int]:
+        if not self.holds_rate:
+            return super().record(outcome)
+        asked = outcome._replace(holds_rate=True)
+        return rates.record_and_hold(self.books, asked, RATE).recorded
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), hours=st.integers(0, 2))
+    def hold_back(self, data: st.DataObject, hours: int) -> None:
+        """Any claim ever made asks for it; only its run's holder is heard."""
+        claim = data.draw(st.sampled_from(self.held))
+        is_heard = self.holds(claim) and self.runs[claim.id].rate is not None
+        self.holds_rate = True
+        self.end(claim, "failed", hours * 3600.0)
+        self.holds_rate = False
+        if is_heard:
+            self.ahead = max(self.ahead, hours + RATE.burst - 1)
+
+    @rule(hours=st.integers(1, 3))
+    def time_passes(self, hours: int) -> None:
+        past = hours * RATE.period
+        if (tat := self.tat) is not None:
+            moved = self.books.dialect.instant(tat - past)
+            self.sql(
+                f"UPDATE job_rates SET tat = {self.books.dialect.typed(':tat', 'timestamptz')},"
+                " last_at = NULL",
+                tat=moved,
+            )
+        self.ahead -= hours
+        self.begun = {which: at - past for which, at in self.begun.items()}
+        self.step_clock(hours * 3600)
+
+    @invariant()
+    def the_key_is_the_model(self) -> None:
+        if self.ahead > 0:
+            (row,) = self.sql(f"SELECT {self.books.dialect.now} AS now, tat FROM job_rates")
+            ahead = stored_time(row.tat) - stored_time(row.now)
+            assert timedelta() <= self.ahead * RATE.period - ahead < timedelta(minutes=10)
+
+    @invariant()
+    def no_window_has_too_many(self) -> None:
+        refuse_too_early(sorted(self.begun.values()), RATE.period.total_seconds(), RATE.burst)
+
+
+class MixedMachine(KeyMachine, StepMachine, RateMachine):
+    """Keys, steps, rates and releases, of the same runs."""
+
+    def fill(self) -> None:
+        super().fill()
+        self.enqueue_mixed("u", "waiting", True, True, KEYED)
+
+    @rule(
+        key=st.sampled_from("uv"),
+        unique_while=st.sampled_from([None, "pending", "waiting"]),
+        replace=st.sampled_from([False, True, "payload", "run_at"]),
+        rated=st.booleans(),
+        concurrency=st.sampled_from([None, KEYED, ORDERED]),
+    )
+    def enqueue_mixed(
+        self, key: str, unique_while: Any, replace: Any, rated: bool, concurrency: str | None
+    ) -> None:
+        """Enqueue a run with all of it, perhaps in the place of another."""
+        given = {"rate": "waits" if rated else None, "strict": concurrency == ORDERED}
+        self.enqueue_any(key, unique_while, replace, concurrency=concurrency, **given)
+
+    @rule(name=st.sampled_from(["s1", "z", "w1"]), replace=st.booleans(), dies=st.booleans())
+    def begin_at_rate_and_pause(self, name: str, replace: bool, dies: bool) -> None:
+        """Take starts, come to a step with them, and enqueue in the place of who has begun."""
+        orders.give(self.books)
+        self.open_starts()
+        for claim in self.claimed(1, idle=True):
+            if name == "s1" and self.holds(claim):
+                self.come_to(claim, name, "step")
+                self.end(claim, "released", 0.0)
+            elif self.holds(claim):
+                self.pause_at(claim, name, 60.0, dies)
+            key = self.runs[claim.id].key or "u"
+            self.enqueue_any(key, "waiting", replace, rate="waits")

@@ -1,0 +1,44 @@
+"""Two workers beside a model: frozen, killed and stopped, with answers lost, at each statement."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from flask_cronjobs import CronJobs, Retry
+from flask_cronjobs.core import reclaim
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.features.rates import starts
+from tests.state_machine.store_machine import compare, without_waits_for_the_disk
+from tests.state_machine.two_workers import ATTEMPTS, TwoWorkers
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers send the same statements however fast they are."""
+    monkeypatch.setattr(starts, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(starts, "LONGEST_REST", 0.0)
+    monkeypatch.setattr(starts, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(reclaim, "renewal_window", lambda lease: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("on_sqlite", "on_postgresql"),
+    [(25, 12), pytest.param(100, 40, marks=pytest.mark.slow)],
+)
+def test_two_workers_do_as_their_model(
+    jobs: CronJobs, state: State, on_sqlite: int, on_postgresql: int
+) -> None:
+    retry = Retry(ATTEMPTS, backoff="fixed", base=0, jitter=False)
+
+    @jobs.task(retry=retry, rate="1/hour", burst=2)
+    def limited(version: int) -> None: ...
+
+    @jobs.task(retry=retry)
+    def plain(version: int) -> None: ...
+
+    without_waits_for_the_disk(state.engine)
+    examples = on_sqlite if state.engine.dialect.name == "sqlite" else on_postgresql
+    tasks = {"limited": limited, "plain": plain}
+    compare(TwoWorkers, examples, state=state, tasks=tasks)

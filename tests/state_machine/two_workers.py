@@ -1,0 +1,556 @@
+"""Two workers over one database, whose statements are taken one by one, beside a model.
+
+A worker is frozen past its lease, killed, or stopped; answers to its commits are lost, and the
+other acts between any two of its statements. After each statement, what has changed in the tables
+must be what that worker was entitled to do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import Connection, Row, text
+from sqlalchemy.exc import OperationalError
+
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.claim import Answer
+from flask_cronjobs.core.leases import renew
+from flask_cronjobs.core.reclaim import reclaim
+from flask_cronjobs.core.tasks.options import Rate
+from flask_cronjobs.core.worker.claims import WorkerClaims
+from flask_cronjobs.core.worker.outcomes import released
+from flask_cronjobs.core.worker.work_options import WorkOptions
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.errors import DatabaseTrouble
+from flask_cronjobs.insights.operations import Act, Operation
+from flask_cronjobs.insights.run_changes import Operator
+from flask_cronjobs.models.conditions import HOLDS_KEY
+from flask_cronjobs.signals import unheard
+from flask_cronjobs.task import Task
+from flask_cronjobs.types import Claim, Outcome, stored_json, stored_time, time_or_none
+from tests.kit import outcome
+from tests.rates import refuse_too_early
+from tests.state_machine.model import LIVE, Model, ModelRun
+from tests.state_machine.store_machine import move_times
+
+T = TypeVar("T")
+HOUR = timedelta(hours=1)
+RATE = Rate(HOUR, 2)
+ATTEMPTS = 3
+#: Times that move when the clock goes on.
+CLOCKED = (("job_runs", "run_at"), ("job_rates", "tat"), ("job_rates", "last_at"))
+#: After how many claims all that is left must have ended.
+PATIENCE = 60
+#: The identity of a claim: its run and its token.
+Identity = tuple[int, str]
+KINDS = ["failed", "failed", "succeeded", "snoozed", "cancelled"]
+
+
+class Killed(BaseException):
+    """The process of a worker is killed, between two of its statements."""
+
+
+class Fate(NamedTuple):
+    """What befalls a worker at one of its next statements.
+
+    :ivar at: which: 0 is the next one.
+    :ivar what: ``lost`` is its answer, or the worker is ``killed`` once it is committed; or before
+        it the other ``works``, an app ``enqueues``, or a tick ``reclaims``, since the worker was
+        frozen for longer than its lease.
+    """
+
+    at: int
+    what: str
+
+
+FATES = st.none() | st.builds(
+    Fate, st.integers(0, 5), st.sampled_from(["lost", "killed", "works", "enqueues", "reclaims"])
+)
+
+
+class Wire(Bookkeeping):
+    """A worker's connection, at whose statements the machine has its say."""
+
+    def __init__(self, state: State, before: Callable[[], None], after: Callable[[], None]) -> None:
+        super().__init__(state.engine, patience=5)
+        self._before, self._after = before, after
+
+    def _bounded(self, work: Callable[[Connection], T]) -> T:
+        self._before()
+        value = super()._bounded(work)
+        self._after()
+        return value
+
+
+class ModelWorker:
+    """A worker's process: what it has claimed, begun, and not yet recorded.
+
+    :ivar sending: the outcomes that it may record now.
+    :ivar unsure: the identities of outcomes whose answers were lost.
+    """
+
+    def __init__(self, state: State, name: str, machine: TwoWorkers) -> None:
+        self.name = name
+        self.wire = Wire(state, partial(machine.before, self), partial(machine.after, self))
+        self.claims = WorkerClaims(self.wire, state, WorkOptions(name))
+        self.held: dict[Identity, Claim] = {}
+        self.begun: set[Identity] = set()
+        self.outcomes: dict[Identity, Outcome] = {}
+        self.sending: dict[Identity, Outcome] = {}
+        self.unsure: set[Identity] = set()
+        self.fate: Fate | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that it holds has come to an outcome."""
+        return self.held.keys() <= self.outcomes.keys()
+
+    @property
+    def at_work(self) -> list[Identity]:
+        """The claims whose handlers are at work."""
+        return [each for each in self.held if each in self.begun and each not in self.outcomes]
+
+
+class TwoWorkers(RuleBasedStateMachine):
+    """Histories of two workers, a tick that takes runs back, and an app that enqueues."""
+
+    state: State
+    tasks: dict[str, Task[..., None]]
+
+    @initialize()
+    def begin_all(self) -> None:
+        self.books = Bookkeeping(self.state.engine)
+        for table in ("job_rates", "job_failures", "job_operations", "job_runs"):
+            self.sql(f"DELETE FROM {table}")
+        self.model = Model()
+        self.runs = self.model.runs
+        self.accepted: dict[Identity, tuple[str, str]] = {}
+        """The outcome of each claim that has one, and who has recorded it."""
+        self.expired: set[Identity] = set()
+        self.claimed_at: dict[Identity, datetime] = {}
+        self.unspent: set[Identity] = set()
+        """The claims that have not taken a start, of those with a rate."""
+        self.begun: dict[Identity, datetime] = {}
+        """When those attempts were claimed that have begun, of those with a rate."""
+        self.seen: set[int] = set()
+        """The runs whose payloads an attempt has seen."""
+        self.ends: Counter[int] = Counter()
+        """How often each run has ended."""
+        self.tat: datetime | None = None
+        self.number = 0
+        self.tick = ModelWorker(self.state, "host:0", self)
+        self.workers = [self.new_worker(), self.new_worker()]
+        for name in ("limited", "limited", "limited", "plain"):
+            self.enqueue(name, keyed=False, unique_while=None, replace=False)
+
+    def sql(self, statement: str, **parameters: object) -> list[Row[Any]]:
+        return list(self.books.rows(text(statement), parameters))
+
+    def next_number(self) -> int:
+        self.number += 1
+        return self.number
+
+    def new_worker(self) -> ModelWorker:
+        return ModelWorker(self.state, f"host:{self.next_number()}", self)
+
+    # What happens
+
+    @rule(
+        name=st.sampled_from(["limited", "plain"]),
+        keyed=st.booleans(),
+        unique_while=st.sampled_from(["pending", "waiting"]),
+        replace=st.booleans(),
+    )
+    def enqueue(self, name: str, keyed: bool, unique_while: Any, replace: bool) -> None:
+        """An app enqueues, perhaps in the place of the run that has the key."""
+        options: dict[str, Any] = {}
+        if keyed:
+            held = {"replace": True} if replace else {"unique_while": unique_while}
+            options = {"idempotency_key": f"{name}:u", **held}
+        version = self.next_number()
+        given = ModelRun(
+            ATTEMPTS,
+            payload={"version": version},
+            key=options.get("idempotency_key"),
+            unique_while=options.get("unique_while", "waiting") if keyed else None,
+            rate="waits" if name == "limited" else None,
+        )
+        became, holder = self.model.enqueue(given, keyed and replace)
+        if became == "replaced":
+            assert holder not in self.seen, "an attempt has seen what is replaced"
+        with self.state.app.app_context():
+            run = self.tasks[name].using(commit=True, **options).enqueue(version=version)
+            id_ = run.id
+        assert (id_ == holder) == (became != "new")
+        if became == "new":
+            assert id_ not in self.runs
+            self.runs[id_] = given
+        self.look(None)
+
+    @rule(
+        which=st.integers(0, 1),
+        wanted=st.integers(1, 3),
+        beside=st.booleans(),
+        begins=st.integers(0, 4),
+        fate=FATES,
+    )
+    def work(self, which: int, wanted: int, beside: bool, begins: int, fate: Fate | None) -> None:
+        """A worker records its outcomes, claims, and begins some of what it holds."""
+        worker = self.workers[which]
+        self.send(worker, fate, wanted, beside)
+        if worker in self.workers:
+            self.begin(worker, begins)
+
+    @rule(which=st.integers(0, 1), fate=FATES)
+    def record(self, which: int, fate: Fate | None) -> None:
+        """A worker records its outcomes."""
+        self.send(self.workers[which], fate, 0, beside=False)
+
+    @rule(which=st.integers(0, 1), number=st.integers(1, 2))
+    def begin_some(self, which: int, number: int) -> None:
+        self.begin(self.workers[which], number)
+
+    def begin(self, worker: ModelWorker, number: int) -> None:
+        """Handlers begin, but for those whose leases have ended by the worker's own clock."""
+        done = worker.begun | worker.outcomes.keys()
+        for identity in [each for each in worker.held if each not in done][:number]:
+            claim = worker.held[identity]
+            if identity in self.expired:
+                worker.outcomes[identity] = released(claim)
+                continue
+            worker.begun.add(identity)
+            self.seen.add(claim.id)
+            assert claim.read()[0] == self.runs[claim.id].payload
+            if claim.job_type == "limited":
+                self.begun[identity] = self.claimed_at[identity]
+
+    @precondition(lambda self: any(worker.at_work for worker in self.workers))
+    @rule(data=st.data(), kind=st.sampled_from(KINDS), holds_rate=st.booleans())
+    def end(self, data: st.DataObject, kind: Any, holds_rate: bool) -> None:
+        """A handler ends; what came of it is recorded with others, at the next statement."""
+        worker = data.draw(st.sampled_from([each for each in self.workers if each.at_work]))
+        self.end_one(worker, data.draw(st.sampled_from(worker.at_work)), kind, holds_rate)
+
+    def end_one(self, worker: ModelWorker, identity: Identity, kind: Any, holds_rate: bool) -> None:
+        claim = worker.held[identity]
+        if kind == "failed" and claim.attempt >= claim.max_attempts:
+            kind = "dead"
+        holds = holds_rate and kind == "failed" and claim.job_type == "limited"
+        delay = 3600.0 if holds else 0.0
+        worker.outcomes[identity] = outcome(claim, kind, delay=delay, holds_rate=holds)
+
+    @precondition(lambda self: any(worker.at_work for worker in self.workers))
+    @rule(data=st.data(), kind=st.sampled_from(KINDS), holds=st.booleans(), works=st.booleans())
+    def end_late(self, data: st.DataObject, kind: Any, holds: bool, works: bool) -> None:
+        """Handlers of a frozen worker end once a tick, and perhaps the other, has their runs."""
+        late = data.draw(st.sampled_from([each for each in self.workers if each.at_work]))
+        self.freeze_one(late)
+        self.take_back()
+        if works:
+            (other,) = (each for each in self.workers if each is not late)
+            self.send(other, None, 2, beside=True)
+            self.begin(other, 2)
+        for identity in late.at_work:
+            self.end_one(late, identity, kind, holds)
+        self.send(late, None, 0, beside=False)
+
+    @precondition(lambda self: self.holding)
+    @rule(data=st.data(), fate=FATES)
+    def stop(self, data: st.DataObject, fate: Fate | None) -> None:
+        """A worker is told to stop: it gives back what it holds, and another takes its place."""
+        worker = data.draw(st.sampled_from(self.holding))
+        for identity, claim in worker.held.items():
+            if identity not in worker.outcomes:
+                worker.outcomes[identity] = released(claim, begun=identity in worker.begun)
+        while worker in self.workers and worker.outcomes:
+            self.send(worker, fate, 0, beside=False)
+            fate = None
+        if worker in self.workers:
+            self.doing(worker, fate, lambda: worker.claims.lost.give_back(now=True))
+        if worker in self.workers:
+            self.replace(worker)
+
+    @property
+    def holding(self) -> list[ModelWorker]:
+        """The workers that hold a run."""
+        return [each for each in self.workers if each.held]
+
+    @precondition(lambda self: self.holding)
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        self.replace(data.draw(st.sampled_from(self.holding)))
+
+    def replace(self, worker: ModelWorker) -> None:
+        worker.wire.close()
+        self.workers[self.workers.index(worker)] = self.new_worker()
+
+    @precondition(lambda self: self.holding)
+    @rule(data=st.data())
+    def freeze(self, data: st.DataObject) -> None:
+        """A worker is frozen, or cut off, for longer than its leases."""
+        self.freeze_one(data.draw(st.sampled_from(self.holding)))
+
+    def freeze_one(self, worker: ModelWorker) -> None:
+        self.expire(f"locked_by LIKE '{worker.name}:%'")
+
+    def expire(self, which: str) -> None:
+        past = self.books.dialect.later("-1")
+        rows = self.sql(
+            f"UPDATE job_runs SET locked_until = {past} WHERE status = 'running' AND {which}"
+            " RETURNING id, locked_by"
+        )
+        self.expired |= {(row.id, row.locked_by) for row in rows}
+
+    @rule()
+    def take_back(self) -> None:
+        """A tick takes back the runs whose leases ran out."""
+        reclaim(self.state, self.tick.wire, unheard)
+        running = {(id_, run.token) for id_, run in self.runs.items()}
+        assert running.isdisjoint(self.expired)
+
+    @precondition(lambda self: self.holding)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        """A heartbeat, perhaps of one that was frozen."""
+        worker = data.draw(st.sampled_from(self.holding))
+        held = {each for each in worker.held if self.runs[each[0]].token == each[1]}
+        renewal = renew(worker.wire, list(worker.held.values()), 120)
+        assert renewal.held == {id_ for id_, _ in held}
+        self.expired -= held
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.runs)))
+        operator = Operator(self.books, Operation(Act("cancelled", "runs", "ada")))
+        operator.cancel([id_], "not wanted")
+        self.ends[id_] += self.runs[id_].status in ("queued", "failed")
+        self.runs[id_].cancel()
+        self.look(None)
+
+    @rule(hours=st.integers(1, 3))
+    def time_passes(self, hours: int) -> None:
+        """The clock goes on by hours; whoever is at work sends heartbeats meanwhile."""
+        past = hours * HOUR
+        for table, column in CLOCKED:
+            move_times(self.books, table, column, past.total_seconds())
+        self.tat = self.stored_tat()
+        for times in (self.begun, self.claimed_at):
+            times.update({which: at - past for which, at in times.items()})
+        for run in self.runs.values():
+            run.clock_steps(past.total_seconds())
+
+    # What a worker sends, and what comes between
+
+    def send(self, worker: ModelWorker, fate: Fate | None, wanted: int, beside: bool) -> None:
+        """Record a worker's outcomes and claim; take the answer, if it comes."""
+        outcomes = list(worker.outcomes.values())
+        worker.sending = dict(worker.outcomes)
+        answer = self.doing(
+            worker,
+            fate,
+            lambda: worker.claims.claim(outcomes, wanted, idle=worker.idle, side_by_side=beside),
+        )
+        worker.sending = {}
+        if answer is None:
+            worker.unsure |= {each.identity for each in outcomes}
+            return
+        for each in outcomes:
+            if each.id not in answer.locked:
+                self.check_told(worker, each, answer)
+                del worker.outcomes[each.identity], worker.held[each.identity]
+        worker.held |= {claim.identity: claim for claim in answer.claims}
+
+    def check_told(self, worker: ModelWorker, sent: Outcome, answer: Answer) -> None:
+        """A worker knows whether its outcome counts; if an answer was lost, it may not know."""
+        kind, by = self.accepted[sent.identity]
+        if sent.identity not in worker.unsure:
+            assert (sent.id in answer.recorded) == (by == worker.name), (sent, kind)
+
+    def doing(self, worker: ModelWorker, fate: Fate | None, act: Callable[[], T]) -> T | None:
+        """Let a worker act, under its fate; return None if it was killed, or knows nothing."""
+        worker.fate = fate
+        try:
+            return act()
+        except DatabaseTrouble:
+            return None
+        except Killed:
+            self.replace(worker)
+            return None
+        finally:
+            worker.fate = None
+
+    def before(self, worker: ModelWorker) -> None:
+        """A worker is about to send a statement."""
+        if worker.fate is None or worker.fate.at > 0:
+            return
+        other = next(each for each in self.workers if each is not worker)
+        what = worker.fate.what
+        if what in ("lost", "killed"):
+            return
+        worker.fate = None
+        if what == "works":
+            self.send(other, None, 2, beside=True)
+            self.begin(other, 2)
+        elif what == "enqueues":
+            self.enqueue("limited", keyed=True, unique_while=None, replace=True)
+        else:
+            self.freeze_one(worker)
+            self.take_back()
+
+    def after(self, worker: ModelWorker) -> None:
+        """A statement of a worker's is committed."""
+        self.look(worker)
+        if worker.fate is None:
+            return
+        fate, worker.fate = worker.fate, worker.fate._replace(at=worker.fate.at - 1)
+        if fate.at > 0:
+            return
+        worker.fate = None
+        if fate.what == "killed":
+            raise Killed
+        gone = psycopg.OperationalError("server closed the connection unexpectedly")
+        raise OperationalError("COMMIT", {}, gone)
+
+    # What the tables may say then
+
+    def look(self, by: ModelWorker | None) -> None:
+        """Compare the tables with the model, after it has done what *by* may have done."""
+        rows = {row.id: row for row in self.sql("SELECT * FROM job_runs")}
+        assert rows.keys() == self.runs.keys()
+        holds = False
+        for id_, row in rows.items():
+            run = self.runs[id_]
+            if run.token is not None and row.locked_by != run.token:
+                holds |= self.ended(by, id_, run)
+            if row.locked_by is not None and row.locked_by != run.token:
+                self.claimed(by, row)
+            self.compare(run, row)
+        self.look_at_rate(by, holds, rows.values())
+
+    def ended(self, by: ModelWorker | None, id_: int, run: ModelRun) -> bool:
+        """The attempt of a run has ended; return whether its rate key is held back."""
+        assert run.token is not None
+        assert by is not None
+        identity = id_, run.token
+        assert identity not in self.accepted, "a claim has two outcomes"
+        sent = by.sending.get(identity)
+        if by is self.tick:
+            assert identity in self.expired, "a living lease was taken back"
+            kind = "failed" if run.attempts < run.max_attempts else "dead"
+        elif sent is not None:
+            kind = sent.kind
+        else:
+            assert run.token.startswith(f"{by.name}:"), "somebody else's run was given back"
+            assert identity not in by.begun, "a run that has begun was given back as another"
+            kind = "released"
+        self.accepted[identity] = kind, by.name
+        run.finalize(kind, 0.0 if sent is None else sent.delay)
+        self.ends[id_] += run.status not in LIVE
+        return sent is not None and sent.holds_rate
+
+    def claimed(self, by: ModelWorker | None, row: Row[Any]) -> None:
+        """A run was claimed, and has begun by that."""
+        identity = row.id, row.locked_by
+        assert by is not None
+        assert row.locked_by.startswith(f"{by.name}:")
+        assert identity not in self.claimed_at, "a token was used twice"
+        self.runs[row.id].claim(row.locked_by)
+        self.claimed_at[identity] = stored_time(row.started_at)
+        if row.rate_key is not None:
+            self.unspent.add(identity)
+
+    def compare(self, run: ModelRun, row: Row[Any]) -> None:
+        assert (row.status, row.attempts, row.max_attempts, row.snoozes) == (
+            run.status, run.attempts, run.max_attempts, run.snoozes,
+        )  # fmt: skip
+        assert row.locked_by == run.token
+        assert stored_json(row.payload) == run.payload
+        assert (row.started_at is not None) == (run.claims > 0), "a begun run counts as unbegun"
+        assert (row.rate_mark == "waits") <= (run.rate is not None)
+        run.rate = run.rate and ("waits" if row.rate_mark else "ready")
+
+    def look_at_rate(self, by: ModelWorker | None, holds: bool, rows: Iterable[Row[Any]]) -> None:
+        """The key moves forwards alone: by the starts of claims, or held back by an outcome."""
+        before, tat = self.tat, self.stored_tat()
+        self.tat = tat
+        if tat == before:
+            return
+        assert tat is not None
+        assert before is None or tat > before, "a start was given back"
+        held = {(row.id, row.locked_by) for row in rows}
+        starting = {
+            each for each in held & self.unspent
+            if by is not None and each[1].startswith(f"{by.name}:")
+        }  # fmt: skip
+        if holds:
+            return
+        assert starting, "a key was moved by who may not"
+        at = max(self.claimed_at[each] for each in starting)
+        most = max(before or at, at) + len(starting) * RATE.period
+        assert tat <= most, "a claim took more than its start"
+        self.unspent -= starting
+
+    def stored_tat(self) -> datetime | None:
+        rows = self.sql("SELECT tat FROM job_rates")
+        return time_or_none(rows[0].tat) if rows else None
+
+    @invariant()
+    def no_interval_has_too_many_attempts(self) -> None:
+        begun = sorted(self.begun.values())
+        refuse_too_early(begun, RATE.period.total_seconds(), RATE.burst)
+
+    @invariant()
+    def nobody_shares_a_key(self) -> None:
+        holders = [run.key for run in self.runs.values() if run.holds_key]
+        assert len(holders) == len(set(holders))
+        kept = self.sql(f"SELECT idempotency_key FROM job_runs WHERE {HOLDS_KEY}")
+        assert sorted(row.idempotency_key for row in kept) == sorted(filter(None, holders))
+
+    @invariant()
+    def each_failed_attempt_has_one_row(self) -> None:
+        rows = self.sql("SELECT run_id, attempt FROM job_failures")
+        wanted = [(id_, n) for id_, run in self.runs.items() for n in run.failed_attempts]
+        assert sorted((row.run_id, row.attempt) for row in rows) == sorted(wanted)
+
+    # The end
+
+    def teardown(self) -> None:
+        if not hasattr(self, "books"):
+            return
+        try:
+            if sys.exc_info()[0] is None:
+                self.work_off()
+        finally:
+            for each in (*self.workers, self.tick):
+                each.wire.close()
+            self.books.close()
+
+    def work_off(self) -> None:
+        """Whatever has happened, one worker brings each run to one end."""
+        for worker in list(self.workers):
+            self.replace(worker)
+        self.expire("id > 0")
+        self.take_back()
+        (worker, _), left = self.workers, PATIENCE
+        while any(run.status in LIVE for run in self.runs.values()):
+            assert left > 0, "some run is never claimed"
+            left -= 1
+            self.send(worker, None, 2, beside=True)
+            self.begin(worker, 2)
+            for identity in worker.at_work:
+                worker.outcomes[identity] = outcome(worker.held[identity], "succeeded")
+            self.time_passes(1)
+        self.no_interval_has_too_many_attempts()
+        assert self.ends == dict.fromkeys(self.runs, 1)
