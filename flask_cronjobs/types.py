@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 from datetime import MINYEAR, datetime, timezone
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from .text import pattern
 
@@ -193,14 +193,14 @@ def _plainly(found: re.Match[str]) -> str:
     return found[0] if found[0].startswith('"') else f"{float(found[0]) + 0.0:.1f}"
 
 
-def json_object(value: object) -> dict[str, JSON]:
+def json_object(value: JSON) -> dict[str, JSON]:
     """Return *value*, of JSON, which must be an object.
 
     :raises ValueError: it is not.
     """
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
-    return cast("dict[str, JSON]", value)
+    return value
 
 
 def stored_time(value: Any) -> datetime:

@@ -156,10 +156,11 @@ def _send(
 ) -> Answer:
     d, statements = books.dialect, list[Statement]()
     if outcomes:
-        given = outcome_parameters(d, outcomes)
+        plain = all(map(is_plain, outcomes))
+        given = outcome_parameters(d, outcomes, plain)
         if not d.one_statement and any(outcome.kind in FAILED_KINDS for outcome in outcomes):
             statements.append((failures_statement(d), given))
-        statements.append((record_statement(d, all(map(is_plain, outcomes))), given))
+        statements.append((record_statement(d, plain), given))
     if request:
         claim = begin(d) if request.handed else claim_statement(d)
         statements.append((claim, request.parameters(d)))

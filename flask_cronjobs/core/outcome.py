@@ -179,16 +179,27 @@ def failures_statement(d: Dialect) -> TextClause:
     """)
 
 
-def outcome_parameters(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return *outcomes* as the JSON array that the statements read."""
-    rows: list[dict[str, object]] = [
-        # Written out for those that most are: a thousand may come at once.
-        {"id": each.id, "token": each.token, "kind": "succeeded"}
-        if each.result is None and is_plain(each)
-        else _outcome_row(dialect, each)
-        for each in outcomes
+def outcome_parameters(
+    dialect: Dialect, outcomes: Sequence[Outcome], plain: bool
+) -> dict[str, object]:
+    """Return *outcomes* as the JSON array that `record_statement` reads.
+
+    :param plain: whether all are plain successes. A thousand may come at once, so the encoder is
+        asked for their tokens alone, which are few.
+    """
+    if not plain:
+        return {"outcomes": json.dumps([_outcome_row(dialect, outcome) for outcome in outcomes])}
+    tokens = {token: json.dumps(token) for token in {outcome.token for outcome in outcomes}}
+    rows = [
+        f'{{"id":{outcome.id},"token":{tokens[outcome.token]}'
+        f"{'' if outcome.result is None else _result_member(outcome.result)}}}"
+        for outcome in outcomes
     ]
-    return {"outcomes": json.dumps(rows)}
+    return {"outcomes": f"[{','.join(rows)}]"}
+
+
+def _result_member(result: JSON) -> str:
+    return f',"result":{json.dumps(json_text(result))}'
 
 
 def is_plain(outcome: Outcome) -> bool:

@@ -116,6 +116,7 @@ class HandlerInterrupter:
         self._find_async: Find | None = None
         self._held = 0
         self._pending = False
+        self._traces = False
         self._timer = AlarmTimer()
         self.signals: OwnSignals = OwnSignals()
         self.requested: dict[tuple[int, str], BaseException] = {}
@@ -172,7 +173,8 @@ class HandlerInterrupter:
         """Raise nothing from now on."""
         if self._armed is not None:
             self._armed = None
-            self._forget_caller()
+            if self._traces:
+                self._forget_caller()
             if time.monotonic() - self._armed_at > SHORT:
                 self._timer.stop()
 
@@ -294,11 +296,13 @@ class HandlerInterrupter:
             self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
             return
         self._timer.set(time.monotonic() + REPEAT_EVERY)
+        self._traces = True
         sys.settrace(_trace_nothing)
         caller.f_trace = self._on_return
         caller.f_trace_opcodes = True  # It may go on in the middle of a line.
 
     def _forget_caller(self) -> None:
+        self._traces = False
         if sys.gettrace() is _trace_nothing:
             sys.settrace(None)
 
