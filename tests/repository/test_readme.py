@@ -202,6 +202,14 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/contributing/internals.md"])
+def test_files_that_the_page_names_exist(page: str) -> None:
+    paths = re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|md|sql))`", (ROOT / page).read_text())
+    assert len(paths) > 10
+    roots = (ROOT, ROOT / "flask_cronjobs", ROOT / "tests")
+    assert [path for path in paths if not any((root / path).is_file() for root in roots)] == []
+
+
 def test_each_promise_and_each_fault_names_tests_that_exist() -> None:
     promises = re.findall(r"^- \*\*(.+?)\.\*\*", named("guarantees.md").read_text(), re.MULTILINE)
     lines = re.findall(r"^- .+", named("faults.md").read_text(), re.MULTILINE)
