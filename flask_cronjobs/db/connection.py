@@ -1,4 +1,4 @@
-"""The bookkeeping connection: apart from the app's sessions and pool. It repeats what failed."""
+"""The bookkeeping connection, separate from the app's sessions and pool, which retries errors."""
 
 from __future__ import annotations
 
@@ -21,33 +21,32 @@ from .statements import ahead_of, deadlines, keep_plans
 T = TypeVar("T")
 B = TypeVar("B", bound="Bookkeeping")
 Rows: TypeAlias = "Sequence[Row[Any]]"
-#: With its parameters.
+#: A statement and its parameters.
 Statement: TypeAlias = "tuple[Executable, Mapping[str, Any]]"
 
-#: For how many seconds a call is repeated, by default. A worker sets its own.
+#: Seconds for which a failing call is retried by default. A worker sets its own.
 RETRY_FOR = 15.0
-#: How long one statement or transaction may take on PostgreSQL, in seconds.
+#: Seconds that one statement or transaction may take on PostgreSQL.
 STATEMENT_LIMIT = 30.0
-#: For how many seconds one SQLite statement waits for another writer. Short, so that a keeper sends
-#: heartbeats in between; repeats make the whole wait long enough.
+#: Seconds that one SQLite statement waits for another writer. This is short so that the keeper can
+#: send heartbeats between tries; retries make the whole wait long enough.
 SQLITE_BUSY = 1.0
 
 
 class Bookkeeping:
     """One connection for bookkeeping, opened when first needed and reopened after an error.
 
-    It does not come from the app's pool, so it takes no connection away from an app with a small
-    pool. It is in AUTOCOMMIT mode, whatever the app's engine uses: a single statement commits by
-    itself, and `transaction` begins and ends its own transaction. Not thread-safe.
+    It does not come from the app's pool, so an app with a small pool loses no connection to it. It
+    is in AUTOCOMMIT mode whatever the app's engine uses: a single statement commits on its own, and
+    `transaction` begins and ends its own transaction. It is not thread-safe.
 
-    The app's engine gives its connect arguments and its listeners, but not its way of transactions.
+    It uses the engine's connect arguments and listeners, but not the engine's isolation level.
 
     :param engine: the app's engine.
-    :param patience: for how many seconds a call is repeated after errors that may pass.
-    :param limit: for how many seconds one statement or transaction may run on PostgreSQL. Then it
-        is cancelled, which counts as an error that may pass.
+    :param patience: seconds for which a call is retried after transient errors.
+    :param limit: seconds that one statement or transaction may run on PostgreSQL. After that it is
+        cancelled, which counts as a transient error.
     :param guard: makes a context around each try, such as one that holds interruptions back.
-    :param waiting: makes a context around each wait for the database.
     """
 
     def __init__(
@@ -78,45 +77,45 @@ class Bookkeeping:
         parameters: Mapping[str, Any] | None = None,
         repeat: bool = True,
     ) -> Rows:
-        """Run one statement, which commits by itself, and return its rows.
+        """Run one statement, which commits on its own, and return its rows.
 
         :param repeat: see `call`.
         :raises TablesMissing: the job tables do not exist.
-        :raises DatabaseTrouble: the statement failed, and repeats did not help.
+        :raises DatabaseTrouble: the statement failed, and retries did not help.
         """
         return self.call(lambda connection: execute(connection, statement, parameters), repeat)
 
     def rows_of_each(self, statements: Sequence[Statement], repeat: bool = True) -> Sequence[Rows]:
-        """Run *statements* in one transaction, in their order; return the rows of each.
+        """Run *statements* in order in one transaction; return the rows of each.
 
-        PostgreSQL gets them in one round trip: the rows of all but the last have no names.
+        PostgreSQL receives them in one round trip, so only the last one's rows have column names.
 
         :param repeat: see `call`.
         :raises TablesMissing: the job tables do not exist.
-        :raises DatabaseTrouble: one failed, and repeats did not help.
+        :raises DatabaseTrouble: a statement failed, and retries did not help.
         """
         if len(statements) == 1:
             return [self.rows(*statements[0], repeat)]
         return self.call(partial(self._each, statements), repeat)
 
     def transaction(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
-        """Run *work* in one transaction: commit at its end, roll back if it raises.
+        """Run *work* in one transaction; commit when it returns, roll back if it raises.
 
-        A repeat calls *work* from the start, so it must do nothing but database work.
+        A retry calls *work* from the start, so it must do nothing but database work.
 
         :param repeat: see `call`.
         :raises TablesMissing: the job tables do not exist.
-        :raises DatabaseTrouble: *work* failed, and repeats did not help.
+        :raises DatabaseTrouble: *work* failed, and retries did not help.
         """
         return self.call(lambda connection: self._transact(connection, work), repeat)
 
     def call(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
-        """Call *work* with the connection, and repeat it after errors until `patience` runs out.
+        """Call *work* with the connection, and retry it after errors until `patience` runs out.
 
-        :param repeat: whether to do so also after a broken connection, when it is unknown whether
-            the server had committed; False where a second run of *work* would do harm.
+        :param repeat: whether to retry after a broken connection too, when it is unknown whether
+            the server committed. Pass False if running *work* twice would do harm.
         :raises TablesMissing: the job tables do not exist.
-        :raises DatabaseTrouble: *work* failed, and repeats did not help.
+        :raises DatabaseTrouble: *work* failed, and retries did not help.
         """
         until = time.monotonic() + self.patience
         pause = 0.02
@@ -135,7 +134,7 @@ class Bookkeeping:
                 if unknown or time.monotonic() + pause >= until:
                     raise explain(error, self.engine, unknown) from error
             except BaseException:
-                # An interruption while it ran: the state of the connection is unknown.
+                # An interruption leaves the connection in an unknown state.
                 self._drop()
                 raise
             time.sleep(pause)
@@ -152,7 +151,7 @@ class Bookkeeping:
 
     @contextmanager
     def trying_once(self) -> Generator[None]:
-        """Repeat nothing in this block."""
+        """Turn retries off in this block."""
         patience, self.patience = self.patience, 0.0
         try:
             yield
@@ -161,7 +160,7 @@ class Bookkeeping:
 
     @contextmanager
     def busy_for(self, seconds: float) -> Generator[None]:
-        """Let each statement in this block wait *seconds* for another writer, on SQLite."""
+        """On SQLite, let each statement in this block wait *seconds* for another writer."""
         self.rows(text(busy_timeout(seconds)))
         try:
             yield
@@ -169,10 +168,10 @@ class Bookkeeping:
             self.rows(text(busy_timeout(SQLITE_BUSY)))
 
     def take_over(self, other: Bookkeeping) -> None:
-        """Go on with the connection of *other*, which opens a new one when it needs one.
+        """Take the connection of *other*, which opens a new one when it needs one.
 
-        On PostgreSQL alone. There a new connection takes 10 ms, and plans each statement anew; on
-        SQLite it is cheap, and may belong to its thread.
+        This is done on PostgreSQL only, where a new connection takes 10 ms and plans each statement
+        again. On SQLite a new one is cheap, and the old one may belong to another thread.
         """
         if other._raw is not None and not self.dialect.one_writer:
             self.close()
@@ -209,7 +208,7 @@ class Bookkeeping:
         keep_plans(driver)
 
     def _start_over(self) -> None:
-        # The pool's other connections go to the same dead server, so dispose of them as well.
+        # The pool's other connections lead to the same dead server, so dispose of them too.
         self._drop()
         with suppress(SQLAlchemyError):
             self.engine.dispose()
@@ -223,7 +222,7 @@ class Bookkeeping:
             if broken:
                 connection.invalidate()
             connection.close()
-        # SQLAlchemy drops a detached connection that it finds broken, but does not close it.
+        # SQLAlchemy drops a broken detached connection without closing it.
         with suppress(Exception):
             if raw is not None:
                 raw.close()
@@ -244,7 +243,7 @@ class Bookkeeping:
             held.forget()
 
     def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
-        # In AUTOCOMMIT mode SQLAlchemy's begin() sends nothing, so send BEGIN ourselves.
+        # SQLAlchemy's begin() sends nothing in AUTOCOMMIT mode, so send BEGIN ourselves.
         self._may_be_committed = False
         leave_transaction(connection)
         connection.exec_driver_sql(self.dialect.begin)
@@ -262,16 +261,16 @@ class Bookkeeping:
 
 
 def together(books: Bookkeeping, work: Callable[[Bookkeeping], T], repeat: bool = True) -> T:
-    """Call *work*, and commit all that it writes in one transaction.
+    """Call *work*, and commit everything it writes in one transaction.
 
-    :param work: it may be called again from the start, and must do nothing but database work.
-    :param repeat: as of `Bookkeeping.call`.
+    :param work: must do nothing but database work, since it may be called again from the start.
+    :param repeat: see `Bookkeeping.call`.
     """
     return books.transaction(lambda connection: work(_Together(books, connection)), repeat)
 
 
 class _Together(Bookkeeping):
-    """Bookkeeping whose statements and transactions belong to a transaction that is open."""
+    """Bookkeeping whose statements and transactions join a transaction that is already open."""
 
     def __init__(self, books: Bookkeeping, connection: Connection) -> None:
         super().__init__(books.engine)
@@ -303,25 +302,25 @@ def _rows_of(result: CursorResult[Any]) -> Rows:
 
 
 def leave_transaction(connection: Connection) -> None:
-    """Leave the transaction that an app's listener may have begun on a bookkeeping connection.
+    """End the transaction that an app's listener may have begun on a bookkeeping connection.
 
-    For SQLite, SQLAlchemy documents a listener that sends BEGIN whenever a transaction begins, as
-    SQLAlchemy sees it. Inside one, neither our own BEGIN nor some PRAGMAs are allowed.
+    SQLAlchemy's documentation for SQLite has a listener that sends BEGIN whenever SQLAlchemy begins
+    a transaction. Inside one, SQLite refuses our own BEGIN and some PRAGMAs.
     """
     if not connection.in_transaction():
         connection.begin()
     driver: Any = connection.connection.dbapi_connection
-    if getattr(driver, "in_transaction", False):  # Of sqlite3; psycopg has no such attribute.
+    if getattr(driver, "in_transaction", False):  # psycopg has no such attribute.
         driver.rollback()
 
 
 def _use_explicit_transactions(driver: Any) -> None:
-    """Let sqlite3 begin transactions only when told to, whatever ``autocommit`` the app has set."""
+    """Make sqlite3 begin no transactions itself, whatever ``autocommit`` the app has set."""
     import sqlite3
 
     legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None)  # Python 3.12 and later.
     if legacy is not None and isinstance(driver, sqlite3.Connection):
-        driver.rollback()  # With autocommit=False, a transaction is open from the start.
+        driver.rollback()  # A connection with autocommit=False starts in a transaction.
         driver.autocommit = True  # type: ignore[attr-defined,unused-ignore]
         driver.autocommit = legacy  # type: ignore[attr-defined,unused-ignore]
 
@@ -329,10 +328,10 @@ def _use_explicit_transactions(driver: Any) -> None:
 def execute(
     connection: Connection, statement: Executable, parameters: Mapping[str, Any] | None
 ) -> Rows:
-    """Run one statement, which commits by itself, on a bookkeeping connection; return its rows."""
+    """Run one statement, which commits on its own, on a bookkeeping connection; return its rows."""
     rows = _rows_of(connection.execute(statement, parameters or {}))
     # AUTOCOMMIT has committed already; this ends the transaction that SQLAlchemy assumes. A test's
-    # transaction goes on: see `SharedBookkeeping`.
+    # transaction stays open: see `SharedBookkeeping`.
     if not connection.in_nested_transaction():
         connection.commit()
     return rows

@@ -21,9 +21,9 @@ WHERE relname = 'job_runs' AND relkind = 'r' AND pg_table_is_visible(oid)
 
 
 def create_tables(engine: Engine) -> list[str]:
-    """Create the job tables that do not exist yet, and set up what an older version did not.
+    """Create the missing job tables, and apply the settings that an older version did not.
 
-    That is WAL mode on SQLite, and storage parameters on PostgreSQL.
+    The settings are WAL mode on SQLite and storage parameters on PostgreSQL.
 
     :returns: the names of the tables created.
     :raises SetupError: Flask-CronJobs does not work with this database.
@@ -45,10 +45,10 @@ def create_tables(engine: Engine) -> list[str]:
 def set_storage(engine: Engine) -> bool:
     """Set the storage parameters that ``job_runs`` lacks on PostgreSQL; keep those that are set.
 
-    A new table has them. One that an earlier version or its migration created has not. Reads and
-    writes go on meanwhile.
+    A new table has them, but a table from an earlier version or its migration may not. Reads and
+    writes are not blocked.
 
-    :returns: whether some were set.
+    :returns: whether any were set.
     :raises DatabaseTrouble: they could not be set.
     """
     if dialect_of(engine).one_writer:
@@ -63,9 +63,9 @@ def set_storage(engine: Engine) -> bool:
 
 
 def missing_storage(connection: Connection) -> dict[str, object]:
-    """Return the storage parameters that ``job_runs`` lacks; none if we may not change it.
+    """Return the storage parameters that ``job_runs`` lacks, or none if we may not change it.
 
-    For PostgreSQL only.
+    This is for PostgreSQL only.
     """
     found: list[list[str] | None] = list(connection.scalars(text(_STORAGE)))
     present = {option.partition("=")[0] for options in found for option in options or ()}
@@ -73,7 +73,7 @@ def missing_storage(connection: Connection) -> dict[str, object]:
 
 
 def are_tables_missing(engine: Engine) -> bool:
-    """Return whether a job table does not exist.
+    """Return whether any job table is missing.
 
     :raises DatabaseTrouble: the database cannot be read.
     """

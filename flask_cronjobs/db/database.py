@@ -1,6 +1,6 @@
-"""How the app reaches its database: Flask-SQLAlchemy, Flask-SQLAlchemy-Lite, SQLAlchemy alone.
+"""How the app reaches its database: Flask-SQLAlchemy, Flask-SQLAlchemy-Lite or SQLAlchemy alone.
 
-Each of them is a `Database`. Nothing else in the package knows which one it is.
+Each of them is wrapped as a `Database`, so the rest of the package does not know which one it is.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..errors import SetupError
 
 
 class Database(ABC):
-    """The engines and the sessions of one app. Each method needs a context of this app.
+    """The engines and sessions of one app. Each method needs a context of this app.
 
-    :ivar metadata: of the app's tables, to which copies of the job tables are added; one or more.
-    :ivar side_by_side: whether app contexts on one event loop each have a session of their own, and
-        can end there.
+    :ivar metadata: the metadata to which copies of the job tables are added.
+    :ivar side_by_side: whether each app context on one event loop has its own session, and can end
+        there.
     :ivar ends_with_context: whether a session ends with its app context, unless a teardown raises.
     """
 
@@ -44,7 +44,7 @@ class Database(ABC):
     @property
     @abstractmethod
     def sessionmaker(self) -> sessionmaker[Session]:
-        """What makes the app's sessions."""
+        """The sessionmaker of the app's sessions."""
 
     @abstractmethod
     def session(self) -> Session:
@@ -56,11 +56,11 @@ class Database(ABC):
 
     @abstractmethod
     def close_session(self, context: AppContext) -> None:
-        """Close the session of *context*, which has ended, if its teardown has left it open."""
+        """Close the session of *context*, which has ended, if its teardown left it open."""
 
     @property
     def bind(self) -> Engine | Connection:
-        """What the session is bound to: the engine, or in some tests one connection."""
+        """The engine that the session uses; in some tests, one connection."""
         try:
             return self.session().get_bind()
         except UnboundExecutionError:
@@ -68,7 +68,7 @@ class Database(ABC):
 
 
 class _Scoped(Database):
-    """Whose sessions are those of a `scoped_session`."""
+    """A database whose sessions come from a `scoped_session`."""
 
     @abstractmethod
     def _scoped(self) -> scoped_session[Session]:
@@ -76,7 +76,7 @@ class _Scoped(Database):
 
     @property
     def sessionmaker(self) -> sessionmaker[Session]:
-        """Of the scoped session."""
+        """The factory of the scoped session."""
         return self._scoped().session_factory
 
     def session(self) -> Session:
@@ -88,24 +88,24 @@ class _Scoped(Database):
         return self.session() if self._scoped().registry.has() else None
 
     def close_session(self, context: AppContext) -> None:
-        """Close the session of the context, or of the thread that it was in.
+        """Close the session of the context, or of the context's thread.
 
-        One of the context is registered under its id, and the next context may have the same.
+        A context's session is registered under the context's id, which the next one may reuse.
         """
         if not self.side_by_side:
             self._scoped().remove()
             return
         sessions: Any = getattr(self._scoped().registry, "registry", None)
-        # A test may have replaced the session by one that is kept otherwise.
+        # A test may have replaced db.session with one that is stored elsewhere.
         left = sessions.pop(id(context), None) if hasattr(sessions, "pop") else None
         if left is not None:
             left.close()
 
 
 class FlaskSQLAlchemy(_Scoped):
-    """By Flask-SQLAlchemy: ``db.session`` is a `scoped_session`, engines have bind keys.
+    """Flask-SQLAlchemy: ``db.session`` is a `scoped_session`, and engines have bind keys.
 
-    :param db: the extension. Tests may put other sessions and engines into it at any time.
+    :param db: the extension. Tests may replace its session and engines at any time.
     """
 
     def __init__(self, db: Any) -> None:
@@ -119,7 +119,7 @@ class FlaskSQLAlchemy(_Scoped):
 
     @property
     def engines(self) -> Collection[Engine]:
-        """Those of all binds."""
+        """The engines of all binds."""
         return cast("Collection[Engine]", self._db.engines.values())
 
     def _scoped(self) -> scoped_session[Session]:
@@ -127,15 +127,14 @@ class FlaskSQLAlchemy(_Scoped):
 
 
 class FlaskSQLAlchemyLite(Database):
-    """By Flask-SQLAlchemy-Lite: ``db.session`` is a `Session`, engines have names.
+    """Flask-SQLAlchemy-Lite: ``db.session`` is a `Session`, and engines have names.
 
-    :param db: the extension.
-    :param metadata: of the app's models, of which the extension knows nothing; None for no copies.
+    :param db: the extension, which does not know the app's models.
+    :param metadata: the metadata of the app's models; None to copy no job tables into it.
     """
 
-    side_by_side: bool = (
-        False  # It closes async sessions at the end of each context, by a loop of its own.
-    )
+    # At the end of each context, it closes async sessions in an event loop of its own.
+    side_by_side: bool = False
 
     def __init__(self, db: Any, metadata: MetaData | None) -> None:
         self._db = db
@@ -148,12 +147,12 @@ class FlaskSQLAlchemyLite(Database):
 
     @property
     def engines(self) -> Collection[Engine]:
-        """Those of all names."""
+        """The engines of all names."""
         return cast("Collection[Engine]", self._db.engines.values())
 
     @property
     def sessionmaker(self) -> sessionmaker[Session]:
-        """Of the sessions of all names."""
+        """The factory of all sessions, whatever their names."""
         return cast("sessionmaker[Session]", self._db.sessionmaker)
 
     def session(self) -> Session:
@@ -176,10 +175,10 @@ _LITE_SESSIONS = "_sqlalchemy_sessions"
 
 
 class PlainSQLAlchemy(_Scoped):
-    """By SQLAlchemy alone, as the app gives it.
+    """SQLAlchemy without an extension, from what the app passes to `CronJobs`.
 
-    :param app: its sessions are removed at the end of its contexts, where each has one of its own.
-    :raises SetupError: one of the others is missing, or of another type.
+    :param app: if the session's scope is an app context, it is removed when the context ends.
+    :raises SetupError: the session or the engine is missing, or has another type.
     """
 
     def __init__(
@@ -201,12 +200,12 @@ class PlainSQLAlchemy(_Scoped):
 
     @property
     def engine(self) -> Engine:
-        """As given."""
+        """The engine that the app has passed."""
         return self._engine
 
     @property
     def engines(self) -> Collection[Engine]:
-        """The one, and those to which the session binds some models."""
+        """The app's engine, and those to which the session binds single models."""
         binds: dict[Any, Engine | Connection] = self.sessionmaker.kw.get("binds") or {}
         return {self._engine, *(bind.engine for bind in binds.values())}
 
@@ -232,7 +231,7 @@ def _named(given: object) -> str:
 
 
 def _is_one_of_each_context(app: Flask, session: scoped_session[Session]) -> bool:
-    """Return whether the scope of *session* is an app context; by default it is a thread."""
+    """Return whether the scope of *session* is the app context; by default it is the thread."""
     scope: Callable[[], object] | None = getattr(session.registry, "scopefunc", None)
     if scope is None:
         return False
@@ -245,9 +244,9 @@ def _is_one_of_each_context(app: Flask, session: scoped_session[Session]) -> boo
 def database_of(app: Flask, session: object, engine: object, metadata: MetaData | None) -> Database:
     """Return the `Database` of *app*.
 
-    :param session: a `scoped_session`, and with it *engine*, for SQLAlchemy alone.
-    :param metadata: of the app's models, for all but Flask-SQLAlchemy, which has its own.
-    :raises SetupError: there is none, or what is given does not go together.
+    :param session: a `scoped_session` if the app uses SQLAlchemy alone, together with *engine*.
+    :param metadata: the metadata of the app's models; Flask-SQLAlchemy has its own.
+    :raises SetupError: the app has no database, or the arguments contradict each other.
     """
     if metadata is not None and not isinstance(metadata, MetaData):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SetupError(f"metadata= is {_named(metadata)}. Give that of your models' base class.")
@@ -272,7 +271,7 @@ def _of_flask_sqlalchemy(db: Any, metadata: MetaData | None) -> FlaskSQLAlchemy:
     if None not in db.engines:
         raise SetupError(_no_default("SQLALCHEMY_DATABASE_URI"))
     if metadata not in (None, db.metadata):
-        raise SetupError("metadata= is another than db.metadata. Leave it out: that one is used.")
+        raise SetupError("metadata= differs from db.metadata. Leave it out: db.metadata is used.")
     return FlaskSQLAlchemy(db)
 
 

@@ -1,4 +1,4 @@
-"""Where PostgreSQL and SQLite need different SQL or different values; the database's clock."""
+"""The SQL and values in which PostgreSQL and SQLite differ, and the database's clock."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sqlalchemy import Engine
 from ..errors import SetupError
 from .statements import BEGIN
 
-#: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
+#: SQLite 3.33 added UPDATE … FROM, and 3.35 added RETURNING.
 LEAST_SQLITE = (3, 35, 0)
 _DRIVERS = ("psycopg", "psycopg2")
-#: By how many seconds a test has moved the clock, in this process.
+#: Seconds by which a test has moved this process's clock.
 _shift = 0.0
 
 
 def clock_shift() -> float:
-    """Return by how many seconds a test has moved the clock."""
+    """Return the seconds by which a test has moved the clock."""
     return _shift
 
 
 @contextmanager
 def moved_by(seconds: float) -> Generator[None]:
-    """Move the clock *seconds* from the database's in this block, for this whole process.
+    """Move the whole process's clock *seconds* from the database's in this block, for tests.
 
-    For tests. Only bookkeeping that is begun in the block has the moved clock.
+    Only bookkeeping that begins in the block uses the moved clock.
     """
     global _shift
     before, _shift = _shift, seconds
@@ -44,21 +44,21 @@ def moved_by(seconds: float) -> Generator[None]:
 class Dialect(NamedTuple):
     """How to write SQL and values for one of the databases.
 
-    :ivar begin: the statement that begins a transaction. On SQLite it takes the write lock: a
-        transaction that reads first and writes later fails at once, without waiting, if another
-        wrote in between.
-    :ivar skip_locked: the clause that locks the rows of a SELECT, and passes over those that
-        another transaction has locked. A foreign key that refers to a row does not count as that.
+    :ivar begin: the statement that begins a transaction. On SQLite it takes the write lock at once,
+        since a transaction that reads first and writes later fails without waiting if another one
+        has written in between.
+    :ivar skip_locked: the clause that locks the rows of a SELECT and skips those that another
+        transaction has locked. Rows that are only referenced by a foreign key are not skipped.
     :ivar one_statement: whether one statement can change several tables.
-    :ivar one_writer: whether it is a file with one writer at a time: nobody passes over a locked
-        row, and a connection costs little and may belong to its thread.
+    :ivar one_writer: whether the database is a file with one writer at a time. Rows are not locked
+        there, and a connection is cheap and may belong to its thread.
     :ivar arrays: whether it has arrays and LATERAL, and finds a row of several columns in an index.
     :ivar notifies: whether it has LISTEN and NOTIFY.
-    :ivar parses: whether its driver makes values of times, and fails at odd ones.
+    :ivar parses: whether its driver converts times, and fails at values that Python lacks.
     :ivar tests_once: whether a condition without columns is tested before the first row.
-    :ivar atomic_level: in which a transaction is atomic, and a heartbeat beside it no conflict: an
-        isolation level, as SQLAlchemy calls it.
-    :ivar shift: by how many seconds a test has moved the clock.
+    :ivar atomic_level: SQLAlchemy's name of the isolation level for atomic handlers: the lowest in
+        which a concurrent heartbeat causes no serialization failure.
+    :ivar shift: seconds by which a test has moved the clock.
     """
 
     name: str
@@ -75,10 +75,10 @@ class Dialect(NamedTuple):
 
     @property
     def now(self) -> str:
-        """SQL for the database's time, which an index may be searched for."""
+        """SQL for the database's time that can be an index condition."""
         if self.name == "postgresql":
-            # clock_timestamp() is volatile, so PostgreSQL would not use it as an index condition.
-            # In a scalar subquery it is read once, and the index is used.
+            # PostgreSQL uses no volatile function as an index condition. A scalar subquery reads
+            # the clock once, so it can be one.
             return f"(SELECT {self.clock})"
         return _sqlite_now(self.shift)
 
@@ -86,7 +86,7 @@ class Dialect(NamedTuple):
     def clock(self) -> str:
         """SQL for the database's time, read at each row.
 
-        On PostgreSQL it is cheaper to plan than `now`, and keeps the planner from an index by time.
+        On PostgreSQL it is cheaper to plan than `now`, and it prevents an index scan by time.
         """
         if self.name != "postgresql":
             return self.now
@@ -110,7 +110,7 @@ class Dialect(NamedTuple):
         return f"max(COALESCE({given}, {time}), {time})"
 
     def typed(self, value: str, kind: str) -> str:
-        """Return *value* (SQL) with its type, where the database must be told."""
+        """Return *value* (SQL) with a cast to its type, where the database needs one."""
         return f"CAST({value} AS {kind})" if self.name == "postgresql" else value
 
     def epoch(self, time: str) -> str:
@@ -121,14 +121,14 @@ class Dialect(NamedTuple):
 
     @property
     def earliest(self) -> str:
-        """A text that no time is before."""
+        """A text that sorts before every time."""
         return "-infinity" if self.name == "postgresql" else ""
 
     def unparsed(self, column: str) -> str:
         """Return SQL for a JSON *column* as a text, for `stored_json`.
 
-        What the app's engine or driver makes of JSON does not reach it: psycopg has a loader for
-        the type, and sqlite3 may have a converter for columns that are declared so.
+        This bypasses the JSON functions of the app's engine and driver: psycopg has a loader for
+        the type, and sqlite3 may have a converter for columns declared as JSON.
         """
         return f"CAST({column} AS text)" if self.name == "postgresql" else f"+{column}"
 
@@ -136,21 +136,21 @@ class Dialect(NamedTuple):
         """Return SQL that turns *value* (SQL for a JSON text) into a JSON column's value."""
         if self.name == "postgresql":
             return f"CAST({value} AS jsonb)"
-        # A JSON column in SQLite makes a number of a text that looks like one: 1 of 1.0, a rounded
-        # one of a long one. It leaves a blob alone.
+        # SQLite's JSON column stores a text that looks like a number as one: 1.0 becomes 1, and a
+        # long number is rounded. It stores a blob unchanged.
         is_number = f"{value} GLOB '[-0-9]*' AND ({value} GLOB '*[.e]*' OR length({value}) > 18)"
         return f"CASE WHEN {is_number} THEN CAST({value} AS BLOB) ELSE {value} END"
 
     def instant(self, moment: datetime) -> str:
-        """Return *moment* as a text for a JSON parameter, which the database compares correctly."""
+        """Return *moment* as a text for a JSON parameter that the database compares correctly."""
         utc = moment.astimezone(timezone.utc)
         return utc.isoformat() if self.name == "postgresql" else f"{utc:%Y-%m-%d %H:%M:%S.%f}"
 
     def same_instant(self, column: str, value: str) -> str:
         """Return SQL for: *column* is *value*, an `instant` or NULL.
 
-        SQLite keeps times as texts, and somebody may have written one by hand in another format.
-        What `stored_time` cannot read counts as NULL.
+        SQLite stores times as texts, and one written by hand may have another format. A value that
+        `stored_time` cannot read counts as NULL.
         """
         readable = f"{column} >= '0002-01-01'"
         if self.name == "postgresql":
@@ -161,9 +161,9 @@ class Dialect(NamedTuple):
         return f"({found}) IS strftime({form}, {value})"
 
     def sortable(self, time: str) -> str:
-        """Return SQL for *time* (SQL) as a value that Python can sort, whatever is in it."""
+        """Return SQL for *time* (SQL) as a value that Python can sort, whatever it contains."""
         if self.name == "postgresql":
-            return f"date_part('epoch', {time})"  # Not extract(), whose numbers are slow.
+            return f"date_part('epoch', {time})"  # The numbers of extract() are slow.
         return f"CAST({time} AS text)"
 
     def table(self, parameter: str, **columns: str) -> str:
@@ -184,7 +184,7 @@ class Dialect(NamedTuple):
         return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
 
     def any_of(self, column: str, select: str) -> str:
-        """Return SQL for: *column* is one of the few values of *select*, looked up by its index."""
+        """Return SQL for: *column* is one of the few values of *select*, found by its index."""
         if self.name == "postgresql":
             return f"{column} = ANY(ARRAY({select}))"
         return f"{column} IN ({select})"
@@ -193,7 +193,7 @@ class Dialect(NamedTuple):
         """Return *ids* as the parameter of `among`."""
         if self.name == "postgresql":
             return list(ids)
-        return json.dumps([each for each in ids if isinstance(each, int)])  # A row may hold any.
+        return json.dumps([each for each in ids if isinstance(each, int)])  # Not texts by hand.
 
     def among(self, column: str, parameter: str = "ids") -> str:
         """Return SQL for: *column* is in *parameter*, which `many` made."""
@@ -208,10 +208,10 @@ class Dialect(NamedTuple):
         return f"(SELECT value AS {name} FROM json_each(:{parameter}))"
 
     def join_each(self, columns: str, rest: str) -> str:
-        """Return SQL that joins each row so far to its own rows of ``job_runs``, as ``r``.
+        """Return SQL that joins each row so far to its own rows of ``job_runs``, named ``r``.
 
-        :param columns: those that are needed, beside the id.
-        :param rest: selects the rows, by columns of the row so far: SQL from FROM on.
+        :param columns: the columns that are needed besides the id.
+        :param rest: SQL from FROM on, which selects the rows by columns of the row so far.
         """
         if self.name == "postgresql":
             return f"CROSS JOIN LATERAL (SELECT id, {columns} {rest}) AS r"
@@ -249,21 +249,21 @@ SQLITE = Dialect(
 
 
 def _sqlite_now(shift: float, more: str = "") -> str:
-    # SQLite's own "now" has whole seconds, and sorts before SQLAlchemy's text, which has six
-    # digits. So this one has six as well.
+    # SQLite's CURRENT_TIMESTAMP has whole seconds, so it sorts before SQLAlchemy's text, which has
+    # six more digits. This one has six, too.
     moved = f", '{shift:+.3f} seconds'" if shift else ""
     return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{moved}{more})"
 
 
 def busy_timeout(seconds: float) -> str:
-    """Return the SQL that sets for how long a SQLite statement waits for another writer."""
+    """Return the PRAGMA that lets a SQLite statement wait *seconds* for another writer."""
     return f"PRAGMA busy_timeout = {int(seconds * 1000)}"
 
 
 def load_odd_values(driver: Any) -> None:
-    """Let psycopg return as text what Python has no value for, instead of failing.
+    """Let psycopg return a time that Python cannot represent as text, instead of failing.
 
-    Such as infinity, or a year B.C. The statement that returns it has succeeded: an exception would
+    Examples are infinity and years B.C. The statement has succeeded by then, so an exception would
     lose all of its rows.
 
     :param driver: a psycopg connection or cursor.
@@ -277,7 +277,7 @@ def load_odd_values(driver: Any) -> None:
 
 @lru_cache
 def _or_text(plain: Any) -> type:
-    """Return a psycopg loader that loads as *plain* does, and a text where that fails."""
+    """Return a psycopg loader that loads as *plain* does, and returns a text where that fails."""
 
     class OrText:
         format = plain.format
@@ -294,9 +294,9 @@ def _or_text(plain: Any) -> type:
 
 
 def dialect_of(engine: Engine) -> Dialect:
-    """Return the dialect of *engine*'s database, with the clock as it stands now.
+    """Return the dialect of *engine*'s database, with the current shift of the clock.
 
-    :raises SetupError: as `check_driver`.
+    :raises SetupError: see `check_driver`.
     """
     check_driver(engine)
     dialect = POSTGRESQL if engine.dialect.name == "postgresql" else SQLITE
@@ -306,8 +306,8 @@ def dialect_of(engine: Engine) -> Dialect:
 def check_driver(engine: Engine) -> None:
     """Refuse an engine that bookkeeping cannot use.
 
-    :raises SetupError: it is neither PostgreSQL with psycopg or psycopg2 nor SQLite 3.35 or later;
-        or psycopg 3, which bookkeeping uses in any case, is not installed.
+    :raises SetupError: the database is neither PostgreSQL by psycopg or psycopg2 nor SQLite 3.35 or
+        later; or psycopg 3, which bookkeeping always uses, is not installed.
     """
     name, driver = engine.dialect.name, engine.dialect.driver
     known = driver in _DRIVERS if name == "postgresql" else name == "sqlite"
@@ -323,7 +323,7 @@ def check_driver(engine: Engine) -> None:
             "which is not installed: pip install 'psycopg[binary]'."
         )
     if name == "sqlite":
-        import sqlite3  # Here, since an app with PostgreSQL does not need it.
+        import sqlite3  # An app with PostgreSQL does not need it.
 
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
             raise SetupError(

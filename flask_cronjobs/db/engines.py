@@ -1,4 +1,4 @@
-"""The app's engine: connections apart from its pool, its driver, and how its tables come to be."""
+"""The app's engine: connections outside its pool, its driver, and how its tables are created."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..errors import SetupError
 from .dialect import check_driver
 from .statements import free_frames
 
-#: Why nothing of an app may run whose database is SQLite in memory, and what to do.
+#: Why a tick refuses to run on SQLite in memory, and what to do.
 IN_MEMORY = (
-    "The database is SQLite in memory, with one connection for everybody: a tick would commit the "
+    "The database is SQLite in memory, where all share one connection: a tick would commit the "
     "unfinished work of its handlers. Use a file, such as sqlite:///app.db. In tests, call "
     "db.create_all(), and use drain() of flask_cronjobs.testing, which works in memory, too."
 )
 
-#: The extensions that make migrations, and how each makes one.
+#: The extensions that create migrations, and the commands for one.
 _MIGRATE = {
     "migrate": "flask db migrate, then: flask db upgrade",
     "alembic": "flask db revision 'job tables', then: flask db upgrade",
@@ -33,19 +33,19 @@ _SHOW_TABLES = (
     "Give CronJobs the metadata of your models, so that migrations see the job tables, too: "
     "CronJobs(app, metadata=Model.metadata). "
 )
-#: The app of each engine, and whether its metadata shows the job tables. The app's extensions are
-#: asked later: Flask-Migrate may be initialized last.
+#: Each engine's app, and whether its metadata has the job tables. The app's extensions are looked
+#: up later, since Flask-Migrate may be initialized last.
 _apps: WeakKeyDictionary[Engine, tuple[ReferenceType[Flask], bool]] = WeakKeyDictionary()
-#: Our own engine for each of psycopg2.
+#: Our own psycopg 3 engine for each psycopg2 engine.
 _by_psycopg: WeakKeyDictionary[Engine, Engine] = WeakKeyDictionary()
 _asking = threading.local()
-#: What psycopg2 calls otherwise than psycopg, and what is nothing to psycopg.
+#: Connect arguments that psycopg names differently, and those that it does not have.
 _RENAMED = {"dsn": "conninfo", "database": "dbname"}
 _OF_PSYCOPG2 = ("connection_factory", "cursor_factory", "async", "async_")
 
 
 def remember_app(engine: Engine, app: Flask, shows_tables: bool) -> None:
-    """Remember that *engine* is the one of *app*.
+    """Remember that *engine* belongs to *app*.
 
     :param shows_tables: whether the metadata of the app's models has copies of the job tables.
     """
@@ -55,7 +55,8 @@ def remember_app(engine: Engine, app: Flask, shows_tables: bool) -> None:
 def how_to_migrate(engine: Engine) -> str | None:
     """Return how the app's migrations create the job tables; None if it has no migrations.
 
-    It has, if an extension for them is initialized, or if Alembic has its table in the database.
+    An app has migrations if an extension for them is initialized, or if the database has Alembic's
+    table.
     """
     known, shows_tables = _apps.get(engine, (None, True))
     app = known() if known is not None else None
@@ -75,20 +76,20 @@ def _has_alembic_table(engine: Engine) -> bool:
 
 
 def is_in_memory(engine: Engine) -> bool:
-    """Return whether *engine* has one connection that everybody shares, as SQLite has in memory."""
+    """Return whether all share *engine*'s one connection, as with SQLite in memory."""
     return isinstance(engine.pool, (StaticPool, SingletonThreadPool))
 
 
 def refuse_shared_memory(engine: Engine) -> None:
-    """Refuse an engine whose one connection everybody shares.
+    """Refuse an engine with one shared connection.
 
-    :raises SetupError: it is one; our commits would commit a handler's unfinished work.
+    :raises SetupError: all share its connection, so ours would commit a handler's unfinished work.
     """
     if is_in_memory(engine):
         raise SetupError(IN_MEMORY)
 
 
-#: What to do about an encoding that `unfit_encoding` names.
+#: How to fix an encoding that `unfit_encoding` names.
 USE_UTF8 = (
     "Use a database made by CREATE DATABASE … ENCODING 'UTF8', and connect with "
     "client_encoding=utf8."
@@ -98,23 +99,23 @@ USE_UTF8 = (
 def unfit_encoding(driver: Any) -> str | None:
     """Return what is wrong with the encoding of PostgreSQL, or of *driver*'s connection to it.
 
-    Errors, results and progress may have any character, so each needs UTF-8. What the server told
-    at connecting is read here, nothing is asked.
+    Errors, results and progress may contain any character, so both must be UTF-8. The server
+    reported its encoding when the connection was opened, so this sends no query.
     """
     for name in ("server_encoding", "client_encoding"):
         if (encoding := driver.info.parameter_status(name)) not in (None, "UTF8"):
             return (
                 f"PostgreSQL's {name} is {encoding}, which lacks characters that an error or a "
-                "result may have: to record such a run would end its worker."
+                "result may contain: recording such a run would end its worker."
             )
     return None
 
 
 def without_echo(engine: Engine) -> Engine:
-    """Return *engine*, or one with the same pool that shows no statement on standard output.
+    """Return *engine*, or one with the same pool that does not print statements.
 
-    ``SQLALCHEMY_ECHO`` is for the statements of the app. Ours would drown them, and spoil the
-    output of commands.
+    ``SQLALCHEMY_ECHO`` is for the app's statements. Ours would drown them, and spoil the output of
+    commands.
     """
     if not engine.echo:
         return engine
@@ -124,9 +125,9 @@ def without_echo(engine: Engine) -> Engine:
 
 
 def connect_apart(engine: Engine) -> Connection:
-    """Open a connection with the app's connect arguments and listeners, outside of its pool.
+    """Open a connection with the app's connect arguments and listeners, outside its pool.
 
-    A handler may hold all connections that the pool has.
+    A handler may hold all of the pool's connections.
 
     :param engine: the app's engine.
     :raises sqlalchemy.exc.DBAPIError: the database cannot be reached.
@@ -141,7 +142,7 @@ def connect_apart(engine: Engine) -> Connection:
     except dbapi.Error as error:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
     except BaseException as error:
-        # What the driver has opened so far is in the frames of the traceback, or in the pool.
+        # A connection that the driver has opened so far is in the traceback's frames or the pool.
         own = None
         if not isinstance(error, Exception):
             free_frames(error)
@@ -153,7 +154,7 @@ def _copy_of_pool(pool: Pool) -> Pool:
     if not pool.echo:
         return pool.recreate()
     logger = logging.getLogger(f"{type(pool).__module__}.{type(pool).__name__}")
-    before, logger.disabled = logger.disabled, True  # It would say so on standard output.
+    before, logger.disabled = logger.disabled, True  # It would log to standard output.
     try:
         return pool.recreate()
     finally:
@@ -161,12 +162,12 @@ def _copy_of_pool(pool: Pool) -> Pool:
 
 
 def by_psycopg(engine: Engine) -> Engine:
-    """Return *engine*; if it is by psycopg2, one of our own by psycopg 3, to the same database.
+    """Return *engine*, or for a psycopg2 engine our own psycopg 3 engine of the same database.
 
-    Bookkeeping waits, cancels and listens in ways that psycopg2 does not have.
+    Bookkeeping waits, cancels and listens in ways that psycopg2 does not offer.
 
     :param engine: the app's engine.
-    :raises SetupError: its database or driver is none that we work with.
+    :raises SetupError: its database or driver is not supported.
     """
     check_driver(engine)
     if engine.dialect.driver != "psycopg2":
@@ -184,7 +185,7 @@ def by_psycopg(engine: Engine) -> Engine:
 
 
 class _Answer(Exception):
-    """Raised in place of a connection, with the arguments that it would be made with."""
+    """Raised instead of connecting, with the arguments that the connection would get."""
 
     def __init__(self, arguments: list[Any], parameters: dict[str, Any]) -> None:
         super().__init__()
@@ -198,10 +199,10 @@ def _answer(_: object, __: object, arguments: list[Any], parameters: dict[str, A
 
 
 def _connect_like(engine: Engine | None) -> Any:
-    """Connect by psycopg 3 as *engine* does by psycopg2; its listeners may give the password."""
+    """Connect with psycopg 3 as *engine* does with psycopg2; listeners may supply the password."""
     import psycopg
 
-    assert engine is not None  # Its app is at work.
+    assert engine is not None  # Its app is running.
     _asking.now = True
     try:
         given = _copy_of_pool(engine.pool).connect()

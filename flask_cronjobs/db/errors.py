@@ -1,7 +1,7 @@
 """Decide what to do after a database error, and explain it to the user.
 
-PostgreSQL's errors are judged by SQLSTATE, never by class: a read-only server after a failover and
-a timed-out transaction both arrive as ``InternalError``, and a refused connection has no SQLSTATE.
+PostgreSQL's errors are classified by SQLSTATE, never by class: a read-only server after a failover
+and a timed-out transaction both raise ``InternalError``. A refused connection has no SQLSTATE.
 Codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 
@@ -28,7 +28,7 @@ from .schemas import how_to_create_tables, looked_elsewhere, missing_right
 
 Remedy: TypeAlias = Literal["repeat", "reconnect", "create tables", "fail"]
 
-#: How long an operator's writes wait in all for rows that are locked, in seconds.
+#: Total seconds that an operator's writes wait for locked rows.
 LOCK_WAIT = 3.0
 
 _REPEAT = {
@@ -52,9 +52,9 @@ _RECONNECT = {
 _CREATE_TABLES = {"42P01", "42703"}  # undefined_table, undefined_column
 _SQLITE_CREATE_TABLES = ("no such table", "no such column", "has no column")
 _SQLITE_REPEAT = ("database is locked", "database table is locked", "database schema has changed")
-#: The end of an error, for all but the doctor.
+#: The last sentence of an error, except in the doctor.
 LEARN_MORE = " To learn more: flask jobs admin doctor."
-#: What to do about a connection to PostgreSQL that may only read.
+#: How to fix a read-only connection to PostgreSQL.
 WRITABLE = (
     "Connect to the primary, by a role, a database and options that do not set "
     "default_transaction_read_only."
@@ -64,7 +64,7 @@ _SQLITE_FORBIDDEN = ("unable to open database file", "readonly database")
 
 
 def still_locked(what: str) -> StateConflict:
-    """Return the error about *what*, a row that stays locked."""
+    """Return the error that *what*, a row, stays locked."""
     return StateConflict(
         f"{what} is locked: another transaction has changed its row, and has not ended. End that "
         "transaction, then try again."
@@ -72,11 +72,11 @@ def still_locked(what: str) -> StateConflict:
 
 
 def waiting_for_lock(what: str) -> Callable[[], None]:
-    """Return what to call after each try to change *what*, a row that others may have locked.
+    """Return a function to call after each failed try to change *what*, a locked row.
 
-    It waits a moment, but for `LOCK_WAIT` seconds in all.
+    It sleeps for a moment, until `LOCK_WAIT` seconds have passed in all.
 
-    :raises StateConflict: when called later: the row stays locked.
+    :raises StateConflict: raised by that function when the time is over.
     """
     until = time.monotonic() + LOCK_WAIT
 
@@ -91,8 +91,8 @@ def waiting_for_lock(what: str) -> Callable[[], None]:
 def remedy_for(error: SQLAlchemyError) -> Remedy:
     """Return what to do after *error*.
 
-    ``repeat`` on the same connection, ``reconnect`` and repeat, ``create tables`` (missing, or of
-    another version: to repeat is useless), or ``fail``.
+    The remedy is to ``repeat`` on the same connection, to ``reconnect`` and repeat, to ``create
+    tables`` (they are missing or of another version, so repeating is useless), or to ``fail``.
     """
     if isinstance(error, (PoolTimeout, PendingRollbackError, ResourceClosedError)):
         return "reconnect"
@@ -111,7 +111,7 @@ def remedy_for(error: SQLAlchemyError) -> Remedy:
 
 
 def is_of_database(error: BaseException) -> bool:
-    """Return whether *error* comes from SQLAlchemy or a driver, whatever its class."""
+    """Return whether *error* was raised by SQLAlchemy or a driver, whatever its class."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -124,7 +124,7 @@ _DATABASE = {"sqlalchemy", "sqlite3", "psycopg", "psycopg2", "pysqlite3"}
 
 
 def sqlstate_of(error: object) -> str | None:
-    """Return the SQLSTATE of *error*, a driver's; psycopg2 has it by another name."""
+    """Return the SQLSTATE of a driver's *error*; psycopg2 uses another name for it."""
     state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return state
 
@@ -135,7 +135,7 @@ def _remedy_by_text(error: DBAPIError) -> Remedy:
         return "create tables"
     if any(part in text for part in _SQLITE_REPEAT):
         return "repeat"
-    # Without SQLSTATE and not from SQLite: the connection itself failed.
+    # An error of psycopg without an SQLSTATE means that the connection itself failed.
     if error.connection_invalidated or type(error.orig).__module__.startswith("psycopg"):
         return "reconnect"
     return "fail"
@@ -144,8 +144,8 @@ def _remedy_by_text(error: DBAPIError) -> Remedy:
 def explain(error: SQLAlchemyError, engine: Engine, unknown: bool = False) -> CronJobsError:
     """Return *error* as one of our own, with a message of one line.
 
-    :param engine: the app's engine; the message names its database, since it may be the wrong one.
-    :param unknown: whether the server may have committed all the same.
+    :param engine: the app's engine; the message names its database, which may be the wrong one.
+    :param unknown: whether the server may have committed nevertheless.
     """
     cause = getattr(error, "orig", None) or error
     if remedy_for(error) == "create tables":
@@ -196,6 +196,6 @@ def _hint(cause: BaseException, engine: Engine) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says first, shortened, without a dot."""
+    """Return the first line of an error, shortened, without a final period."""
     lines = str(error).strip().splitlines()
     return lines[0][:300].rstrip(".") if lines else type(error).__name__

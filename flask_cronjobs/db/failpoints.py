@@ -1,11 +1,11 @@
-"""Failpoints: named places where tests can kill this process."""
+"""Failpoints: named places at which tests can kill this process."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-#: The environment variable that names the failpoint at which to kill the process.
+#: The environment variable with the name of the failpoint at which to kill the process.
 VARIABLE = "CRONJOBS_CRASH_AT"
 _armed = os.environ.get(VARIABLE)
 

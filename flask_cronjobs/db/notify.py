@@ -11,15 +11,15 @@ from .connection import Bookkeeping
 from .dialect import POSTGRESQL, dialect_of
 
 CHANNEL = "flask_cronjobs"
-#: How often one process sends a NOTIFY at most, in seconds. A worker looks again as long after it:
-#: it may stand for several runs.
+#: Least seconds between two notifications from one process. A worker polls again after this time,
+#: since one notification may mean several runs.
 WAKE_EVERY = 0.05
 
-# At commit, a NOTIFY takes a lock that all notifying transactions of the server share, even if
-# nobody listens. So send it only if a worker listens: each one writes a row every minute.
-#: The query that wakes the listening workers when its transaction commits: true if there are any,
-#: no row or NULL if not. PostgreSQL only, and not for a session with ``twophase``: PostgreSQL
-#: refuses PREPARE TRANSACTION after a NOTIFY.
+# At commit, NOTIFY takes a lock that all notifying transactions of the server share, even without
+# a listener. So it is sent only if a worker listens; each of those writes a row every minute.
+#: The query that wakes the listening workers when its transaction commits. It returns true if there
+#: are any, and no row or NULL otherwise. It is for PostgreSQL only, and not for a session with
+#: ``twophase``, since PostgreSQL refuses PREPARE TRANSACTION after a NOTIFY.
 WAKE = f"""
     SELECT pg_notify('{CHANNEL}', '') IS NOT NULL FROM (
         SELECT 1 FROM job_ticks
@@ -33,21 +33,21 @@ WAKE = f"""
 def wake_listeners(session: Session, connection: Connection) -> bool:
     """Wake the listening workers when *session*'s transaction commits.
 
-    :param connection: the session's, on which it writes runs.
-    :returns: whether there are any.
+    :param connection: the connection on which the session writes runs.
+    :returns: whether any worker listens.
     """
     may_notify = dialect_of(connection.engine).notifies and not session.twophase
     return may_notify and bool(connection.scalar(text(WAKE)))
 
 
 def wake_all(books: Bookkeeping) -> None:
-    """Wake the listening workers now: a worker has made runs runnable."""
+    """Wake the listening workers now, because a worker has made runs runnable."""
     if books.dialect.notifies:
         books.rows(text(f"SELECT pg_notify('{CHANNEL}', '')"))
 
 
 class Notifications(Bookkeeping):
-    """A connection that listens, and tries nothing again."""
+    """A connection that listens for notifications, and does not retry."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, patience=0)
@@ -55,7 +55,7 @@ class Notifications(Bookkeeping):
     def listen(self) -> bool:
         """Start listening; return False if no notification can arrive.
 
-        On SQLite there are none, and a pooler such as PgBouncer does not pass them on.
+        SQLite has no notifications, and a pooler such as PgBouncer does not forward them.
         """
         if not self.dialect.notifies or self.call(is_pooled):
             return False
@@ -75,7 +75,7 @@ class Notifications(Bookkeeping):
         return self.call(heard)
 
     def check(self) -> None:
-        """Check that the server answers: a dead connection looks like one without notifications.
+        """Check that the server answers, since a dead connection just stays silent.
 
         :raises DatabaseTrouble: it does not answer.
         """
@@ -85,7 +85,7 @@ class Notifications(Bookkeeping):
 def is_pooled(connection: Connection) -> bool:
     """Return whether a pooler such as PgBouncer is between *connection* and PostgreSQL.
 
-    A server sends its process id when a client connects. A pooler sends a number of its own.
+    A server sends its process id when a client connects, while a pooler sends its own number.
     """
     driver: Any = connection.connection.dbapi_connection
     pid: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()

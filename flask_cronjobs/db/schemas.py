@@ -1,4 +1,4 @@
-"""Where PostgreSQL looks for the job tables, and what a role lacks to use them."""
+"""Where PostgreSQL looks for the job tables, and which rights a role lacks to use them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .engines import IN_MEMORY, connect_apart, how_to_migrate, is_in_memory
 def existing_tables(connection: Connection) -> set[str]:
     """Return which job tables a statement on *connection* finds.
 
-    SQLAlchemy lists those of the schema that was the default when the engine connected first. A
-    listener, or a statement of the session, may have set another since.
+    SQLAlchemy would list the tables of the schema that was the default when the engine first
+    connected, but a listener or a statement of the session may have set another one since.
     """
-    from ..models import JobRun  # Here, since it maps the tables, which a tick does not use.
+    from ..models import JobRun  # It maps the tables, which a tick does not need.
 
     inspector = inspect(connection)
     return {name for name in JobRun.metadata.tables if inspector.has_table(name)}
@@ -32,10 +32,10 @@ def are_complete(connection: Connection) -> bool:
 
 
 def how_to_create_tables(engine: Engine) -> str:
-    """Return how to let this app find the job tables, by a command or otherwise.
+    """Return how to make this app find the job tables, by a command or otherwise.
 
-    With migrations, ``init`` would do harm: the next migration would find nothing to do, and other
-    databases would never get the tables.
+    In an app with migrations, ``init`` would do harm: the next migration would find nothing to
+    create, so other databases would never get the tables.
     """
     if is_in_memory(engine):  # No command can.
         return IN_MEMORY.removesuffix(".")
@@ -44,13 +44,13 @@ def how_to_create_tables(engine: Engine) -> str:
 
 
 class _Places(NamedTuple):
-    """Where a new connection looks for tables without a schema, and where there are job tables.
+    """Where a new connection looks for tables without a schema, and where job tables exist.
 
-    :ivar role: as whom it is connected, as SQL writes it.
+    :ivar role: the connection's role, quoted for SQL.
     :ivar path: its ``search_path``.
-    :ivar looked_in: the schemas of that which exist, and which the role may use.
-    :ivar usable: those with job tables that the role may use.
-    :ivar barred: those with job tables that it may not use.
+    :ivar looked_in: the schemas of the path that exist and that the role may use.
+    :ivar usable: the schemas with job tables that the role may use.
+    :ivar barred: the schemas with job tables that the role may not use.
     """
 
     role: str
@@ -75,10 +75,10 @@ _PLACES = f"""
 
 
 def looked_elsewhere(engine: Engine, otherwise: str = "") -> str | None:
-    """Return why a statement may not have found job tables that are there, and what to do.
+    """Return why a statement may not have found job tables that exist, and what to do.
 
-    :param otherwise: what to do if the tables that are there are another app's.
-    :returns: None if nothing is known of it.
+    :param otherwise: what to do if the existing tables belong to another app.
+    :returns: None if no reason is known.
     """
     if engine.dialect.name != "postgresql":
         return None
@@ -90,8 +90,8 @@ def looked_elsewhere(engine: Engine, otherwise: str = "") -> str | None:
         return None
     if is_complete:
         return (
-            f"New connections find them by the search_path {found.path}. On this one somebody has "
-            "set another: let that name their schema, too"
+            f"New connections find them by the search_path {found.path}. This connection has "
+            "another one: add their schema to it"
         )
     named = re.findall(r"[\w$]+", found.path.replace("$user", found.role))
     if barred := [each for each in found.barred if each in named]:
@@ -101,13 +101,13 @@ def looked_elsewhere(engine: Engine, otherwise: str = "") -> str | None:
         )
     if not found.looked_in:
         return (
-            f"The search_path is {found.path}, and of its schemas none exists that the role "
-            f"{found.role} may use. Create one, or correct the search_path"
+            f"The search_path is {found.path}, and none of its schemas exists and may be used by "
+            f"the role {found.role}. Create one, or correct the search_path"
         )
     if found.usable and not {*found.looked_in}.intersection(found.usable):
         return (
-            f"Connections look in the schema {', '.join(found.looked_in)}, and there are job "
-            f"tables in {', '.join(found.usable[:3])}. If they are this app's, let all connections "
+            f"Connections look in the schema {', '.join(found.looked_in)}, but the job tables "
+            f"are in {', '.join(found.usable[:3])}. If they are this app's, let all connections "
             "look there: SQLALCHEMY_ENGINE_OPTIONS = {'connect_args': {'options': "
             f"'-csearch_path={found.usable[0]}'}}}}.{otherwise}"
         )
@@ -118,9 +118,9 @@ _OURS = re.compile(r"\bjob_[a-z]+(?:_id_seq)?\b")
 
 
 def missing_right(error: Any, engine: Engine) -> str | None:
-    """Return how to give the role the right that it lacked in *error*, the driver's; None if not.
+    """Return how to grant the right that the driver's *error* misses; None if that is unknown.
 
-    The text of the error may be in another language, so what is looked for are names.
+    The text of the error may be in another language, so only names are looked for.
     """
     said = str(error.diag.message_primary)
     table, schema = _OURS.search(said), re.search(r"schema (\S+)", said, re.IGNORECASE)
@@ -136,7 +136,7 @@ def missing_right(error: Any, engine: Engine) -> str | None:
 
 
 def policy(table: str, role: str) -> str:
-    """Return how to let row-level security show all rows of *table* to *role*."""
+    """Return how to make row-level security show all rows of *table* to *role*."""
     return f"Let its owner run: CREATE POLICY cronjobs ON {table} TO {role} USING (true)"
 
 

@@ -1,9 +1,9 @@
-"""Bookkeeping where there is one connection, which it shares with ``db.session``: tests of apps.
+"""Bookkeeping on the connection of ``db.session``, for tests of apps that have only that one.
 
-A test may work in a transaction that is rolled back at its end: ``db.session`` is bound to a
-`Connection`, and what was written is seen there alone. Or the database is SQLite in memory: its
-pool has one connection for everybody. Only the thread of the test may use it. So no worker with a
-keeper runs there, but the helpers of `flask_cronjobs.testing` do.
+A test may run in a transaction that is rolled back at its end: ``db.session`` is bound to a
+`Connection`, and only that connection sees what was written. Or the database is SQLite in memory,
+whose pool has one connection for all. Only the test's thread may use it, so a worker with a keeper
+cannot run there, but the helpers of `flask_cronjobs.testing` can.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 def is_shared(database: Engine | Connection) -> bool:
-    """Return whether *database* is, or has, the only connection there is."""
+    """Return whether *database* is one connection, or has only one."""
     return isinstance(database, Connection) or isinstance(database.pool, StaticPool)
 
 
 def refuse_shared(database: Engine | Connection) -> None:
-    """Refuse to begin workers, which need connections of their own.
+    """Refuse to start workers, which need their own connections.
 
-    :raises SetupError: *database* is one connection, in a transaction of a test.
+    :raises SetupError: *database* is one connection, in a test's transaction.
     """
     if isinstance(database, Connection):
         raise SetupError(
@@ -43,10 +43,10 @@ def refuse_shared(database: Engine | Connection) -> None:
 class SharedBookkeeping(Bookkeeping):
     """Bookkeeping on a connection that it shares with ``db.session``, in the same thread.
 
-    In a transaction, each call is a savepoint. In memory, each call commits. Nothing is tried
-    twice: nobody else could change what it depends on.
+    In a test's transaction each call is a savepoint; in memory each call commits. A call is not
+    retried, since no other connection could change the outcome.
 
-    :param database: for which `is_shared` is true.
+    :param database: an engine or connection for which `is_shared` is true.
     """
 
     def __init__(self, database: Engine | Connection) -> None:
@@ -69,7 +69,7 @@ class SharedBookkeeping(Bookkeeping):
             self._noted.append(work)
         return value
 
-    #: In one transaction or savepoint, too.
+    #: A call is one transaction or savepoint already.
     transaction = call
 
     def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
@@ -77,16 +77,17 @@ class SharedBookkeeping(Bookkeeping):
 
     @contextmanager
     def busy_for(self, seconds: float) -> Generator[None]:
-        """Do nothing: nobody else has a connection to wait for."""
+        """Do nothing, since there is no other connection to wait for."""
         yield
 
     @contextmanager
     def around_handler(self) -> Generator[None]:
         """Let a handler use the connection in this block.
 
-        1. In a test's transaction, give it a savepoint: its commits and rollbacks end there.
-        2. Then write the marks of ``once`` again: a rollback of the handler's may have undone them,
-           and must not. They are written so that it does no harm to write them twice.
+        1. In a test's transaction, the handler gets a savepoint, which its commits and rollbacks
+           cannot leave.
+        2. Afterwards the marks of ``once`` are written again, since the handler may have rolled
+           them back. Writing them twice does no harm.
 
         :raises SetupError: the handler has ended the test's transaction.
         """
@@ -117,7 +118,7 @@ def _own_savepoint(database: Engine | Connection) -> Generator[None]:
 
 
 _ENDED = (
-    "A handler has ended the transaction in which the test works: what it did cannot be rolled "
+    "A handler has ended the transaction in which the test runs, so its work cannot be rolled "
     "back. Give db.session join_transaction_mode='create_savepoint'."
 )
 
@@ -126,7 +127,8 @@ _ENDED = (
 def borrowed(database: Engine | Connection) -> Generator[Connection]:
     """Yield the one connection of *database*, in a savepoint or a transaction that ends here.
 
-    :raises DatabaseTrouble: in memory, somebody has uncommitted work, which would be committed.
+    :raises DatabaseTrouble: in memory, ``db.session`` has uncommitted work, which would be
+        committed.
     """
     if isinstance(database, Engine):
         _refuse_unfinished_work(database)
@@ -138,14 +140,14 @@ def borrowed(database: Engine | Connection) -> Generator[Connection]:
 
 
 def _refuse_unfinished_work(engine: Engine) -> None:
-    # Ask the driver directly: a connection that goes back to this pool rolls everything back.
+    # Ask the driver directly: returning a connection to this pool rolls everything back.
     pool: Any = engine.pool
     import sqlite3  # Here, since an app with PostgreSQL does not need it.
 
     if getattr(pool.connection.dbapi_connection, "in_transaction", False):
         raise DatabaseTrouble(
-            "The job tables cannot be written: the database is SQLite in memory, with one "
-            "connection for everybody, and db.session has uncommitted work there. Commit (or roll "
-            "back) the session first.",
+            "The job tables cannot be written: the database is SQLite in memory, where all share "
+            "one connection, and db.session has uncommitted work there. Commit (or roll back) the "
+            "session first.",
             transient=True,
         ) from sqlite3.OperationalError("database is locked")

@@ -1,17 +1,17 @@
-"""What keeps statements of bookkeeping in bounds: their plans, their time, what interrupts them.
+"""Bounds for bookkeeping statements: their plans, their time, and their interruption.
 
-On PostgreSQL each has one plan, which is made once, in READ COMMITTED, whatever the role or the
-database has as its default. A queue is filled and emptied within minutes, so statistics about it
-are wrong most of the time. With wrong ones the planner reads and sorts a whole backlog for each
-claim, or compares each outcome with each run. Each statement of bookkeeping reads few rows, and
-there is an index for them. So we forbid what is not needed, for each transaction by itself: behind
-a pooler, a setting of the session would be passed on to others.
+On PostgreSQL each statement has one plan, made once, and runs in READ COMMITTED, whatever default
+the role or the database has. A queue fills and empties within minutes, so its statistics are wrong
+most of the time. With wrong statistics the planner reads and sorts a whole backlog for each claim,
+or compares each outcome with each run. Every bookkeeping statement reads few rows and has an index
+for them, so we forbid the other plans. That is set for each transaction, because a pooler would
+pass a session's settings on to other clients.
 
-For the same reason ``statement_timeout`` cannot bound them, and a server that does not answer heeds
-none. So a thread watches them. When one takes too long, it cancels it in the server; if that does
-not help, it cuts the connection.
+For the same reason ``statement_timeout`` cannot bound the statements, and a server that does not
+answer would ignore it. So a thread watches them. It cancels a statement that takes too long, and
+if that does not help, it cuts the connection.
 
-After an interruption, what its frames hold is freed: connections, cursors and their locks.
+After an interruption, everything that its frames hold is freed: connections, cursors and locks.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from ..log import logger
 from ..text import pattern
 
 _OFF = (
-    # Read a whole table, or all that an index finds, and sort it.
+    # These read a whole table, or everything that an index finds, and sort it.
     *("enable_seqscan", "enable_bitmapscan", "enable_sort"),
-    # Compare each row of one side with each of the other. What is left is to hash one of them.
+    # These compare each row of one side with each of the other. Hashing remains allowed.
     *("enable_nestloop", "enable_mergejoin"),
-    # Compile a statement, which takes a hundred times as long as to run it.
+    # Compiling a statement takes a hundred times as long as running it.
     "jit",
 )
 #: Sent before each statement that has a plan; its settings end with the transaction. It returns
-#: the process that serves it, and the isolation that a statement by itself would have.
+#: the id of the server process, and the isolation level that a single statement would have.
 SETTINGS = (
     "SELECT pg_backend_pid(), current_setting('default_transaction_isolation'), "
     "set_config('plan_cache_mode', 'force_generic_plan', true), "
     + ", ".join(f"set_config('{name}', 'off', true)" for name in _OFF)
 )
-#: Begins a transaction of bookkeeping.
+#: The statement that begins a bookkeeping transaction.
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 _HAS_PLAN = pattern(r"(?i)\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b")
 
 
 class Ahead:
-    """Statements that are held back, to be sent ahead of the next one and in its transaction.
+    """Statements that are held back, to be sent with the next one and in its transaction.
 
-    Each goes through SQLAlchemy as all do, but has no answer there.
+    Each passes through SQLAlchemy as usual, but SQLAlchemy sees no rows of it.
 
-    :ivar collects: whether to hold back what is sent now.
+    :ivar collects: whether statements are held back now.
     """
 
     def __init__(self) -> None:
@@ -66,46 +66,47 @@ class Ahead:
         self._held: list[tuple[Any, Callable[[], object]]] = []
 
     def hold(self, cursor: Any, send: Callable[[], object]) -> None:
-        """Hold back what *send* sends by *cursor*."""
+        """Hold back a statement of *cursor*; calling *send* sends it."""
         self._held.append((cursor, send))
 
     def send(self) -> None:
-        """Send what is held back."""
+        """Send the held statements."""
         for _, send in self._held:
             send()
 
     def answers(self) -> list[Sequence[Any]]:
-        """Return the rows that each has answered, after the next statement was sent."""
+        """Return the rows of each held statement, once the next statement was sent."""
         return [cursor.fetchall() for cursor, _ in self._held]
 
     def forget(self) -> None:
-        """Hold back nothing more."""
+        """Drop the held statements, and hold back no more."""
         self.collects = False
         self._held.clear()
 
 
 def ahead_of(driver: Any) -> Ahead | None:
-    """Return what a connection of `keep_plans` holds back; None if it has no pipelines."""
+    """Return the held statements of a `keep_plans` connection; None if it has no pipelines."""
     return getattr(driver.cursor_factory, "ahead", None)
 
 
 def keep_plans(driver: Any) -> None:
-    """Let a psycopg connection send `SETTINGS` along with each statement that has a plan.
+    """Make a psycopg connection send `SETTINGS` together with each statement that has a plan.
 
-    Both are sent at once and make one transaction, so it takes no more round trips than the
-    statement alone. Without pipelines, which libpq has had since version 14, the planner is free.
+    Both are sent at once and form one transaction, so no round trip is added. Without pipelines,
+    which need libpq 14, the planner stays free to choose.
 
-    So do BEGIN and COMMIT go along with it where it would have another isolation by itself. They
-    are not a setting of the session, since a pooler would pass that on to the app.
+    BEGIN and COMMIT are sent with it, too, if a single statement would have another isolation
+    level. A session setting would not do, since a pooler would pass it on to the app.
 
-    To plan a claim takes ten times as long as to run it, so its plan is kept as a prepared
-    statement; but not behind a pooler, which may not know those. There, the process that serves us
-    is not the one that the connection began with. Nor if the app has turned them off.
+    Planning a claim takes ten times as long as running it, so its plan is kept as a prepared
+    statement, unless the app has turned those off or a pooler is in between, which may not support
+    them. A pooler shows in that another server process answers than the one that was connected to.
     """
     from psycopg import Pipeline
 
     may_prepare = driver.prepare_threshold is not None
-    # Until we know who serves us; and without the settings, a plan for any batch may be slow.
+    # Off until we know which process serves us, and without the settings, since a plan that is
+    # made for one batch may be slow for another.
     driver.prepare_threshold = None
     if Pipeline.is_supported():
         driver.cursor_factory = _steady(driver.cursor_factory, may_prepare)
@@ -115,7 +116,7 @@ def _steady(base: Any, may_prepare: bool) -> type:
     """Return the cursor of `keep_plans` for one connection, made from *base*."""
     from psycopg.pq import TransactionStatus
 
-    is_read_committed = False  # Until we know the default.
+    is_read_committed = False  # The default is unknown as yet.
 
     class SteadyCursor(base):  # type: ignore[misc]
         ahead = Ahead()
@@ -138,7 +139,7 @@ def _steady(base: Any, may_prepare: bool) -> type:
             _send_with_settings(connection, settings, send, is_alone and not is_read_committed)
             served_by, default = (settings.pgresult.get_value(0, place) for place in (0, 1))
             direct = may_prepare and int(served_by) == connection.info.backend_pid
-            # A tick that has work sends its claim several times, so it is prepared at once.
+            # A tick with work sends its claim several times, so it is prepared at once.
             connection.prepare_threshold = 0 if direct else None
             is_read_committed = default == b"read committed"
             return self
@@ -149,9 +150,9 @@ def _steady(base: Any, may_prepare: bool) -> type:
 def _send_with_settings(
     connection: Any, settings: Any, send: Callable[[], object], begins: bool
 ) -> None:
-    """Send `SETTINGS` by the cursor *settings* and statements by *send*, all at once.
+    """Send `SETTINGS` on the cursor *settings* and statements by *send*, in one pipeline.
 
-    :param begins: whether to send BEGIN and COMMIT, too.
+    :param begins: whether to add BEGIN and COMMIT.
     """
     from psycopg import Error, OperationalError
 
@@ -165,11 +166,11 @@ def _send_with_settings(
                 send()
                 if begins:
                     connection.execute("COMMIT")
-            except Error as error:  # psycopg would log what comes after it.
+            except Error as error:  # psycopg would log the errors that follow it.
                 first = error
     except Error as error:
         first = first or error
-    except IndexError as error:  # psycopg lost count of a failed pipeline's answers.
+    except IndexError as error:  # psycopg lost count of a failed pipeline's results.
         connection.close()
         first = OperationalError(f"the connection is lost: {error}")
     if first is not None:
@@ -181,20 +182,20 @@ def _send_with_settings(
 
 T = TypeVar("T")
 
-#: Of how many errors in a chain the frames are cleared.
+#: Most errors of a chain whose frames are cleared.
 MAX_CHAIN = 8
 
 
-#: How often the thread looks at the statements under way, in seconds.
+#: Seconds between two checks of the running statements.
 CHECK_EVERY = 0.25
-#: How long the thread stays without statements to watch, in seconds.
+#: Seconds for which the thread waits for another statement before it ends.
 IDLE = 5.0
-#: How long a cancel in the server may take before the connection is cut, in seconds.
+#: Seconds that a cancel may take before the connection is cut.
 CANCEL_WITHIN = 1.0
 
 
 class Deadlines:
-    """The statements under way in this process, each with its deadline and its connection."""
+    """The running statements of this process, each with its deadline and its connection."""
 
     def __init__(self) -> None:
         self._start_over()
@@ -209,9 +210,9 @@ class Deadlines:
 
     @contextmanager
     def within(self, seconds: float, driver: Any) -> Generator[None]:
-        """Let the statement in this block take *seconds* at most.
+        """Limit the statement in this block to *seconds*.
 
-        :param driver: psycopg's connection that it uses.
+        :param driver: the psycopg connection that it uses.
         """
         key = object()
         self._watched[key] = (time.monotonic() + seconds, driver)
@@ -231,9 +232,9 @@ class Deadlines:
                 self._thread.start()
 
     def end_thread(self) -> None:
-        """End the thread, since this process is about to fork. The next statement starts it again.
+        """End the thread before this process forks. The next statement starts it again.
 
-        No statement may be under way.
+        No statement may be running.
         """
         thread = self._thread
         if thread is not None:
@@ -257,7 +258,7 @@ class Deadlines:
                         return
 
     def _end(self, key: object, driver: Any) -> None:
-        logger.warning("A statement of bookkeeping takes too long, and is cancelled")
+        logger.warning("A bookkeeping statement takes too long, so it is cancelled")
         cancel(driver)
         until = time.monotonic() + CANCEL_WITHIN
         while key in self._watched and time.monotonic() < until:
@@ -271,13 +272,13 @@ deadlines: Deadlines = Deadlines()
 
 
 def cancel(driver: Any) -> None:
-    """Ask the server to cancel what *driver*, psycopg's connection, is doing."""
+    """Ask the server to cancel the query of *driver*, a psycopg connection."""
     with suppress(Exception):
         driver.cancel_safe(timeout=CANCEL_WITHIN)
 
 
 def cut(driver: Any) -> None:
-    """Shut down *driver*'s socket, so that whoever waits for it sees a broken connection."""
+    """Shut down *driver*'s socket, so that a thread waiting for it sees a broken connection."""
     with suppress(Exception):
         duplicate = os.dup(driver.fileno())
         with socket.socket(fileno=duplicate) as connection:
@@ -285,16 +286,16 @@ def cut(driver: Any) -> None:
 
 
 def cancel_query(frame: FrameType | None) -> None:
-    """Cancel the query of psycopg's that is under way in *frame* or its callers, if one is.
+    """Cancel the psycopg query that runs in *frame* or its callers, if there is one.
 
-    For an interruption that is about to be raised there. psycopg cancels the query for a
-    KeyboardInterrupt alone; else the server would go on with it, and hold its locks, after the
-    connection is closed.
+    Call this before an interruption is raised there. psycopg cancels a query for KeyboardInterrupt
+    only; otherwise the server would continue it, and hold its locks, after the connection is
+    closed.
     """
     psycopg = sys.modules.get("psycopg")
     while psycopg is not None and frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("psycopg."):
-            # Not the variables of each frame: up to Python 3.12, to read them is to copy them.
+            # Up to Python 3.12, reading a frame's variables copies them all, so look at few.
             method = frame.f_code.co_varnames[:1] == ("self",)
             connection: Any = frame.f_locals.get("self") if method else None
             if isinstance(connection, psycopg.Connection):
@@ -305,13 +306,13 @@ def cancel_query(frame: FrameType | None) -> None:
 
 
 def free_frames(error: BaseException) -> None:
-    """Free what the frames that *error* passed through hold, such as cursors.
+    """Free the objects, such as cursors, in the frames that *error* passed through.
 
-    On SQLite an open cursor keeps the write lock, even of a closed connection. And an interruption
-    outlives its run: without this, all that its handler held would live as long.
+    On SQLite an open cursor keeps the write lock, even if its connection is closed. And since an
+    interruption outlives its run, everything that its handler held would live as long.
 
-    After an interruption, also free what is left in a cycle: a connection that was about to be
-    handed out would stay open until the garbage collector happens to come.
+    After an interruption, reference cycles are collected, too: otherwise a connection that was
+    about to be handed out would stay open until the garbage collector runs.
     """
     clear_chain(error)
     if not isinstance(error, Exception):

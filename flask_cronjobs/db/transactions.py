@@ -1,10 +1,10 @@
 """The transactions of sessions: blocks whose work commits as one, and what SQLite needs.
 
-Whoever opens a guarded block adds its last statements and commits. The code in it cannot commit the
-session. If it sends COMMIT by SQL or by its driver, nobody notices.
+The caller of a guarded block adds its last statements and commits; the code inside cannot commit
+the session. A COMMIT that it sends as SQL or through its driver goes unnoticed.
 
-Last, SQLite's one write lock, and its transactions, where its driver does not begin or end them.
-While ``db.session`` holds the lock, our own connection cannot write.
+The last part is about SQLite: its single write lock, and the transactions that its driver does not
+begin or end. While ``db.session`` holds the lock, our own connection cannot write.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 
 class Words(NamedTuple):
-    """What guarded code is told.
+    """The words of an error about guarded code.
 
-    :ivar who: the code: ``A step``.
-    :ivar beside: what is to commit together with its work: ``its row``.
-    :ivar instead: what it may do otherwise: ``do it between two steps``.
+    :ivar who: names the code, such as ``A step``.
+    :ivar beside: names what commits together with its work, such as ``its row``.
+    :ivar instead: what the user can do instead, such as ``do it between two steps``.
     """
 
     who: str
@@ -42,7 +42,7 @@ class Words(NamedTuple):
 
     @property
     def committed(self) -> str:
-        """It called ``session.commit()``."""
+        """The message for code that called ``session.commit()``."""
         return (
             f"{self.who} called db.session.commit(): its work commits together with {self.beside}. "
             f"Remove the commit (begin_nested() is fine), or {self.instead}."
@@ -50,7 +50,7 @@ class Words(NamedTuple):
 
     @property
     def removed(self) -> str:
-        """It removed the session."""
+        """The message for code that removed the session."""
         return (
             f"{self.who} called db.session.remove(), so its work is in a session that does not "
             f"commit with {self.beside}. Remove the call, or {self.instead}."
@@ -58,9 +58,9 @@ class Words(NamedTuple):
 
 
 def _bind_of(db: Database, session: Session) -> Engine | Connection:
-    """Return what *session* writes to the job database by: a test may have bound a connection.
+    """Return the engine, or the connection to which a test has bound *session*.
 
-    Otherwise the engine, since a session with further binds or a replica has several.
+    It is the job tables' engine, since a session with further binds or a replica has several.
     """
     bind = session.get_bind()
     return bind if isinstance(bind, Connection) else db.engine
@@ -68,12 +68,12 @@ def _bind_of(db: Database, session: Session) -> Engine | Connection:
 
 @contextmanager
 def isolated(db: Database) -> Generator[None]:
-    """Set the isolation level of each transaction of the session, also of one after a rollback.
+    """Set the isolation level of the session's transactions in this block, also after a rollback.
 
-    An app may run its engine in AUTOCOMMIT, where nothing is atomic. In REPEATABLE READ the
-    heartbeat on the run's row would make the finalizing write a serialization failure.
+    An app may run its engine in AUTOCOMMIT, where nothing is atomic. In REPEATABLE READ, a
+    heartbeat on the run's row would make the finalizing write fail to serialize.
 
-    A test that works in a transaction of its own has begun it, and there is no heartbeat.
+    A test that runs in its own transaction has begun it already, and there is no heartbeat.
     """
     session = db.session()
     bind = _bind_of(db, session)
@@ -81,7 +81,7 @@ def isolated(db: Database) -> Generator[None]:
         yield
         return
     if session.in_transaction() and _commits_by_itself(session.connection({"bind": bind})):
-        # A receiver of appcontext_pushed or run_started has used it. What it did is committed.
+        # A receiver of appcontext_pushed or run_started has used it, and its work is committed.
         session.commit()
     level = dialect_of(bind).atomic_level
 
@@ -98,7 +98,7 @@ def _commits_by_itself(connection: Connection) -> bool:
     autocommit = getattr(driver, "autocommit", False) is True
     if not dialect_of(connection.engine).one_writer:
         return autocommit
-    # An app whose driver leaves transactions to it has sent a BEGIN by now.
+    # An app that handles transactions itself has sent BEGIN by now.
     return not driver.in_transaction and (autocommit or driver.isolation_level is None)
 
 
@@ -115,10 +115,10 @@ def _listening(session: Session, name: str, listener: Callable[..., None]) -> Ge
 def guarded(
     db: Database, words: Words, failed: Callable[[], None] = lambda: None
 ) -> Generator[None]:
-    """Refuse that the code in this block commits the session; flush at its end, and do not commit.
+    """Keep the code in this block from committing the session; flush the session at the end.
 
-    :param failed: called first when the code has raised.
-    :raises AtomicCommit: it committed, or removed the session.
+    :param failed: called first if the code raises.
+    :raises AtomicCommit: the code committed or removed the session.
     """
     session = db.session()
 
@@ -139,19 +139,19 @@ def guarded(
             raise
 
 
-#: For how long a step waits for a locked row at a time, in seconds.
+#: Seconds for which one try of a step waits for a locked row.
 LOCK_FOR = 0.1
 
 
-#: Sets it until the transaction ends, and returns what it was.
+#: Sets the lock timeout until the transaction ends, and returns the previous one.
 _LIMIT_LOCKS = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', :limit, true)"
 
 
 @contextmanager
 def bounded(connection: Connection, seconds: float) -> Generator[None]:
-    """Let the statements in this block take *seconds* at most on PostgreSQL, as in bookkeeping.
+    """On PostgreSQL, limit the statements in this block to *seconds*, as bookkeeping does.
 
-    For where no interruption is heard: a connection may hang.
+    Use it where interruptions are held back, since a connection may hang.
     """
     if dialect_of(connection.engine).one_writer:  # SQLite's busy timeout bounds its waits.
         yield
@@ -161,9 +161,9 @@ def bounded(connection: Connection, seconds: float) -> Generator[None]:
 
 
 def unless_locked(connection: Connection, work: Callable[[Connection], T]) -> T | None:
-    """Call *work*; return None, with what it wrote undone, if a row of it stays locked.
+    """Call *work*; if a row that it needs stays locked, undo its writes and return None.
 
-    On PostgreSQL. On SQLite, *connection* waits for the one lock as the app has set it.
+    That is for PostgreSQL. On SQLite, *connection* waits for the single lock as the app has set it.
     """
     if dialect_of(connection.engine).one_writer or connection.in_nested_transaction():
         return work(connection)
@@ -171,7 +171,7 @@ def unless_locked(connection: Connection, work: Callable[[Connection], T]) -> T 
     own = connection.execute(text(_LIMIT_LOCKS), {"limit": f"{LOCK_FOR * 1000:.0f}ms"}).scalar()
     try:
         found = work(connection)
-        # The app's hooks, and its deferred constraints, may wait at the commit.
+        # The app's hooks and deferred constraints may wait at the commit.
         connection.execute(text(_LIMIT_LOCKS), {"limit": own})
         return found
     except DBAPIError as error:
@@ -182,28 +182,27 @@ def unless_locked(connection: Connection, work: Callable[[Connection], T]) -> T 
 
 
 def begin_before_savepoints(engine: Engine) -> None:
-    """Let SQLite connections of *engine* begin a transaction before a savepoint.
+    """Make SQLite connections of *engine* begin a transaction before a savepoint.
 
-    A savepoint that opens a transaction: sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but
-    not before SAVEPOINT. To SQLite, such a savepoint is the whole transaction, so releasing it
-    commits: runs that were enqueued in it would survive a rollback of the session, and work in it
-    would not be atomic. At that time it is too late to begin one, so it must be done when the
-    savepoint is made.
+    sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but not before SAVEPOINT. To SQLite, a
+    savepoint without a transaction is the whole transaction, so releasing it commits: runs that
+    were enqueued in it would survive a rollback of the session, and work in it would not be atomic.
+    The transaction must begin before the savepoint, since afterwards it is too late.
     """
     if engine.dialect.name == "sqlite":
         event.listen(engine, "savepoint", _begin)
 
 
 def end_interrupted_transactions(engine: Engine) -> None:
-    """Let no connection of *engine* keep a transaction that an interruption has hit.
+    """Make sure that no connection of *engine* keeps a transaction that was interrupted.
 
-    After an interruption inside a query, SQLAlchemy closes the connection. To SQLite a closed one
-    keeps its transaction, and the write lock, for as long as somebody has an open cursor. Frames of
-    SQLAlchemy's have one, and live on in the exception's traceback.
+    After an interruption inside a query, SQLAlchemy closes the connection. SQLite keeps the
+    transaction of a closed connection, and its write lock, while any cursor is open. SQLAlchemy's
+    frames have one, and they live on in the exception's traceback.
 
-    After an interruption at the begin of a commit, SQLAlchemy takes the transaction for ended, and
-    gives the connection back to the pool as it is: with the locks, and with work that the next one
-    who takes the connection would commit. Seen with SQLAlchemy 2.1.9, on both databases.
+    After an interruption at the start of a commit, SQLAlchemy believes that the transaction has
+    ended, and returns the connection to the pool with its locks, and with work that the next user
+    of the connection would commit. This was seen with SQLAlchemy 2.1.9 on both databases.
     """
     if engine.dialect.name == "sqlite":
         event.listen(engine, "invalidate", _roll_back)
@@ -211,9 +210,9 @@ def end_interrupted_transactions(engine: Engine) -> None:
 
 
 def is_in_transaction(driver: Any) -> bool:
-    """Return, without asking the database, whether a transaction is open on a driver's connection.
+    """Return, without a query, whether a driver's connection has an open transaction.
 
-    :param driver: a connection of sqlite3 or psycopg. Those of other drivers have none.
+    :param driver: a connection of sqlite3 or psycopg; for those of other drivers this is False.
     """
     status = getattr(getattr(driver, "info", None), "transaction_status", 0)  # `IDLE` is 0.
     return bool(getattr(driver, "in_transaction", status))
@@ -221,15 +220,15 @@ def is_in_transaction(driver: Any) -> bool:
 
 def _begin(connection: Connection, name: str | None) -> None:
     driver: Any = connection.connection.dbapi_connection
-    # An app whose driver leaves transactions to it (AUTOCOMMIT, or SQLAlchemy's recipe with a
-    # listener that sends BEGIN) has decided by itself.
+    # An app that handles transactions itself (AUTOCOMMIT, or SQLAlchemy's recipe with a listener
+    # that sends BEGIN) has made its own choice.
     ours = driver.isolation_level is not None and getattr(driver, "autocommit", False) is not True
     if ours and not driver.in_transaction:
         connection.exec_driver_sql("BEGIN")
 
 
 def _roll_back(driver: Any, _record: object, _error: object) -> None:
-    with suppress(Exception):  # It may be broken, or closed already.
+    with suppress(Exception):  # The connection may be broken or closed already.
         driver.rollback()
 
 
@@ -239,11 +238,12 @@ def _roll_back_unended(driver: Any, _record: object, state: PoolResetState) -> N
 
 
 def refuse_own_lock(session: Session, books: Bookkeeping) -> None:
-    """Refuse to go on if the caller's own *session* holds the write lock that *books* needs.
+    """Raise an error if the caller's own *session* holds the write lock that *books* needs.
 
-    :raises SetupError: it does. Without this check, bookkeeping would wait for it until it fails.
+    :raises SetupError: it holds the lock. Without this check, bookkeeping would wait until it
+        fails.
     """
-    # An app may send BEGIN itself, and then a session that only reads looks the same. So try.
+    # If the app sends BEGIN itself, a session that only reads looks the same, so try to write.
     if session_holds_lock(session):
         with books, refusing_own_lock(session, books, "The job tables cannot be written", "first"):
             books.transaction(lambda connection: None)
@@ -255,9 +255,9 @@ def refusing_own_lock(
 ) -> Generator[None]:
     """Fail at once, with a clear error, if *session* holds the lock that this block needs.
 
-    :param trouble: what cannot be done then.
+    :param trouble: what cannot be done while it holds the lock.
     :param when: when to commit the session instead.
-    :raises SetupError: it holds it.
+    :raises SetupError: the session holds the lock.
     """
     if not session_holds_lock(session):
         yield
@@ -280,6 +280,6 @@ def session_holds_lock(session: Session) -> bool:
         return False
     try:
         connection = session.connection().connection.driver_connection
-    except SQLAlchemyError:  # For example, a failed flush has rolled back: it holds nothing.
+    except SQLAlchemyError:  # After a failed flush, for example, it holds no lock.
         return False
     return bool(getattr(connection, "in_transaction", False))

@@ -173,7 +173,7 @@ def test_database_in_memory_is_said_to_be_one_by_each_command(url: str, migratin
         result = app.test_cli_runner().invoke(args=["jobs", "admin", *command.split()])
         assert result.exit_code == 1
         said = " ".join(result.output.split())
-        assert "SQLite in memory, with one connection for everybody" in said
+        assert "SQLite in memory, where all share one connection" in said
         assert "Use a file" in said
         assert "admin init" not in said
         assert "migrat" not in said

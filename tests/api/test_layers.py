@@ -202,7 +202,7 @@ class TestWrongMixes:
         app, db = Flask("x"), LAYERS["flask-sqlalchemy"]()
         app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
         db.init_app(app)
-        with pytest.raises(SetupError, match=r"is another than db\.metadata\. Leave it out"):
+        with pytest.raises(SetupError, match=r"differs from db\.metadata\. Leave it out"):
             CronJobs(app, metadata=MetaData())
         CronJobs(app, metadata=db.metadata)
 

@@ -111,7 +111,7 @@ def test_session_with_another_search_path_is_told_where_the_tables_are(make: Any
         shop.works()
     said = str(caught.value)
     assert 'New connections find them by the search_path "$user", public.' in said
-    assert "let that name their schema, too" in said
+    assert "This connection has another one: add their schema to it" in said
     assert "init" not in said
 
 
@@ -119,7 +119,7 @@ def test_tables_in_another_schema_are_named(make: Any) -> None:
     make(connect_args={"options": "-csearch_path=shop"}).init()
     shop = make()
     finding = shop.doctor()
-    assert "look in the schema public, and there are job tables in shop" in finding.todo
+    assert "look in the schema public, but the job tables are in shop" in finding.todo
     assert "'-csearch_path=shop'" in finding.todo
     assert finding.todo.endswith("If they are not: Run: flask jobs admin init")
     with shop.app.app_context(), pytest.raises(TablesMissing) as caught:
@@ -137,7 +137,7 @@ def test_search_path_without_a_schema_is_named(make: Any) -> None:
     """``init`` said that no schema was selected, and sent to the doctor, which sent back."""
     shop = make(connect_args={"options": "-csearch_path=nowhere"})
     finding = shop.doctor()
-    assert "The search_path is nowhere, and of its schemas none exists" in finding.todo
+    assert "The search_path is nowhere, and none of its schemas exists" in finding.todo
     failed = shop.app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
     assert failed.exit_code == 1
     assert finding.todo in failed.output

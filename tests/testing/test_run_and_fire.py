@@ -175,7 +175,7 @@ def test_handler_that_ends_the_tests_transaction_is_named(
         engines: Any = db.engines
         engine, engines[None] = engines[None], connection
         rough.using(commit=True).enqueue()
-        with pytest.raises(SetupError, match="ended the transaction in which the test works"):
+        with pytest.raises(SetupError, match="ended the transaction in which the test runs"):
             drain(jobs)
         db.session.remove()
         engines[None] = engine
