@@ -1,7 +1,7 @@
 """The errors of the package, and the interruptions that it raises inside a handler.
 
-Errors derive from `CronJobsError`; their messages say what happened, then what to do.
-Interruptions derive from `BaseException`, so that ``except Exception`` does not catch them.
+Errors derive from `CronJobsError`. Each message says what happened, then what to do. Interruptions
+derive from `BaseException`, so that ``except Exception`` does not catch them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ _LONGEST_MESSAGE = 6_000
 class CronJobsError(Exception):
     """The base of every error that Flask-CronJobs raises on purpose.
 
-    A long message is cut, since it may repeat a value of megabytes that was given.
+    A long message is cut, since it may repeat a value of megabytes.
+
+    >>> try:
+    ...     jobs.get("send_reports")
+    ... except CronJobsError as error:
+    ...     print(error)
+    No task is called 'send_reports'. Did you mean 'send_report'?
     """
 
     def __str__(self) -> str:
@@ -29,7 +35,7 @@ class CronJobsError(Exception):
 
 
 class SetupError(CronJobsError, RuntimeError):
-    """The call is not possible here: no app, no usable database, ``once`` inside itself."""
+    """The call is not possible here: no app, no usable database, or ``once`` inside itself."""
 
 
 class ConfigError(CronJobsError, ValueError):
@@ -78,7 +84,8 @@ class TablesMissing(CronJobsError):
 class DatabaseTrouble(CronJobsError):
     """The database could not be used, and retries did not help.
 
-    :ivar transient: whether the cause may pass by itself, such as a lost connection or a lock.
+    :ivar transient: whether the cause may pass without a change, such as a lost connection or a
+        lock.
     """
 
     def __init__(self, message: str, transient: bool = False) -> None:
@@ -87,7 +94,7 @@ class DatabaseTrouble(CronJobsError):
 
 
 class EffectInDoubt(CronJobsError):
-    """A process died between an effect's mark and its result, with ``in_doubt="raise"``."""
+    """A process died during an effect, and ``in_doubt="raise"`` was given."""
 
 
 class AtomicCommit(CronJobsError, RuntimeError):
@@ -95,14 +102,25 @@ class AtomicCommit(CronJobsError, RuntimeError):
 
 
 class RetryLater(CronJobsError):
-    """Raised by a handler: end this attempt and retry after *delay*.
+    """Raise it in a handler to end this attempt and retry after *delay*.
 
     :param delay: seconds (a number or a `timedelta`) until the run may be claimed again.
     :param reason: a short text for the operator, kept as the attempt's error.
     :param rate: hold all runs of its rate key back for *delay*, as after a "429 Too Many Requests".
         The task needs a ``rate``.
 
-    The attempt counts: a run that raises this in its last attempt ends dead. `Snooze` counts none.
+    The attempt counts: a run that raises this in its last attempt ends dead. `Snooze` does not
+    count the attempt.
+
+    >>> @jobs.task
+    ... def fetch():
+    ...     if current_run.attempt == 1:
+    ...         raise RetryLater(300, "the bank asked us to wait")
+    >>> run = fetch.using(commit=True).enqueue()
+    >>> drain(jobs).failed
+    1
+    >>> run.status, run.last_error
+    ('failed', 'the bank asked us to wait')
     """
 
     def __init__(
@@ -119,14 +137,24 @@ class RetryLater(CronJobsError):
 
 
 class Snooze(CronJobsError):
-    """Raised by a handler: end this attempt, and come back later without counting it.
+    """Raise it in a handler to end this attempt, and to come back later without counting it.
 
     :param delay: seconds (a number or a `timedelta`, 1 at least) until the run may be claimed
         again; or an aware time, before which it is not.
     :param reason: a short text for the operator, kept in the run's row until its next outcome.
 
-    The run waits with as many attempts left as before, however often it is snoozed. To bound that,
-    look at ``current_run.snoozes``.
+    The run waits with as many attempts left as before, however often it is snoozed. To limit that,
+    check ``current_run.snoozes``.
+
+    >>> @jobs.task
+    ... def import_report():
+    ...     if current_run.snoozes == 0:
+    ...         raise Snooze(600, "the report is not there yet")
+    >>> run = import_report.using(commit=True).enqueue()
+    >>> drain(jobs).snoozed
+    1
+    >>> run.status, run.attempts
+    ('queued', 0)
     """
 
     def __init__(self, delay: float | timedelta | datetime, reason: str = "not ready yet") -> None:
@@ -137,9 +165,16 @@ class Snooze(CronJobsError):
 
 
 class Discard(CronJobsError):
-    """Raised by a handler: end this run as cancelled, without a retry.
+    """Raise it in a handler to end this run as cancelled, without a retry.
 
     :param reason: a short text for the operator, kept as the run's last error.
+
+    >>> @jobs.task
+    ... def charge(invoice_id):
+    ...     raise Discard("there is no such invoice")
+    >>> run = charge.using(commit=True).enqueue(812)
+    >>> drain(jobs).cancelled
+    1
     """
 
     def __init__(self, reason: str = "discarded by the handler") -> None:
@@ -148,11 +183,14 @@ class Discard(CronJobsError):
 
 
 class WorkerLost(CronJobsError):
-    """A run's lease ran out while it was running: its worker died, froze or lost the network."""
+    """A run's lease ended while it was running: its worker died, froze or lost the network."""
 
 
 class Interruption(BaseException):
-    """Raised inside a handler from outside; a `BaseException`, so that few handlers catch it."""
+    """The base of what is raised inside a handler from outside.
+
+    It is a `BaseException`, so that code which catches ``Exception`` does not swallow it.
+    """
 
 
 class TimedOut(Interruption):
@@ -168,9 +206,9 @@ class ShuttingDown(Interruption):
 
 
 class Suspended(Interruption):
-    """The run goes on later from the step that it came to; the attempt is not counted.
+    """The run continues later from the step that it reached; the attempt is not counted.
 
-    :ivar delay: after how many seconds, if its step's row could not say it.
+    :ivar delay: seconds until then, if the step's row could not say it.
     """
 
     def __init__(self, message: str = "", delay: float = 0.0) -> None:
@@ -179,7 +217,7 @@ class Suspended(Interruption):
 
 
 class LeaseLost(Interruption):
-    """Another worker has the run's lease; what this handler still does is not recorded."""
+    """Another worker has the run's lease. What this handler still does is not recorded."""
 
 
 def _utc(moment: datetime) -> datetime:

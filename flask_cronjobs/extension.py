@@ -48,18 +48,30 @@ H = TypeVar("H", bound=AroundHook)
 class CronJobs(OperatorMethods, StepMethods):
     """Scheduled and background work for a Flask app.
 
-    :param app: the app; or call `init_app` later.
+    :param app: the app. With an app factory, leave it out and call `init_app`.
     :param authorize: called with ``"read"`` or ``"act"`` on every request to the pages; only
         ``True`` allows it. Without it the pages are closed, except in debug mode.
     :param actor: returns the name of the user who acts on the pages, for the log.
-    :param session: for SQLAlchemy alone, without one of its extensions: the app's sessions, which
-        `enqueue` joins. "``db.session``" in these texts means it.
-    :param engine: with *session*: the engine of the job tables.
-    :param metadata: of the app's models, so that ``create_all()`` and Alembic see the job tables.
-        Flask-SQLAlchemy has its own; for the others, without it, the tables are made by
-        ``flask jobs admin init``.
+    :param session: the app's sessions, which `enqueue` joins. Only for SQLAlchemy alone, without
+        one of its extensions. "``db.session``" in these texts means it.
+    :param engine: the engine of the job tables, if you give *session*.
+    :param metadata: the metadata of the app's models, so that ``create_all()`` and Alembic see the
+        job tables. Flask-SQLAlchemy has its own. Without it, ``flask jobs admin init`` makes the
+        tables.
 
     Tasks belong to the instance. Everything else belongs to each app that it is initialized on.
+
+    >>> from flask import Flask
+    >>> from flask_cronjobs import CronJobs
+    >>> from flask_sqlalchemy import SQLAlchemy
+    >>> app = Flask("shop")
+    >>> app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite:///shop.sqlite"
+    >>> db = SQLAlchemy(app)
+    >>> jobs = CronJobs(app)
+
+    The other examples continue from these names, in an app context, with the job tables created and
+    two functions: the task ``send_report(user_id, week)``, and ``send_mail(address)``, which prints
+    the address. ``flask_cronjobs.testing.drain`` does the work of a tick.
     """
 
     def __init__(
@@ -90,15 +102,25 @@ class CronJobs(OperatorMethods, StepMethods):
     ) -> None:
         """Initialize the extension on *app*, after its `SQLAlchemy`.
 
+        The parameters are those of the class, for this app.
+
+        :raises SetupError: the app's database is not known, is neither PostgreSQL nor SQLite, or is
+            reached by an unsupported driver; the app has this extension already; or a parameter is
+            not what it should be.
+        :raises ConfigError: a ``CRONJOBS_*`` value is invalid.
+
         1. Read ``CRONJOBS_*``. 2. Copy the job tables into the app's metadata. 3. Add the commands
         and the pages.
 
-        The parameters are as for the class, for this app.
-
-        :raises SetupError: the app's database is not known, is another than PostgreSQL or SQLite,
-            or is reached by a driver that we do not work with; this extension is initialized on the
-            app already; or a parameter is not what it should be.
-        :raises ConfigError: a ``CRONJOBS_*`` value is invalid.
+        >>> db, jobs = SQLAlchemy(), CronJobs()
+        >>> def create_app():
+        ...     app = Flask("shop")
+        ...     app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite:///shop.sqlite"
+        ...     db.init_app(app)
+        ...     jobs.init_app(app)  # After db.init_app(app).
+        ...     return app
+        >>> create_app()
+        <Flask 'shop'>
         """
         if EXTENSION in app.extensions:
             raise SetupError(
@@ -165,52 +187,56 @@ class CronJobs(OperatorMethods, StepMethods):
 
     @answering({"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields}, "task")
     def task(self, func: Any = None, /, **options: Any) -> Any:
-        """Make a task of a function; bare, or with keywords.
+        """Make a task of a function. Use it bare, or with keywords.
 
         :param name: the task's name in the table; default: the function's.
-        :param schedule: cron text, or an alias such as ``@daily``; see `Schedule`.
-        :param timezone: the schedule's IANA zone; default ``CRONJOBS_TIMEZONE``.
-        :param payload: the keyword arguments of scheduled runs.
-        :param queue: which ``--queue`` its runs belong to.
-        :param priority: higher is claimed first.
+        :param schedule: cron text, or an alias such as ``@daily``; see `Schedule`. It declares a
+            definition with the task's name; *timezone*, *payload*, *catchup*, *overlap* and *ping*
+            are its options, which `Task.schedule` describes.
+        :param queue: which ``--queue`` the runs belong to.
+        :param priority: runs with a higher one are claimed first.
         :param retry: a `Retry`, a number of attempts, ``False`` for one, or a callable of attempt
             and exception that returns seconds, or None to give up.
-        :param timeout: seconds that an attempt may take, at most 30 days; with None, the default,
-            ``CRONJOBS_TIMEOUT``. No attempt is without a timeout.
-        :param catchup: which slots to run that no tick saw in time: ``"latest"``, ``"all"`` or
-            ``"none"``. The others are recorded as skipped.
-        :param overlap: ``"skip"`` a slot while the definition's earlier run is not finished, or
-            ``"allow"`` it.
-        :param ping: a URL of a monitor, fetched with ``/start`` when an attempt begins, as it is
-            when a run has succeeded, and with ``/fail`` when a run ended otherwise.
+        :param timeout: seconds that an attempt may take, at most 30 days; default
+            ``CRONJOBS_TIMEOUT``. Every attempt has a timeout.
         :param concurrency: how many runs of a concurrency key may run at once, on all hosts.
-        :param concurrency_key: a format, filled in from the payload, such as ``"user:{user_id}"``;
-            default: one key for the whole task.
+        :param concurrency_key: a format that is filled in from the payload, such as
+            ``"user:{user_id}"``; default: one key for the whole task.
         :param atomic: commit the handler's ``db.session`` work and the run's success together.
         :param async_at_once: how many runs of an ``async def`` handler one process works on at
-            once, at most; default ``CRONJOBS_ASYNC_AT_ONCE``, which is the limit of all together.
+            once, at most; default ``CRONJOBS_ASYNC_AT_ONCE``, which limits all such tasks together.
         :param around: what the handler is called inside of; see `around`.
         :param keep_output: keep the last 64 kB of what the handler prints and logs; default
             ``CRONJOBS_KEEP_OUTPUT``.
-        :param order: ``"strict"``: execute the runs of a concurrency key one after the other, in
-            the order of their ids. The next waits until the one before has ended, also while that
-            waits for a retry. It needs ``concurrency_key``.
-        :param unique: the idempotency key of runs that are enqueued without one: a format, filled
-            in from the payload, such as ``"import:{shop_id}"``. Runs of schedules have none.
-        :param unique_while: for how long a run has its key, unless a call says; see `Task.using`.
-            By default, a key that *unique* makes is held while its run is ``"pending"``.
+        :param order: ``"strict"`` executes the runs of a concurrency key one after the other, in
+            the order of their ids. A run waits until the one before it has ended, even while that
+            one waits for a retry. It needs *concurrency_key*.
+        :param unique: a format that is filled in from the payload, such as ``"import:{shop_id}"``:
+            the idempotency key of runs that are enqueued without one. Runs of schedules have none.
+        :param unique_while: how long a run holds its key, unless a call says otherwise; see
+            `Task.using`. The default is ``"pending"`` for a key that *unique* makes.
         :param rate: how many attempts of a rate key may begin in which time, on all hosts, such as
             ``"100/minute"``, ``"5/s"`` or ``"20/10s"``.
-        :param rate_key: a format, filled in from the payload, such as ``"mail:{account_id}"``;
-            default: one key for the whole task. Tasks with the same one share its rate.
-        :param burst: how many attempts may begin at once after a rest, from 1, the default.
-        :param label: what or whom a run is for: a format, filled in from the payload, such as
-            ``"invoice {invoice_id}"``, which lists show. What ``CRONJOBS_REDACT`` names is hidden.
+        :param rate_key: a format that is filled in from the payload, such as
+            ``"mail:{account_id}"``; default: one key for the whole task. Tasks with the same key
+            share its rate.
+        :param burst: how many attempts may begin at once after a rest; default 1.
+        :param label: a format that is filled in from the payload, such as ``"invoice
+            {invoice_id}"``. Lists show it. Values that ``CRONJOBS_REDACT`` names are hidden.
         :returns: the `Task`.
         :raises TaskError: an option is invalid, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
+
+        >>> @jobs.task
+        ... def refresh_cache():
+        ...     return "fresh"
+        >>> @jobs.task(schedule="0 7 * * 1-5", timezone="Europe/Berlin", retry=5)
+        ... def send_reminders():
+        ...     send_mail("ada@example.com")
+        >>> refresh_cache()  # A plain call calls the function.
+        'fresh'
         """
         name, cron = options.pop("name", None), options.pop("schedule", None)
         of_schedule = {each: options.pop(each) for each in SCHEDULE_OPTIONS if each in options}
@@ -227,30 +253,51 @@ class CronJobs(OperatorMethods, StepMethods):
         return register if func is None else register(func)
 
     def around(self, hook: H) -> H:
-        """Call the handlers of all tasks inside of *hook*: a decorator.
+        """Call the handlers of all tasks inside of *hook*. Use it as a decorator.
 
         :param hook: takes the run, a `CurrentRun`, and has one ``yield``, at which the handler is
-            called; or returns a context manager. Of several, the first is the outermost; one that
-            a task has by its ``around=`` is the innermost.
+            called; or returns a context manager. The first hook is the outermost; a task's own
+            ``around=`` is the innermost.
         :returns: *hook* itself.
-        :raises TaskError: *hook* is no function, or is asynchronous.
+        :raises TaskError: *hook* is not a function, or is asynchronous.
 
-        It is called in the handler's thread and app context, at each attempt, and its time counts
-        towards the timeout. What it raises ends the attempt like an error of the handler's. It sees
-        the handler's errors, and may raise others instead, but cannot swallow them. With
+        The hook is called in the handler's thread and app context, at each attempt, and its time
+        counts towards the timeout. What it raises ends the attempt like an error of the handler. It
+        sees the handler's errors, and may raise others instead, but cannot swallow them. With
         ``atomic=True`` it is left before the commit.
+
+        >>> @jobs.around
+        ... def announced(run):
+        ...     print("begin", run.task)
+        ...     yield
+        ...     print("end", run.task)
+        >>> run = send_report.using(commit=True).enqueue(1, "2026-W03")
+        >>> drain(jobs).succeeded
+        begin send_report
+        end send_report
+        1
         """
         self._registry.around.append(as_around(hook))
         return hook
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
-        """The tasks, by name."""
+        """The tasks, by name.
+
+        >>> jobs.tasks["send_report"]
+        <Task send_report>
+        """
         return cast("Mapping[str, Task[..., Any]]", self._registry.tasks)
 
     @property
     def declarations(self) -> Mapping[str, Declaration]:
-        """The definitions that code declares, by name."""
+        """The definitions that code declares, by name.
+
+        >>> weekly = {"user_id": 1, "week": "the last"}
+        >>> task = send_report.schedule("0 7 * * 1", name="weekly", payload=weekly)
+        >>> list(jobs.declarations)
+        ['weekly']
+        """
         return self._registry.declarations
 
     def get(self, name: str) -> Task[..., Any]:
@@ -258,6 +305,9 @@ class CronJobs(OperatorMethods, StepMethods):
 
         :returns: the `Task` that `task` made.
         :raises UnknownTask: there is none.
+
+        >>> jobs.get("send_report") is send_report
+        True
         """
         return cast("Task[..., Any]", self._registry.get(name))
 
@@ -281,25 +331,16 @@ class CronJobs(OperatorMethods, StepMethods):
 
         :param name: the task's name.
         :param payload: the handler's keyword arguments.
-        :param run_at: not before this time (aware).
-        :param delay: not before so many seconds from now, by the database's clock.
-        :param idempotency_key: at most one run has it, for as long as *unique_while* says.
-        :param unique_while: as long as that run's row is ``"kept"`` (the default), is
-            ``"pending"`` (has not ended), or is ``"waiting"`` (has not begun).
-        :param replace: give the run that waits with this key the new ``"payload"``, the new time
-            (``"run_at"``), or both (True). One that has begun stays, and a new run is made.
-        :param queue: the queue, instead of the task's.
-        :param priority: instead of the task's; higher is claimed first.
-        :param max_attempts: instead of the retry policy's.
-        :param commit: commit ``db.session`` at once.
-        :returns: the run; with an idempotency key that exists, the run that has it. Its ``is_new``
-            tells which.
-        :raises KeyConflict: the idempotency key belongs to a run of another task.
+        :returns: the run, as `Task.enqueue` does.
         :raises UnknownTask: no task has that name.
-        :raises TaskError: an option is invalid.
         :raises TypeError: the handler does not take *payload*.
-        :raises PayloadError: *payload* is not plain JSON.
-        :raises TablesMissing: the job tables do not exist.
+
+        `Task.using` describes the options. What it and `Task.enqueue` raise is raised here, too.
+
+        >>> run = jobs.enqueue("send_report", {"user_id": 1, "week": "2026-W03"}, delay=60)
+        >>> db.session.commit()
+        >>> run.status
+        'queued'
         """
         given = locals()
         options = {option: given[option] for option in EnqueueOptions._fields}
@@ -313,20 +354,32 @@ class CronJobs(OperatorMethods, StepMethods):
         then: Task[..., Any] | str | None = None,
         then_payload: Mapping[str, object] | None = None,
     ) -> Batch:
-        """Fill a batch: a context manager, inside of which each enqueued run joins the batch.
+        """Fill a batch: in its ``with`` block, each run that you enqueue joins it.
 
         :param key: the batch's name, unique as long as its row is kept; at most 500 characters.
-        :param then: the task (or its name) of which one run is enqueued when the last run has
-            ended: succeeded, dead, cancelled or skipped. ``current_run.batch`` has the counts.
+        :param then: a task, or its name. One run of it is enqueued when the last run of the batch
+            has ended: succeeded, dead, cancelled or skipped. Its ``current_run.batch`` has the
+            counts.
         :param then_payload: the keyword arguments of that run.
-        :returns: the `Batch`. The end of its block closes it. To enter a closed batch raises
+        :returns: the `Batch`. The end of its block closes it. Entering a closed batch raises
             `BatchClosed`.
         :raises UnknownTask: no task has the name *then*.
         :raises TaskError: an option is invalid.
         :raises TypeError: the handler of *then* does not take *then_payload*.
         :raises PayloadError: *then_payload* is not plain JSON.
 
-        It works in ``db.session``: the batch and its runs exist with your commit, or not at all.
+        A batch is made in ``db.session``: it and its runs exist with your commit, or not at all.
+
+        >>> @jobs.task
+        ... def sum_up():
+        ...     print(current_run.batch.succeeded, "reports were sent")
+        >>> with jobs.batch("reports:2026-W03", then=sum_up):
+        ...     for user_id in (1, 2):
+        ...         run = send_report.enqueue(user_id, "2026-W03")
+        >>> db.session.commit()
+        >>> drain(jobs).succeeded
+        2 reports were sent
+        3
         """
         from .features.batches.batch import new_batch
 
@@ -343,25 +396,30 @@ class CronJobs(OperatorMethods, StepMethods):
         in_doubt: InDoubt = "skip",
         **kwargs: Any,
     ) -> R | None:
-        """Call *func* unless the effect *key* is done; return its result, recorded or new.
+        """Call *func*, unless the effect *key* is done; return its result, recorded or new.
 
         :param key: what the effect is, such as ``"charge:invoice:812"``; never the attempt.
-        :param in_doubt: what to do if a process died in the middle of it: ``"skip"`` (logged, and
-            shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
         :param func: does the effect; called with *args* and *kwargs*.
-        :returns: what *func* returned, as JSON gives it back: a tuple as a list. What is no JSON or
-            too large is not kept: a warning is logged, the first call returns it as it is, and
-            later ones return None.
-        :raises EffectInDoubt: as *in_doubt* says.
+        :param in_doubt: what to do if a process died during the effect: ``"skip"`` (logged, and
+            shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
+        :returns: what *func* returned, as JSON gives it back: a tuple as a list. A result that is
+            not JSON, or is too large, is not kept: a warning is logged, the first call returns the
+            result unchanged, and later calls return None.
+        :raises EffectInDoubt: *in_doubt* is ``"raise"``, and the effect is in doubt.
         :raises TaskError: *key* or *in_doubt* is not valid.
-        :raises TypeError: *func* cannot be called, perhaps since it is a result.
+        :raises TypeError: *func* cannot be called, perhaps because it is a result.
         :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
             write lock.
 
-        If *func* raises, the mark is removed, so that a retry does it. On SQLite this rolls back
-        what *func* wrote in ``db.session`` and did not commit. Of two callers of one key, one calls
-        and the other waits for the result. Outside a run, an effect that takes longer than
-        ``CRONJOBS_LEASE`` may be done by another caller too; an error in the log says so.
+        If *func* raises, the mark is removed, so that a retry does the effect. On SQLite this rolls
+        back what *func* wrote in ``db.session`` and did not commit. If two callers use one key at
+        the same time, one calls *func* and the other waits for the result. Outside a run, an effect
+        that takes longer than ``CRONJOBS_LEASE`` may be done by another caller, too; an error in
+        the log says so.
+
+        >>> jobs.once("reminder:812", send_mail, "ada@example.com")
+        To: ada@example.com
+        >>> jobs.once("reminder:812", send_mail, "ada@example.com")  # It is done already.
         """
         from .features.once.once import once
 

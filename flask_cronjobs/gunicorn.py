@@ -5,10 +5,10 @@ or import its hooks into your own::
 
     from flask_cronjobs.gunicorn import *
 
-A hook of the same name there is called, too.
+If you have a hook of the same name, both are called.
 
-The app is the one that gunicorn serves, or ``FLASK_APP`` if that is set. Options of the command can
-be given by the environment, such as ``FLASK_JOBS_WORK_MAX_MEMORY=512``.
+The command uses the app that gunicorn serves, or ``FLASK_APP`` if that is set. Set its options by
+the environment, such as ``FLASK_JOBS_WORK_MAX_MEMORY=512``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .core.worker.process_signals import STOP_FROM_PARENT
 
 __all__ = ["nworkers_changed", "on_exit", "on_reload", "when_ready"]
 
-#: How often to look whether the process has ended, in seconds. gunicorn takes the exit status of
-#: each child of its own process, so nobody can wait for it.
+#: Seconds between two checks of whether the process has ended. gunicorn takes the exit status of
+#: each child of its own process, so we cannot wait for it.
 _LOOK_EVERY = 0.5
-#: The first and the longest pause before the process is started again, in seconds. One that ran for
-#: longer than the longest begins with the first again.
+#: The first and the longest pause in seconds before the process is started again. A process that
+#: ran for longer than the longest pause begins with the first one again.
 _PAUSES = 1.0, 60.0
 
 
 def nworkers_changed(server: Any, number: object, before: object) -> None:
-    """Call the other hooks beside those of the configuration that have their names.
+    """Call the other hooks beside hooks of the configuration that have the same names.
 
     gunicorn calls this one whenever it has read its configuration, before all others.
     """
@@ -45,9 +45,9 @@ def nworkers_changed(server: Any, number: object, before: object) -> None:
 
 
 def when_ready(server: Any) -> None:
-    """Start the process, when gunicorn is about to start its workers.
+    """Start the process when gunicorn is about to start its workers.
 
-    If the hooks of the configuration call this, too, there is one process all the same.
+    If the hooks of the configuration call this, too, there is still one process.
     """
     with _lock:
         if any(keeper.has(server.cfg) for keeper in _keepers):
@@ -58,12 +58,12 @@ def when_ready(server: Any) -> None:
 
 
 def on_reload(server: Any) -> None:
-    """Start one with the new code, while that of the old code ends, when gunicorn gets SIGHUP."""
+    """Start a process with the new code at gunicorn's SIGHUP, while that of the old code ends."""
     when_ready(server)
 
 
 def on_exit(server: Any) -> None:
-    """End the process, and wait until its handlers have ended, when gunicorn has no worker left."""
+    """End the process when gunicorn has no worker left, and wait until its handlers have ended."""
     for keeper in _keepers:
         keeper.stop()
     for keeper in _keepers:
@@ -71,7 +71,7 @@ def on_exit(server: Any) -> None:
 
 
 class _Both:
-    """A hook of somebody's own configuration, and ours."""
+    """A hook of the user's configuration, and ours."""
 
     def __init__(self, own: Callable[[Any], object], ours: Callable[[Any], object]) -> None:
         self._own, self._ours = own, ours
@@ -84,10 +84,10 @@ class _Both:
 
 
 class _Keeper(threading.Thread):
-    """Keeps one process running until `stop`.
+    """Keep one process running until `stop`.
 
-    The first is started in gunicorn's own thread, before that forks its workers: one that is forked
-    at the same time holds up the start of another process until it ends itself.
+    The first is started in gunicorn's own thread, before that forks its workers: a worker that is
+    forked at the same time would delay the start of another process until it ends.
     """
 
     def __init__(self, server: Any) -> None:
@@ -106,7 +106,7 @@ class _Keeper(threading.Thread):
         self._stopping.set()
 
     def run(self) -> None:
-        """Start the process again whenever it has ended, after a pause."""
+        """Start the process again, after a pause, whenever it has ended."""
         pause, longest = _PAUSES
         began = time.monotonic()
         while not self._has_stopped():
@@ -120,13 +120,13 @@ class _Keeper(threading.Thread):
             self._process = self._start_process()
 
     def _has_stopped(self) -> bool:
-        """Wait until the process has ended; return whether it was to."""
+        """Wait until the process has ended; return whether `stop` was called."""
         process = self._process
         while process is not None and process.poll() is None:
             if self._is_reloaded():
                 when_ready(self._server)
             if self._stopping.wait(_LOOK_EVERY):
-                # Not SIGTERM: a service manager may send that to all, and the second one kills.
+                # A service manager may send SIGTERM to all processes, and a second one kills.
                 process.send_signal(STOP_FROM_PARENT)
                 process.wait()
                 self._server.log.info("Stopped flask jobs work (pid: %s)", process.pid)

@@ -1,4 +1,4 @@
-"""The methods of `CronJobs` that act on the tables: for an operator, and for handlers of long work.
+"""The methods of `CronJobs` that act on the tables: for operators, and for handlers of long jobs.
 
 Each imports what it needs when it is called, so that an app starts fast.
 """
@@ -39,9 +39,9 @@ T = TypeVar("T")
 class OperatorMethods:
     """The methods of `CronJobs` that act on the tables, each in the current app.
 
-    Each writes and commits at once, on a connection apart from ``db.session``. SQLite has one write
-    lock: while the session holds it, the methods that write raise `SetupError`. Commit the session
-    first.
+    Each writes and commits at once, on its own connection beside ``db.session``. SQLite has one
+    write lock: while the session holds it, the methods that write raise `SetupError`. Commit the
+    session first.
     """
 
     def tick(
@@ -51,11 +51,11 @@ class OperatorMethods:
         max_runs: int | None = None,
         queues: Sequence[str] = (),
     ) -> TickReport:
-        """Run one tick, here and now: in a test, in a shell, or in a process of your own.
+        """Run one tick here and now: in a test, in a shell, or in a process of your own.
 
         :param budget: seconds after which nothing more is claimed; default
             ``CRONJOBS_TICK_BUDGET``.
-        :param max_runs: claim at most so many runs.
+        :param max_runs: how many runs to claim at most.
         :param queues: claim from these queues only; default all.
         :returns: what the tick did.
         :raises TypeError: *queues* is one name, not a list of names.
@@ -63,7 +63,11 @@ class OperatorMethods:
         :raises TablesMissing: the job tables do not exist.
         :raises DatabaseTrouble: the database could not be used.
 
-        It works in any thread. Timeouts, and cancelling a running handler, need the main thread.
+        Any thread may call it. Timeouts, and cancelling a running handler, need the main thread.
+
+        >>> run = send_report.using(commit=True).enqueue(1, "2026-W03")
+        >>> jobs.tick(max_runs=10).succeeded
+        1
         """
         from .core.tick import TickOptions, tick
         from .core.uncommitted import uncommitted_runs
@@ -85,15 +89,21 @@ class OperatorMethods:
         return tick(state, options)
 
     def retry(self, run_id: int, payload: Mapping[str, object] | None = None) -> Change:
-        """Queue a dead, cancelled or failed run again, for one attempt more at least.
+        """Queue a dead, cancelled or failed run again, with at least one attempt left.
 
         :param run_id: the run's id.
-        :param payload: its keyword arguments from now on; by default those that it has.
+        :param payload: its keyword arguments from now on; default: unchanged.
         :returns: the change: its ``run_id``, ``task`` and ``status`` now.
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
+
+        >>> run = send_report.using(commit=True).enqueue(1, "2026-W03")
+        >>> jobs.cancel(run.id).status
+        'cancelled'
+        >>> jobs.retry(run.id, {"user_id": 1, "week": "2026-W04"}).status
+        'queued'
         """
         from .insights.run_actions import RETRY
         from .insights.run_payloads import retry_with
@@ -103,15 +113,19 @@ class OperatorMethods:
         return retry_with(_writable(), run_id, payload)
 
     def run_again(self, run_id: int, payload: Mapping[str, object] | None = None) -> int:
-        """Queue a new run like another one, whatever became of that, due now.
+        """Queue a new run with the task and arguments of another one, due now.
 
-        :param run_id: the other run's id.
-        :param payload: the handler's keyword arguments; by default those of the other run.
+        :param run_id: the other run's id. Its status does not matter.
+        :param payload: the handler's keyword arguments; default: those of the other run.
         :returns: the new run's id.
         :raises NotFound: there is no such run.
-        :raises UnknownTask: no task has the name of its task any more.
+        :raises UnknownTask: the other run's task does not exist any more.
         :raises TypeError: the handler does not take the payload.
         :raises PayloadError: *payload* is not plain JSON.
+
+        >>> run = send_report.using(commit=True).enqueue(1, "2026-W03")
+        >>> jobs.run_again(run.id) > run.id
+        True
         """
         from .insights.run_payloads import run_again
 
@@ -124,6 +138,10 @@ class OperatorMethods:
         :returns: the change; its status is ``running`` until the worker has interrupted the run.
         :raises NotFound: there is no such run.
         :raises StateConflict: it has ended already.
+
+        >>> run = send_report.using(commit=True).enqueue(1, "2026-W03")
+        >>> jobs.cancel(run.id).status
+        'cancelled'
         """
 
         from .insights.run_actions import CANCEL
@@ -139,10 +157,13 @@ class OperatorMethods:
     ) -> None:
         """Pause a definition, a queue or a task until `resume`. Give one of them.
 
-        :param name: a definition's name: none of its slots is recorded.
-        :param queue: a queue: within a second, nobody begins its runs. They wait.
-        :param task: a task, or its name: the same for all of its runs, those of definitions too.
+        :param name: a definition's name. None of its slots is recorded.
+        :param queue: a queue. Within a second, no worker begins its runs; they wait.
+        :param task: a task, or its name. All its runs wait, including those of definitions.
         :raises NotFound: no definition or task has that name.
+
+        >>> jobs.pause(queue="mail")
+        >>> jobs.pause(task=send_report)
         """
         from .insights.schedule_actions import pause
 
@@ -158,10 +179,16 @@ class OperatorMethods:
         """Resume a definition, a queue or a task. Give one of them.
 
         :param name: a definition's name. Slots that passed meanwhile do not run.
-        :param queue: a queue; what waited in it is run.
-        :param task: a task, or its name; the same.
+        :param queue: a queue. Runs that waited in it can begin.
+        :param task: a task, or its name. Its runs can begin.
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
+
+        >>> jobs.pause(queue="mail")
+        >>> jobs.resume(queue="mail")
+        True
+        >>> jobs.resume(queue="mail")
+        False
         """
         from .insights.schedule_actions import resume
 
@@ -173,21 +200,33 @@ class OperatorMethods:
         """Queue a run of a definition, or of a task, due now.
 
         :param name: the definition's name, or the task's, or the task.
-        :param payload: the handler's keyword arguments; by default the definition's own.
+        :param payload: the handler's keyword arguments; default: the definition's own.
         :returns: the run's id.
         :raises NotFound: neither has that name.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
+
+        >>> run_id = jobs.run_now("send_report", {"user_id": 1, "week": "2026-W03"})
+        >>> jobs.tick().succeeded
+        1
         """
         from .insights.schedule_actions import queue_run
 
         return queue_run(_writable(), name_of(name), payload).id
 
     def batch_counts(self, key: str) -> BatchCounts | None:
-        """Return how far a batch is, as its rows say now.
+        """Return how many runs of a batch have ended, and how, as their rows say now.
 
         :param key: the batch's key.
-        :returns: the counts, with whether it has ``finished``; None if there is no such batch.
+        :returns: the counts, with whether the batch has ``finished``; None if there is no such
+            batch.
+
+        >>> with jobs.batch("reports:2026-W03"):
+        ...     run = send_report.enqueue(1, "2026-W03")
+        >>> db.session.commit()
+        >>> counts = jobs.batch_counts("reports:2026-W03")
+        >>> print(f"{counts.ended} of {counts.total}")
+        0 of 1
         """
         from .insights.batch_views import find_batch
 
@@ -195,10 +234,13 @@ class OperatorMethods:
         return None if found is None else found.counts
 
     def prune(self, dry_run: bool = False) -> int:
-        """Delete the runs that are older than their retention. Ticks do this by themselves, too.
+        """Delete the runs that are older than their retention. Ticks do it, too.
 
         :param dry_run: only count them.
         :returns: how many runs there were.
+
+        >>> jobs.prune(dry_run=True)
+        0
         """
 
         from .insights.prune_actions import prune_all
@@ -210,6 +252,10 @@ class OperatorMethods:
 
         :returns: the verdict: ``ok``; ``sentence``, which says why; and ``age``, how many seconds
             ago the last tick was alive.
+
+        >>> report = jobs.tick()
+        >>> jobs.health().ok
+        True
         """
         from .insights.health import read_verdict
 
@@ -228,26 +274,27 @@ class OperatorMethods:
         overlap: Overlap = "skip",
         ping: str | None = None,
     ) -> bool:
-        """Keep a definition in the database: one for each customer, say.
-
-        If `add_definition` has made one of that name before, it is changed. Its next slot is
-        computed again if its schedule or zone changed.
+        """Store a definition in the database: a schedule that is not in the code.
 
         :param name: unique among all definitions.
         :param task: the task, or its name.
         :param schedule: cron text; see `Schedule`.
-        :param payload: the handler's keyword arguments.
-        :param timezone: an IANA zone; default ``CRONJOBS_TIMEZONE``.
-        :param catchup: what becomes of missed slots: ``"latest"``, ``"all"`` or ``"none"``.
-        :param overlap: ``"skip"`` or ``"allow"`` a slot while an earlier run is not finished.
-        :param ping: a URL of a monitor, fetched with ``/start`` when an attempt begins, as it is
-            when a run has succeeded, and with ``/fail`` when a run ended otherwise.
         :returns: whether it is new.
         :raises ScheduleError: the schedule or zone cannot be read.
         :raises UnknownTask: no task has that name.
         :raises TaskError: code declares a definition of that name, or a policy is unknown.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON, or too large.
+
+        Use it for schedules that users create, or for one of each customer. `Task.schedule`
+        describes the other parameters. If an earlier call made a definition of that name, this one
+        changes it. If the schedule or zone changes, its next slot is computed again.
+
+        >>> weekly = {"user_id": 7, "week": "the last"}
+        >>> jobs.add_definition("report-7", send_report, schedule="0 7 * * 1", payload=weekly)
+        True
+        >>> jobs.add_definition("report-7", send_report, schedule="0 8 * * 1", payload=weekly)
+        False
         """
         from .core.tasks.registry import declaration
         from .task import Task
@@ -260,13 +307,19 @@ class OperatorMethods:
         return add_definition(state, declared.spec(state.settings))
 
     def remove_definition(self, name: str) -> bool:
-        """Remove a definition that `add_definition` added, or that code no longer declares.
-
-        Its runs stay.
+        """Remove a definition that `add_definition` made, or that no code declares any more.
 
         :param name: the definition's name.
         :returns: False if there was none.
         :raises TaskError: this app's code declares it.
+
+        Its runs stay.
+
+        >>> weekly = {"user_id": 7, "week": "the last"}
+        >>> jobs.add_definition("report-7", send_report, schedule="0 7 * * 1", payload=weekly)
+        True
+        >>> jobs.remove_definition("report-7")
+        True
         """
         from .insights.schedule_actions import remove_definition
 
@@ -298,10 +351,10 @@ def _writable() -> State:
 
 
 class StepMethods:
-    """The methods of `CronJobs` for durable steps. All but `signal` are for handlers alone.
+    """The methods of `CronJobs` for durable steps. All but `signal` work in handlers alone.
 
-    A step has a name, of 1 to 200 characters, which is there once in an attempt. What ends an
-    attempt behind it, on purpose, is an interruption; code that catches ``Exception`` passes it on.
+    Each step needs a name of 1 to 200 characters that is unique within the attempt. To end an
+    attempt on purpose, a step raises an `Interruption`, which is not an `Exception`.
     """
 
     @given_by_position
@@ -316,21 +369,36 @@ class StepMethods:
     ) -> T:
         """Call *func*, unless the step *name* of this run has ended; return its result.
 
-        :param name: what the step is, such as ``"totals"``.
+        :param name: the step's name, such as ``"totals"``.
         :param func: does the work; called with *args* and *kwargs*. It must not commit
             ``db.session``. If it is an async function, await the step.
-        :param step_timeout: seconds that *func* may take; then the attempt fails as timed out.
-            All other arguments go to *func*, also a ``timeout``.
+        :param step_timeout: seconds that *func* may take; then the attempt fails as timed out. All
+            other arguments go to *func*, also a ``timeout``.
         :returns: what *func* returned, as JSON gives it back: a tuple as a list.
         :raises SetupError: it is called outside a run, inside another step, with a name that this
-            attempt has had, or while ``db.session`` has uncommitted work; or the task has
+            attempt has used, or while ``db.session`` has uncommitted work; or the task has
             ``atomic=True``.
-        :raises PayloadError: the result is not JSON, or larger than
-            ``CRONJOBS_MAX_PAYLOAD_BYTES``.
+        :raises PayloadError: the result is not JSON, or larger than ``CRONJOBS_MAX_PAYLOAD_BYTES``.
         :raises AtomicCommit: *func* committed.
 
-        What *func* did in ``db.session``, its result, and a look that the run is still this
-        worker's are one commit. If *func* raises, all of it is rolled back.
+        The function's work in ``db.session``, its result, and a check that this worker still holds
+        the run are committed together. If *func* raises, all of it is rolled back.
+
+        >>> def compute_totals(month):
+        ...     print("computing")
+        ...     return {"invoices": 3}
+        >>> @jobs.task
+        ... def close_month(month):
+        ...     totals = jobs.step("totals", compute_totals, month)
+        ...     if current_run.attempt == 1:
+        ...         raise RetryLater(0)
+        ...     return totals  # The second attempt has the result of the first.
+        >>> run = close_month.using(commit=True).enqueue("2026-01")
+        >>> drain(jobs).succeeded
+        computing
+        1
+        >>> run.result
+        {'invoices': 3}
         """
         from .features.steps.steps import step
 
@@ -345,64 +413,97 @@ class StepMethods:
     def each(self, name: str, next_ids: Callable[[Any], Iterable[T]]) -> Iterator[list[T]]: ...
 
     def each(self, name: str, next_ids: Callable[[Any], Any]) -> Any:
-        """Go through many rows chunk by chunk: for use in a ``for`` loop.
+        """Go through many rows in chunks: for use in a ``for`` loop.
 
-        :param name: as of `step`.
-        :param next_ids: returns the next ids, in order, after the one that it is given, which is
-            the last of the chunk before, or None at first; an empty list at the end. If it is an
-            async function, use ``async for``.
+        :param name: the step's name.
+        :param next_ids: gets the last id of the chunk before, or None at first, and returns the
+            next ids, ascending; an empty list at the end. If it is an async function, use ``async
+            for``.
         :returns: an iterator of lists of ids.
-        :raises SetupError: as of `step`; or *next_ids* returns ids that do not ascend.
+        :raises SetupError: the same as for `step`; or the ids do not ascend.
 
-        What the loop's body does in ``db.session`` with a chunk, and the place, are one commit,
-        when the loop asks for the next chunk. If the body raises, or leaves the loop, the chunk is
-        rolled back, and the run has a warning. The body must not commit, and calls no other step.
+        When the loop asks for the next chunk, the work of its body in ``db.session`` and the place
+        are committed together. If the body raises, or leaves the loop, the chunk is rolled back,
+        and the run gets a warning. The body must not commit, and must not call other steps.
+
+        >>> def next_ids(after):
+        ...     return [1, 2] if after is None else [3] if after == 2 else []
+        >>> @jobs.task
+        ... def book_invoices():
+        ...     for ids in jobs.each("invoices", next_ids):
+        ...         print("book", ids)
+        >>> run = book_invoices.using(commit=True).enqueue()
+        >>> drain(jobs).succeeded
+        book [1, 2]
+        book [3]
+        1
         """
         from .features.steps.steps import each
 
         return each(state_of(), name, next_ids)
 
     def sleep(self, name: str, delay: float | timedelta) -> None:
-        """End this attempt, which does not count, and go on behind this line later.
+        """End this attempt, which is not counted, and continue after this line later.
 
-        :param name: as of `step`.
+        :param name: the step's name.
         :param delay: seconds (a number or a `timedelta`), at most a year.
-        :raises SetupError: as of `step`.
+        :raises SetupError: the same as for `step`.
 
-        The time begins when the run first comes here. No worker is held meanwhile.
+        The time begins when the run first comes here. The run holds no worker meanwhile.
+
+        >>> @jobs.task
+        ... def remind():
+        ...     jobs.sleep("three days", timedelta(days=3))
+        ...     print("it is time to pay")
+        >>> run = remind.using(commit=True).enqueue()
+        >>> drain(jobs, with_delayed=True).succeeded
+        it is time to pay
+        1
         """
         from .features.steps.steps import pause
 
         pause(state_of(), "sleep", name, delay)
 
     def wait(self, name: str, timeout: float | timedelta = MAX_DELAY) -> JSON:
-        """Return the payload of the signal *name*; end this attempt until it comes.
+        """Return the payload of the signal *name*. Until it comes, end this attempt.
 
-        :param name: as of `step`; the same as of the signal.
+        :param name: the step's name, which is also the signal's.
         :param timeout: seconds (a number or a `timedelta`) from when the run first comes here, at
             most a year (366 days), the default.
         :returns: the payload; None if no signal came in time.
-        :raises SetupError: as of `step`.
+        :raises SetupError: the same as for `step`.
 
-        The attempt does not count, and no worker is held meanwhile. A signal that was sent before
-        is there at once.
+        The attempt is not counted, and the run holds no worker meanwhile. A signal that was sent
+        before is returned at once. `signal` has an example.
         """
         from .features.steps.steps import pause
 
         return pause(state_of(), "wait", name, timeout)
 
     def signal(self, run: JobRun | int | str, name: str, payload: object = True) -> bool:
-        """Send a payload to a run that waits for it, or will: in ``db.session``.
+        """Send a payload to a run that waits for it, or will, in ``db.session``.
 
         :param run: the run, its id or its idempotency key.
         :param name: the name of the `wait`.
         :param payload: plain JSON, but not None.
-        :returns: whether `wait` returns this payload. Not if another was first, the wait has
-            timed out, the run has ended, or it waits for another signal now: the log names that.
+        :returns: True if `wait` will return this payload; False if another signal came first, the
+            wait timed out, the run ended, or it waits for another signal now, which the log names.
         :raises NotFound: there is no such run.
         :raises PayloadError: *payload* is None, not plain JSON, or too large.
 
-        Your commit sends it, and makes a run due that waits.
+        Your commit sends the signal, and makes a run due that waits for it.
+
+        >>> @jobs.task
+        ... def order(order_id):
+        ...     return jobs.wait("approved", timeout=timedelta(days=3))
+        >>> run = order.using(commit=True, idempotency_key="order:7").enqueue(7)
+        >>> jobs.signal("order:7", "approved", {"by": "ann"})
+        True
+        >>> db.session.commit()
+        >>> drain(jobs).succeeded
+        1
+        >>> run.result
+        {'by': 'ann'}
         """
         from .features.steps.steps import signal
 

@@ -54,14 +54,21 @@ class Task(Handler, Generic[P, R]):
 
     @property
     def enqueue_options(self) -> EnqueueOptions:
-        """The options that `using` has set."""
+        """The options that `using` has set.
+
+        >>> send_report.using(priority=5, commit=True).enqueue(1, "2026-W03").priority
+        5
+        """
         self._use()
         return self._enqueue_options
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the handler, here and now, with no run.
+        """Call the handler here and now, without a run.
 
         :raises TypeError: this is a copy that `using` made.
+
+        >>> send_report(1, "2026-W03")
+        'sent 2026-W03 to 1'
         """
         if self._is_idle is not None:
             self._is_idle = False
@@ -89,14 +96,19 @@ class Task(Handler, Generic[P, R]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobRun:
         """Enqueue a run with these arguments, in ``db.session``: your commit makes it exist.
 
-        :returns: the run; with an idempotency key that exists, the run that has it. Its ``is_new``
-            tells which.
-        :raises KeyConflict: the idempotency key belongs to a run of another task.
+        :returns: the run. If another run holds its idempotency key, that one. Its ``is_new`` says
+            whether this call inserted it.
+        :raises KeyConflict: a run of another task holds the idempotency key.
         :raises TypeError: the handler does not take these arguments.
         :raises PayloadError: an argument does not fit its annotation, or is not plain JSON.
         :raises TaskError: the task's concurrency key cannot be made from them; or `using` gave
             *unique_while* or *replace*, and no idempotency key.
         :raises TablesMissing: the job tables do not exist.
+
+        >>> run = send_report.enqueue(1, week="2026-W03")
+        >>> db.session.commit()
+        >>> run.payload
+        {'user_id': 1, 'week': '2026-W03'}
         """
         # Here, since it maps the tables, which takes long, and many processes enqueue nothing.
         from .core.enqueue import enqueue_one
@@ -105,13 +117,13 @@ class Task(Handler, Generic[P, R]):
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, object]]) -> RunIds:
-        """Enqueue a run for each of *payloads*, in ``db.session``, a thousand to a statement.
+        """Enqueue a run for each of *payloads*, in ``db.session``, a thousand with each statement.
 
-        :param payloads: keyword arguments of the handler, one mapping a run. It may be a generator:
-            it is read a thousand at a time, or whole if the task is declared with *unique*.
-        :returns: the ids of the runs, in the order of *payloads*; with an idempotency key that
-            exists, the id of the run that has it. Their ``is_new`` tells which are new.
-        :raises KeyConflict: an idempotency key belongs to a run of another task.
+        :param payloads: keyword arguments of the handler, one mapping for each run. A generator is
+            read a thousand at a time, or to its end if the task is declared with *unique*.
+        :returns: the ids of the runs, in the order of *payloads*. If a run holds an idempotency key
+            already, its id. Their ``is_new`` says which are new.
+        :raises KeyConflict: a run of another task holds an idempotency key.
         :raises TypeError: the handler does not take the arguments of one of them.
         :raises PayloadError: an argument does not fit its annotation, or is not plain JSON.
         :raises TaskError: no key can be made from one of them, or `using` gave an option that many
@@ -120,6 +132,12 @@ class Task(Handler, Generic[P, R]):
 
         An error about one of them begins with its place, such as ``payloads[3]``, and then none is
         enqueued.
+
+        >>> payloads = ({"user_id": id, "week": "2026-W03"} for id in range(1000))
+        >>> ids = send_report.enqueue_many(payloads)
+        >>> db.session.commit()
+        >>> len(ids)
+        1000
         """
         from .core.enqueue import enqueue_rows
 
@@ -153,19 +171,27 @@ class Task(Handler, Generic[P, R]):
     ) -> Task[P, R]:
         """Return a copy of the task whose `enqueue` uses these options. Others stay as they are.
 
-        :param run_at: not before this time (aware).
-        :param delay: not before so many seconds from now, by the database's clock.
-        :param idempotency_key: at most one run has it, for as long as *unique_while* says.
-        :param unique_while: as long as that run's row is ``"kept"`` (the default), is
-            ``"pending"`` (has not ended), or is ``"waiting"`` (has not begun).
+        :param run_at: the run is not due before this time (aware).
+        :param delay: seconds (a number or a `timedelta`) from now until the run is due, by the
+            database's clock.
+        :param idempotency_key: at most one run holds it, for as long as *unique_while* says.
+        :param unique_while: a run holds its key while its row is ``"kept"`` (the default), while it
+            is ``"pending"`` (has not ended), or while it is ``"waiting"`` (has not begun).
         :param replace: give the run that waits with this key the new ``"payload"``, the new time
-            (``"run_at"``), or both (True). One that has begun stays, and a new run is made.
-        :param queue: the queue, instead of the task's.
-        :param priority: instead of the task's; higher is claimed first.
-        :param max_attempts: instead of the retry policy's.
+            (``"run_at"``), or both (True). A run that has begun stays, and a new one is made.
+        :param queue: the run's queue; default: the task's.
+        :param priority: runs with a higher one are claimed first; default: the task's.
+        :param max_attempts: how many attempts the run has; default: as the retry policy says.
         :param commit: commit ``db.session`` at once.
         :returns: the copy; the task itself stays as it is.
         :raises TaskError: a value is invalid.
+
+        >>> weekly = send_report.using(idempotency_key="send_report:1:2026-W03", delay=300)
+        >>> weekly.enqueue(1, "2026-W03").is_new
+        True
+        >>> weekly.enqueue(1, "2026-W03").is_new
+        False
+        >>> db.session.commit()
         """
         delay = in_seconds(delay)
         given = locals()
@@ -178,12 +204,19 @@ class Task(Handler, Generic[P, R]):
         return task
 
     def upgrade(self, func: U) -> U:
-        """Take stored payloads of older code to today's by *func*: a decorator.
+        """Convert payloads that older code has stored to today's, by *func*. Use it as a decorator.
 
         :param func: takes a stored payload, a dict of JSON values, and returns one that the handler
             takes today. It is called before an attempt, and only if the payload does not fit.
         :returns: *func* itself.
-        :raises TaskError: *func* is no function, is asynchronous, or is not the first.
+        :raises TaskError: *func* is not a function, is asynchronous, or is not the first.
+
+        >>> @jobs.task
+        ... def greet(name: str):  # Older runs have a customer_id.
+        ...     print("Hello,", name)
+        >>> @greet.upgrade
+        ... def from_ids(payload):
+        ...     return {"name": f"customer {payload['customer_id']}"}
         """
         self._use()
         check_upgrade(self.name, func, self.arguments.upgrade)
@@ -202,21 +235,27 @@ class Task(Handler, Generic[P, R]):
         overlap: Overlap = "skip",
         ping: str | None = None,
     ) -> Task[P, R]:
-        """Declare one more schedule for this task.
+        """Declare one more schedule for this task: a definition.
 
         :param cron: five fields, or an alias such as ``@daily``; see `Schedule`.
         :param name: the definition's name, unique in the app.
         :param payload: the handler's keyword arguments for these runs.
         :param timezone: an IANA zone; default ``CRONJOBS_TIMEZONE``.
-        :param catchup: what becomes of missed slots: ``"latest"``, ``"all"`` or ``"none"``.
-        :param overlap: ``"skip"`` or ``"allow"`` a slot while an earlier run is not finished.
-        :param ping: a URL of a monitor, fetched with ``/start`` when an attempt begins, as it is
-            when a run has succeeded, and with ``/fail`` when a run ended otherwise.
+        :param catchup: which slots to run that no tick saw in time: ``"latest"``, ``"all"`` or
+            ``"none"``. The others are recorded as skipped.
+        :param overlap: ``"skip"`` a slot while an earlier run of the definition has not finished,
+            or ``"allow"`` it.
+        :param ping: the URL of a monitor. It is fetched with ``/start`` when an attempt begins,
+            without it when a run has succeeded, and with ``/fail`` when a run ended otherwise.
         :returns: the task itself.
         :raises ScheduleError: *cron* or *timezone* cannot be read.
         :raises TaskError: the name is taken, or a policy is unknown.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* does not fit the annotations, or is not plain JSON.
+
+        >>> weekly = {"user_id": 1, "week": "the last"}
+        >>> send_report.schedule("0 7 * * 1", name="report-1", payload=weekly, catchup="all")
+        <Task send_report>
         """
         self._use()
         self._registry.declare(

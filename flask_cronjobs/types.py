@@ -27,10 +27,18 @@ InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
 
 
 class RunIds(list[int]):
-    """The ids of the runs that `Task.enqueue_many` was asked for, in the order of its argument.
+    """The ids that `Task.enqueue_many` returns, in the order of its argument.
 
-    :ivar is_new: for each of them, whether the call inserted the run; False if an idempotency key
-        made it take a run that there was.
+    :ivar is_new: for each of them, whether the call inserted the run; False if a run held the
+        idempotency key already.
+
+    >>> @jobs.task(unique="remind:{user_id}")
+    ... def remind(user_id): ...
+    >>> first = remind.enqueue(1)
+    >>> ids = remind.enqueue_many([{"user_id": 1}, {"user_id": 2}])
+    >>> db.session.commit()
+    >>> ids.is_new
+    [False, True]
     """
 
     def __init__(self, ids: Iterable[int] = (), is_new: Iterable[bool] = ()) -> None:
@@ -60,13 +68,14 @@ class Claim(NamedTuple):
     :ivar max_attempts: how many attempts the run has in all.
     :ivar stored_payload: the payload as the database returned it. A worker claims a thousand at
         once, and reads each when it begins.
-    :ivar stored_slot: the same of the slot, or of the time that enqueue asked for.
+    :ivar stored_slot: the slot, or the time that the enqueue asked for, as the database returned
+        it.
     :ivar definition_id: the definition whose slot this is; None for an enqueued run.
-    :ivar error_type: of what the attempt before died; None for a first attempt.
+    :ivar error_type: the type of the error that ended the attempt before; None for a first attempt.
     :ivar snoozes: how often the run was snoozed before.
-    :ivar batch_id: the batch that it belongs to.
-    :ivar forgiven: up to which attempt they do not count, since steps were finished in it.
-    :ivar label: what or whom it is for, as the task's ``label`` says.
+    :ivar batch_id: the batch that the run belongs to.
+    :ivar forgiven: attempts up to this one are not counted, since they finished steps.
+    :ivar label: the run's label, if it has one.
     """
 
     id: int
@@ -87,13 +96,13 @@ class Claim(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, str]:
-        """What tells this claim from all others, also of the same run."""
+        """(run id, token): no other claim has it, not even one of the same run."""
         return self.id, self.token
 
     def read(self) -> tuple[dict[str, JSON], datetime]:
-        """Return the handler's arguments, and the slot, or the time that enqueue asked for.
+        """Return the handler's arguments, and the slot, or the time that the enqueue asked for.
 
-        :raises ValueError: the row has something else, since somebody has changed it by hand.
+        :raises ValueError: the row cannot be read, because it was changed by hand.
         """
         try:
             return json_object(stored_json(self.stored_payload)), stored_time(self.stored_slot)
@@ -104,9 +113,9 @@ class Claim(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else may be at work in its process.
+        """Whether no other run may be claimed together with this one.
 
-        It is the last attempt, or the one before was lost with its worker.
+        It is the last attempt, or the attempt before was lost with its worker.
         """
         return is_alone(self.attempt, self.max_attempts, self.error_type)
 
@@ -157,7 +166,7 @@ _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def stored_json(value: Any) -> Any:
-    """Return the value of a JSON text; for SQLite, which returns a number as a number, also that.
+    """Return the value of a JSON text, and a number as it is: SQLite returns numbers as numbers.
 
     :raises ValueError: it cannot be parsed.
     """
@@ -223,7 +232,7 @@ def stored_time(value: Any) -> datetime:
 
 
 def time_or_none(value: Any) -> datetime | None:
-    """Return what `stored_time` does; None for NULL, and for what is no time.
+    """Return what `stored_time` returns; None for NULL, and for a value that is not a time.
 
     SQLite accepts any text.
     """
@@ -260,22 +269,21 @@ class Outcome(NamedTuple):
     :ivar error: the message, shortened and without credentials; of a success a warning, or None.
     :ivar error_type: the name of the exception's type, or the kind of the warning.
     :ivar stack: the stack, shortened; None where it would not help.
-    :ivar result: what the handler returned, if JSON and small.
+    :ivar result: what the handler returned, if it is JSON and small.
     :ivar delay: seconds until the next attempt, at least; only for ``failed`` and ``snoozed``.
-    :ivar until: not before this time; only for ``snoozed``.
-    :ivar holds_rate: for *delay*, nothing of its rate key is to begin.
+    :ivar until: the earliest time of the next attempt; only for ``snoozed``.
+    :ivar holds_rate: no attempt of its rate key may begin during *delay*.
     :ivar seconds: how long the attempt took.
     :ivar reclaimed: the lease ran out; it is recorded only if the lease is still expired.
-    :ivar finalized: the row has it already, written in the handler's own transaction.
+    :ivar finalized: the outcome is in the row already, written in the handler's own transaction.
     :ivar definition_id: the definition whose slot the run is; None for an enqueued run.
-    :ivar exception: what the handler raised, of a ``failed`` or ``dead`` run; if its worker was
-        lost, a new `~flask_cronjobs.WorkerLost`. None if no attempt was made, and where more than
-        a hundred outcomes wait for slow receivers. Its frames have no local variables any more, and
+    :ivar exception: what the handler of a ``failed`` or ``dead`` run raised; if its worker was
+        lost, a new `~flask_cronjobs.WorkerLost`. None if no attempt was made, or more than a
+        hundred outcomes wait for slow receivers. The local variables of its frames are cleared, and
         its message is as it was raised, credentials included.
     :ivar label: the run's label, if it has one.
     :ivar output: what the handler has printed and logged, if that is kept.
-    :ivar unbegun: of a released run: its handler has not begun. Whoever is not sure says that it
-        has, as of all that is at work.
+    :ivar unbegun: the run was released, and its handler has certainly not begun.
     """
 
     id: int
@@ -301,17 +309,17 @@ class Outcome(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, str]:
-        """The same as its claim's."""
+        """(run id, token), as in `Claim.identity`."""
         return self.id, self.token
 
     @property
     def begun(self) -> bool:
-        """Whether the handler began: a claim may be released while it waits behind a long run."""
+        """Whether the handler may have begun: a claimed run may be released while it waits."""
         return not self.unbegun
 
 
 class BatchCounts(NamedTuple):
-    """How far a batch is, in numbers of runs.
+    """How many runs of a batch have ended, and how. `CronJobs.batch_counts` has an example.
 
     :ivar key: the batch's key.
     :ivar total: all of its runs.
@@ -341,13 +349,18 @@ class TickReport(NamedTuple):
 
     :ivar worker: ``host:pid`` of its process.
     :ivar recorded: how many runs were inserted for due slots.
-    :ivar skipped: how many rows of skipped slots.
+    :ivar skipped: how many rows of skipped slots were inserted.
     :ivar reclaimed: how many attempts were taken from workers that were lost.
-    :ivar succeeded: how many attempts succeeded; so for *failed*, *dead*, *cancelled*, *released*
-        and *snoozed*.
+    :ivar succeeded: how many attempts succeeded. The same holds for *failed*, *dead*, *cancelled*,
+        *released* and *snoozed*.
     :ivar lost: how many attempts ended after another worker had taken their runs.
     :ivar pruned: how many runs were deleted.
     :ivar seconds: how long the tick took.
+
+    >>> run = send_report.using(commit=True).enqueue(1, "2026-W03")
+    >>> report = jobs.tick()
+    >>> report.succeeded, report.attempts
+    (1, 1)
     """
 
     worker: str

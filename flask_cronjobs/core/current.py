@@ -216,14 +216,24 @@ class CurrentRun:
             yield books
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """Report how far the run is. It shows in the run's row, and on the pages, while it runs.
+        """Report how far the run is. Its row and the pages show it while it runs.
 
         :param fraction: from 0 to 1.
-        :param message: a short text beside it; cut at 500 characters, credentials left out.
-        :raises ValueError: *fraction* is no number from 0 to 1.
+        :param message: a short text beside it; cut at 500 characters, credentials removed.
+        :raises ValueError: *fraction* is not a number from 0 to 1.
 
-        Call it as often as you like: the row is written at most twice a second, and once more when
-        the handler ends; but not after the commit of ``atomic=True``.
+        Call it as often as you like. The row is written at most twice a second, and once more when
+        the handler ends, but not after the commit of ``atomic=True``.
+
+        >>> @jobs.task
+        ... def import_prices():
+        ...     for part in range(4):
+        ...         current_run.progress((part + 1) / 4, f"part {part + 1} of 4")
+        >>> run = import_prices.using(commit=True).enqueue()
+        >>> drain(jobs).succeeded
+        1
+        >>> run.progress_message
+        'part 4 of 4'
         """
         self.raise_again()
         try:
@@ -240,7 +250,15 @@ class CurrentRun:
             self._request_write(self, False)
 
     def heartbeat(self) -> None:
-        """Renew the lease now. The worker does it anyway: this is for code that starves it."""
+        """Renew the lease now. The worker does so anyway: this is for code that keeps it from that.
+
+        >>> @jobs.task
+        ... def crunch():
+        ...     current_run.heartbeat()
+        >>> run = crunch.using(commit=True).enqueue()
+        >>> drain(jobs).succeeded
+        1
+        """
         self.raise_again()
         self._request_write(self, True)
 
@@ -334,15 +352,22 @@ current_run: CurrentRun = cast(
 
 
 def in_run() -> bool:
-    """Return whether a handler is at work here, so that `current_run` can be used."""
+    """Return whether a handler is running here, so that `current_run` can be used.
+
+    >>> in_run()
+    False
+    """
     return at_work.get(None) is not None
 
 
 def in_worker() -> bool:
     """Return whether this process executes handlers.
 
-    It does if it is ``flask jobs tick``, ``flask jobs work`` or ``celery worker``. This can be used
-    in ``create_app``, for what only the web server needs, or only jobs.
+    It does if it is ``flask jobs tick``, ``flask jobs work`` or ``celery worker``. Ask in
+    ``create_app``, for what only the web server needs, or only jobs.
+
+    >>> in_worker()
+    False
     """
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.stem

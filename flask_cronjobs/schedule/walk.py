@@ -68,6 +68,10 @@ class Schedule:
         :param moment: an aware datetime.
         :returns: an aware datetime in UTC, or `None` if no slot follows before the year 10000.
         :raises ScheduleError: if *moment* is naive.
+
+        >>> winter = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        >>> Schedule("30 2 * * *", "Europe/Berlin").next_after(winter).isoformat()
+        '2026-01-01T01:30:00+00:00'
         """
         return next(self.between(moment, _LATEST), None)
 
@@ -76,6 +80,9 @@ class Schedule:
 
         :param moment: an aware datetime.
         :raises ScheduleError: if it is naive.
+
+        >>> Schedule("@daily").is_slot(datetime(2026, 1, 1, tzinfo=timezone.utc))
+        True
         """
         just_before = moment - timedelta(microseconds=1)
         return next(self.between(just_before, moment), None) == moment
@@ -87,29 +94,41 @@ class Schedule:
         :param until: an aware datetime.
         :returns: aware datetimes in UTC.
         :raises ScheduleError: at the call, if a datetime is naive.
+
+        >>> day = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        >>> [slot.hour for slot in Schedule("0 */8 * * *").between(day, day + timedelta(days=1))]
+        [8, 16, 0]
         """
         return map(_datetime, self._walk(after, until).slots())
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many slots `between` would give, counted by days without computing each.
+        """Return how many slots `between` would return, counted by days without computing each.
 
         :param after: an aware datetime.
         :param until: an aware datetime.
         :raises ScheduleError: if a datetime is naive.
+
+        >>> day = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        >>> Schedule("@hourly").count(day, day + timedelta(days=365))
+        8760
         """
         return self._walk(after, until).count()
 
     def tail(self, after: datetime, until: datetime, limit: int) -> list[datetime]:
-        """Return the newest *limit* of the slots that `between` would give, in order.
+        """Return the newest *limit* of the slots that `between` would return, in order.
 
-        It searches the last hour first, then further back, so that the cost depends on *limit*
-        and not on how long the range is.
+        It searches the last hour first, then further back, so that the cost depends on *limit* and
+        not on how long the range is.
 
         :param after: an aware datetime.
         :param until: an aware datetime.
         :param limit: how many slots at most; below 1, none.
         :returns: aware datetimes in UTC.
         :raises ScheduleError: if a datetime is naive.
+
+        >>> day = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        >>> [slot.hour for slot in Schedule("@hourly").tail(day, day + timedelta(hours=12), 3)]
+        [10, 11, 12]
         """
         whole, span, limit = self._walk(after, until), HOUR, max(limit, 0)
         while True:

@@ -48,16 +48,24 @@ def drain(
     """Run what is due, here and now, until nothing is.
 
     :param jobs: the current app's `~flask_cronjobs.CronJobs`; may be left out.
-    :param raise_errors: raise what a handler raised, as soon as its run is recorded. What is due
-        after that stays queued. If False, failures are only counted.
-    :param with_delayed: also run what is due later, such as retries: move the clock to each in
+    :param raise_errors: raise what a handler raised, as soon as its run is recorded. Runs that are
+        due after it stay queued. If False, failures are only counted.
+    :param with_delayed: also run what is due later, such as retries: move the clock to each run in
         turn, as `travel` does, until nothing waits.
     :returns: how many attempts came to which outcome.
     :raises SetupError: nothing can run, or not all: there is no app, ``db.session`` has uncommitted
         work, a run is of a task that the app does not declare, or was enqueued while the clock was
         moved ahead, as by `fire`.
 
-    It makes no slots of schedules into runs: see `fire`.
+    It makes no runs from the slots of schedules: see `fire`.
+
+    >>> run = send_report.using(commit=True, delay=3600).enqueue(1, "2026-W03")
+    >>> drain(jobs).succeeded
+    0
+    >>> drain(jobs, with_delayed=True).succeeded
+    1
+    >>> run.result
+    'sent 2026-W03 to 1'
     """
     state = _ready(jobs)
     counts, started = Counter[str](), time.monotonic()
@@ -75,13 +83,17 @@ def drain(
 
 
 def enqueued(task: Task[..., Any] | str | None = None, *, after: int = 0) -> list[JobRun]:
-    """Return the runs that were enqueued, oldest first, whatever has become of them.
+    """Return the runs that were enqueued, oldest first, whatever their status.
 
     :param task: the task, or its name; None for all tasks.
-    :param after: leave out runs up to this id, as those that other tests have committed.
+    :param after: leave out runs up to this id, such as those that other tests have committed.
     :returns: the runs, with their ``payload``, ``run_at``, ``idempotency_key`` and ``status``. Runs
         that ``db.session`` has not committed yet are among them; slots of schedules are not.
     :raises UnknownTask: no task has that name.
+
+    >>> run = send_report.enqueue(1, "2026-W03")
+    >>> [run.payload["week"] for run in enqueued(send_report)]
+    ['2026-W03']
     """
     state = state_of()
     query = select(JobRun).where(JobRun.definition_id.is_(None), JobRun.id > after)
@@ -117,14 +129,17 @@ def run(
     :raises TypeError: the handler does not take these arguments.
     :raises PayloadError: an argument is not plain JSON.
     :raises StateConflict: the run cannot be claimed.
-    :raises SetupError: as of `drain`.
+    :raises SetupError: the same as for `drain`.
+
+    >>> run(send_report, user_id=1, week="2026-W03").status
+    'succeeded'
     """
     state = _ready()
     handler = state.registry.get(name_of(task))
     if payload is not None:
         check_keys(payload)
     given = handler.payload_from({**(payload or {}), **arguments})
-    # A key of its own, so that no run of the same `unique` key stands for it.
+    # It gets its own key, so that no run of the same `unique` key is returned for it.
     key = None if handler.options.unique is None else _some_name()
     options = EnqueueOptions(commit=True, idempotency_key=key)
     with _fresh_session(state):
@@ -137,17 +152,24 @@ def run(
 def fire(
     definition: Task[..., Any] | str, at: datetime | None = None, raise_errors: bool = True
 ) -> JobRun:
-    """Make the slot of a definition into a run and perform it, at its time.
+    """Make a run from a slot of a definition and perform it, at its time.
 
     :param definition: the definition's name, or the task if the definition has its name.
-    :param at: a moment that its schedule names (aware); by default the next one. The clock is moved
+    :param at: a moment that its schedule names (aware); default: the next one. The clock is moved
         there meanwhile, as `travel` does.
     :param raise_errors: raise what the handler raised.
     :returns: the run as it ended; ``skipped`` if an earlier one has not finished.
     :raises NotFound: there is no such definition.
     :raises ValueError: its schedule does not name *at*.
     :raises StateConflict: the slot has a run already, or its run cannot be claimed.
-    :raises SetupError: as of `drain`.
+    :raises SetupError: the same as for `drain`.
+
+    >>> @jobs.task(schedule="0 7 * * *")
+    ... def daily_report():
+    ...     print("the report of", current_run.scheduled_local.date())
+    >>> fire(daily_report, at=datetime(2030, 3, 1, 7, tzinfo=timezone.utc)).status
+    the report of 2030-03-01
+    'succeeded'
     """
     state = _ready()
     with _fresh_session(state):
@@ -162,14 +184,19 @@ def fire(
 
 @contextmanager
 def travel(to: datetime | timedelta) -> Generator[None]:
-    """Move the clock that jobs see, which is the database's; it goes on from there.
+    """Move the clock that jobs see, which is the database's. It continues from there.
 
-    :param to: a time (aware), or by how much to move.
+    :param to: a time (aware), or a `timedelta` by which to move.
     :raises ValueError: it is neither, or a naive time.
     :raises SetupError: there is no current app.
 
     At the end of the block the clock is set back. It holds for all apps of this process, and for
     what is enqueued, claimed and recorded; not for Python's clock, nor for other processes.
+
+    >>> run = send_report.using(commit=True, delay=timedelta(days=7)).enqueue(1, "2026-W03")
+    >>> with travel(timedelta(days=7)):
+    ...     drain(jobs).succeeded
+    1
     """
     if isinstance(to, timedelta):
         distance = to.total_seconds()

@@ -1,7 +1,7 @@
 """A pytest plugin: the helpers as fixtures, for the app that the fixture ``app`` returns.
 
-pytest loads it by itself. ``-p no:flask_cronjobs`` leaves it out. It imports Flask, and the
-helpers, only when a test asks for a fixture.
+pytest loads it automatically; ``-p no:flask_cronjobs`` leaves it out. It imports Flask and the
+helpers only when a test asks for a fixture.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def jobs_drain(request: pytest.FixtureRequest) -> Callable[..., TickReport]:
-    """`drain` for the fixture ``app``, without its first argument."""
+    """Call `drain` for the fixture ``app``, without its first argument."""
     return partial(_helper(request, "drain"), None)
 
 
 @pytest.fixture
 def jobs_enqueued(request: pytest.FixtureRequest) -> Callable[..., list[JobRun]]:
-    """`enqueued` for the fixture ``app``; leaves out what was there when the test began."""
+    """Call `enqueued` for the fixture ``app``, and leave out runs from before the test."""
     return partial(_helper(request, "enqueued"), after=_helper(request, "last_run")())
 
 
 @pytest.fixture
 def jobs_run(request: pytest.FixtureRequest) -> Callable[..., JobRun]:
-    """`run` for the fixture ``app``."""
+    """Call `run` for the fixture ``app``."""
     return _helper(request, "run")
 
 
 @pytest.fixture
 def jobs_fire(request: pytest.FixtureRequest) -> Callable[..., JobRun]:
-    """`fire` for the fixture ``app``."""
+    """Call `fire` for the fixture ``app``."""
     return _helper(request, "fire")
 
 
@@ -49,7 +49,7 @@ def jobs_fire(request: pytest.FixtureRequest) -> Callable[..., JobRun]:
 def jobs_travel(
     request: pytest.FixtureRequest,
 ) -> Generator[Callable[[datetime | timedelta], None]]:
-    """`travel` for the fixture ``app``, until the end of the test."""
+    """Call `travel` for the fixture ``app``; the clock stays moved until the end of the test."""
     travel = _helper(request, "travel", lambda block: travels.enter_context(block))
     with ExitStack() as travels:
         yield travel

@@ -50,8 +50,8 @@ class Retry:
     """A retry policy.
 
     :param max_attempts: how many attempts a run has in all, from 1.
-    :param backoff: how the delay grows: ``"exponential"`` (1, 2, 4, 8 … times *base*),
-        ``"linear"`` (1, 2, 3 …), ``"quadratic"`` (1, 4, 9 …) or ``"fixed"``.
+    :param backoff: how the delay grows: ``"exponential"`` (1, 2, 4, 8 … times *base*), ``"linear"``
+        (1, 2, 3 …), ``"quadratic"`` (1, 4, 9 …) or ``"fixed"``.
     :param base: seconds before the second attempt.
     :param cap: seconds that no delay exceeds.
     :param jitter: choose each delay at random from its upper half, so that runs that failed
@@ -59,6 +59,9 @@ class Retry:
     :param on: retry only these exceptions; others end the run dead at once.
     :param not_on: never retry these exceptions.
     :raises TaskError: a value is not valid.
+
+    >>> @jobs.task(retry=Retry(max_attempts=5, base=60, not_on=KeyError))
+    ... def charge(invoice_id): ...
     """
 
     max_attempts: int = 10
@@ -78,6 +81,11 @@ class Retry:
 
         :returns: from 0 to *cap*, or None to give up now. It does not consider *max_attempts*: the
             caller compares the attempt to the run's own.
+
+        >>> Retry(base=10, jitter=False).delay(3, OSError("no network"))
+        40.0
+        >>> Retry(not_on=KeyError).delay(1, KeyError("name")) is None
+        True
         """
         if isinstance(error, self.not_on) or not isinstance(error, self.on):
             return None
