@@ -1,4 +1,4 @@
-"""The logger of the package, and one log line for each change of a run."""
+"""The package's logger, and one log line for each change of a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ logger: logging.Logger = logging.getLogger("flask_cronjobs")
 
 
 def _clean(record: logging.LogRecord) -> bool:
-    """Clean what a record prints: it comes from rows and errors. Keep the record.
+    """Clean the text of a record, which comes from rows and errors, and keep the record.
 
-    The message is one line. Below it comes the stack that we keep, in place of that of the
-    exception: it has no credentials and no frames of ours, and it is indented, so that it does not
-    look like other lines.
+    The message is one line. Below it, our redacted stack replaces that of the exception: it has no
+    credentials and none of our frames, and it is indented to differ from other log lines.
     """
     stack: str | None = getattr(record, "cronjobs_stack", None)
     if stack is not None:
@@ -30,7 +29,7 @@ def _clean(record: logging.LogRecord) -> bool:
 
 
 def _of_the_app(stack: str) -> str:
-    """Return *stack* without frames of ours, unless there are no others: it may be our fault."""
+    """Return *stack* without our frames, unless there are no others: it may be our fault."""
     shown = without_own_frames(stack)
     return shown if "\n  File " in shown else stack
 
@@ -41,16 +40,16 @@ def _cleaned(value: object) -> object:
 
 logger.addFilter(_clean)
 
-#: How often the log says again that something is away, in seconds.
+#: Seconds after which the log repeats that something is unavailable.
 SAY_EVERY = 60.0
 
 
 class Outage:
-    """Tells the log that something is away: once, then each minute, and when it is back.
+    """Logs that something is unavailable: at once, then every minute, and when it is back.
 
-    One that comes and goes is told of once a minute, too.
+    A service that comes and goes is logged at most once a minute, too.
 
-    :ivar since: when that was first said, by `time.monotonic`; None while it is there.
+    :ivar since: when the outage began, by `time.monotonic`; None while there is none.
     """
 
     def __init__(self) -> None:
@@ -59,13 +58,13 @@ class Outage:
 
     @property
     def seconds(self) -> float:
-        """For how many seconds it has been away."""
+        """The length of the outage so far, in seconds."""
         return 0.0 if self.since is None else time.monotonic() - self.since
 
     def say(self, message: str, *values: object, after: float = 0.0) -> None:
-        """Note that it is away, and log *message*, unless one was logged in the last minute.
+        """Note an outage, and log *message* unless one was logged in the last minute.
 
-        :param after: log it only once it has been away for so many seconds.
+        :param after: log only if the outage has lasted for at least this many seconds.
         """
         now = time.monotonic()
         self.since = self.since or now
@@ -74,7 +73,7 @@ class Outage:
             self._said_at = now
 
     def over(self, what: str) -> None:
-        """Note that it is there, and log that *what* is back if it was said to be away."""
+        """Note that the outage is over, and log that *what* is back if the outage was logged."""
         if self.since is not None and self._said_at >= self.since:
             logger.warning("%s is back, after %.0f s", what, self.seconds)
         self.since = None
@@ -88,7 +87,7 @@ __version__ = "0.1.0"
 
 
 def worker_name() -> str:
-    """Return this process's name, with which its tokens begin: ``host:pid``."""
+    """Return this process's name, ``host:pid``, with which its tokens begin."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -106,15 +105,15 @@ def log_run(
     error: BaseException | None = None,
     stack: str | None = None,
 ) -> None:
-    """Log one change of a run: as one line, and as ``extra=`` fields. Payloads are never logged.
+    """Log one change of a run as one line and as ``extra=`` fields, without its payload.
 
     :param what: the event, such as an outcome's kind.
     :param worker: the worker's name or token; by default this process's name.
     :param seconds: how long the attempt took.
     :param why: a short reason.
-    :param actor: the operator who asked for it, if one did.
+    :param actor: the operator who asked for the change, if one did.
     :param error: the exception, for the record's ``exc_info``.
-    :param stack: what is printed of it.
+    :param stack: the text that is printed for the exception.
     """
     if not logger.isEnabledFor(level):
         return
@@ -139,7 +138,7 @@ def log_run(
     )
 
 
-#: The actor where the caller names none.
+#: The actor if the caller names none.
 DEFAULT_ACTOR = "Python"
 
 

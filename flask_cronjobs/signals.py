@@ -1,12 +1,12 @@
-"""Blinker signals. If a receiver raises, that is logged and changes nothing else.
+"""Blinker signals. An exception that a receiver raises is logged, and has no other effect.
 
-The sender is the Flask app, whose context is pushed for each receiver. Receivers get one keyword
+The sender is the Flask app, whose context is pushed for each receiver. A receiver gets one keyword
 argument: ``claim`` (`types.Claim`) when a run starts, ``outcome`` (`types.Outcome`) when it ends,
 ``slot`` (`types.RecordedSlot`) for a skipped slot, ``report`` (`types.TickReport`) for a tick.
 
-Receivers of a run's start are called in the handler's thread, and its timeout includes them.
-Receivers of a run's end are called in a thread of their own, one after the other: a slow one delays
-the next, but no heartbeat. If a thousand outcomes wait for it, its worker claims nothing more.
+Receivers of a run's start are called in the handler's thread, and the timeout includes them.
+Receivers of a run's end are called one after the other in a separate thread: a slow one delays the
+next, but not the heartbeats. If a thousand outcomes wait for receivers, the worker stops claiming.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .log import LEASE_LOST, log_run, logger
 from .types import Outcome
 
 News: TypeAlias = Callable[[str, Any], None]
-"""What a caller passes to hear of a tick while it works. It gets a kind and a value:
+"""A function that receives the events of a running tick as a kind and a value:
 
 | kind | value |
 |---|---|
-| ``slot`` | a `RecordedSlot` as a dict: it was recorded, as a run or as skipped |
-| ``outcome`` | `run_news` of an outcome that was recorded |
-| ``lost`` | `run_news` of an outcome that was dropped, since the lease was lost |
-| ``replaced`` | a text: a worker ended at a limit, and a fresh one follows |
+| ``slot`` | a `RecordedSlot` as a dict, which was recorded as a run or as skipped |
+| ``outcome`` | the `run_news` of a recorded outcome |
+| ``lost`` | the `run_news` of an outcome that was dropped because the lease was lost |
+| ``replaced`` | a text: a worker ended at a limit and is replaced |
 
-All values are JSON. It is called through `notify` in the thread that has the news, never in the
-keeper's. In a process pool that is the parent, which must not wait in it for long: who waits there
-reads nothing from workers.
+All values are JSON. `notify` calls the function in the thread that has the news, never in the
+keeper's. In a process pool that is the parent, which must not block for long, since it reads from
+its workers.
 """
 
 _signals = Namespace()
@@ -60,12 +60,12 @@ lease_lost: NamedSignal = _signals.signal("lease-lost")
 """An outcome was dropped because another worker has the run's lease; ``outcome``."""
 
 slot_skipped: NamedSignal = _signals.signal("slot-skipped")
-"""One slot, or several in a row, were recorded as skipped; ``slot``."""
+"""One slot or several consecutive ones were recorded as skipped; ``slot``."""
 
 tick_finished: NamedSignal = _signals.signal("tick-finished")
 """A tick ended, or a minute of a resident worker; ``report``."""
 
-#: How an outcome is told, by its kind: the level of its log line, and its signal.
+#: The log level and the signal of each kind of outcome.
 _OUTCOMES: dict[str, tuple[int, NamedSignal | None]] = {
     "succeeded": (logging.INFO, run_succeeded),
     "failed": (logging.WARNING, run_failed),
@@ -78,7 +78,7 @@ _OUTCOMES: dict[str, tuple[int, NamedSignal | None]] = {
 
 
 def send(signal: NamedSignal, app: Flask, **details: object) -> None:
-    """Send *signal* for *app*, and log what a receiver raises."""
+    """Send *signal* for *app*, and log an exception that a receiver raises."""
     if not signal.receivers:
         return
     for receiver in signal.receivers_for(app):
@@ -88,11 +88,11 @@ def send(signal: NamedSignal, app: Flask, **details: object) -> None:
         except BaseException as error:
             if _is_meant_for_the_caller(error):
                 raise
-            logger.exception("A receiver of the signal %r raised; the run goes on", signal.name)
+            logger.exception("A receiver of the signal %r raised; the run continues", signal.name)
 
 
 def _is_meant_for_the_caller(error: BaseException) -> bool:
-    """Return whether *error* is not the receiver's own: a timeout or Ctrl-C while it ran.
+    """Return whether *error* is a timeout or Ctrl-C that arrived while the receiver ran.
 
     Signal handlers raise only in the main thread.
     """
@@ -125,7 +125,7 @@ def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
 
 
 def notify(news: News, kind: str, value: Any) -> None:
-    """Call *news*. What it raises is logged, and the runs go on."""
+    """Call *news*; if it raises, log the exception and continue."""
     try:
         news(kind, value)
     except Exception as error:  # A full disk, a closed pipe.
@@ -133,11 +133,11 @@ def notify(news: News, kind: str, value: Any) -> None:
 
 
 def unheard(kind: str, value: Any) -> None:
-    """Hear of nothing: the `News` where nobody asks for any."""
+    """Ignore all news."""
 
 
 def run_news(outcome: Outcome) -> dict[str, object]:
-    """Return what `News` has of an outcome, as in the JSON of a tick."""
+    """Return an outcome as `News` and the JSON of a tick have it."""
     return {
         "run_id": outcome.id,
         "task": outcome.job_type,

@@ -51,14 +51,14 @@ class RunIds(list[int]):
         return [run for run, is_new in zip(self, self.is_new, strict=True) if is_new]
 
 
-#: Ids are 64-bit; SQLite refuses what is larger.
+#: Ids have 64 bits; SQLite refuses larger numbers.
 MAX_ID = 2**63 - 1
 
 
 class Claim(NamedTuple):
     """A run that a worker holds.
 
-    One is made for each run, and a named tuple is three times as fast as a frozen dataclass.
+    It is a named tuple, which is created three times as fast as a frozen dataclass.
 
     :ivar id: the run's id.
     :ivar token: ``host:pid:random``, new for each claim. A write with it matches no row once
@@ -124,72 +124,74 @@ class Claim(NamedTuple):
         return f"task {self.job_type}, run {self.id}"
 
 
-#: How the token of a run begins that was handed to an executor and has not begun there. All of it
-#: is ``handed:celery:DATABASE:host:pid:random``, with the database's fingerprint.
+#: The prefix of a token whose run was handed to an executor and has not begun there. The whole
+#: token is ``handed:celery:DATABASE:host:pid:random``, with the database's fingerprint.
 HANDED = "handed:"
-#: For how many leases a run may wait in a broker before it is handed on again.
+#: Number of leases for which a run may wait in a broker before it is handed over again.
 HANDED_LEASES = 5
 
 
 def handed_to(token: str | None) -> str | None:
-    """Return the executor to which the run of *token* was handed; None for any other token."""
+    """Return the executor to which the run was handed; None if *token* is not of that kind."""
     if not isinstance(token, str) or not token.startswith(HANDED):  # On SQLite it may be a blob.
         return None
     return token.removeprefix(HANDED).partition(":")[0]
 
 
 def without_secret(token: str | None) -> str | None:
-    """Return *token*, or a worker's name, without its random part: what others may see of it."""
+    """Return *token* without its random part, so that it can be shown."""
     if not isinstance(token, str):
         return token
     return token.rpartition(":")[0] or token
 
 
-#: How many bytes are kept of what an attempt prints and logs: the last ones.
+#: Bytes that are kept of what an attempt prints and logs; the last ones are kept.
 MAX_OUTPUT = 64 * 1024
 
-#: What `error_type` says of a run whose worker died, or lost it.
+#: The `error_type` of a run whose worker died or lost it.
 WORKER_LOST = "WorkerLost"
 
-#: The `error_type` of a waiting run that a worker of an executor gave back: it lacks the task.
+#: The `error_type` of a run that an executor's worker gave back because it lacks the task.
 NO_SUCH_TASK = "NoSuchTask"
 
 
 def is_alone(attempt: int, max_attempts: int, error_type: str | None) -> bool:
-    """Return whether an attempt must have its process to itself; see `Claim.alone`."""
+    """Return whether an attempt must run alone in its process; see `Claim.alone`."""
     return attempt >= max_attempts or error_type == WORKER_LOST
 
 
-#: Reads a JSON value from a place in a text, for `json.loads`, which takes three times as long
-#: where the text is short.
+#: Reads a JSON value at a position of a text. For short texts it is three times as fast as
+#: `json.loads`.
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def stored_json(value: Any) -> Any:
     """Return the value of a JSON text, and a number as it is: SQLite returns numbers as numbers.
 
-    :raises ValueError: it cannot be parsed.
+    SQLite returns a JSON number as a number.
+
+    :raises ValueError: the text cannot be parsed.
     """
     if not isinstance(value, (str, bytes)):
         return value
     try:
         try:
             found, end = _scan(value, 0)
-        except (StopIteration, TypeError):  # It begins with a space, or is in bytes.
+        except (StopIteration, TypeError):  # The text begins with a space, or is bytes.
             found, end = None, -1
         return found if end == len(value) else json.loads(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-#: In a JSON text: a text, a large number with an exponent, or minus zero.
+#: Matches a string, a large number with an exponent, or minus zero in a JSON text.
 _CHANGED_BY_JSONB = pattern(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+|-0\.0(?!\d)')
 
 
 def json_text(value: JSON) -> str:
     """Return *value* as a JSON text that both databases store without changing a number.
 
-    PostgreSQL's ``jsonb`` makes a whole number of 1e22, and nothing of the sign of -0.0. So 1e22 is
+    PostgreSQL's ``jsonb`` turns 1e22 into an integer, and drops the sign of -0.0. So 1e22 is
     written in full, and -0.0 as 0.0.
     """
     written = json.dumps(value)
@@ -203,9 +205,9 @@ def _plainly(found: re.Match[str]) -> str:
 
 
 def json_object(value: JSON) -> dict[str, JSON]:
-    """Return *value*, of JSON, which must be an object.
+    """Return *value*, which must be a JSON object.
 
-    :raises ValueError: it is not.
+    :raises ValueError: *value* is not an object.
     """
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
@@ -213,10 +215,10 @@ def json_object(value: JSON) -> dict[str, JSON]:
 
 
 def stored_time(value: Any) -> datetime:
-    """Return a time that a textual statement returned, aware, in UTC.
+    """Return a time that a textual statement returned, as an aware time in UTC.
 
     :param value: a time, its text, or the seconds since 1970.
-    :raises ValueError: it is not a time, or in the first year, before which Python knows none.
+    :raises ValueError: it is not a time, or it is in the year 1, the first that Python knows.
     """
     if isinstance(value, float):
         return _since_1970(value)
@@ -234,39 +236,39 @@ def stored_time(value: Any) -> datetime:
 def time_or_none(value: Any) -> datetime | None:
     """Return what `stored_time` returns; None for NULL, and for a value that is not a time.
 
-    SQLite accepts any text.
+    A column of SQLite accepts any text.
     """
     try:
         return None if value is None else stored_time(value)
-    except (ValueError, AttributeError):  # Not a time, or not even a text.
+    except (ValueError, AttributeError):  # It is no time, or not even a text.
         return None
 
 
 def _since_1970(seconds: float) -> datetime:
     try:
         return datetime.fromtimestamp(seconds, timezone.utc)
-    except (OverflowError, OSError):  # Also infinity.
-        raise ValueError(f"{seconds:g} s since 1970 is no time that Python knows") from None
+    except (OverflowError, OSError):  # Infinity raises the first.
+        raise ValueError(f"{seconds:g} s since 1970 is outside of Python's times") from None
 
 
 #: How an attempt ended; ``failed`` will be retried, ``dead`` will not.
 OutcomeKind: TypeAlias = Literal["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
 OUTCOME_KINDS: tuple[OutcomeKind, ...] = get_args(OutcomeKind)
-#: Of these, the attempt is kept as a failed one.
+#: With these, the attempt is stored as a failed one.
 FAILED_KINDS: tuple[OutcomeKind, ...] = ("failed", "dead")
-#: These return the run to the queue, at once or for later, and the attempt does not count.
+#: These return the run to the queue, now or later, and the attempt does not count.
 RETURNED_KINDS: tuple[OutcomeKind, ...] = ("released", "snoozed")
 
 
 class Outcome(NamedTuple):
-    """How one attempt ended. A named tuple for the same reason as `Claim`.
+    """How one attempt ended; a named tuple for speed, like `Claim`.
 
     :ivar id: the run's id.
     :ivar token: the claim's token.
     :ivar kind: the outcome; ``failed`` will be retried, ``dead`` will not.
     :ivar attempt: the number of the attempt, from 1.
     :ivar job_type: the task's name.
-    :ivar error: the message, shortened and without credentials; of a success a warning, or None.
+    :ivar error: the message, shortened and without credentials; the warning of a success, or None.
     :ivar error_type: the name of the exception's type, or the kind of the warning.
     :ivar stack: the stack, shortened; None where it would not help.
     :ivar result: what the handler returned, if it is JSON and small.
@@ -322,12 +324,12 @@ class BatchCounts(NamedTuple):
     """How many runs of a batch have ended, and how. `CronJobs.batch_counts` has an example.
 
     :ivar key: the batch's key.
-    :ivar total: all of its runs.
-    :ivar succeeded: those that succeeded.
-    :ivar dead: those that died.
-    :ivar cancelled: those that were cancelled.
-    :ivar skipped: those that were skipped.
-    :ivar finished: whether the last run has ended and none can join any more.
+    :ivar total: the number of all its runs.
+    :ivar succeeded: the number of runs that succeeded.
+    :ivar dead: the number of runs that died.
+    :ivar cancelled: the number of runs that were cancelled.
+    :ivar skipped: the number of runs that were skipped.
+    :ivar finished: whether all runs have ended and no other can join.
     """
 
     key: str
@@ -340,7 +342,7 @@ class BatchCounts(NamedTuple):
 
     @property
     def ended(self) -> int:
-        """How many runs have ended."""
+        """The number of runs that have ended."""
         return self.succeeded + self.dead + self.cancelled + self.skipped
 
 
@@ -379,17 +381,17 @@ class TickReport(NamedTuple):
 
     @property
     def attempts(self) -> int:
-        """How many attempts ended in this tick."""
+        """The number of attempts that ended in this tick."""
         return sum(getattr(self, kind) for kind in OUTCOME_KINDS)
 
 
 class RecordedSlot(NamedTuple):
-    """The row of ``job_runs`` for a slot that runs, or for skipped ones.
+    """The row of ``job_runs`` for a slot that will run, or for skipped slots.
 
     :ivar run_id: the row's id.
     :ivar job_type: the task's name.
-    :ivar at: the slot, or the last one of several skipped; aware, UTC.
-    :ivar skipped: how many skipped slots the row stands for; 0 means that it runs.
+    :ivar at: the slot, or the last one of several skipped slots; aware, in UTC.
+    :ivar skipped: the number of skipped slots that the row stands for; 0 if it will run.
     :ivar reason: why they were skipped; None for a run.
     """
 
