@@ -39,6 +39,9 @@ smartquotes = False
 html_theme = "furo"
 html_title = f"{project} {version}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["docs.css"]
+html_theme_options = {"light_css_variables": {"code-font-size": "78%"}}
 
 # The engines are optional, and their functions are documented all the same.
 autodoc_mock_imports = ["billiard", "celery", "kombu"]
