@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ APP, LATER, *_ = blocks(PAGE, "python")
 SHELL = blocks(PAGE, "sh")[:-1]
 SERVER = "flask run --debug\n"
 SHOWN = blocks(PAGE, "text")
+SCHEDULE = "*/10 * * * *"
 
 
 @pytest.fixture
@@ -42,7 +44,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Reader:
     """Somebody who types what the page shows, in an empty folder.
 
-    Only the port differs, since 5000 may be taken here, and where pip finds the package.
+    The port differs, since 5000 may be taken here, and where pip finds the package. So does the
+    minute of the schedule: a slot that comes due between two ticks would be one more line.
     """
 
     def __init__(self, folder: Path, wheel: Path, port: int) -> None:
@@ -56,6 +59,13 @@ class Reader:
             "PIP_CONSTRAINT": str(constraint),
             "FLASK_RUN_PORT": str(port),
         }
+
+    def save(self, *texts: str) -> None:
+        """Save ``app.py``."""
+        assert SCHEDULE in texts[0]
+        far = datetime.now(timezone.utc) + timedelta(minutes=30)
+        text = "\n\n".join(texts).replace(SCHEDULE, f"{far.minute} * * * *")
+        (self.folder / "app.py").write_text(text)
 
     def type(self, block: str) -> str:
         """Type *block* in a shell in which the environment is active, and return what it says."""
@@ -82,7 +92,7 @@ class Reader:
                 stderr=log,
                 start_new_session=True,
             )
-        for _ in range(200):
+        for _ in range(600):
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", self.port)) == 0:
                     return server
@@ -103,16 +113,15 @@ def reader(tmp_path: Path, wheel: Path, port: int) -> Reader:
 
 @pytest.mark.slow
 def test_quickstart_leads_to_a_green_page(reader: Reader) -> None:
-    app = reader.folder / "app.py"
     install, tables, first, second, dry, server, sign_up, crontab = (b.text for b in SHELL)
     reader.type(install)
-    app.write_text(APP.text)
+    reader.save(APP.text)
     assert "job_runs" in reader.type(tables)
     assert reader.type(first) == ""
     said = reader.type(second).partition("\n")[2]  # Without the line of `admin run`.
     assert without_times(said) == without_times(SHOWN[0].text)
     assert "next: " in reader.type(dry)
-    app.write_text(f"{APP.text}\n\n{LATER.text}")
+    reader.save(APP.text, LATER.text)
     assert server == SERVER
     running = reader.serve()
     try:
