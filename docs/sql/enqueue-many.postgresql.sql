@@ -6,19 +6,24 @@ INSERT INTO
         run_at,
         created_at,
         updated_at,
+        job_type,
         queue,
         priority,
-        strict,
-        job_type,
         max_attempts,
+        strict,
+        concurrency_key,
         concurrency_limit,
+        rate_key,
+        label,
+        payload,
+        idempotency_key,
         unique_while,
         batch_id,
-        payload
+        definition_id
     )
 SELECT
     CASE WHEN CAST(:strict AS boolean) THEN 'new' END,
-    CASE WHEN NULL IS NOT NULL THEN 'waits' END,
+    CASE WHEN CAST(:rate_key AS text) IS NOT NULL THEN 'waits' END,
     COALESCE(
         CAST(:run_at AS timestamptz),
         ((SELECT clock_timestamp()) + make_interval(secs => CAST(:delay AS double precision)))
@@ -29,15 +34,20 @@ SELECT
     ),
     (SELECT clock_timestamp()),
     (SELECT clock_timestamp()),
+    CAST(:job_type AS text),
     CAST(:queue AS text),
     CAST(:priority AS integer),
-    CAST(:strict AS boolean),
-    CAST(:job_type AS text),
     CAST(:max_attempts AS integer),
+    CAST(:strict AS boolean),
+    CAST(:concurrency_key AS text),
     CAST(:concurrency_limit AS integer),
+    CAST(:rate_key AS text),
+    CAST(:label AS text),
+    payload,
+    CAST(:idempotency_key AS text),
     CAST(:unique_while AS text),
     CAST(:batch_id AS bigint),
-    payload
+    CAST(:definition_id AS bigint)
 FROM
     (SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS t(place integer, payload jsonb)) AS r
 WHERE true

@@ -6,32 +6,42 @@ INSERT INTO
         run_at,
         created_at,
         updated_at,
+        job_type,
         queue,
         priority,
-        strict,
-        job_type,
         max_attempts,
+        strict,
+        concurrency_key,
         concurrency_limit,
+        rate_key,
+        label,
+        payload,
+        idempotency_key,
         unique_while,
         batch_id,
-        payload
+        definition_id
     )
 SELECT
     CASE WHEN :strict THEN 'new' END,
-    CASE WHEN NULL IS NOT NULL THEN 'waits' END,
+    CASE WHEN :rate_key IS NOT NULL THEN 'waits' END,
     COALESCE(:run_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :delay))),
     COALESCE(:run_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :delay))),
     strftime('%Y-%m-%d %H:%M:%f000', 'now'),
     strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    :job_type,
     :queue,
     :priority,
-    :strict,
-    :job_type,
     :max_attempts,
+    :strict,
+    :concurrency_key,
     :concurrency_limit,
+    :rate_key,
+    :label,
+    payload,
+    :idempotency_key,
     :unique_while,
     :batch_id,
-    payload
+    :definition_id
 FROM
     (
         SELECT json_extract(value, '$.place') AS place, json_extract(value, '$.payload') AS payload

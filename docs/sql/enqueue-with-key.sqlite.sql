@@ -6,19 +6,20 @@ INSERT INTO
         run_at,
         created_at,
         updated_at,
+        job_type,
         queue,
         priority,
-        strict,
-        job_type,
         max_attempts,
-        payload,
+        strict,
         concurrency_key,
         concurrency_limit,
         rate_key,
-        idempotency_key,
         label,
+        payload,
+        idempotency_key,
         unique_while,
-        batch_id
+        batch_id,
+        definition_id
     )
 SELECT
     CASE WHEN :strict THEN 'new' END,
@@ -27,19 +28,20 @@ SELECT
     due,
     now,
     now,
+    :job_type,
     :queue,
     :priority,
-    :strict,
-    :job_type,
     :max_attempts,
-    :payload,
+    :strict,
     :concurrency_key,
     :concurrency_limit,
     :rate_key,
-    :idempotency_key,
     :label,
+    :payload,
+    :idempotency_key,
     :unique_while,
-    :batch_id
+    :batch_id,
+    :definition_id
 FROM
     (
         SELECT COALESCE(

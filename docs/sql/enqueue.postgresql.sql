@@ -6,19 +6,20 @@ INSERT INTO
         run_at,
         created_at,
         updated_at,
+        job_type,
         queue,
         priority,
-        strict,
-        job_type,
         max_attempts,
-        payload,
+        strict,
         concurrency_key,
         concurrency_limit,
         rate_key,
-        idempotency_key,
         label,
+        payload,
+        idempotency_key,
         unique_while,
-        batch_id
+        batch_id,
+        definition_id
     )
 SELECT
     CASE WHEN CAST(:strict AS boolean) THEN 'new' END,
@@ -27,19 +28,20 @@ SELECT
     due,
     now,
     now,
+    CAST(:job_type AS text),
     CAST(:queue AS text),
     CAST(:priority AS integer),
-    CAST(:strict AS boolean),
-    CAST(:job_type AS text),
     CAST(:max_attempts AS integer),
-    CAST(:payload AS jsonb),
+    CAST(:strict AS boolean),
     CAST(:concurrency_key AS text),
     CAST(:concurrency_limit AS integer),
     CAST(:rate_key AS text),
-    CAST(:idempotency_key AS text),
     CAST(:label AS text),
+    CAST(:payload AS jsonb),
+    CAST(:idempotency_key AS text),
     CAST(:unique_while AS text),
-    CAST(:batch_id AS bigint)
+    CAST(:batch_id AS bigint),
+    CAST(:definition_id AS bigint)
 FROM
     (
         SELECT COALESCE(

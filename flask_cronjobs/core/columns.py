@@ -6,32 +6,12 @@ from collections.abc import Mapping
 
 from ..db.dialect import Dialect
 from ..types import Claim
-from .tasks.options import STORED
-from .tasks.registry import DefinitionSpec
-
-#: The columns that a new run is given, and their types in PostgreSQL.
-NEW_RUN = {
-    **STORED,
-    "job_type": "text",
-    "max_attempts": "integer",
-    "payload": "jsonb",
-    "concurrency_key": "text",
-    "concurrency_limit": "integer",
-    "rate_key": "text",
-    "idempotency_key": "text",
-    "label": "text",
-    "unique_while": "text",
-    "batch_id": "bigint",
-    "definition_id": "bigint",
-}
-#: Those of them that a definition has for its runs, beside the payload.
-RUN_COLUMNS = tuple(name for name in NEW_RUN if name in {*DefinitionSpec._fields} - {"payload"})
-_TYPES = {**NEW_RUN, "run_at": "timestamptz", "delay": "double precision"}
+from .new_run import TYPES
 
 
 def parameter(d: Dialect, name: str) -> str:
-    """Return SQL for the parameter *name*, with the type of the column of that name."""
-    return d.typed(f":{name}", _TYPES[name])
+    """Return SQL for the parameter *name*, with the type of that field of a new run."""
+    return d.typed(f":{name}", TYPES[name])
 
 
 def due_sql(d: Dialect) -> str:

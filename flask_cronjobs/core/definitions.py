@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,13 +14,14 @@ from ..db.dialect import Dialect
 from ..models.conditions import PINGED, SCHEDULED
 from ..schedule.catchup import SlotPlan
 from ..types import JSON, RecordedSlot, json_object, stored_json, stored_time, time_or_none
-from .columns import NEW_RUN, assigned
+from .columns import assigned
+from .new_run import TYPES
 from .slots import insert_slots
 from .tasks.registry import DefinitionSpec
 
 #: How many due definitions are read and recorded at a time.
 DEFINITIONS_READ = 500
-_SPEC = DefinitionSpec._fields
+_SPEC = tuple(each.name for each in fields(DefinitionSpec))
 _STATE = (
     *("origin", "paused_at", "next_run_at"),
     *("considered_until", "undeclared_since", "app"),
@@ -121,8 +123,8 @@ def declare(
     :param app: the name of the app whose code declares them.
     """
     d = books.dialect
-    rows = [{**spec._asdict(), "next_run_at": first and d.instant(first)} for spec, first in specs]
-    kinds = {name: NEW_RUN.get(name, "text") for name in _SPEC} | {"next_run_at": "timestamptz"}
+    rows = [{**asdict(spec), "next_run_at": first and d.instant(first)} for spec, first in specs]
+    kinds = {name: TYPES.get(name, "text") for name in _SPEC} | {"next_run_at": "timestamptz"}
     names = ", ".join(kinds)
     statement = f"""
         INSERT INTO job_definitions
@@ -151,7 +153,7 @@ def change(
     :param app: the name of the app whose code declares it.
     """
     old = definition.spec
-    values: dict[str, Any] = {**spec._asdict(), "app": app}
+    values: dict[str, Any] = {**asdict(spec), "app": app}
     moved = (spec.schedule, spec.timezone) != (old.schedule, old.timezone)
     if moved or definition.next_run_at is None:
         values |= {"next_run_at": first, "considered_until": definition.now}

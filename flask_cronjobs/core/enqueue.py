@@ -17,10 +17,11 @@ from ..models import JobRun
 from ..text.humanize import plural
 from ..types import RunIds
 from .app_state import State
-from .insert import insert_run, writing_connection
-from .insert_many import INSERTED_AT_ONCE, Holder, NewRow, delete_runs, insert_runs
-from .tasks.handler import Handler, payload_columns, policy_columns, run_columns
-from .tasks.options import EnqueueOptions
+from .insert import insert_or_find, writing_connection
+from .insert_many import INSERTED_AT_ONCE, Holder, delete_runs, insert_runs
+from .new_run import NewRun, new_run
+from .tasks.handler import Handler
+from .tasks.options import AS_THE_TASK_SAYS, EnqueueOptions
 from .uncommitted import note_enqueued
 
 #: How often it asks whether there are any, in seconds.
@@ -47,14 +48,15 @@ def enqueue_one(
     state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
 ) -> JobRun:
     """Insert one run in ``db.session``; see `Task.enqueue`."""
-    values = run_columns(task, state.settings, payload, options)
-    _check_key(options, values["idempotency_key"])
+    new = new_run(task, payload, options, state.settings)
+    if options != AS_THE_TASK_SAYS and new.idempotency_key is None:
+        _refuse_about_key(options)
     session = state.db.session()
     with _committing(session) if options.commit else nullcontext():
-        values["batch_id"] = batch_of(state, session)
+        new.batch_id = batch_of(state, session)
         with explaining_missing_tables(state):
             wakes = _is_due(options) and state.waking.ready()
-            run, became, woke = insert_run(session, values, replace=options.replace, wake=wakes)
+            run, became, woke = insert_or_find(session, new, options.replace, wakes)
             if woke is not None:
                 _note_woken(state, woke)
             elif wakes and became != "found":
@@ -82,11 +84,12 @@ def enqueue_rows(
     if options.replace:
         raise TaskError("enqueue_many does not replace runs. Call enqueue for each of them.")
     options = task.with_unique_while(options)
-    _check_key(options, task.options.unique)
+    if task.options.unique is None:
+        _refuse_about_key(options)
     session, ids = state.db.session(), RunIds()
     with _committing(session) if options.commit else nullcontext():
         try:
-            _insert_all(state, task, _rows(state, task, payloads), options, ids)
+            _insert_all(state, task, _rows(state, task, payloads, options), ids)
         except Exception:
             # All or none. If the transaction is broken, there is nothing to delete, nor any way to.
             with suppress(SQLAlchemyError):
@@ -118,24 +121,24 @@ def _committing(session: Session) -> Generator[None, None, None]:
 
 
 def _rows(
-    state: State, task: Handler, payloads: Iterable[Mapping[str, object]]
-) -> Iterator[NewRow]:
-    """Yield the row of each run.
+    state: State,
+    task: Handler,
+    payloads: Iterable[Mapping[str, object]],
+    options: EnqueueOptions,
+) -> Iterator[NewRun]:
+    """Yield each run.
 
     :raises CronJobsError: one of them is not right; the message begins with its place.
     """
     for place, given in enumerate(payloads):
         try:
-            payload = task.payload_from(given)
-            yield NewRow(**payload_columns(task, state.settings, payload, with_key=True))
+            yield new_run(task, task.payload_from(given), options, state.settings)
         except (CronJobsError, TypeError) as error:
             raise type(error)(f"payloads[{place}]: {error}") from None
 
 
-def _check_key(options: EnqueueOptions, key: str | None) -> None:
-    """Refuse options about a key that a run does not have."""
-    if key is not None:
-        return
+def _refuse_about_key(options: EnqueueOptions) -> None:
+    """Refuse options about a key, of a run that has none."""
     if options.replace:
         raise TaskError("replace was given without an idempotency_key. Give the key of the run.")
     if options.unique_while is not None:
@@ -145,16 +148,16 @@ def _check_key(options: EnqueueOptions, key: str | None) -> None:
         )
 
 
-def _insert_all(
-    state: State, task: Handler, rows: Iterator[NewRow], options: EnqueueOptions, ids: RunIds
-) -> None:
+def _insert_all(state: State, task: Handler, rows: Iterator[NewRun], ids: RunIds) -> None:
     """Insert *rows*, and add what became of them to *ids*."""
-    session, shared = state.db.session(), policy_columns(task, state.settings, options)
+    session = state.db.session()
     # Runs with keys are inserted in the order of the keys, so all of them are in one list.
     while chunk := list(islice(rows, None if task.options.unique else INSERTED_AT_ONCE)):
-        shared["batch_id"] = batch_of(state, session)
+        batch_id = batch_of(state, session)
+        for new in chunk:
+            new.batch_id = batch_id
         with explaining_missing_tables(state):
-            found = insert_runs(session, shared, chunk)
+            found = insert_runs(session, chunk)
         ids += [one.id for one in found]
         ids.is_new += [one.holder is None for one in found]
         for place, one in enumerate(found, len(ids) - len(chunk)):

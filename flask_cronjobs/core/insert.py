@@ -23,6 +23,7 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Session, class_mapper, make_transient_to_detached
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -32,27 +33,20 @@ from ..errors import StateConflict
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
 from ..types import Replace, stored_time
-from .columns import NEW_RUN, due_sql, insert_into_runs, parameter, rate_mark
+from .columns import assigned, due_sql, insert_into_runs, parameter, rate_mark
+from .new_run import COLUMNS, OF_PAYLOAD, TYPES, NewRun
 
-#: The columns that enqueue gives.
-GIVEN = tuple(name for name in NEW_RUN if name != "definition_id")
 ON_CONFLICT = f"ON CONFLICT (idempotency_key) WHERE {HOLDS_KEY} DO NOTHING"
 #: Only a run that has not begun is changed: what an attempt has seen stays as it was.
 REPLACEABLE = f"{HOLDS_KEY} AND started_at IS NULL AND finished_at IS NULL"
-#: What `EnqueueOptions.replace` may mean: columns to set.
-_REPLACED = {
-    "payload": ("payload", "concurrency_key", "concurrency_limit", "rate_key", "label"),
-    "run_at": ("run_at",),
-}
-
 #: What became of an enqueue: a run was inserted, changed, or only found.
 Enqueued: TypeAlias = Literal["new", "replaced", "found"]
 
 
 class InsertedRun(NamedTuple):
-    """What `insert_run` did.
+    """What an enqueue did.
 
-    :ivar became: what became of the enqueue.
+    :ivar became: what became of it.
     :ivar woke: whether a worker listens that the commit wakes; None if the insert did not ask.
     """
 
@@ -61,55 +55,87 @@ class InsertedRun(NamedTuple):
     woke: bool | None = None
 
 
-def insert_run(
-    session: Session,
-    values: Mapping[str, Any],
-    replace: Replace = False,
-    wake: bool = False,
-) -> InsertedRun:
-    """Insert a run in *session*'s transaction.
+def insert_run(session: Session, new: NewRun, wake: bool = False) -> InsertedRun | None:
+    """Insert a run in *session*'s transaction; return None if another has its idempotency key.
 
-    If the idempotency key is held, return the run that has it. If two transactions insert the same
-    key at once, the second waits until the first ends and then finds its row; neither fails.
+    If two transactions insert the same key at once, the second waits until the first ends; neither
+    fails.
 
-    :param values: the columns of `GIVEN`, the payload as JSON text; and when the run is due:
-        ``run_at``, or if that is None, in ``delay`` seconds.
-    :param replace: which of *values* a run gets that waits with the key.
-    :param wake: whether to wake listening workers with a new run, by the same statement.
+    :param wake: whether to wake listening workers by the same statement.
     """
     connection = writing_connection(session)
-    dialect = dialect_of(connection.engine)
-    wakes = wake and dialect.notifies and not session.twophase
-    statement = _insert_one(dialect, values["idempotency_key"] is not None, wakes)
-    parameters = {**values, "run_at": values["run_at"] and dialect.instant(values["run_at"])}
+    d = dialect_of(connection.engine)
+    wakes = wake and d.notifies and not session.twophase
+    statement = _insert_one(d, new.idempotency_key is not None, wakes)
+    row = execute(connection, statement, parameters_of(d, new)).one_or_none()
+    if row is None:
+        return None
+    return InsertedRun(_as_loaded(session, new, row), "new", bool(row.woke) if wakes else None)
+
+
+def insert_or_find(
+    session: Session, new: NewRun, replace: Replace = False, wake: bool = False
+) -> InsertedRun:
+    """Insert a run; or if its idempotency key is held, find the run that has it, or change that.
+
+    :param replace: what a run gets of *new* that waits with the key.
+    :param wake: as of `insert_run`.
+    :raises StateConflict: a run in strict order would leave its place.
+    """
     while True:
-        if replace:
-            row = execute(connection, _replace_one(dialect, replace), parameters).one_or_none()
-            if row is not None:
-                (changed,) = connection.execute(_select_run(JobRun.id == row.id))
-                return InsertedRun(_from_row(session, changed), "replaced")
-        row = execute(connection, statement, parameters).one_or_none()
-        if row is not None:
-            made = _as_loaded(session, values, row)
-            return InsertedRun(made, "new", bool(row.woke) if wakes else None)
-        key = JobRun.idempotency_key == values["idempotency_key"]
-        holder = connection.execute(_select_run(key, text(HOLDS_KEY))).one_or_none()
-        if holder is not None:
-            same_task = holder.job_type == values["job_type"]
-            if not (replace and holder.is_replaceable and same_task):
-                return InsertedRun(_from_row(session, holder), "found")
-            if holder.strict and replace != "run_at":
-                _keep_order(holder, values["concurrency_key"])
+        if replace and (run := replace_waiting(session, new, replace)):
+            return InsertedRun(run, "replaced")
+        if inserted := insert_run(session, new, wake):
+            return inserted
+        if run := find_holder(session, new, replace):
+            return InsertedRun(run, "found")
         # The run that had the key gave it up between the statements, or another one took it and
         # can be replaced: begin again.
+
+
+def replace_waiting(session: Session, new: NewRun, replace: Replace) -> JobRun | None:
+    """Change the run of the same task that waits with the key of *new*; return it, if there is one.
+
+    :param replace: what it gets.
+    """
+    connection = writing_connection(session)
+    d = dialect_of(connection.engine)
+    row = execute(connection, _replace_one(d, replace), parameters_of(d, new)).one_or_none()
+    if row is None:
+        return None
+    (changed,) = connection.execute(_select_run(JobRun.id == row.id))
+    return _from_row(session, changed)
+
+
+def find_holder(session: Session, new: NewRun, replace: Replace) -> JobRun | None:
+    """Return the run that has the key of *new*; None if none has, or it can be replaced.
+
+    :raises StateConflict: it could be, but would leave its place in a strict order.
+    """
+    connection = writing_connection(session)
+    has_key = JobRun.idempotency_key == new.idempotency_key
+    row = connection.execute(_select_run(has_key, text(HOLDS_KEY))).one_or_none()
+    if row is None:
+        return None
+    if not (replace and row.is_replaceable and row.job_type == new.job_type):
+        return _from_row(session, row)
+    if row.strict and replace != "run_at":
+        _keep_order(row, new.concurrency_key)
+    return None
 
 
 def writing_connection(session: Session) -> Connection:
     """Return the connection of *session*'s transaction that runs are written on.
 
-    As before each statement of a session, the pending objects are flushed.
+    As before each query of a session, the pending objects are flushed.
     """
-    session._autoflush()  # pyright: ignore[reportPrivateUsage]
+    if session.autoflush:
+        try:
+            session.flush()
+        except InvalidRequestError as error:
+            # In the midst of a flush, as in a hook of a mapper, there is no other.
+            if "already flushing" not in str(error):
+                raise
     return session.connection(writing_bind())
 
 
@@ -135,6 +161,14 @@ def _for_psycopg(sql: str) -> str:
     return re.sub(r":(\w+)", r"%(\1)s", sql)
 
 
+def parameters_of(d: Dialect, new: NewRun) -> dict[str, Any]:
+    """Return *new* as the parameters of a statement."""
+    given = {name: getattr(new, name) for name in TYPES}
+    if new.run_at is not None:
+        given["run_at"] = d.instant(new.run_at)
+    return given
+
+
 @lru_cache
 def _insert_one(d: Dialect, keyed: bool, wakes: bool) -> str:
     source = f"""
@@ -142,24 +176,20 @@ def _insert_one(d: Dialect, keyed: bool, wakes: bool) -> str:
         WHERE true {ON_CONFLICT if keyed else ""}
         RETURNING id, run_at, created_at {f", ({WAKE}) AS woke" if wakes else ""}
     """
-    return insert_into_runs({name: parameter(d, name) for name in GIVEN}, "due", "now", source)
+    return insert_into_runs({name: parameter(d, name) for name in COLUMNS}, "due", "now", source)
 
 
 @lru_cache
 def _replace_one(d: Dialect, replace: Replace) -> str:
-    names = [*_REPLACED["payload"], *_REPLACED["run_at"]]
-    if not isinstance(replace, bool):
-        names = [*_REPLACED[replace]]
-    given = {name: parameter(d, name) for name in names} | {"updated_at": d.now}
-    if "run_at" in given:
+    given, keeps_order = {"updated_at": d.now}, ""
+    if replace != "payload":
         given["run_at"] = due_sql(d)
-    if "rate_key" in given:
+    if replace != "run_at":
+        given |= {name: parameter(d, name) for name in OF_PAYLOAD}
         given["rate_mark"] = rate_mark(given["rate_key"])
-    keeps_order = ""
-    if "concurrency_key" in given:
         keeps_order = f"AND (NOT strict OR concurrency_key = {given['concurrency_key']})"
     return f"""
-        UPDATE job_runs SET {", ".join(f"{name} = {value}" for name, value in given.items())}
+        UPDATE job_runs SET {assigned(given)}
         WHERE idempotency_key = {parameter(d, "idempotency_key")}
             AND job_type = {parameter(d, "job_type")} AND {REPLACEABLE}
             {keeps_order}
@@ -180,15 +210,19 @@ def _keep_order(run: Any, key: str | None) -> None:
         )
 
 
-def _as_loaded(session: Session, values: Mapping[str, Any], row: Any) -> JobRun:
+def _as_loaded(session: Session, new: NewRun, row: Any) -> JobRun:
     """Return the new run as an object of *session*, as if its row had been loaded."""
     due, made = stored_time(row.run_at), stored_time(row.created_at)
-    own = {name: values[name] for name in GIVEN}
-    own["payload"] = json.loads(values["payload"])
-    own["order_mark"] = "new" if values["strict"] else None
-    own["rate_mark"] = None if values["rate_key"] is None else "waits"
-    times = {"scheduled_for": due, "run_at": due, "created_at": made, "updated_at": made}
-    return _with_values(session, {**_fresh(), **own, **times, "id": row.id})
+    values = _fresh() | {name: getattr(new, name) for name in COLUMNS}
+    values |= {
+        "id": row.id,
+        "payload": json.loads(new.payload),
+        "order_mark": "new" if new.strict else None,
+        "rate_mark": None if new.rate_key is None else "waits",
+        **dict.fromkeys(("scheduled_for", "run_at"), due),
+        **dict.fromkeys(("created_at", "updated_at"), made),
+    }
+    return _with_values(session, values)
 
 
 def _from_row(session: Session, row: Row[Any]) -> JobRun:
@@ -199,11 +233,9 @@ def _from_row(session: Session, row: Row[Any]) -> JobRun:
 def _with_values(session: Session, values: Mapping[str, Any]) -> JobRun:
     """Return a run as an object of *session*, with *values* for all of its columns.
 
-    No query of the session loads it: a session may read from a replica, which knows it later.
+    Hardly ever by a query, and never one of a replica, which knows it later.
     """
     run_id: int = values["id"]
-    if session._flushing:  # pyright: ignore[reportPrivateUsage]
-        return session.get_one(JobRun, run_id, populate_existing=True)  # Nothing can be added now.
     mapper = class_mapper(JobRun)
     known = session.identity_map.get(mapper.identity_key_from_primary_key((run_id,)))
     if known is not None:
@@ -211,6 +243,9 @@ def _with_values(session: Session, values: Mapping[str, Any]) -> JobRun:
         for name, value in values.items():
             set_committed_value(known, name, value)
         return known
+    if session.new or session.deleted or session.dirty:
+        # Perhaps in the midst of a flush, when nothing can be added, but a query can load it.
+        return session.get_one(JobRun, run_id, bind_arguments=writing_bind())
     run = mapper.class_manager.new_instance()
     vars(run).update(values)
     make_transient_to_detached(run)

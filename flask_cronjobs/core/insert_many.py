@@ -20,29 +20,14 @@ from sqlalchemy.orm import Session
 from ..db.dialect import Dialect, dialect_of
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
-from .columns import NEW_RUN, due_sql, insert_into_runs, parameter
-from .insert import GIVEN, ON_CONFLICT, execute, writing_connection
+from .columns import due_sql, insert_into_runs, parameter
+from .insert import ON_CONFLICT, execute, parameters_of, writing_connection
+from .new_run import COLUMNS, OF_PAYLOAD, TYPES, NewRun
 
 #: How many rows one statement carries.
 INSERTED_AT_ONCE = 1000
-#: What a task makes of a payload.
-_MADE = ("idempotency_key", "concurrency_key", "rate_key", "label")
-_SHARED = tuple(name for name in GIVEN if name not in ("payload", *_MADE))
-_OWN = {
-    "id": "bigint",
-    "payload": NEW_RUN["payload"],
-    **dict.fromkeys(_MADE, "text"),
-}
-
-
-class NewRow(NamedTuple):
-    """What a run has of its own: its payload, a JSON text, and what the task makes of that."""
-
-    payload: str
-    idempotency_key: str | None = None
-    concurrency_key: str | None = None
-    rate_key: str | None = None
-    label: str | None = None
+#: What a run may have of its own beside its payload.
+_OWN = ("idempotency_key", *OF_PAYLOAD[1:])
 
 
 class Holder(NamedTuple):
@@ -64,9 +49,7 @@ class Inserted(NamedTuple):
     holder: Holder | None = None
 
 
-def insert_runs(
-    session: Session, shared: Mapping[str, Any], rows: Sequence[NewRow]
-) -> list[Inserted]:
+def insert_runs(session: Session, rows: Sequence[NewRun]) -> list[Inserted]:
     """Insert runs in *session*'s transaction, `INSERTED_AT_ONCE` to a statement.
 
     Without idempotency keys, that is all. With them:
@@ -76,16 +59,14 @@ def insert_runs(
     each other, but never in a circle. SQLite has one writer at a time. 3. Insert, and look up the
     keys that exist.
 
-    :param shared: the other columns of `GIVEN`, with ``run_at`` and ``delay``.
-    :param rows: at most `INSERTED_AT_ONCE` without a key; or any number, each with one.
+    :param rows: at most `INSERTED_AT_ONCE` without a key; or any number, each with one. They
+        differ in their payloads and in what is made of them, in nothing else.
     :returns: what became of each row, in the order of *rows*.
     """
     connection = writing_connection(session)
     if rows[0].idempotency_key is None:
-        return [
-            Inserted(run) for run in sorted(new[0] for new in _insert(connection, shared, rows))
-        ]
-    firsts: dict[str, NewRow] = {}
+        return [Inserted(run) for run in sorted(new[0] for new in _insert(connection, rows))]
+    firsts: dict[str, NewRun] = {}
     for row in rows:
         firsts.setdefault(_key(row), row)
     keys, ids = list(firsts), dict[str, int]()
@@ -95,14 +76,14 @@ def insert_runs(
     found: dict[str, Inserted] = {}
     for start in range(0, len(keys), INSERTED_AT_ONCE):
         chunk = {key: firsts[key] for key in keys[start : start + INSERTED_AT_ONCE]}
-        found |= _insert_or_find(connection, shared, chunk, ids)
+        found |= _insert_or_find(connection, chunk, ids)
     return [
-        found[key] if firsts[key] is row else _repeated(found[key], shared, key)
+        found[key] if firsts[key] is row else _repeated(found[key], row)
         for key, row in zip(map(_key, rows), rows, strict=True)
     ]
 
 
-def _key(row: NewRow) -> str:
+def _key(row: NewRun) -> str:
     return row.idempotency_key or ""
 
 
@@ -117,15 +98,14 @@ def delete_runs(session: Session, ids: Sequence[int]) -> None:
     connection.execute(text(sql), {"ids": d.many(ids)})
 
 
-def _repeated(first: Inserted, shared: Mapping[str, Any], key: str) -> Inserted:
-    """Return what becomes of a row whose *key* an earlier row of the same call has."""
-    return Inserted(first.id, first.holder or Holder(first.id, key, shared["job_type"]))
+def _repeated(first: Inserted, row: NewRun) -> Inserted:
+    """Return what becomes of a *row* whose key an earlier row of the same call has."""
+    return Inserted(first.id, first.holder or Holder(first.id, _key(row), row.job_type))
 
 
 def _insert_or_find(
     connection: Connection,
-    shared: Mapping[str, Any],
-    rows: Mapping[str, NewRow],
+    rows: Mapping[str, NewRun],
     ids: Mapping[str, int],
 ) -> dict[str, Inserted]:
     """Insert *rows*, or find the runs that have their keys; return each by its key.
@@ -135,10 +115,11 @@ def _insert_or_find(
     that are left would take their keys out of order.
     """
     found: dict[str, Inserted] = {}
-    in_order = shared["unique_while"] is not None and _can_undo(connection)
+    has_free_keys = any(row.unique_while is not None for row in rows.values())
+    in_order = has_free_keys and _can_undo(connection)
     while True:
         with connection.begin_nested() if in_order else nullcontext() as savepoint:
-            now = _insert_and_find(connection, shared, rows, ids)
+            now = _insert_and_find(connection, rows, ids)
             if len(now) == len(rows):
                 return found | now
             if savepoint is not None:
@@ -159,56 +140,47 @@ def _can_undo(connection: Connection) -> bool:
 
 def _insert_and_find(
     connection: Connection,
-    shared: Mapping[str, Any],
-    rows: Mapping[str, NewRow],
+    rows: Mapping[str, NewRun],
     ids: Mapping[str, int],
 ) -> dict[str, Inserted]:
     reserved = [ids[key] for key in rows] if ids else None
-    new = _insert(connection, shared, list(rows.values()), reserved)
+    new = _insert(connection, list(rows.values()), reserved)
     found = {key: Inserted(run) for run, key in new}
     held = [key for key in rows if key not in found]
     return found | {key: Inserted(run.id, run) for key, run in _holders(connection, held).items()}
 
 
 def _insert(
-    connection: Connection,
-    shared: Mapping[str, Any],
-    rows: Sequence[NewRow],
-    ids: Sequence[int] | None = None,
+    connection: Connection, rows: Sequence[NewRun], ids: Sequence[int] | None = None
 ) -> Sequence[Any]:
     """Insert *rows* by one statement; return the id and idempotency key of each new run."""
-    dialect = dialect_of(connection.engine)
-    given = zip(NewRow._fields, zip(*rows, strict=True), strict=True)
-    used = [name for name, column in given if column.count(None) < len(column)]
-    columns = tuple(used if ids is None else ["id", *used])
-    is_plain = columns == ("payload",)
+    d = dialect_of(connection.engine)
+    own = [name for name in _OWN if len({getattr(row, name) for row in rows}) > 1]
+    columns = (*own, "id") if ids else tuple(own)
     members = [
-        f'{{"place":{place},"payload":{row[0]}{"" if is_plain else _rest(row, run_id)}}}'
+        f'{{"place":{place},"payload":{row.payload}{_rest(row, own, run_id) if columns else ""}}}'
         for place, (row, run_id) in enumerate(zip(rows, ids or repeat(None), strict=False))
     ]
-    parameters = {
-        **shared,
-        "run_at": shared["run_at"] and dialect.instant(shared["run_at"]),
-        "rows": f"[{','.join(members)}]",
-    }
-    return execute(connection, _insert_many(dialect, columns), parameters).all()
+    statement = _insert_many(d, columns, keyed=rows[0].idempotency_key is not None)
+    parameters = {**parameters_of(d, rows[0]), "rows": f"[{','.join(members)}]"}
+    return execute(connection, statement, parameters).all()
 
 
-def _rest(row: NewRow, run_id: int | None) -> str:
+def _rest(row: NewRun, own: Sequence[str], run_id: int | None) -> str:
     """Return what *row* has beside its payload, as members of a JSON object, each after a comma."""
-    given = {"id": run_id, **{name: getattr(row, name) for name in _MADE}}
+    given = {"id": run_id, **{name: getattr(row, name) for name in own}}
     written = json.dumps({name: value for name, value in given.items() if value is not None})
     return f",{written[1:-1]}" if len(written) > 2 else ""
 
 
 @lru_cache
-def _insert_many(d: Dialect, columns: tuple[str, ...]) -> str:
-    own = {name: _OWN[name] for name in columns}
-    values = {name: parameter(d, name) for name in _SHARED}
-    values |= {name: name for name in ("id", "payload", *_MADE) if name in own}
+def _insert_many(d: Dialect, columns: tuple[str, ...], keyed: bool = False) -> str:
+    """Return the INSERT of runs that have *columns* of their own, beside their payloads."""
+    own = {name: TYPES.get(name, "bigint") for name in ("payload", *columns)}
+    values = {name: parameter(d, name) for name in COLUMNS} | {name: name for name in own}
     source = f"""
         FROM {d.table("rows", place="integer", **own)} AS r WHERE true ORDER BY place
-        {ON_CONFLICT if "idempotency_key" in own else ""}
+        {ON_CONFLICT if keyed else ""}
         RETURNING id, idempotency_key
     """
     return insert_into_runs(values, due_sql(d), d.now, source)

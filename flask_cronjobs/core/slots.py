@@ -16,7 +16,8 @@ from ..db.dialect import Dialect
 from ..models.conditions import LIVE
 from ..schedule.catchup import Slot, SlotPlan
 from ..types import RecordedSlot, stored_json, stored_time
-from .columns import RUN_COLUMNS, insert_into_runs, rate_mark
+from .columns import insert_into_runs, rate_mark
+from .new_run import POLICY
 
 _SLOT_COLUMNS = {
     **dict.fromkeys(("at", "reason", "kind", "note"), "text"),
@@ -110,7 +111,7 @@ def insert_of_slots(d: Dialect) -> str:
     skipped = f"(s.skipped > 0 OR {overlapping})"
     overlap = "'overlap: an earlier run was not finished'"
     values = {
-        **{name: f"d.{name}" for name in ("payload", *RUN_COLUMNS)},
+        **{name: f"d.{name}" for name in ("payload", *POLICY)},
         "definition_id": "d.id",
         "concurrency_key": _KEY,
         "concurrency_limit": _LIMIT,

@@ -35,16 +35,6 @@ def watch_commits(state: State) -> None:
     Inside a run, warn of everything that was not committed, and keep the warning for its row.
     """
     app, db = state.app, state.db
-    with app.app_context():
-        made = db.sessionmaker
-
-    @event.listens_for(made, "after_begin")
-    def watch_writes(
-        session: Session, transaction: SessionTransaction, connection: Connection
-    ) -> None:
-        # Outside a run, and in one that does not use the session, this costs nothing.
-        if transaction.parent is None and at_work.get(None) is not None:
-            _watch(session, transaction, connection)
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
@@ -174,7 +164,16 @@ class _Written:
                 self.counts = self._before.get(found[2], self.counts).copy()
 
 
+def watch_writes(db: Database) -> None:
+    """Count what handlers write in the app's sessions, from now on: this process executes runs."""
+    made = db.sessionmaker
+    if not event.contains(made, "after_begin", _watch):
+        event.listen(made, "after_begin", _watch)
+
+
 def _watch(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    if transaction.parent is not None or at_work.get(None) is None:
+        return
     written: _Written | None = session.info.get(_WRITTEN)
     if written is None or written.transaction is not transaction:
         written = session.info[_WRITTEN] = _Written(transaction)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, text
 
 from ..core.columns import (
-    NEW_RUN,
     assigned,
     due_sql,
     ended,
@@ -18,6 +17,8 @@ from ..core.columns import (
     parameter,
     rate_mark,
 )
+from ..core.insert import parameters_of
+from ..core.new_run import COLUMNS, NewRun
 from ..db.connection import Bookkeeping, together
 from ..db.dialect import Dialect
 from ..db.errors import LOCK_WAIT
@@ -69,7 +70,7 @@ class Operator:
         its idempotency key back stays as it is if another run has the key, or, among *ids*, if a
         later one wants it.
 
-        :param columns: what else to change, of `NEW_RUN`.
+        :param columns: what else to change, of the fields of a `NewRun`.
         """
         d, given = self.books.dialect, dict(columns or {})
         values = {
@@ -194,36 +195,33 @@ def stored_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
     return rows[0] if rows else None
 
 
-def insert_by_operator(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str | None]:
+def insert_by_operator(books: Bookkeeping, new: NewRun) -> tuple[int, str | None]:
     """Insert a run, unless another has its idempotency key.
 
-    :param values: some columns of `NEW_RUN`, the payload as JSON text; and when the run is due:
-        ``run_at``, or if that is None, in ``delay`` seconds.
     :returns: its id, and None; or the id of the run that has the key, and its task.
     """
     d = books.dialect
-    columns = {name: parameter(d, name) for name in NEW_RUN if name in values}
+    columns = {name: parameter(d, name) for name in COLUMNS}
     returned = "WHERE true ON CONFLICT DO NOTHING RETURNING id"
     columns["scheduled_for"] = d.now
     statement = text(insert_into_runs(columns, due_sql(d), d.now, returned))
-    given = {**values, "run_at": values["run_at"] and d.instant(values["run_at"])}
     holder = f"SELECT id, job_type FROM job_runs WHERE idempotency_key = :key AND {HOLDS_KEY}"
     # A definition has one run per instant. If somebody else has just used this one, the next try
     # uses a later one.
-    while not (rows := books.rows(statement, given)):
-        if found := books.rows(text(holder), {"key": values["idempotency_key"]}):
+    while not (rows := books.rows(statement, parameters_of(d, new))):
+        if found := books.rows(text(holder), {"key": new.idempotency_key}):
             return found[0].id, found[0].job_type
     return rows[0].id, None
 
 
-def queue_new(books: Bookkeeping, values: Mapping[str, Any], act: Act) -> tuple[int, str | None]:
+def queue_new(books: Bookkeeping, new: NewRun, act: Act) -> tuple[int, str | None]:
     """Insert a run as `insert_by_operator` does; if it is new, note *act* with it.
 
     :raises DatabaseTrouble: it was not inserted, or perhaps it was: there are not two of them.
     """
 
     def both(inner: Bookkeeping) -> tuple[int, str | None]:
-        run_id, holder = insert_by_operator(inner, values)
+        run_id, holder = insert_by_operator(inner, new)
         if holder is None:
             inner.transaction(partial(_note_new, d=inner.dialect, act=act, run_id=run_id))
         return run_id, holder

@@ -14,8 +14,9 @@ from typing import Any, cast
 from sqlalchemy import Row
 
 from ..core.app_state import State
-from ..core.tasks.handler import Handler, payload_columns, policy_columns
-from ..core.tasks.options import is_id
+from ..core.new_run import NewRun, new_run
+from ..core.tasks.handler import Handler
+from ..core.tasks.options import AS_THE_TASK_SAYS, is_id
 from ..core.tasks.payload import check_keys
 from ..db.connection import Bookkeeping
 from ..errors import PayloadError, StateConflict, UnknownTask
@@ -45,9 +46,9 @@ def retry_with(
         run = _stored(operator.books, run_id)
         if run.status not in RETRY.allowed:
             return []
-        columns = _payload_columns(state, run, payload)
-        _keep_order(run, columns["concurrency_key"])
-        return operator.retry(ids, columns=columns)
+        new = _like(state, run, payload)
+        _keep_order(run, new.concurrency_key)
+        return operator.retry(ids, columns=new.of_payload)
 
     retry = replace(RETRY, done="retried with another payload", change=change)
     return retry.one(state, run_id, actor)
@@ -75,14 +76,9 @@ def run_again(
         handler, given = _handler(state, run), payload
         if given is None:
             given = handler.current(_as_mapping(run), state.settings.redact)
-        values = {
-            **policy_columns(handler, state.settings),
-            **_payload_columns(state, run, given),
-            "queue": run.queue,
-            "priority": run.priority,
-            "definition_id": run.definition_id,
-        }
-        new_id, _ = queue_new(books, values, Act("ran again", f"run {run_id}", actor))
+        new = _like(state, run, given)
+        new.queue, new.priority = run.queue, run.priority
+        new_id, _ = queue_new(books, new, Act("ran again", f"run {run_id}", actor))
     log_run(
         logging.INFO, "ran again", task=run.job_type, run_id=new_id, attempt=0,
         why=f"as run {run_id}", actor=actor,
@@ -101,15 +97,18 @@ def refuse_hidden(state: State, given: Mapping[str, object], stored: JSON) -> No
         raise PayloadError(f"{HIDDEN} stands for a value that is hidden. Write the value.")
 
 
-def _payload_columns(state: State, run: Row[Any], payload: Mapping[str, object]) -> dict[str, Any]:
-    """Return the columns that go with *payload*; a definition's own key and limit stay."""
+def _like(state: State, run: Row[Any], payload: Mapping[str, object]) -> NewRun:
+    """Return a new run like *run*, with *payload*; a definition's own key and limit stay."""
     handler = _handler(state, run)
     refuse_hidden(state, payload, _parsed(run))
-    made = payload_columns(handler, state.settings, handler.payload_from(payload))
-    key, limit = made["concurrency_key"], handler.concurrency_limit
-    if key is None or run.definition_id is not None:
-        key, limit = key or run.concurrency_key, run.concurrency_limit or limit
-    return {**made, "concurrency_key": key, "concurrency_limit": limit if key else None}
+    given = handler.payload_from(payload)
+    new = new_run(handler, given, AS_THE_TASK_SAYS, state.settings, keyed=False)
+    new.definition_id = run.definition_id
+    if new.concurrency_key is None or run.definition_id is not None:
+        new.concurrency_key = new.concurrency_key or run.concurrency_key
+        limit = run.concurrency_limit or new.concurrency_limit
+        new.concurrency_limit = limit if new.concurrency_key else None
+    return new
 
 
 def _keep_order(run: Row[Any], key: str | None) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -13,8 +14,8 @@ from sqlalchemy import text
 
 from ..core import definitions
 from ..core.app_state import State
-from ..core.columns import RUN_COLUMNS
 from ..core.definitions import DefinitionRow
+from ..core.new_run import NewRun, new_run
 from ..core.scheduler import (
     announce_slot,
     find_or_record,
@@ -24,7 +25,6 @@ from ..core.scheduler import (
     record_pause,
 )
 from ..core.slots import record_slots
-from ..core.tasks.handler import payload_columns, run_columns
 from ..core.tasks.options import AS_THE_TASK_SAYS, EnqueueOptions, is_key
 from ..core.tasks.registry import DefinitionSpec
 from ..core.ticks import TickHistory
@@ -96,25 +96,24 @@ def queue_run(
     """
     options.check()
     with state.bookkeeping() as books:
-        values = _definition_run(state, find_or_record(state, books, name), payload, options)
+        new = _definition_run(state, find_or_record(state, books, name), payload, options)
         task = state.registry.tasks.get(name) if tasks else None
-        if values is None and task is not None:
-            given = task.payload_from(payload or {})
-            values = run_columns(task, state.settings, given, options)
-        if values is None:
+        if new is None and task is not None:
+            new = new_run(task, task.payload_from(payload or {}), options, state.settings)
+        if new is None:
             if not tasks:
                 raise no_definition(state, name)
             hint = did_you_mean(name, {*definition_names(state), *state.registry.tasks})
             raise NotFound(f"No definition and no task is called {name!r}.{hint}")
-        run_id, holder = queue_new(books, values, Act("ran now", one_line(name), actor))
-    if holder not in (None, values["job_type"]):
+        run_id, holder = queue_new(books, new, Act("ran now", one_line(name), actor))
+    if holder not in (None, new.job_type):
         raise KeyConflict(
             f"The idempotency key of this run is held by run {run_id} of the "
             f"task {holder}. Nothing was queued. Give another key."
         )
     if holder is None:
         log_run(
-            logging.INFO, "ran now", task=values["job_type"], run_id=run_id, attempt=0,
+            logging.INFO, "ran now", task=new.job_type, run_id=run_id, attempt=0,
             why=one_line(name), actor=actor,
         )  # fmt: skip
     return QueuedRun(run_id, is_new=holder is None)
@@ -125,8 +124,8 @@ def _definition_run(
     found: DefinitionRow | None,
     payload: Mapping[str, object] | None,
     options: EnqueueOptions,
-) -> dict[str, Any] | None:
-    """Return the columns of a run of the definition *found*, with *payload* and *options*."""
+) -> NewRun | None:
+    """Return a new run of the definition *found*, with *payload* and *options*."""
     if found is None:
         return None
     spec = found.spec
@@ -136,25 +135,20 @@ def _definition_run(
             f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
             "code does not declare. Run it from the code that does, or remove the definition."
         )
-    values = {
-        **{name: getattr(spec, name) for name in RUN_COLUMNS},
-        "payload": json.dumps(spec.payload),
-        "definition_id": found.id,
-        **options.own_columns,
-    }
+    own: dict[str, Any] = {"payload": json.dumps(spec.payload), "definition_id": found.id}
+    run = NewRun(**spec.policy | own | options.own_values)
     if payload is not None:
         refuse_hidden(state, payload, spec.payload)
-        made = payload_columns(task, state.settings, task.payload_from(payload))
-        if made["concurrency_key"] is None:  # The row may have one that the code has dropped.
-            del made["concurrency_key"]
-        else:
-            values["concurrency_limit"] = task.concurrency_limit
-        values |= made
+        made = new_run(task, task.payload_from(payload), options, state.settings, keyed=False)
+        if made.concurrency_key is None:  # The row may have one that the code has dropped.
+            made.concurrency_key = run.concurrency_key
+            made.concurrency_limit = run.concurrency_limit
+        run = replace(run, **made.of_payload)
     if spec.overlap == "skip":
         # As for its slots: no two runs of the definition are at work at once.
-        key = values["concurrency_key"] or f"definition:{spec.name}"
-        values |= {"concurrency_key": key, "concurrency_limit": 1}
-    return values
+        run.concurrency_key = run.concurrency_key or f"definition:{spec.name}"
+        run.concurrency_limit = 1
+    return run
 
 
 def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:

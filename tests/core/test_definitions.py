@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -51,7 +52,7 @@ class TestChange:
         kit.define("mine", due=now() + timedelta(minutes=1))
         row = kit.found("mine")
         kit.sql("UPDATE job_definitions SET next_run_at = '2999-01-01'")
-        assert not kit.definitions.change(row, row.spec._replace(priority=5), row.next_run_at)
+        assert not kit.definitions.change(row, replace(row.spec, priority=5), row.next_run_at)
         assert kit.defined(row.id).priority == 0
 
     def test_schedule_that_never_comes_again_can_be_changed(self, kit: Kit) -> None:
@@ -59,7 +60,7 @@ class TestChange:
         kit.sql("UPDATE job_definitions SET next_run_at = NULL")
         row = kit.found("mine")
         first = now() + timedelta(days=1)
-        assert kit.definitions.change(row, row.spec._replace(schedule="@daily"), first)
+        assert kit.definitions.change(row, replace(row.spec, schedule="@daily"), first)
         assert kit.defined(row.id).next_run_at == first
 
     def test_pause_that_is_over_is_not_ended_again(self, kit: Kit) -> None:

@@ -14,20 +14,17 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.core import insert_many
-from flask_cronjobs.core.insert import GIVEN, insert_run
-from flask_cronjobs.core.insert_many import NewRow, insert_runs
+from flask_cronjobs.core.insert import insert_or_find
+from flask_cronjobs.core.insert_many import insert_runs
+from flask_cronjobs.core.new_run import NewRun
 from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 
-#: What the new runs of one call share.
-SHARED: dict[str, Any] = dict.fromkeys(GIVEN) | {
-    "run_at": None, "delay": 0.0,
-    "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10, "strict": False,
-}  # fmt: skip
 
-
-def values(key: str, payload: JSON = None) -> dict[str, Any]:
-    return SHARED | {"idempotency_key": key, "payload": json.dumps(payload or {})}
+def new(idempotency_key: str, payload: JSON = None, **values: Any) -> NewRun:
+    """A run with a key."""
+    text = json.dumps(payload or {})
+    return NewRun(job_type="task", payload=text, idempotency_key=idempotency_key, **values)
 
 
 pytestmark = pytest.mark.usefixtures("writers")
@@ -42,7 +39,7 @@ def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Ki
         start.wait()
         with Session(kit.engine) as session:
             session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
-            run = insert_run(session, values("key")).run
+            run = insert_or_find(session, new("key")).run
             session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
             found.append(run.id)
             session.commit()
@@ -55,12 +52,11 @@ def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Ki
 
 
 def enqueue_one(session: Session, by: str) -> int:
-    return insert_run(session, values("key", payload={"by": by})).run.id
+    return insert_or_find(session, new("key", {"by": by})).run.id
 
 
 def enqueue_many(session: Session, by: str) -> int:
-    rows = [NewRow("{}", idempotency_key="a"), NewRow(f'{{"by": "{by}"}}', idempotency_key="key")]
-    return insert_runs(session, SHARED, rows)[1].id
+    return insert_runs(session, [new("a"), new("key", {"by": by})])[1].id
 
 
 @pytest.mark.parametrize("enqueue", [enqueue_one, enqueue_many])
@@ -93,8 +89,8 @@ def test_enqueue_waits_for_the_transaction_that_has_the_key(
 # Many at once
 
 
-def keyed(*keys: str) -> list[NewRow]:
-    return [NewRow(f'{{"place": {n}}}', idempotency_key=key) for n, key in enumerate(keys)]
+def keyed(*keys: str) -> list[NewRun]:
+    return [new(key, {"place": place}) for place, key in enumerate(keys)]
 
 
 def test_transactions_with_the_same_keys_do_not_deadlock(
@@ -104,7 +100,7 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
     monkeypatch.setattr(insert_many, "INSERTED_AT_ONCE", 5)
     start = threading.Barrier(4)
     found: dict[str, set[int]] = {f"{n:02}": set() for n in range(40)}
-    new: list[str] = []
+    made_new: list[str] = []
 
     def insert(seed: int) -> None:
         keys = list(found)
@@ -112,17 +108,17 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
         start.wait()
         for _ in range(3):
             with Session(kit.engine) as session:
-                made = insert_runs(session, SHARED, keyed(*keys[:30]))
+                made = insert_runs(session, keyed(*keys[:30]))
                 session.commit()
             for key, one in zip(keys[:30], made, strict=True):
                 found[key].add(one.id)
-                new.extend([key] if one.holder is None else [])
+                made_new.extend([key] if one.holder is None else [])
 
     in_threads(*(lambda seed=seed: insert(seed) for seed in range(4)))
     assert all(len(ids) <= 1 for ids in found.values())
-    assert sorted(new) == sorted(key for key, ids in found.items() if ids)
+    assert sorted(made_new) == sorted(key for key, ids in found.items() if ids)
     rows = kit.all_rows()
-    assert sorted(row.idempotency_key or "" for row in rows) == sorted(new)
+    assert sorted(row.idempotency_key or "" for row in rows) == sorted(made_new)
 
 
 def test_runs_are_told_apart_without_a_sequence_to_reserve_ids_from(kit: Kit) -> None:
@@ -130,7 +126,7 @@ def test_runs_are_told_apart_without_a_sequence_to_reserve_ids_from(kit: Kit) ->
     if kit.engine.dialect.name == "postgresql":
         kit.sql("ALTER SEQUENCE job_runs_id_seq OWNED BY NONE")
     with Session(kit.engine) as session:
-        made = insert_runs(session, SHARED, keyed("b", "a"))
+        made = insert_runs(session, keyed("b", "a"))
         session.commit()
     keys = {row.id: row.idempotency_key for row in kit.all_rows()}
     assert [keys[one.id] for one in made] == ["b", "a"]

@@ -13,11 +13,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.core import insert_many
-from flask_cronjobs.core.insert import insert_run
-from flask_cronjobs.core.insert_many import NewRow, insert_runs
+from flask_cronjobs.core.insert import insert_or_find
+from flask_cronjobs.core.insert_many import insert_runs
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, OutcomeKind
-from tests.core.test_insert import SHARED, values
+from tests.core.test_insert import new
 from tests.kit import Kit
 from tests.marks import on_postgresql
 
@@ -66,7 +66,7 @@ def race(
 def test_key_has_one_pending_run_at_a_time(kit: Kit) -> None:
     def enqueue(number: int) -> int:
         with Session(kit.engine) as session:
-            run = insert_run(session, values("key") | {"unique_while": "pending"}).run
+            run = insert_or_find(session, new("key", unique_while="pending")).run
             found = run.id
             pending = select(func.count()).where(JobRun.finished_at.is_(None))
             assert session.scalars(pending).one() <= 1
@@ -86,13 +86,12 @@ def test_many_keys_at_once_have_one_pending_run_each(
 ) -> None:
     monkeypatch.setattr(insert_many, "INSERTED_AT_ONCE", 3)
     keys = [f"key-{number}" for number in range(7)]
-    shared = SHARED | {"unique_while": "pending"}
 
     def enqueue(number: int) -> list[int]:
-        rows = [NewRow("{}", idempotency_key=key) for key in keys]
+        rows = [new(key, unique_while="pending") for key in keys]
         random.Random(number).shuffle(rows)
         with Session(kit.engine) as session:
-            found = insert_runs(session, shared, rows)
+            found = insert_runs(session, rows)
             session.commit()
         return [one.id for one in found]
 
@@ -106,8 +105,8 @@ def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
 
     def enqueue(number: int) -> int:
         with Session(kit.engine) as session:
-            waiting = values("key", payload={"number": number}) | {"unique_while": "waiting"}
-            run = insert_run(session, waiting, replace=True).run
+            waiting = new("key", {"number": number}, unique_while="waiting")
+            run = insert_or_find(session, waiting, replace=True).run
             found = run.id
             session.commit()
         return found
@@ -122,16 +121,15 @@ def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
 
 @on_postgresql
 def test_replacing_waits_for_a_claim_and_makes_a_run_of_its_own(kit: Kit) -> None:
-    waiting = {"unique_while": "waiting"}
     with Session(kit.engine) as session:
-        first = insert_run(session, values("key", payload={"a": 1}) | waiting)[0].id
+        first = insert_or_find(session, new("key", {"a": 1}, unique_while="waiting")).run.id
         session.commit()
     replaced: list[Any] = []
 
     def replace() -> None:
         with Session(kit.engine) as session:
-            new = values("key", payload={"a": 2}) | waiting
-            run, became, _ = insert_run(session, new, replace=True)
+            other = new("key", {"a": 2}, unique_while="waiting")
+            run, became, _ = insert_or_find(session, other, replace=True)
             replaced.append((run.id != first, became))
             session.commit()
 
@@ -151,11 +149,10 @@ def test_replacing_waits_for_a_claim_and_makes_a_run_of_its_own(kit: Kit) -> Non
 
 @on_postgresql
 def test_claim_passes_over_a_run_that_is_being_replaced(kit: Kit) -> None:
-    waiting = values("key") | {"unique_while": "waiting"}
     with Session(kit.engine) as session:
-        insert_run(session, waiting)
+        insert_or_find(session, new("key", unique_while="waiting"))
         session.commit()
-        insert_run(session, waiting | {"payload": '{"a": 2}'}, replace=True)
+        insert_or_find(session, new("key", {"a": 2}, unique_while="waiting"), replace=True)
         assert kit.claim() == ()
         session.commit()
     assert kit.claim_one().read()[0] == {"a": 2}
@@ -172,15 +169,15 @@ class TestKeyOfARunThatWasClaimedAndGivenBack:
         assert kit.finish(kit.claim_one(), "released", **said)
         assert kit.get(first).started_at is not None
         with Session(kit.engine) as session:
-            new = insert_run(session, values("key") | self.KEY, replace=True)
+            run, became, _ = insert_or_find(session, new(**self.KEY), replace=True)
             session.commit()
-            assert (new.became, new.run.id != first) == ("new", True)
+            assert (became, run.id != first) == ("new", True)
 
     def test_it_waits_for_no_open_enqueue(self, kit: Kit) -> None:
         """Its worker has leases to renew."""
         claim = (kit.run(**self.KEY), kit.claim_one())[1]
         with Session(kit.engine) as session:
-            insert_run(session, values("key") | self.KEY)
+            insert_or_find(session, new(**self.KEY))
             if kit.books.dialect.one_writer:
                 session.commit()
             assert kit.finish(claim, "released", unbegun=True)

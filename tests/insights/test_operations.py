@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -125,10 +126,12 @@ def test_each_act_is_a_row_and_lines_in_the_log_with_who(
         resume(state, target, "ada")
     effect_done(state, "e", "ada")
     effect_redo(state, "f\nforged line", "ada")
-    daily = DefinitionSpec("own", "send", "@daily", "UTC", {})
+    daily = DefinitionSpec(
+        name="own", job_type="send", schedule="@daily", timezone="UTC", payload={}
+    )
     add_definition(state, daily, "ada")
     add_definition(state, daily, "ada")
-    add_definition(state, daily._replace(schedule="@hourly"), "ada")
+    add_definition(state, replace(daily, schedule="@hourly"), "ada")
     remove_definition(state, "own", "ada")
     prune_all(state, actor="ada")
     found = operations(state)

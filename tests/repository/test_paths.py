@@ -12,8 +12,8 @@ import pytest
 from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, walk_of, written
 
 BOUNDS = {
-    ("enqueue", "sqlite"): Size(9, 24),
-    ("enqueue", "postgresql"): Size(9, 24),
+    ("enqueue", "sqlite"): Size(9, 22),
+    ("enqueue", "postgresql"): Size(9, 22),
     ("tick", "sqlite"): Size(51, 312),
     ("tick", "postgresql"): Size(52, 327),
     ("page", "sqlite"): Size(36, 150),

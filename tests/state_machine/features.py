@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.core import definitions
 from flask_cronjobs.core.claim import ClaimRequest
 from flask_cronjobs.core.slots import record_slots
-from flask_cronjobs.core.tasks.options import Rate
-from flask_cronjobs.core.tasks.registry import DefinitionSpec
+from flask_cronjobs.core.tasks.options import Rate, RunPolicy
 from flask_cronjobs.features import orders
 from flask_cronjobs.features.batches import batch_rows as batches
 from flask_cronjobs.features.batches.ending import end_batch, end_batches
@@ -26,6 +25,7 @@ from flask_cronjobs.features.steps.step_rows import StepRow
 from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome, stored_time
+from tests.kit import spec
 from tests.rates import refuse_too_early
 from tests.state_machine.model import ModelBatch, ModelRun
 from tests.state_machine.store_machine import KEYED, ORDERED, StoreMachine
@@ -36,8 +36,7 @@ MINUTE = timedelta(minutes=1)
 LONG_AGO = -1e9
 RATE = Rate(timedelta(hours=1), 3)
 #: Of the run of ``then``.
-THEN = {**dict.fromkeys(batches.THEN_COLUMNS), "queue": "default", "priority": 0,
-        "max_attempts": 2, "strict": False}  # fmt: skip
+THEN = RunPolicy(job_type="t", max_attempts=2).policy
 
 
 class SlotMachine(StoreMachine):
@@ -52,9 +51,9 @@ class SlotMachine(StoreMachine):
     @rule()
     def define(self) -> None:
         name = f"d{len(self.slots)}"
-        spec = DefinitionSpec(name, "t", "* * * * *", "UTC", {}, max_attempts=2)
-        assert definitions.declare(self.books, [(spec, SLOT)], "database") == 1
-        assert definitions.declare(self.books, [(spec, SLOT)], "database") == 0
+        stated = spec(name, job_type="t", max_attempts=2)
+        assert definitions.declare(self.books, [(stated, SLOT)], "database") == 1
+        assert definitions.declare(self.books, [(stated, SLOT)], "database") == 0
         row = definitions.find(self.books, name)
         assert row is not None
         self.slots[row.id] = []

@@ -22,8 +22,9 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.core.claim import ClaimRequest, record_and_claim, release_token
-from flask_cronjobs.core.insert import insert_run
+from flask_cronjobs.core.insert import insert_or_find
 from flask_cronjobs.core.leases import look_for_expired, progress, renew, watch
+from flask_cronjobs.core.new_run import NewRun
 from flask_cronjobs.core.prune import prune
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.errors import StateConflict
@@ -116,15 +117,21 @@ class StoreMachine(RuleBasedStateMachine):
         self.runs[id_] = run
         return id_
 
-    def values_of(self, run: ModelRun) -> dict[str, Any]:
+    def values_of(self, run: ModelRun) -> NewRun:
         """What an enqueue gives of a run that does not yet exist."""
-        return {"job_type": "t", "queue": "default", "priority": 0, "label": None, "run_at": None,
-                "max_attempts": run.max_attempts, "payload": json.dumps(run.payload),
-                "strict": run.strict, "batch_id": run.batch, "delay": run.due,
-                "concurrency_key": run.concurrency,
-                "concurrency_limit": None if run.concurrency is None else 1,
-                "rate_key": None if run.rate is None else RATED,
-                "idempotency_key": run.key, "unique_while": run.unique_while}  # fmt: skip
+        return NewRun(
+            job_type="t",
+            payload=json.dumps(run.payload),
+            max_attempts=run.max_attempts,
+            strict=run.strict,
+            concurrency_key=run.concurrency,
+            concurrency_limit=None if run.concurrency is None else 1,
+            rate_key=None if run.rate is None else RATED,
+            idempotency_key=run.key,
+            unique_while=run.unique_while,
+            batch_id=run.batch,
+            delay=run.due,
+        )
 
     def transaction(self, work: Any) -> Any:
         return self.books.transaction(lambda connection: work(connection, self.books.dialect))
@@ -140,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
         became, holder = self.model.enqueue(given, replace)
         with Session(self.engine) as session:
             try:
-                run, happened, _ = insert_run(session, values, replace)
+                run, happened, _ = insert_or_find(session, values, replace)
             except StateConflict:
                 assert became == "refused"
                 return

@@ -1,4 +1,4 @@
-"""The handler of a task: its function, name and options, and what these give to a new run."""
+"""The handler of a task: its function, name and options, and what they make of a payload."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
-from ...config import Settings
 from ...errors import PayloadError, TaskError
 from ...features.typed.arguments import Arguments, named_by, signature_of
 from ...text import cut, one_line, shortened
 from ...text.redaction import redacted, strip_credentials
 from ...types import JSON
-from .options import AS_THE_TASK_SAYS, EnqueueOptions, Rate, TaskOptions, is_key, read_rate
-from .payload import check_keys, payload_text
+from .options import EnqueueOptions, Rate, TaskOptions, is_key, read_rate
+from .payload import check_keys
 from .retry import RetryPolicy, retry_policy
 from .validation import options_go_before
 
@@ -23,8 +22,6 @@ from .validation import options_go_before
 MAX_KEY = 500
 #: How many characters a label may have: it is one cell of a list.
 MAX_LABEL = 120
-#: The columns that a task's options fill in from a payload; the last is a key of the run alone.
-_FILLED = ("concurrency_key", "rate_key", "label", "idempotency_key")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
@@ -46,8 +43,8 @@ class Handler:
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
     :ivar rate: at which rate attempts of one rate key begin; None: at any.
     :ivar fills: whether an option is filled in from each payload: a key or a label.
-    :ivar same_columns: the columns that are the same in all of its runs, unless a call says
-        otherwise, by the default number of attempts.
+    :ivar policies: the values that are the same in all of its runs, unless a call says otherwise,
+        by the default number of attempts; see `new_run`.
     """
 
     def __init__(self, func: Callable[..., Any], name: str, options: TaskOptions) -> None:
@@ -62,7 +59,7 @@ class Handler:
             self.rate = read_rate(options.rate, options.burst)
         filled = self.concurrency_limit, self.rate, options.unique, options.label
         self.fills: bool = any(each is not None for each in filled)
-        self.same_columns: dict[int, dict[str, object]] = {}
+        self.policies: dict[int, dict[str, object]] = {}
         self._signature = signature_of(func)
         self._is_passed_on = named_by(func) is not func
         self.arguments: Arguments = Arguments(func, self._signature)
@@ -219,64 +216,6 @@ class Handler:
                 f"1 to {MAX_KEY} printable ones: let it name an id or a short code."
             )
         return key
-
-
-def run_columns(
-    handler: Handler,
-    settings: Settings,
-    payload: Mapping[str, object],
-    options: EnqueueOptions = AS_THE_TASK_SAYS,
-) -> dict[str, Any]:
-    """Return the columns of a run: `policy_columns`, and those that depend on its payload.
-
-    :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or too large.
-    :raises TaskError: no concurrency key can be made from *payload*.
-    """
-    made = payload_columns(handler, settings, payload, with_key=True)
-    if options.idempotency_key:
-        made["idempotency_key"] = options.idempotency_key
-    if handler.options.unique is not None or handler.options.unique_while is not None:
-        options = handler.with_unique_while(options)
-    return {**policy_columns(handler, settings, options), **made}
-
-
-def policy_columns(
-    handler: Handler, settings: Settings, options: EnqueueOptions = AS_THE_TASK_SAYS
-) -> dict[str, Any]:
-    """Return the columns that do not depend on the payload; *options* come before the task's."""
-    same = handler.same_columns.get(settings.max_attempts)
-    if same is None:
-        same = handler.same_columns[settings.max_attempts] = {
-            **handler.options.columns,
-            "job_type": handler.name,
-            "max_attempts": handler.retry_policy(settings.max_attempts).max_attempts,
-            "concurrency_limit": handler.concurrency_limit,
-            **AS_THE_TASK_SAYS.own_columns,
-        }
-    return {**same} if options == AS_THE_TASK_SAYS else {**same, **options.own_columns}
-
-
-def payload_columns(
-    handler: Handler, settings: Settings, payload: Mapping[str, object], with_key: bool = False
-) -> dict[str, Any]:
-    """Return *payload* as JSON text, and the columns that the task makes of it.
-
-    :param with_key: whether the idempotency key is among them.
-    :raises CronJobsError: as of `run_columns`.
-    """
-    limit = settings.max_payload_bytes
-    plain = payload
-    if handler.arguments.schema:
-        plain = handler.arguments.encode(payload, limit, settings.redact)
-    text = payload_text(plain, limit, settings.redact)
-    if not handler.fills:
-        return {"payload": text, **dict.fromkeys(_FILLED if with_key else _FILLED[:-1])}
-    return {
-        "payload": text,
-        **handler.keys_for(plain),
-        "label": handler.label_for(plain, settings.redact),
-        **({"idempotency_key": handler.filled("unique", plain)} if with_key else {}),
-    }
 
 
 def _bare(parameter: inspect.Parameter) -> str:

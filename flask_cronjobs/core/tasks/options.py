@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple, TypeAlias, TypeGuard, get_args
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, get_args
 
 from ...config import FLAG, Kind, Settings, choice, is_number, is_url, whole
 from ...errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
@@ -25,8 +26,6 @@ _RATE = pattern(rf"([1-9]\d{{0,5}})/([1-9]\d{{0,3}})?({'|'.join(_RATE_UNITS)})")
 _INSTANT = timedelta(microseconds=1)
 #: The longest `Rate.rest`: no date may be beyond what Python knows.
 MOST_REST = timedelta(days=3653)
-#: The columns of a run that an option fills by itself, and their types in PostgreSQL.
-STORED = {"queue": "text", "priority": "integer", "strict": "boolean"}
 #: What a text has in braces that was to be an f-string.
 _UNFILLED = pattern(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
 
@@ -54,12 +53,32 @@ class TaskOptions(NamedTuple):
 
     @property
     def columns(self) -> dict[str, object]:
-        """The values of `STORED`."""
+        """The values of `RunPolicy` that an option gives by itself."""
         return {"queue": self.queue, "priority": self.priority, "strict": self.order is not None}
 
     def keeps_output(self, settings: Settings) -> bool:
         """Return whether what the handler prints and logs is kept."""
         return settings.keep_output if self.keep_output is None else self.keep_output
+
+
+@dataclass(kw_only=True, slots=True)
+class RunPolicy:
+    """What a run has from its task, and a definition for its runs: columns of both tables."""
+
+    job_type: str
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 10
+    strict: bool = False
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    rate_key: str | None = None
+    label: str | None = None
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """These values alone."""
+        return {name: getattr(self, name) for name in RunPolicy.__slots__}
 
 
 #: The options of a schedule that a task may be declared with, and what they are by default.
@@ -86,19 +105,16 @@ class EnqueueOptions(NamedTuple):
     commit: bool = False
 
     @property
-    def own_columns(self) -> dict[str, object]:
-        """The columns that they fill: of those that a task has, too, the ones that are given.
+    def own_values(self) -> dict[str, Any]:
+        """The values of a run that they give.
 
         ``unique_while`` is None if the key is held as long as the row is kept.
         """
         held = None if self.unique_while == "kept" else self.unique_while
-        of_task = {name: getattr(self, name) for name in ("queue", "priority", "max_attempts")}
+        given = ("queue", "priority", "max_attempts", "idempotency_key", "run_at", "delay")
         return {
-            "idempotency_key": self.idempotency_key,
             "unique_while": "waiting" if self.replace else held,
-            "run_at": self.run_at,
-            "delay": self.delay or 0.0,
-            **{name: value for name, value in of_task.items() if value is not None},
+            **{name: value for name in given if (value := getattr(self, name)) is not None},
         }
 
     def check(self) -> None:

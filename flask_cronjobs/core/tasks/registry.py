@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...config import Settings
@@ -9,8 +10,9 @@ from ...errors import TaskError, UnknownTask
 from ...schedule import Schedule
 from ...text import did_you_mean
 from ...types import JSON, Catchup, Overlap
-from .handler import Handler, run_columns
-from .options import Around, Rate, check_name, check_options
+from ..new_run import new_run
+from .handler import Handler
+from .options import AS_THE_TASK_SAYS, Around, Rate, RunPolicy, check_name, check_options
 from .payload import payload_text
 
 
@@ -28,25 +30,17 @@ def name_of(given: object) -> str:
     )
 
 
-class DefinitionSpec(NamedTuple):
-    """A definition as code or `add_definition` gives it."""
+@dataclass(kw_only=True, slots=True)
+class DefinitionSpec(RunPolicy):
+    """A definition as code or `add_definition` gives it: a column for each field."""
 
     name: str
-    job_type: str
     schedule: str
     timezone: str
     payload: dict[str, JSON]
-    queue: str = "default"
-    priority: int = 0
-    max_attempts: int = 10
     catchup: Catchup = "latest"
     overlap: Overlap = "skip"
-    concurrency_key: str | None = None
-    concurrency_limit: int | None = None
     ping_url: str | None = None
-    strict: bool = False
-    rate_key: str | None = None
-    label: str | None = None
 
     def __repr__(self) -> str:
         return f"<DefinitionSpec {self.name}>"  # Its payload and its URL are secrets.
@@ -69,8 +63,7 @@ class Declaration(NamedTuple):
 
     def spec(self, settings: Settings) -> DefinitionSpec:
         """Return the definition with one app's defaults."""
-        columns = run_columns(self.handler, settings, self.payload)
-        columns["payload"] = json.loads(columns["payload"])
+        run = new_run(self.handler, self.payload, AS_THE_TASK_SAYS, settings, keyed=False)
         return DefinitionSpec(
             name=self.name,
             schedule=self.schedule,
@@ -78,7 +71,8 @@ class Declaration(NamedTuple):
             catchup=self.catchup,
             overlap=self.overlap,
             ping_url=self.ping_url,
-            **{name: columns[name] for name in DefinitionSpec._fields if name in columns},
+            payload=json.loads(run.payload),
+            **run.policy,
         )
 
 

@@ -31,6 +31,7 @@ from ..claim import already_recorded
 from ..current import CurrentRun, enter_run
 from ..outcome import finalize_in
 from ..tasks.payload import kept_result
+from ..uncommitted import watch_writes
 from .context import Prepared, RunnerContext, prepare
 from .held_runs import AsyncRun, ProgressRequest, Working
 from .outcomes import released, success, with_output
@@ -67,6 +68,8 @@ class Runner:
         self._state = context.state
         self._app = context.state.app
         self._interrupter = context.interrupter
+        with self._app.app_context():
+            watch_writes(self._state.db)
         # Each is made ready when its first run comes.
         self._prepared = cache(partial(prepare, self._state, self.side_by_side))
         self._async: AsyncRunner | None = None

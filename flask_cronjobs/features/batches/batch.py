@@ -13,12 +13,12 @@ from ...core.app_state import State
 from ...core.current import warn
 from ...core.enqueue import batch_of, explaining_missing_tables, joined, wake
 from ...core.insert import writing_connection
-from ...core.tasks.handler import run_columns
+from ...core.new_run import new_run
 from ...core.tasks.options import check_key
 from ...core.uncommitted import note_broken_off, note_enqueued
 from ...db.dialect import dialect_of
 from ...errors import BatchClosed, TaskError
-from .batch_rows import THEN_COLUMNS, NewBatch, close, hold_open, open_batch
+from .batch_rows import NewBatch, close, hold_open, open_batch
 from .ending import end_batch
 
 if TYPE_CHECKING:
@@ -170,6 +170,5 @@ def _followed_by(
         arguments = then.payload_from(payload)
     except TypeError as error:
         raise TypeError(f"{error}. Give its arguments as then_payload={{…}}.") from None
-    columns = run_columns(then, state.settings, arguments, options)
-    own = {name: columns[name] for name in THEN_COLUMNS}
-    return new._replace(then_task=then.name, then_payload=columns["payload"], then_columns=own)
+    run = new_run(then, arguments, options, state.settings, keyed=False)
+    return new._replace(then_task=then.name, then_payload=run.payload, then_columns=run.policy)

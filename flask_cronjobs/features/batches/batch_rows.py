@@ -24,14 +24,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, TextClause, text
 
-from ...core.columns import RUN_COLUMNS
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ...types import TERMINAL, BatchCounts
 
-#: The columns of a run of ``then`` that `NewBatch.then_columns` gives.
-THEN_COLUMNS = tuple(name for name in RUN_COLUMNS if name != "job_type")
 #: What executes a statement with parameters, and returns its rows.
 Execute: TypeAlias = Callable[[TextClause, dict[str, Any]], Iterable[Any]]
 
@@ -40,7 +37,7 @@ class NewBatch(NamedTuple):
     """What a new batch is made of.
 
     :ivar then_payload: a JSON text.
-    :ivar then_columns: those of `THEN_COLUMNS`.
+    :ivar then_columns: the `RunPolicy` of its run.
     """
 
     key: str

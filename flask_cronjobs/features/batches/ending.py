@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, text
 
 from ...core.columns import insert_into_runs, parameter
+from ...core.new_run import POLICY
 from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
@@ -24,7 +25,7 @@ from ...log import logger
 from ...models.conditions import OPEN_BATCH
 from ...text import one_line
 from ...types import TERMINAL, BatchCounts, json_object, stored_json
-from .batch_rows import THEN_COLUMNS, is_live, members_of, numbers_of
+from .batch_rows import is_live, members_of, numbers_of
 
 #: How many batches one statement looks at.
 ROWS_AT_ONCE = 1000
@@ -156,11 +157,11 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
 def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_columns: object) -> int:
     """Insert a batch's run of ``then``; return its id."""
     columns = _plain(then_columns)
-    given = {name: parameter(d, name) for name in THEN_COLUMNS}
+    given = {name: parameter(d, name) for name in POLICY}
     source = "FROM job_batches WHERE id = :id RETURNING id"
     own = {"job_type": "then_task", "payload": "then_payload"}
-    statement = insert_into_runs({**own, **given}, d.now, d.now, source)
-    values = {name: columns.get(name) for name in THEN_COLUMNS}
+    statement = insert_into_runs({**given, **own}, d.now, d.now, source)
+    values = {name: columns.get(name) for name in POLICY}
     return int(connection.execute(text(statement), {"id": batch_id, **values}).scalar_one())
 
 

@@ -1,0 +1,94 @@
+"""A new run: its values, which are made of a call of its task."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from ..config import Settings
+from .tasks.handler import Handler
+from .tasks.options import AS_THE_TASK_SAYS, EnqueueOptions, RunPolicy
+from .tasks.payload import payload_text
+
+
+@dataclass(kw_only=True, slots=True)
+class NewRun(RunPolicy):
+    """The values of a new run: a column each, but for when it is due.
+
+    :ivar payload: a JSON text.
+    :ivar run_at: when it is due; None: in *delay* seconds.
+    """
+
+    payload: str
+    idempotency_key: str | None = None
+    unique_while: str | None = None
+    batch_id: int | None = None
+    definition_id: int | None = None
+    run_at: datetime | None = None
+    delay: float = 0.0
+
+    @property
+    def of_payload(self) -> dict[str, Any]:
+        """The values that another payload would change, too."""
+        return {name: getattr(self, name) for name in OF_PAYLOAD}
+
+
+_SQL_TYPES: Mapping[object, str] = {
+    **dict.fromkeys((str, str | None), "text"),
+    **dict.fromkeys((int, int | None), "integer"),
+    bool: "boolean",
+    float: "double precision",
+    datetime | None: "timestamptz",
+}
+#: The fields of a new run, and their types in PostgreSQL.
+TYPES = {each.name: _SQL_TYPES[each.type] for each in fields(NewRun)} | {
+    "payload": "jsonb",
+    **dict.fromkeys(("batch_id", "definition_id"), "bigint"),
+}
+#: Those that are columns.
+COLUMNS = tuple(name for name in TYPES if name not in ("run_at", "delay"))
+#: What a task's runs have from a definition.
+POLICY = tuple(each.name for each in fields(RunPolicy))
+#: What is made of a payload, too: a run that is given another one gets these.
+OF_PAYLOAD = ("payload", "concurrency_key", "concurrency_limit", "rate_key", "label")
+
+
+def new_run(
+    task: Handler,
+    payload: Mapping[str, object],
+    options: EnqueueOptions,
+    settings: Settings,
+    keyed: bool = True,
+) -> NewRun:
+    """Return the run that a call of *task* with *payload* makes.
+
+    :param options: come before those of the task.
+    :param keyed: whether it has the idempotency key that the task's ``unique`` makes.
+    :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or too large.
+    :raises TaskError: no key can be made from *payload*.
+    """
+    limit, hidden, plain = settings.max_payload_bytes, settings.redact, payload
+    if task.arguments.schema:
+        plain = task.arguments.encode(payload, limit, hidden)
+    policy = task.policies.get(settings.max_attempts) or _policy(task, settings)
+    values: dict[str, Any] = {**policy, "payload": payload_text(plain, limit, hidden)}
+    if task.fills:
+        values |= {**task.keys_for(plain), "label": task.label_for(plain, hidden)}
+        if keyed and not options.idempotency_key:
+            values["idempotency_key"] = task.filled("unique", plain)
+    if keyed and (task.options.unique is not None or task.options.unique_while is not None):
+        options = task.with_unique_while(options)
+    if options != AS_THE_TASK_SAYS:
+        values |= options.own_values
+    return NewRun(**values)
+
+
+def _policy(task: Handler, settings: Settings) -> dict[str, object]:
+    """Return the values that are the same in all runs of *task*, unless a call says otherwise."""
+    policy = task.policies[settings.max_attempts] = {
+        "job_type": task.name,
+        "max_attempts": task.retry_policy(settings.max_attempts).max_attempts,
+        "concurrency_limit": task.concurrency_limit,
+        **task.options.columns,
+    }
+    return policy
