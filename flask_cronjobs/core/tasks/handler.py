@@ -38,6 +38,7 @@ class Handler:
 
     :ivar func: the function itself.
     :ivar name: the task's name, ``job_type`` in a row.
+    :ivar is_async: whether it is an ``async def``.
     :ivar named: the names of its parameters that can be given by name.
     :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
@@ -51,6 +52,7 @@ class Handler:
         self.func = func
         self.name = name
         self.options = options
+        self.is_async: bool = inspect.iscoroutinefunction(func)
         self.concurrency_limit: int | None = None
         if options.concurrency is not None or options.concurrency_key is not None:
             self.concurrency_limit = options.concurrency or 1
@@ -71,11 +73,6 @@ class Handler:
     def parameters(self) -> tuple[str, ...]:
         """The function's parameters, without annotations; … for defaults, which may be secrets."""
         return tuple(map(_bare, self._signature.parameters.values()))
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the function is an ``async def``."""
-        return inspect.iscoroutinefunction(self.func)
 
     def payload(self, /, *args: object, **kwargs: object) -> dict[str, object]:
         """Return the payload of a call with these arguments.

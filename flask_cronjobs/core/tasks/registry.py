@@ -77,9 +77,13 @@ class Declaration(NamedTuple):
 
 
 class Registry:
-    """The tasks and definitions that code declares, by name."""
+    """The tasks and definitions that code declares, by name.
+
+    :ivar ordered: the names of the tasks with a strict order.
+    """
 
     def __init__(self) -> None:
+        self.ordered: set[str] = set()
         self.tasks: dict[str, Handler] = {}
         self.declarations: dict[str, Declaration] = {}
         self.around: list[Around] = []
@@ -96,6 +100,8 @@ class Registry:
             )
         self._check_rate(task)
         self.tasks[task.name] = task
+        if task.options.order is not None:
+            self.ordered.add(task.name)
 
     def _check_rate(self, task: Handler) -> None:
         """Refuse another rate than that of a task with the same rate key.
@@ -120,11 +126,6 @@ class Registry:
                 f"Two definitions are called {declaration.name!r}. Give one of them another name=."
             )
         self.declarations[declaration.name] = declaration
-
-    @property
-    def ordered(self) -> frozenset[str]:
-        """The names of the tasks with a strict order."""
-        return frozenset(name for name, task in self.tasks.items() if task.options.order)
 
     @property
     def rates(self) -> dict[str, Rate]:
