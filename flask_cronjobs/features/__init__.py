@@ -1,1 +1,1 @@
-"""What an app may use or not: each is a module or a folder, found by its name."""
+"""The optional features: each is a module or a folder with a name that users know."""

@@ -1,9 +1,9 @@
-"""Note what handlers print and log, for the tasks whose output is kept.
+"""Capture what handlers print and log, for the tasks whose output is kept.
 
-A stream in the place of ``sys.stdout`` and of ``sys.stderr``, and a handler of the root logger, ask
-the context which run is current, so runs side by side do not mix. They do not hear threads that a
-handler starts without its context, loggers that do not propagate, and what writes to file
-descriptors (subprocesses, C libraries, ``sys.stdout.buffer``).
+Streams that replace ``sys.stdout`` and ``sys.stderr``, and a handler of the root logger, look up
+the current run in the context, so the outputs of concurrent runs do not mix. They miss threads that
+a handler starts without its context, loggers that do not propagate, and writes to file descriptors
+(by subprocesses, C libraries or ``sys.stdout.buffer``).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _installing = Lock()
 
 
 def prepare(state: State) -> None:
-    """Note what handlers print and log from now on."""
+    """Capture what handlers print and log from now on."""
     with _installing:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             if not (stream is None or isinstance(stream, _Stream)):
                 setattr(sys, name, _Stream(stream))
         if _handler not in logging.root.handlers:
-            _ = state.app.logger  # Flask gives it no handler where the root logger has one.
+            _ = state.app.logger  # Flask adds no handler to it once the root logger has one.
             logging.root.addHandler(_handler)
 
 
 class _Stream:
-    """Passes on to *stream*, and notes what is written."""
+    """Writes to *stream*, and captures the text."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         run = running()
-        # What is logged is noted by the handler of the root logger; others print it here, too.
+        # The root logger's handler captures log records; other handlers print them here as well.
         frame = currentframe()
         caller = frame and frame.f_back
         is_log = caller is not None and caller.f_globals.get("__name__") == "logging"
@@ -60,7 +60,7 @@ class _Stream:
 
 
 class _Handler(logging.Handler):
-    """Notes what is logged."""
+    """Captures log records."""
 
     def emit(self, record: logging.LogRecord) -> None:
         run = running()
@@ -72,10 +72,10 @@ class _Handler(logging.Handler):
             run.output.add(f"{line}\n")
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and not self._has_others(record.name):
-            last.handle(record)  # As without this handler.
+            last.handle(record)  # Python does this where there is no handler.
 
     def _has_others(self, name: str) -> bool:
-        """Return whether a logger or one above it has another handler than this one."""
+        """Return whether the logger or one of its parents has a handler besides this one."""
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             if any(handler is not self for handler in logger.handlers):

@@ -1,4 +1,4 @@
-"""Which slots a cron text names in a time zone, and which of those that were missed still run."""
+"""The slots of a cron text in a time zone, and which of the missed ones still run."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from ..types import Catchup
 from . import Schedule
 
-#: How many missed slots ``catchup="all"`` runs at most; older ones are recorded as skipped.
+#: Most missed slots that ``catchup="all"`` runs; older ones are recorded as skipped.
 CATCHUP_CAP = 100
-#: How late a slot may be recorded and still run under ``catchup="none"``, where ticks come every
-#: minute. They may be spread over it, so two minutes are not an outage.
+#: How late a slot may be recorded and still run under ``catchup="none"``. A tick may come at any
+#: second of its minute, so a gap of two minutes is not an outage.
 CATCHUP_GRACE = timedelta(minutes=2)
 
 _INSTANT = timedelta(microseconds=1)
@@ -21,10 +21,10 @@ _INSTANT = timedelta(microseconds=1)
 class Slot(NamedTuple):
     """One instant that a schedule names, to be recorded as a row of ``job_runs``.
 
-    :ivar skipped: how many skipped slots the row stands for; 0 means that it runs.
+    :ivar skipped: the number of skipped slots in the row; 0 if the slot runs.
     :ivar first: the first of the skipped slots; *at* is the last.
     :ivar reason: why they are skipped.
-    :ivar kind: the same in a word, for ``error_type``: ``Missed``, ``Undeclared`` or ``Paused``.
+    :ivar kind: the reason as one word for ``error_type``: ``Missed``, ``Undeclared`` or ``Paused``.
     """
 
     at: datetime
@@ -35,12 +35,12 @@ class Slot(NamedTuple):
 
 
 class SlotPlan(NamedTuple):
-    """What to record for one due definition, all or nothing.
+    """The slots to record for one due definition, all or none.
 
-    :ivar expected: the watermark that the plan starts from; if the row has another by now, another
-        tick was faster and the plan is dropped.
+    :ivar expected: the watermark that the plan starts from. If the row's watermark differs by now,
+        another tick was faster and the plan is dropped.
     :ivar following: the new watermark; None if no slot follows.
-    :ivar considered: up to when slots were considered; None leaves what the row has.
+    :ivar considered: the time up to which slots were considered; None keeps the row's value.
     """
 
     expected: datetime
@@ -62,15 +62,15 @@ def plan_slots(
 ) -> SlotPlan:
     """Plan the slots after *considered*, and from *first* (the watermark, included), to *now*.
 
-    Cached: thousands may be due with one schedule at once.
+    Plans are cached, since thousands of definitions may be due with one schedule at once.
 
     :param catchup: ``"latest"`` runs the newest slot, ``"all"`` the newest `CATCHUP_CAP`, and
-        ``"none"`` the newest if it is not older than *grace*; None runs none. All others become one
-        row that is skipped.
-    :param considered: every slot up to here has been recorded, or was never owed.
+        ``"none"`` the newest if it is not older than *grace*; None runs none. The other slots
+        become one skipped row.
+    :param considered: every slot up to this time has been recorded, or was never owed.
     :param reason: why slots are skipped.
-    :param kind: the same in a word, for ``error_type``.
-    :returns: the plan; its slots in the order of time, the skipped row (if any) first.
+    :param kind: the reason as one word, for ``error_type``.
+    :returns: the plan; its slots are in order, and a skipped row is the first.
     """
     # A watermark before *considered* was moved back by hand, to record its slots again.
     after = first - _INSTANT if considered is None else min(considered, first - _INSTANT)

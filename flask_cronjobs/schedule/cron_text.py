@@ -77,10 +77,10 @@ _ALL_DAYS = tuple(range(1, 32))
 _ZONE_NAME = r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}"
 _OFFSET = r"(?i)(?:GMT|UTC) ?([+-])0?([0-9]{1,2})(?::?00)?"
 
-#: What a text processor or a chat makes of a hyphen: other hyphens, dashes, a minus.
+#: Characters that word processors and chats substitute for a hyphen: dashes and a minus.
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
-# What other crons accept and this one refuses, and what to write instead.
+# Syntax of other crons that this one refuses, and what to write instead.
 _HINTS = (
     (r".*\?", "Write '*' for every day."),
     (r".*#", "Write the weekday alone and let the task check the day of the month."),

@@ -1,4 +1,4 @@
-"""Shorten texts, and make those from outside fit for databases, logs and terminals. Pure."""
+"""Shorten texts, and make outside texts safe for databases, logs and terminals. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 
-#: `similar_names` compares at most so many names, and so many characters of each.
+#: Most names that `similar_names` compares, and most characters of each.
 _COMPARED, _HEAD = 1000, 60
 
 
 def pattern(text: str) -> Callable[[], re.Pattern[str]]:
-    """Return a function that compiles *text* at its first call: most processes need no pattern."""
+    """Return a function that compiles *text* when first called, since few patterns are needed."""
     return cache(partial(re.compile, text))
 
 
@@ -21,7 +21,7 @@ _HIDDEN = pattern("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def clean(text: str | None) -> str | None:
-    """Return *text* with NUL characters and lone surrogates, which no database takes, as U+FFFD."""
+    """Replace NUL characters and lone surrogates, which databases refuse, with U+FFFD."""
     if text is None or (text.isascii() and "\0" not in text):
         return text
     return _LONE_SURROGATE().sub("\ufffd", text.replace("\0", "\ufffd"))
@@ -36,12 +36,11 @@ def cut(text: str, limit: int) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return the head of *text*, of *limit* characters, the last of them ``…`` if it goes on."""
+    """Cut *text* to *limit* characters, of which the last is ``…`` if text was left out."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-#: They join letters or keep them apart, as Persian and Hindi are written. Python calls them
-#: unprintable.
+#: Characters that join or separate letters in Persian and Hindi. Python calls them unprintable.
 _JOINERS = str.maketrans("", "", "\u200c\u200d")
 
 
@@ -51,14 +50,14 @@ def is_printable(text: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Replace what is not printable, see `is_printable`."""
+    """Replace each character that is not printable with a space; see `is_printable`."""
     if is_printable(text):
         return text
     return "".join(char if is_printable(char) else " " for char in text)
 
 
 def printable(text: str) -> str:
-    """Replace control characters and those that change the direction of writing by U+FFFD.
+    """Replace control characters, and those that change the writing direction, with U+FFFD.
 
     Line breaks and tabs stay.
     """

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from . import pattern
 
-#: The zone in which a command prints times. Sentences for pages have UTC until they are shown.
+#: The time zone in which a command prints times. Pages keep UTC, which the browser converts.
 printed_zone: ContextVar[tzinfo] = ContextVar("printed_zone", default=timezone.utc)
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -24,7 +24,7 @@ def duration(seconds: float) -> str:
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     left, parts = round(seconds), list[str]()
-    # From an hour on to the minute, from a day on to the hour: so no more than two units are left.
+    # Round to the minute from an hour on, and to the hour from a day on: that leaves two units.
     for from_, step in ((3600, 60), (86400, 3600)):
         if left >= from_:
             left = round(seconds / step) * step
@@ -36,7 +36,7 @@ def duration(seconds: float) -> str:
 
 
 def capitalized(what: str) -> str:
-    """Return *what* with a capital at its beginning, and the rest as it is."""
+    """Return *what* with its first letter capitalized, and the rest unchanged."""
     return what[:1].upper() + what[1:]
 
 
@@ -69,12 +69,12 @@ def _distance(seconds: float, now: str, past: str) -> str:
 
 
 def seconds_since(moment: datetime, now: datetime) -> float:
-    """Return how long ago *moment* was, in seconds; negative if it is still to come."""
+    """Return the seconds since *moment*; negative if it is in the future."""
     return (now - moment).total_seconds()
 
 
 def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
-    """Return how long it was from *start* to *end*, in seconds, at least 0; None if one is None."""
+    """Return the seconds from *start* to *end*, at least 0; None if one of them is None."""
     if start is None or end is None:
         return None
     return max(0.0, seconds_since(start, end))
@@ -86,19 +86,19 @@ def since(moment: datetime | None, now: datetime) -> str:
 
 
 def full(moment: datetime) -> str:
-    """Return *moment* in full, in `printed_zone`: ``2026-11-20 06:00:00 UTC``."""
+    """Return *moment* in `printed_zone`, to the second: ``2026-11-20 06:00:00 UTC``."""
     return f"{_printed(moment):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def minute(moment: datetime) -> str:
-    """Return *moment* to the minute, for a sentence, likewise: ``2026-11-20 06:00 UTC``."""
+    """Return *moment* in `printed_zone`, to the minute: ``2026-11-20 06:00 UTC``."""
     return f"{_printed(moment):%Y-%m-%d %H:%M %Z}"
 
 
 def _printed(moment: datetime) -> datetime:
     try:
         return moment.astimezone(printed_zone.get())
-    except OverflowError:  # At the end of the year 9999.
+    except OverflowError:  # The end of the year 9999 has no other zone.
         return moment.astimezone(timezone.utc)
 
 
@@ -107,15 +107,15 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-#: A page, and the values of its URL.
+#: An endpoint, and the values of its URL.
 Link: TypeAlias = "tuple[str, Mapping[str, object]]"
 
 
 class Fact(NamedTuple):
-    """What a page and a command show of a run or a batch.
+    """A labelled value of a run or a batch, for pages and commands.
 
     :ivar note: words about the value; a time is shown as its distance from now.
-    :ivar link: the page of what the value names.
+    :ivar link: the page of the thing that the value names.
     """
 
     label: str
@@ -125,12 +125,12 @@ class Fact(NamedTuple):
 
     @property
     def is_time(self) -> bool:
-        """Return whether the value is a time; on SQLite, others may have stored anything."""
+        """Whether the value is a time; a row of SQLite may hold anything."""
         return isinstance(self.value, datetime)
 
     @property
     def text(self) -> str:
-        """Return the value as a text."""
+        """The value as a text."""
         if isinstance(self.value, datetime):
             return full(self.value)
         return f"{self.value:,}" if isinstance(self.value, int) else str(self.value)
@@ -141,7 +141,7 @@ def known(*facts: Fact) -> list[Fact]:
     return [each for each in facts if each.value or each.value == 0]
 
 
-#: The longest age, in seconds: ten years. Longer ones are cut to it.
+#: The longest age in seconds, ten years. Longer ages are cut to it.
 MAX_AGE = 3660 * 86400.0
 
 _AGE_UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
@@ -152,8 +152,8 @@ _AGE = pattern(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(s|min|m|h|d|w)?")
 def parse_age(text: str, unit: str | None = None) -> float | None:
     """Parse an age.
 
-    :param unit: the unit of a number without one; None: such a number is no age.
-    :returns: seconds, to the microsecond; None if *text* is no age.
+    :param unit: the unit of a bare number; None to refuse bare numbers.
+    :returns: seconds, to the microsecond; None if *text* is not an age.
     """
     found = _AGE().fullmatch(text.strip().lower())
     given = found and (found[2] or unit)
@@ -163,7 +163,7 @@ def parse_age(text: str, unit: str | None = None) -> float | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Parse a time in ISO 8601, also with a Z for UTC; None if *text* is no time."""
+    """Parse an ISO 8601 time, which may end in Z for UTC; return None if *text* is not one."""
     try:
         return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text.strip()))
     except ValueError:

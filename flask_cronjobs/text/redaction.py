@@ -1,4 +1,4 @@
-"""Redact secrets: what people are shown and what is stored of payloads, texts and errors. Pure."""
+"""Redact secrets in payloads, texts and errors before they are shown or stored. Pure."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from urllib.parse import urlsplit
 from ..types import JSON
 from . import clean, cut, pattern
 
-#: How many characters of an error message and of a stack are kept.
+#: Most characters that are kept of an error message, and of a stack.
 MAX_ERROR = 2_000
 MAX_STACK = 16_000
-#: How many exceptions of a chain, and frames of each, a stack shows.
+#: Most exceptions of a chain that a stack shows, and most frames of each.
 MAX_CHAIN = 8
 MAX_FRAMES = 30
-#: Parts of the names of secrets; ``_`` stands for ``-``, ``_``, a space or nothing.
+#: Parts of the names of secrets; ``_`` matches ``-``, ``_``, a space or nothing.
 SECRET_NAMES = (
     *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "credential"),
     *("cookie", "session", "jwt", "signature", "api_key", "access_key", "private_key"),
     *("account_key", "encryption_key", "signing_key"),
 )
-#: Names of secrets that are parts of many other words.
+#: Names of secrets that also occur inside many other words.
 _WORDS = r"(?<![a-z])(?:pass|auth|sig)(?![a-z])"
 # "db.session: …" is a sentence.
 _NAMES = "|".join(SECRET_NAMES).replace("_", "[ _-]?").replace("session", "session(?!:)")
-# The patterns take linear time: each repeats a bounded number of times, or takes what it has read.
+# The patterns take linear time: repetitions are bounded, or consume what they have read.
 _SECRET = pattern(
     rf"""(?ix)
     ( (?:{_NAMES}|{_WORDS}) [\w-]{{0,40}} \\{{0,4}} ["']? \]? \s{{0,20}} [=:] [=>]? [ ]? )
@@ -41,9 +41,9 @@ _URL = pattern(r"://\S*")
 _PRIVATE_KEY = pattern(
     r"(?s)(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----).*?(?=-----END|\Z)"
 )
-#: What the tokens of services begin with: GitHub, GitLab, Stripe, Slack, AWS, Google, npm, PyPI,
-#: SendGrid, DigitalOcean, Hugging Face, Shopify, OpenAI, Anthropic, Docker, Vault, Linear and
-#: Atlassian; and a JWT.
+#: Prefixes of the tokens of GitHub, GitLab, Stripe, Slack, AWS, Google, npm, PyPI, SendGrid,
+#: DigitalOcean, Hugging Face, Shopify, OpenAI, Anthropic, Docker, Vault, Linear and Atlassian, and
+#: of JWTs.
 _LONG = "(?=[A-Za-z0-9]{20})"
 _PREFIXES = (
     *("gh[oprsu]_", "github_pat_", "gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent)-", "xox[a-z]-"),
@@ -53,7 +53,7 @@ _PREFIXES = (
     *("dckr_pat_", r"hvs\.", "lin_api_", "ATATT3", "eyJ"),
 )
 _TOKEN = pattern(rf"(?<![A-Za-z0-9])({'|'.join(_PREFIXES)})[A-Za-z0-9._~+/=-]{{8,}}")
-# Where the message of a database error shows values: as SQLAlchemy and PostgreSQL write them.
+# Matches the places where messages of SQLAlchemy and PostgreSQL show values.
 _VALUES = pattern(
     r"""(?sx) ( \[parameters:[ ] | Failing[ ]row[ ]contains[ ]\( | \b[Kk]ey[ ]\([^\n]{1,200}?\)=\(
         | invalid[ ]input[ ](?:syntax|value)[ ]for[ ][^\n:]{1,100}:[ ]
@@ -63,7 +63,7 @@ _VALUES = pattern(
         .*? (?= \n (?: LINE[ ]\d | DETAIL: | HINT: | CONTEXT: | \[SQL:[ ] | \(Background[ ]on[ ]
                       | \n?Traceback[ ]\( ) | \Z )"""
 )
-#: To look for texts is much faster than for a pattern, and a message may have 50 MB.
+#: Searching for a text is much faster than for a pattern, and a message may have 50 MB.
 _VALUES_BEGIN = (
     *("[parameters: ", "Failing row contains (", ")=(", "invalid input ", "value out of range: "),
     *("malformed ", "\nDETAIL:", "\nCONTEXT:"),
@@ -75,20 +75,20 @@ _INLINE = pattern(
         (?= [ ](?:is[ ]out[ ]of[ ]range|not[ ]recognized|for[ ]"))"""
 )
 HIDDEN = "***"
-#: How many levels of a value are shown; deeper ones are "…".
+#: Levels of a value that are shown; deeper ones are "…".
 DEPTH = 32
-#: How many characters of the path to a value are shown.
+#: Most characters of the path to a value that are shown.
 _MAX_PATH = 200
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
 def strip_credentials(text: str) -> str:
-    """Replace what looks like a credential by ``***``.
+    """Replace what looks like a credential with ``***``.
 
-    1. What follows the name of a secret and ``=`` or ``:``, up to the end of the line.
-    2. The tokens behind ``Bearer`` and ``Basic``.
-    3. In a URL, the user and the password.
-    4. What follows the fixed prefix of a service's tokens, such as ``ghp_`` or ``eyJ``.
+    1. The text after the name of a secret and ``=`` or ``:``, up to the end of the line.
+    2. The token after ``Bearer`` or ``Basic``.
+    3. The user and the password in a URL.
+    4. The text after a service's token prefix, such as ``ghp_`` or ``eyJ``.
     5. A private key, from ``-----BEGIN`` to ``-----END``.
     """
     if "-----BEGIN" in text:
@@ -129,10 +129,10 @@ def _redacted(value: JSON, names: tuple[str, ...], depth: int) -> JSON:
 
 
 def shown_path(keys: Iterable[object], names: Sequence[str]) -> str:
-    """Return where *keys* lead, such as ``payload['orders'][0]``, and not into a hidden value.
+    """Return the path of *keys*, such as ``payload['orders'][0]``, up to a hidden value.
 
-    :param keys: first what the outermost value is called.
-    :param names: parts of the keys of hidden values, as of `redacted`.
+    :param keys: the name of the outermost value, then its keys.
+    :param names: parts of the keys of hidden values, as for `redacted`.
     """
     path, hides = "", tuple(map(_plain_name, names))
     for key in keys:
@@ -153,21 +153,21 @@ def _plain_name(name: str) -> str:
 
 
 def without_values(text: str) -> str:
-    """Leave out the values of a failed statement, since they may be personal data."""
+    """Remove the values of a failed statement, which may be personal data."""
     if any(begin in text for begin in _VALUES_BEGIN):
         text = _VALUES().sub(r"\1***", text)
     return text
 
 
 def safe_text(text: str, limit: int) -> str:
-    """Return *text* safe to store: cut to *limit* characters, cleaned, without credentials.
+    """Make *text* safe to store: cut to *limit* characters, cleaned, without credentials.
 
-    The values of a failed statement are left out, since they may be personal data.
+    The values of a failed statement are removed, since they may be personal data.
     """
-    # Before the cut, which could remove the place where the values begin.
+    # Do this before the cut, which could remove the place where the values begin.
     text = without_values(text)
-    # Cut first, so that a message of 50 MB does not go through the patterns. Cut at four times the
-    # limit and so that the line stays one, so that a credential at the cut is still recognized.
+    # Cut first, so that a message of 50 MB does not pass through the patterns. Cut at four times
+    # the limit and within a line, so that a credential at the cut is still recognized.
     if len(text) > limit * 4:
         tail = text[-2 * limit :]
         text = f"{text[: 2 * limit]} …{tail[max(0, tail.find(chr(10))) :]}"
@@ -185,9 +185,9 @@ def error_text(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """Return ``str(error)``, without what a database error says apart from it of its values.
+    """Return ``str(error)`` without the values that a database error contains.
 
-    PostgreSQL says it in the server's language, so no pattern finds it all.
+    PostgreSQL's messages are in the server's language, so no pattern would find all values.
     """
     shows = getattr(error, "hide_parameters", None) is False
     if not shows:
@@ -206,17 +206,17 @@ def _message(error: BaseException) -> str:
 
 
 def type_name(error: BaseException) -> str:
-    """Return the name of *error*'s type, with its module unless it is a builtin."""
+    """Return the name of *error*'s type, with its module unless it is built in."""
     kind = type(error)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     return safe_text(name.removeprefix("flask_cronjobs.errors."), 200)
 
 
 def stack_text(error: BaseException) -> str:
-    """Return the stack of *error* and of its causes, limited in frames, causes and length.
+    """Return the stack of *error* and its causes, limited in frames, causes and length.
 
     The standard formatter recurses through groups and causes without a limit, and calls the
-    ``__str__`` of each; so it formats only the frames here.
+    ``__str__`` of each, so only the frames are formatted by it.
     """
     parts = [_one_stack(link) for link in _chain(error)]
     return safe_text("\n".join(reversed(parts)), MAX_STACK)
@@ -242,16 +242,16 @@ def _one_stack(error: BaseException) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return the host of *url*, all of it that may be shown."""
+    """Return the host of *url*, the only part that may be shown."""
     try:
         return urlsplit(url).hostname or "?"
     except ValueError:
         return "?"
 
 
-#: What this package has directly in it: the folder of an app may have the package's name, too.
+#: The names of this package's modules: an app's folder may have the package's name, too.
 _PARTS = "|".join(each.stem for each in Path(__file__).parents[1].iterdir())
-#: A frame of this package: of no use to who looks for an error in a handler.
+#: Matches a frame of this package, which does not help to find an error in a handler.
 _OWN = re.compile(rf'  File ".*[/\\]flask_cronjobs[/\\](?:{_PARTS})(?:[/\\]|\.py")')
 
 

@@ -1,8 +1,8 @@
-"""``once``: do an effect in the world that must not be done twice.
+"""``once``: call a function whose effect outside the database must not happen twice.
 
-A mark is committed before the effect, and its result after it, on a connection apart from
-``db.session``. If the process dies in between, no library can know whether the effect was done. It
-is *in doubt* then, and its caller says what to do.
+A mark is committed before the effect and its result after it, on a connection separate from
+``db.session``. If the process dies in between, no library can know whether the effect happened. It
+is then *in doubt*, and the caller decides what to do.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from . import once_effects
 
 T = TypeVar("T")
 
-#: How long a caller that waits for another sleeps between two looks: at first, at most, in seconds.
+#: Seconds that a caller waiting for another one sleeps between checks: at first, and at most.
 WAIT_FIRST, WAIT_MOST = 0.05, 1.0
-#: How long a result waits for SQLite's lock before it is taken to be held by the session itself, in
-#: seconds. Others hold it for some milliseconds.
+#: Seconds that a result waits for SQLite's lock before we assume that the session itself holds it.
+#: Other processes hold it for some milliseconds.
 SHORTLY = 0.1
 
-#: The effects in whose calls this code runs.
+#: The effects whose function is being called in this context.
 _inside: ContextVar[frozenset[tuple[Flask, str]]] = ContextVar(
     "flask_cronjobs.features.once.once", default=frozenset()
 )
-#: The tokens and keys for which a thread of a run is inside `once`, and a mark of that call.
+#: The tokens and keys for which a thread of a run is inside `once`, and an object for that call.
 _doing: dict[tuple[str, str], object] = {}
 
 
 class _Effect(NamedTuple):
-    """An effect, and with what its mark is written.
+    """An effect, and the connection that writes its mark.
 
     :ivar owner: the token of the run's claim, or a token made for this effect outside a run.
     """
@@ -79,12 +79,13 @@ def once(
     kwargs: Mapping[str, object],
     in_doubt: InDoubt,
 ) -> T | None:
-    """Do the effect *key* by a call of *func*, unless it was done.
+    """Call *func* for the effect *key*, unless that was done before.
 
-    1. Make the mark. If there is one, return the recorded result, wait for its owner, or resolve
-       the doubt.
-    2. Call. If it raises an `Exception`, remove the mark, so that a retry does it. If it is
-       interrupted from outside (timeout, cancel, shutdown, SystemExit), leave it in doubt.
+    1. Insert the mark. If it exists, return the recorded result, wait for its owner, or resolve the
+       doubt.
+    2. Call *func*. If it raises an `Exception`, delete the mark, so that a retry calls it again. If
+       it is interrupted from outside (timeout, cancel, shutdown, SystemExit), leave the effect in
+       doubt.
     3. Record the result.
     """
     _check(key, func, in_doubt)
@@ -96,7 +97,7 @@ def once(
         failpoints.reach("after-effect")
         kept = kept_result(value, state.settings, f"once({key!r})")
         if kept is not None:
-            # The caller gets what a later call will get from the record.
+            # Return the value that a later call will read.
             value = cast("T", json.loads(json_text(kept)))
         if not _record(effect, kept):
             _overtaken(effect)
@@ -107,13 +108,14 @@ def _check(key: object, func: object, in_doubt: object) -> None:
     check_key("once: the key", key, 500)
     if in_doubt not in ("skip", "redo", "raise"):
         raise TaskError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
-    # Before the mark: what is no function has had its effect already, and has it on each retry.
+    # Check this before the mark: an argument that is no function was evaluated by the caller, so
+    # the effect has happened, and would happen again on each retry.
     check_function(f"once({key!r})", func, "once(key, charge, order_id)")
 
 
 @contextmanager
 def _entered(state: State, key: str) -> Generator[None]:
-    """Refuse an effect inside itself: it would wait for itself."""
+    """Refuse an effect inside itself, which would wait for itself."""
     outer, this = _inside.get(), (state.app, key)
     if this in outer:
         raise SetupError(
@@ -133,13 +135,13 @@ def _owning(state: State, key: str) -> Generator[_Effect]:
     run = running()
     if run is not None:
         run.raise_again()
-    # A handler may call it in the context of another app, whose database knows nothing of the run.
+    # A handler may call it in another app's context, whose database does not have the run.
     if run is None or run.app is not state.app:
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
         with state.bookkeeping(guard=run.books.guard if run else nullcontext) as books:
             yield _Effect(state, books, key, owner, None)
         return
-    # The run's own connection is for the handler's first thread only.
+    # Only the handler's first thread may use the run's own connection.
     own = run.thread == threading.get_ident()
     connected: AbstractContextManager[Bookkeeping]
     connected = nullcontext(run.books) if own else state.bookkeeping()
@@ -149,9 +151,9 @@ def _owning(state: State, key: str) -> Generator[_Effect]:
 
 @contextmanager
 def _alone(owner: str, key: str) -> Generator[None]:
-    """Refuse *key* to a second thread of a run at the same time: their marks have the same owner.
+    """Refuse a second thread of a run that uses *key* at the same time, with the same owner.
 
-    :raises SetupError: another thread is doing it.
+    :raises SetupError: another thread is inside.
     """
     ours, this = object(), (owner, key)
     if _doing.setdefault(this, ours) is not ours:
@@ -171,7 +173,7 @@ def _refusing_own_lock(effect: _Effect) -> AbstractContextManager[None]:
 
 
 def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
-    """Make the mark. Return None if the effect is ours to do, else its result in a tuple."""
+    """Insert the mark; return None if we must do the effect, otherwise a tuple of its result."""
     books, key, owner, lease = effect.books, effect.key, effect.owner, effect.state.settings.lease
     pause, took_over = WAIT_FIRST, False
     try:
@@ -201,7 +203,7 @@ def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
                     return None
                 took_over = False
     except (Interruption, KeyboardInterrupt, SystemExit):
-        # The effect was not begun, now. If we have taken a doubt over, it is as it was.
+        # We have not begun the effect. If we took over a doubtful one, it is in doubt as before.
         with suppress(CronJobsError):
             (once_effects.doubt if took_over else once_effects.withdraw)(books, key, owner)
         raise
@@ -224,12 +226,12 @@ def _call(effect: _Effect, call: Callable[[], T]) -> T:
     except Exception:
         try:
             _remove(effect)
-        except CronJobsError as trouble:  # The caller must see what *call* raised.
+        except CronJobsError as trouble:  # The caller must get the error of *call*.
             logger.error("once(%r) failed, and its mark stays, in doubt: %s", effect.key, trouble)
         raise
     except BaseException:
-        # From outside: of ours, Ctrl-C, or SystemExit by which a server ends its worker. Nobody
-        # knows how far it came. The next caller finds it in doubt, even if this write fails.
+        # An interruption, Ctrl-C, or SystemExit by which a server ends its worker. It is unknown
+        # how far the call came. The next caller finds it in doubt, even if this write fails.
         with suppress(CronJobsError), _refusing_own_lock(effect):
             once_effects.doubt(effect.books, effect.key, effect.owner)
         raise
@@ -244,18 +246,18 @@ def _run_to_its_end(key: str, value: T) -> T:
         )
     if what is not None:
         raise SetupError(
-            f"once({key!r}): the function returned {what}, of which no line was run. Give a "
+            f"once({key!r}): the function returned {what}, so none of its lines ran. Give a "
             "function without yield."
         )
     return value
 
 
 def _record(effect: _Effect, result: JSON) -> bool:
-    """Record the result; return False if the mark was taken over.
+    """Record the result; return False if another caller has taken over the mark.
 
-    If the call wrote in ``db.session``, that holds SQLite's write lock. Then the result is written
-    there, and is committed together with what the call wrote. If it is rolled back instead, the
-    effect stays in doubt, since it was done and what says so is gone.
+    If the call wrote in ``db.session``, the session holds SQLite's write lock. Then the result is
+    written there, and is committed together with the call's writes. If they are rolled back, the
+    effect stays in doubt, since it happened and its record is lost.
     """
     session, books, mark = effect.state.db.session(), effect.books, (effect.key, effect.owner)
     if session_holds_lock(session):
@@ -276,18 +278,18 @@ def _remove(effect: _Effect) -> None:
         with _refusing_own_lock(effect):
             once_effects.remove(effect.books, effect.key, effect.owner)
     except SetupError:
-        # The lock is held by what the call wrote before it failed: nothing else was, at the mark.
+        # The call's own writes hold the lock, since nothing held it when the mark was inserted.
         effect.state.db.session().rollback()
         once_effects.remove(effect.books, effect.key, effect.owner)
 
 
 def _overtaken(effect: _Effect) -> None:
-    """Say that the effect was done, but another caller had taken over its mark by then."""
+    """Report that another caller had taken over the mark when the effect was done."""
     if effect.run_id is not None:
         raise LeaseLost(f"once({effect.key!r}): the effect was done, but its mark was taken over")
     logger.error(
-        "once(%r): the effect took longer than the lease of %g s, so another caller took its mark "
-        "over, and may have done it as well. Set CRONJOBS_LEASE to more than it may take.",
+        "once(%r): the effect took longer than the lease of %g s, so another caller took over its "
+        "mark, and may have done it, too. Set CRONJOBS_LEASE to more than it may take.",
         effect.key,
         effect.state.settings.lease,
     )

@@ -15,11 +15,11 @@ MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 
 
 class EffectMark(NamedTuple):
-    """The state of a key, as `begin` found it.
+    """The state of a key that `begin` has found.
 
-    ``mine``: the caller has just begun it. ``busy``: another owner, whose lease holds, has begun
-    it. ``done``: it has a result. ``in_doubt``: the lease of the owner that began it ran out.
-    ``lost``: the caller no longer holds its run.
+    ``mine``: the caller has just begun it. ``busy``: another owner with a valid lease has begun it.
+    ``done``: it has a result. ``in_doubt``: the lease of its owner ran out. ``lost``: the caller no
+    longer holds its run.
     """
 
     state: MarkState
@@ -28,11 +28,11 @@ class EffectMark(NamedTuple):
 
 
 def begin(books: Bookkeeping, key: str, owner: str, run_id: int | None, lease: float) -> EffectMark:
-    """Insert the mark of *key* for *owner*, or return the mark that is there.
+    """Insert the mark of *key* for *owner*, or return the existing one.
 
     :param owner: the token of the run's claim, or a token made for this effect outside a run.
     :param run_id: the run, which *owner* must still hold. None outside a run.
-    :param lease: outside a run, for how many seconds the owner is taken to be alive.
+    :param lease: outside a run, the seconds for which the owner counts as alive.
     """
     statement = text(_begin(books.dialect, run_id is not None))
     values = {"key": key, "owner": owner, "run_id": run_id, "lease": lease}
@@ -64,7 +64,7 @@ def take_over(
 ) -> bool:
     """Give an effect in doubt from *previous* to *owner*; return whether this succeeded.
 
-    It fails if somebody else was faster, or if *owner* no longer holds its run.
+    It fails if another caller was faster, or if *owner* no longer holds its run.
     """
     statement = f"""
     UPDATE job_effects SET state = 'begun', locked_by = {_OWNER}, run_id = :run_id,
@@ -91,7 +91,7 @@ def doubt(books: Bookkeeping, key: str, owner: str | None) -> bool:
 def done(books: Bookkeeping, key: str, owner: str, result: JSON) -> bool:
     """Record an effect's result; return False if the mark is no longer *owner*'s.
 
-    The mark may be in doubt by now, if *owner* was slow. *owner* knows that it was done.
+    If *owner* was slow, the mark may be in doubt by now, but *owner* knows that it was done.
     """
     return bool(books.rows(_done(books.dialect, key, owner, result)))
 
@@ -130,7 +130,7 @@ def _find(books: Bookkeeping, key: str) -> EffectMark | None:
 def is_in_doubt(d: Dialect) -> str:
     """Return SQL for: this row of ``job_effects`` is in doubt.
 
-    It is marked so, or it has begun and its owner's lease ran out.
+    Either its state says so, or it has begun and its owner's lease ran out.
     """
     held = f"""
         EXISTS (SELECT 1 FROM job_runs r WHERE r.id = job_effects.run_id AND r.{RUNNING}
@@ -140,8 +140,8 @@ def is_in_doubt(d: Dialect) -> str:
     return f"(state = 'in_doubt' OR (state = 'begun' AND ({alive}) IS NOT TRUE))"
 
 
-# PostgreSQL takes the bare parameter for text in a SELECT list and for varchar in a comparison, and
-# refuses a statement that has both. So cast it.
+# PostgreSQL infers text for the parameter in a SELECT list and varchar in a comparison, and refuses
+# a statement with both. So cast it.
 _OWNER = "CAST(:owner AS varchar)"
 _DELETE = "DELETE FROM job_effects WHERE key = :key AND locked_by = :owner"
 _HELD = f"""
@@ -152,8 +152,8 @@ _HOLDS = text(_HELD)
 
 
 def _owned(in_run: bool) -> str:
-    # In a run, an effect begins only while the run's lease holds: a worker that was frozen too long
-    # must neither do it nor leave a mark that others would find in doubt.
+    # An effect of a run begins only while the run's lease is valid: a worker that was frozen too
+    # long must neither do it nor leave a mark that others would find in doubt.
     return f"EXISTS ({_HELD})" if in_run else "1 = 1"
 
 

@@ -1,4 +1,4 @@
-"""Tell monitors by their URLs of ticks and of runs, and a webhook of what needs a person."""
+"""Ping monitors about ticks and runs, and send alerts to a webhook."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .webhook import alert
 
 
 def watch(state: State) -> Pings:
-    """Tell the monitors of definitions of a worker's runs."""
+    """Return the pings about the runs of a worker."""
     return Pings(state)
 
 
 def told(state: State, report: TickReport) -> None:
-    """Tell of a tick that has ended."""
+    """Ping and alert after a tick has ended."""
     ping(state.settings.ping_url)
     alert(state, report.worker)
 
 
 def lost(state: State, outcomes: Sequence[Outcome]) -> None:
-    """Tell of runs that ended with their worker."""
+    """Ping about runs that ended when their worker was lost."""
     pings = Pings(state)
     for outcome in outcomes:
         pings.ended(outcome)

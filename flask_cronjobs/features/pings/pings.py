@@ -1,11 +1,11 @@
-"""Tell monitors by their URLs: of ticks, and of the runs of definitions.
+"""Ping the URLs of monitors about ticks, and about the runs of definitions.
 
-Ticks fetch ``CRONJOBS_PING_URL``, since a dead cron cannot report itself. For a definition there is
-``ping=``; the paths are those of Healthchecks: the URL and ``/start`` when an attempt begins, the
-URL itself when the run has succeeded, and ``/fail`` when it ended otherwise. What a run is for, its
-label, is the body of a POST; a monitor that takes no POST gets a GET.
+Each tick fetches ``CRONJOBS_PING_URL``, since a dead cron cannot report itself. A definition has
+``ping=`` with the paths of Healthchecks: ``/start`` is added to the URL when an attempt begins,
+nothing when the run has succeeded, and ``/fail`` when it has ended otherwise. The run's label is
+sent as the body of a POST; a monitor that refuses POST gets a GET.
 
-A monitor that hangs may hold up a thread of ours, but not a keeper, which renews leases.
+A monitor that hangs may block one of our threads, but not the keeper, which renews leases.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from urllib.request import OpenerDirector, Request
 
 
-#: Seconds that a ping may take in all, looking up the name included.
+#: Total seconds that a ping may take, the name lookup included.
 TIMEOUT = 5.0
 PLAIN = "text/plain; charset=utf-8"
-#: What monitors answer that take no POST, or redirect, which would lose the body of one.
+#: Answers of monitors that refuse POST, or that redirect, which would lose the body.
 _REDIRECTS = (301, 302, 303, 307, 308)
 _NO_POST = (404, 405, *_REDIRECTS)
 
@@ -48,22 +48,22 @@ def ping(
     kind: str = "application/json",
     what: str = "The ping",
 ) -> bool:
-    """Fetch *url*. Never raises, and never takes longer than `TIMEOUT`.
+    """Fetch *url* within `TIMEOUT`. It never raises.
 
-    A tick that fails pings nothing: for a monitor of heartbeats, silence is the alarm.
+    A failed tick sends no ping: a heartbeat monitor raises the alarm when it hears nothing.
 
-    :param url: ``CRONJOBS_PING_URL``, or None for no ping. Only its host is ever logged, since the
-        path of such a URL is often its secret.
-    :param body: what to POST there, of this *kind*. A monitor that refuses POST, or redirects it,
-        gets a GET in place of plain text. No other body is redirected.
-    :param what: what it is, for the log.
-    :returns: whether it answered that all is well.
+    :param url: ``CRONJOBS_PING_URL``, or None for no ping. Only its host is logged, since the path
+        of such a URL is often a secret.
+    :param body: the body of a POST, of this *kind*. If the monitor refuses or redirects a POST of
+        plain text, it gets a GET. Other bodies are not redirected.
+    :param what: names the request in the log.
+    :returns: whether the answer was a success.
     """
     if url is None:
         return False
     answers: list[bool] = []
     deadline = _Deadline(TIMEOUT)
-    # In a thread, since nothing can interrupt a name look-up.
+    # This needs a thread, since nothing can interrupt a name lookup.
     fetching: BackgroundThread[str] = BackgroundThread(
         "cronjobs-ping", lambda place: answers.append(_fetch(place, body, kind, deadline, what))
     )
@@ -78,9 +78,9 @@ def ping(
 
 
 class _Deadline:
-    """The end of one ping. It cuts the connection, so that the thread of the ping ends, too.
+    """The deadline of one ping. It cuts the connection, so that the ping's thread ends, too.
 
-    The timeout of a socket does not: it begins again with each byte that the monitor sends.
+    A socket's timeout would not do, since it starts again with each byte that the monitor sends.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -90,9 +90,9 @@ class _Deadline:
         self._copies: list[socket.socket] = []
 
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
-        """Return a connection to *address* that `end` cuts.
+        """Return a connection to *address* that `end` can cut.
 
-        :raises OSError: there is none, or no time is left.
+        :raises OSError: no address answered, or the time is over.
         """
         failure: OSError = TimeoutError("no address")
         for family, kind, protocol, _name, place in socket.getaddrinfo(
@@ -111,15 +111,15 @@ class _Deadline:
         raise failure
 
     def end(self) -> None:
-        """Cut what is connected, and let nothing more be connected."""
+        """Cut the connections, and allow no others."""
         with self._lock:
             self.is_over = True
             for copy in self._copies:
-                with suppress(OSError):  # The other side has ended it.
+                with suppress(OSError):  # The other side has closed it.
                     copy.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Free what `connect` has kept."""
+        """Close the copies that `connect` has made."""
         with self._lock:
             for copy in self._copies:
                 copy.close()
@@ -148,7 +148,7 @@ def _fetch(url: str, body: bytes | None, kind: str, deadline: _Deadline, what: s
         if status in _NO_POST and body is not None and kind == PLAIN:
             return _fetch(url, None, kind, deadline, what)
         if not deadline.is_over:
-            advice = ". It redirects: set the URL to which it does" if status in _REDIRECTS else ""
+            advice = ". Set the URL that it redirects to" if status in _REDIRECTS else ""
             logger.warning("%s to %s failed: %s%s", what, host_of(url), _reason(error), advice)
         return False
     finally:
@@ -157,9 +157,9 @@ def _fetch(url: str, body: bytes | None, kind: str, deadline: _Deadline, what: s
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a request failed, without the text of the error, which can hold the URL.
+    """Return why a request failed, without the text of the error, which may contain the URL.
 
-    A status has its usual words, and an error of the system those of the system.
+    A status is explained by its standard phrase, and a system error by the system's message.
     """
     name = type(error).__name__
     status = getattr(error, "code", None)
@@ -171,10 +171,10 @@ def _reason(error: BaseException) -> str:
 
 
 def _opener(deadline: _Deadline, follows: bool) -> OpenerDirector:
-    """Return an opener that follows http and https only, also when it is redirected.
+    """Return an opener for http and https only, also after a redirect.
 
-    :param follows: whether it follows a redirect. It sends no body again: after most redirects, a
-        POST becomes a GET, so a message would be lost and yet be answered.
+    :param follows: whether it follows redirects. Use False for a POST: most redirects turn it into
+        a GET, so the message would be lost although the answer is a success.
     """
     from urllib import request
 
@@ -221,22 +221,22 @@ def _request(url: str, body: bytes | None, kind: str) -> Request:
     if userinfo:
         name, _, password = userinfo.partition(":")
         credentials = f"{unquote(name)}:{unquote(password)}".encode()
-        # Not sent on to another host by a redirect.
+        # A redirect must not send the header to another host.
         request.add_unredirected_header(
             "Authorization", "Basic " + base64.b64encode(credentials).decode()
         )
     return request
 
 
-#: How many pings are under way at once. Those of one definition go one after the other.
+#: Number of pings that are sent at once. Those of one definition are sent one after the other.
 LANES = 8
-#: How many wait for each. Beyond that the monitor does not keep up, and they are dropped.
+#: Most pings that wait in a lane. If a monitor does not keep up, further pings are dropped.
 WAITING_IN_LANE = 200
-#: For how long the URLs that were read are used, in seconds; and where there were none.
+#: Seconds for which the URLs are cached; the second value holds if there were none.
 FRESH, FRESH_IF_NONE = 2.0, 60.0
-#: How long what waits may take when the worker ends, in seconds.
+#: Seconds that the waiting pings may take when the worker ends.
 CLOSE_WITHIN = 20.0
-#: For how many seconds to try to read the URLs.
+#: Seconds for which reading the URLs is retried.
 READ_FOR = 2.0
 
 _START = "/start"
@@ -244,10 +244,10 @@ _PATHS = {"succeeded": "", "dead": "/fail", "cancelled": "/fail"}
 
 
 class Pings:
-    """Pings in threads of its own, so that no worker waits for a monitor.
+    """Sends pings in its own threads, so that no worker waits for a monitor.
 
-    `started`, `ended` and `close` may be called from any thread. An attempt's start must be told
-    before its end.
+    `started`, `ended` and `close` may be called from any thread. `started` must be called before
+    `ended` for each attempt.
     """
 
     def __init__(self, state: State) -> None:
@@ -260,28 +260,29 @@ class Pings:
         self._fresh_until = 0.0
 
     def started(self, claim: Claim) -> None:
-        """Tell that an attempt begins."""
+        """Ping that an attempt begins."""
         if claim.definition_id is not None:
             self._put(claim.definition_id, _START, claim.label)
 
     def ended(self, outcome: Outcome) -> None:
-        """Tell that a run has ended. A failure that will be retried is none."""
+        """Ping that a run has ended. A failure that will be retried is not an end."""
         if outcome.definition_id is not None and outcome.kind in _PATHS:
             self._put(outcome.definition_id, _PATHS[outcome.kind], outcome.label)
 
     def close(self, patience: float = CLOSE_WITHIN) -> None:
-        """Wait until all is told, but no longer than *patience* seconds, nor `CLOSE_WITHIN`."""
+        """Wait until all pings are sent, at most *patience* seconds and at most `CLOSE_WITHIN`."""
         patience = min(patience, CLOSE_WITHIN)
         until = time.monotonic() + patience
         in_time = [lane.close(max(0.0, until - time.monotonic())) for lane in self._lanes]
         if not all(in_time):
-            logger.warning("Pings of definitions took longer than %g s and were left", patience)
+            logger.warning("Pings of definitions took longer than %g s and were dropped", patience)
 
     def _put(self, definition_id: int, path: str, label: str | None) -> None:
         try:
             if not self._lanes[definition_id % LANES].put((definition_id, path, label)):
                 logger.warning(
-                    "A ping of a definition was dropped: %d wait for their monitor", WAITING_IN_LANE
+                    "A ping of a definition was dropped, since %d are waiting for its monitor",
+                    WAITING_IN_LANE,
                 )
         except RuntimeError as error:  # No more threads can be started.
             logger.warning("A ping of a definition was not sent: %s", error)
@@ -295,7 +296,7 @@ class Pings:
                 ping(_with_path(url, path), body, PLAIN)
         except CronJobsError as error:
             logger.warning("A ping of a definition was not sent: %s", error)
-        except Exception as error:  # A URL that somebody wrote into the table; it is a secret.
+        except Exception as error:  # The URL is a secret.
             logger.warning("A ping of a definition was not sent: %s", type(error).__name__)
 
     def _url(self, definition_id: int) -> str | None:

@@ -1,7 +1,7 @@
-"""Tell ``CRONJOBS_ALERT_URL`` of what begins to need a person, and of what ends.
+"""Send findings that begin or end to ``CRONJOBS_ALERT_URL``.
 
-A tick looks, since nobody else is always there. That ticks have stopped it cannot tell: for that
-there is ``CRONJOBS_PING_URL``.
+Each tick checks for them, since ticks are the only part that always runs. A tick cannot report that
+ticks have stopped, so use ``CRONJOBS_PING_URL`` for that.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from .pings import ping
 if TYPE_CHECKING:
     from ...insights.checks import Finding
 
-#: What the log calls the POST.
+#: The name of the POST in the log.
 _ALERT = "The alert by CRONJOBS_ALERT_URL"
-#: How many characters a message may have: Discord refuses more.
+#: Most characters of a message; Discord refuses more.
 _LONGEST = 2_000
 
 
 def alert(state: State, worker: str) -> None:
-    """Tell the webhook, if there is one, what began and ended since it was told. Never raises.
+    """Send new and ended findings to the webhook, if there is one. It never raises.
 
-    1. Find what needs a person now, and the ids that the last tick found whose POST succeeded.
-    2. POST what is new and what is over, if they differ.
+    1. Read the findings of now, and the ids of those that were last sent successfully.
+    2. POST the new ones and the ended ones, if there are any.
     3. Write the ids to the row of the tick that *worker* has just finished. If the POST failed,
-       leave NULL, so that the next tick tells the same.
+       leave NULL there, so that the next tick sends them again.
     """
     url = state.settings.alert_url
     if url is None:
         return
-    # Here, since it maps the tables, which a tick without a webhook does not use.
+    # This maps the tables, which a tick without a webhook does not need.
     from ...insights.checks import WEBHOOK, findings
 
     try:
@@ -48,13 +48,13 @@ def alert(state: State, worker: str) -> None:
             if not text or ping(url, json.dumps({"text": text}).encode(), what=_ALERT):
                 ticks.write_findings(books, worker, sorted({each.id for each in found}))
     except CronJobsError as error:
-        logger.warning("CRONJOBS_ALERT_URL was not told what needs a person: %s", error)
+        logger.warning("No alert could be sent to CRONJOBS_ALERT_URL: %s", error)
 
 
 def message(app: str, found: Sequence[Finding], before: Collection[str]) -> str:
-    """Return a line for each of *found* whose id is not among those *before*, and for what is over.
+    """Return a line for each of *found* whose id is not in *before*, and for each that has ended.
 
-    What a webhook would not take, since it is too long, is left out.
+    The text is cut at the length that webhooks accept.
     """
     lines = [f"{app}: {each.told}" for each in found if each.id not in before]
     lines += [f"{app}: over: {id_}" for id_ in sorted(set(before) - {each.id for each in found})]
@@ -62,7 +62,7 @@ def message(app: str, found: Sequence[Finding], before: Collection[str]) -> str:
 
 
 def _plain(line: str) -> str:
-    """Return *line* so that no name in it is a link, a mention or a second line there."""
+    """Return *line* so that no name in it becomes a link, a mention or a second line."""
     escaped = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # Mattermost and Discord take a bare @channel for a mention, and [text](address) for a link.
     return one_line(escaped).replace("@", "@\u200b").replace("](", "]\u200b(")

@@ -155,7 +155,7 @@ class TestTrouble:
         assert ended.finished_at is not None
         assert ended.started_at is not None
         assert (ended.finished_at - ended.started_at).total_seconds() < 59
-        assert "took longer than 0.2 s and were left" in caplog.text
+        assert "took longer than 0.2 s and were dropped" in caplog.text
 
     def test_pings_that_a_monitor_does_not_keep_up_with_are_dropped(
         self,
@@ -264,7 +264,7 @@ class TestPing:
         monitor.status, monitor.location = status, "/elsewhere"
         assert ping(monitor.url, b"{}") is False
         assert paths(monitor) == ["/"]
-        assert "It redirects: set the URL to which it does" in caplog.text
+        assert "Set the URL that it redirects to" in caplog.text
 
     @pytest.mark.parametrize(
         "url",
