@@ -186,6 +186,7 @@ class HeldRuns:
     :ivar requests: handlers that reported progress and wait for an answer.
     :ivar woken: whether `wake` was called before the last `collect` returned.
     :ivar batches: the batches of runs that are or were held, until the keeper takes them out.
+    :ivar outdated: lost claims of runs that are held anew, until their outcomes are dropped.
     """
 
     def __init__(self, leases: Leases) -> None:
@@ -196,6 +197,7 @@ class HeldRuns:
         self.requests: list[ProgressRequest] = []
         self.woken: bool = False
         self.batches: set[int] = set()
+        self.outdated: set[tuple[int, str]] = set()
         self._postponed: dict[int, float] = {}
         self._leases = leases
 
@@ -258,8 +260,9 @@ class HeldRuns:
         self._leases.extend(claims, sent)
         for claim in claims:
             before = self.held.get(claim.id)
-            if before is not None:  # Its handler is at work still, although the lease was lost.
+            if before is not None:  # Its handler may be at work still, though the lease was lost.
                 self._leases.forget(before)
+                self.outdated.add(before.identity)
             self.held[claim.id] = claim
             if claim.batch_id is not None:
                 self.batches.add(claim.batch_id)
@@ -304,6 +307,8 @@ class HeldRuns:
         """Stop holding a run: its outcome is recorded, or its lease is lost."""
         self.outcomes.remove(outcome)
         self._postponed.pop(outcome.id, None)
+        if self.outdated:
+            self.outdated.discard(outcome.identity)
         claim = self.held.get(outcome.id)
         if claim is not None and claim.token == outcome.token:
             del self.held[outcome.id]

@@ -175,6 +175,8 @@ class Keeper(threading.Thread):
         left = self._runner.left
         # Before the next claim: how many runs that takes depends on how long these were.
         self._admission.note(self._held_runs.collect(self._pause()))
+        if self._held_runs.outdated:
+            self._give_up_outdated()
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:
@@ -292,6 +294,16 @@ class Keeper(threading.Thread):
                 self._held_runs.remove(outcome)
                 self._report(outcome, recorded=False)
 
+    def _give_up_outdated(self) -> None:
+        """Give up outcomes of claims whose leases were lost, and whose runs are held anew.
+
+        All that comes behind knows outcomes by the ids of their runs.
+        """
+        for outcome in list(self._held_runs.outcomes):
+            if outcome.identity in self._held_runs.outdated:
+                self._held_runs.remove(outcome)
+                self._report(outcome, recorded=False)
+
     def _report(self, outcome: Outcome, recorded: bool) -> None:
         if outcome.begun:
             self.counts[outcome.kind if recorded else "lost"] += 1
@@ -387,8 +399,9 @@ class Keeper(threading.Thread):
         self._held_runs.release_waiting()
         self._monitor.end_others(stuck)
         self._held_runs.collect(0.0)
-        if stuck.id not in {outcome.id for outcome in self._held_runs.outcomes}:
+        if stuck.identity not in {outcome.identity for outcome in self._held_runs.outcomes}:
             self._held_runs.outcomes.append(stuck)
+        self._give_up_outdated()
         self._held_runs.release_all()
         try:
             outcomes = list(self._held_runs.outcomes)

@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, Retry, TaskError, current_run, signals
 from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.core.worker.held_runs import HeldRuns
 from flask_cronjobs.models import JobEffect, JobRun
 from flask_cronjobs.text.redaction import type_name
+from flask_cronjobs.types import Outcome
 from tests.handlers import AGAIN, GIVEN_BACK, LATER, Enqueue, ends, holders
 from tests.marks import on_sqlite
 
@@ -351,6 +354,45 @@ def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy, enqueue: 
     results = db.session.scalars(select(JobRun.result).order_by(JobRun.id)).all()
     assert results == [[-1, number] for number in range(6)]
     assert set(db.session.scalars(select(JobEffect.state))) == {"done"}
+
+
+def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt has lost its lease and goes on; both end at once."""
+    begun: list[int] = []
+    told: list[tuple[str, int]] = []
+    collect = HeldRuns.collect
+
+    def collect_both(self: HeldRuns, pause: float) -> list[Outcome]:
+        outcomes = collect(self, pause)
+        while len(outcomes) == 1:
+            outcomes += collect(self, 1.0)
+        return outcomes
+
+    monkeypatch.setattr(HeldRuns, "collect", collect_both)
+
+    async def it() -> None:
+        begun.append(current_run.attempt)
+        if len(begun) == 1:
+            with db.engine.begin() as connection:  # As if its lease had run out.
+                connection.execute(
+                    update(JobRun).values(status="failed", locked_by=None, locked_until=None)
+                )
+            while len(begun) == 1:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+
+    def note(sender: Flask, outcome: Outcome) -> None:
+        told.append((outcome.kind, outcome.attempt))
+
+    enqueue(it, retry=Retry(max_attempts=3, base=0))
+    with signals.run_succeeded.connected_to(note), signals.run_failed.connected_to(note):
+        report = jobs.tick()
+    assert begun == [1, 2]
+    assert (report.succeeded, report.failed, report.lost) == (1, 0, 1)
+    assert told == [("succeeded", 2)]
+    assert ends(db) == [("succeeded", None)]
 
 
 @on_sqlite
