@@ -42,6 +42,11 @@ def test_each_block_names_a_language_that_is_checked() -> None:
     assert strange == set()
 
 
+@pytest.mark.parametrize("block", each("py"))
+def test_python_that_needs_what_is_not_installed_compiles(block: Block) -> None:
+    assert block.code.co_names
+
+
 @pytest.mark.parametrize("block", each("sh"))
 def test_shell_can_read_the_block(block: Block) -> None:
     read = subprocess.run(["sh", "-n"], input=block.text, text=True, capture_output=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -18,6 +19,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.config import Settings
 from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.testing import drain, fire, travel
 
 from .pages import PAGES, ROOT, blocks, dispose, named, prelude
 
@@ -36,7 +38,6 @@ CONTINUED = [
     "deploying.md",
     "configuration.md",
     "changing-code.md",
-    "moving.md",
     "several-apps.md",
     "containers.md",
     "outgrowing.md",
@@ -44,7 +45,15 @@ CONTINUED = [
 IN_PIECES = ["pages.md"]
 #: A page whose blocks are an app each.
 APPS = ["databases.md"]
-#: Pages with tests of their own: see `test_quickstart`, `test_alerting` and `test_testing_page`.
+#: Pages that each move the same shop here from another package.
+MOVED = [
+    "from-celery.md",
+    "from-flask-apscheduler.md",
+    "from-huey.md",
+    "from-rq.md",
+]
+#: Pages with tests of their own: see `test_quickstart`, `test_alerting` and
+#: `test_testing_page`.
 ELSEWHERE = ["quickstart.md", "alerting.md", "testing.md"]
 
 
@@ -53,7 +62,7 @@ def codes(page: Path) -> list[CodeType]:
 
 
 def test_every_page_with_python_is_run() -> None:
-    run = {*WHOLE, *CONTINUED, *IN_PIECES, *APPS, *ELSEWHERE}
+    run = {*WHOLE, *CONTINUED, *IN_PIECES, *APPS, *MOVED, *ELSEWHERE}
     assert {page.name for page in PAGES if codes(page)} == run
 
 
@@ -105,6 +114,23 @@ def test_each_app_of_the_page_ticks(name: str, folder: Path) -> None:
             assert names["jobs"].tick().succeeded == 1
             state_of().engine.dispose()
         (folder / "shop.sqlite").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_shop_that_moved_here_does_its_work(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = codes(named(name))
+    names: dict[str, Any] = {"__name__": "shop"}
+    exec(code, names)
+    client = names["app"].test_client()
+    assert client.post("/sign-up", data={"email": "ada@example.com"}).status_code == 200
+    with names["app"].app_context():
+        assert names["jobs"].tick().succeeded == 1
+        with travel(timedelta(days=7)):
+            assert drain(names["jobs"]).succeeded == 1
+        assert fire("daily_report").status == "succeeded"
+    said = capsys.readouterr().out
+    assert said == "Welcome, ada@example.com\nAre you happy, ada@example.com\n1 customers\n"
+    dispose(names)
 
 
 def in_pieces() -> list[Any]:
