@@ -19,7 +19,7 @@ def keepers() -> list[Keeper]:
 def stop_keepers() -> None:
     """Let all workers in this process stop."""
     for keeper in keepers():
-        keeper.stop()
+        keeper.flag.stop()
 
 
 class Resident:

@@ -6,14 +6,14 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from flask import Flask
 from werkzeug.local import LocalProxy
@@ -25,7 +25,6 @@ from ..types import JSON, MAX_OUTPUT, BatchCounts, Claim
 
 if TYPE_CHECKING:
     from ..db.connection import Bookkeeping
-    from ..features.steps.step_rows import AttemptSteps
 
 
 #: Progress is written at most this often, in seconds, and once more when the handler ends.
@@ -75,10 +74,12 @@ class CurrentRun:
     :ivar interrupted_by: what has interrupted the handler, which is to end by it.
     :ivar ended_by: what a step has raised to end the attempt.
     :ivar output: holds what the handler prints and logs, if that is kept.
+    :ivar at_end: what features do when the handler has ended, before its app context does.
     :raises PayloadError: the run's row cannot be read.
     """
 
     output: Output | None = None
+    at_end: Sequence[Callable[[], None]] = ()
     # As defaults of the class, which cost a run nothing: hardly any reports progress.
     _requested_at = -math.inf
     # The last progress, which the handler's thread sets, and the one that the keeper's wrote.
@@ -172,18 +173,15 @@ class CurrentRun:
     @cached_property
     def batch(self) -> BatchCounts | None:
         """How the batch ended whose ``then`` this run is; None for every other run."""
-        from ..features.batches.batch_rows import ended_for
+        from .features import fact
 
-        with self.books_here() as books:
-            return ended_for(books, self.id)
+        counts: BatchCounts | None = fact("batch", self)
+        return counts
 
     @cached_property
-    def known_steps(self) -> AttemptSteps:
-        """What this attempt knows of its run's durable steps, read when first asked for."""
-        from ..features.steps.step_rows import read
-
-        with self.books_here() as books:
-            return read(books, self.id)
+    def kept(self) -> dict[type, Any]:
+        """What features keep for this attempt, by its type."""
+        return {}
 
     @cached_property
     def _definition(self) -> tuple[str | None, str]:
@@ -266,12 +264,6 @@ class CurrentRun:
         """Log *warning*, and keep it for the run's row if the run succeeds."""
         logger.warning("%s: %s", self.claim, warning)
         self.warning = warning if self.warning is None else f"{self.warning} {warning}"
-
-    def warn_of_steps(self) -> None:
-        """Warn of steps that were called and not done, and of chunks that were left."""
-        known: AttemptSteps | None = self.__dict__.get("known_steps")
-        for warning in () if known is None else known.untold():
-            self.warn(warning)
 
     def cause_of(self, error: BaseException) -> BaseException:
         """Return what has ended the handler: its interruption, if the database layer failed by it.

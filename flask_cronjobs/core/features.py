@@ -6,58 +6,54 @@ what a feature does not have is not called. It is imported only if the app uses 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..db.connection import Bookkeeping
 from ..types import Claim, Outcome, TickReport
 from .app_state import State
 from .ticks import TickRow
 
-
-def _tells(state: State) -> bool:
-    return bool(state.settings.ping_url or state.settings.alert_url)
-
-
-def _keeps_output(state: State) -> bool:
-    tasks = state.registry.tasks.values()
-    return any(task.options.keeps_output(state.settings) for task in tasks)
-
-
-def _has_orders(state: State) -> bool:
-    return bool(state.registry.ordered)
-
-
-def _has_rates(state: State) -> bool:
-    return bool(state.registry.rates)
-
-
-def _has_batches(row: TickRow) -> bool:
-    return row.open_batches
+if TYPE_CHECKING:
+    from .current import CurrentRun
+    from .worker.admission import Kinds
+    from .worker.context import RunnerContext
+    from .worker.held_runs import Working
+    from .worker.keeper import Keeper
+    from .worker.work_options import WorkOptions
 
 
 class Feature(NamedTuple):
     """One feature.
 
     :ivar name: its module's.
-    :ivar is_used: returns whether the app uses it, by its code and settings, if these say it.
+    :ivar task: returns what of a task uses it, if that is so.
+    :ivar settings: the settings that use it.
     :ivar is_due: returns whether a tick has something to do for it, by its row, if that says it.
     :ivar watches: whether it hears of runs, and of those that were lost.
+    :ivar column: the column of a run that says that the run uses it, if one does.
+    :ivar facts: what ``current_run`` can be asked that it knows.
     """
 
     name: str
-    is_used: Callable[[State], bool] | None = None
+    task: Callable[[Any], object] | None = None
+    settings: tuple[str, ...] = ()
     is_due: Callable[[TickRow], bool] | None = None
     watches: bool = False
+    column: str = ""
+    facts: tuple[str, ...] = ()
 
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("batches", is_due=_has_batches),
-    Feature("orders", is_used=_has_orders),
-    Feature("output", is_used=_keeps_output),
-    Feature("pings", is_used=_tells, watches=True),
-    Feature("rates", is_used=_has_rates),
+    Feature("batches", is_due=attrgetter("open_batches"), column="batch_id", facts=("batch",)),
+    Feature("executors", settings=("executors",)),
+    Feature("orders", task=attrgetter("options.order")),
+    Feature("output", task=attrgetter("options.keep_output"), settings=("keep_output",)),
+    Feature("pings", settings=("ping_url", "alert_url"), watches=True),
+    Feature("rates", task=attrgetter("rate")),
+    Feature("side_by_side", task=attrgetter("is_async")),
 )
 
 
@@ -74,6 +70,65 @@ class Watcher(Protocol):
         """Bring to an end what is under way, within *patience* seconds."""
 
 
+class Beside(Protocol):
+    """What a worker has at work beside its runs, in a thread of its own.
+
+    However long it takes, the leases of the runs are renewed.
+    """
+
+    def start(self) -> None:
+        """Begin."""
+
+    def end(self) -> None:
+        """End, once the keeper has, or soon."""
+
+
+class Door(Protocol):
+    """What other threads may ask of a `Loop`."""
+
+    @property
+    def at_work(self) -> Sequence[Working]:
+        """The runs at work."""
+        ...
+
+    def admit(self) -> None:
+        """Let runs begin that are in the inbox."""
+
+    def deliver(self) -> None:
+        """Interrupt the handlers for which that was requested."""
+
+    def look(self, now: float) -> None:
+        """Note since when each run at work could have ended."""
+
+
+class Loop(Protocol):
+    """Performs the runs of some tasks side by side, for a runner and in its thread."""
+
+    @property
+    def tasks(self) -> Mapping[str, int]:
+        """The tasks, each with how many of its runs at once."""
+        ...
+
+    @property
+    def door(self) -> Door:
+        """What other threads may ask of it."""
+        ...
+
+    @property
+    def kinds(self) -> Kinds:
+        """What says what to claim where there are such tasks."""
+        ...
+
+    def run(self, claim: Claim) -> Claim | None:
+        """Perform *claim*, and what comes while it is at work; return a claim of another kind."""
+
+    def interrupt_all(self, error: BaseException) -> None:
+        """Interrupt all handlers with *error*. May be called from a signal handler."""
+
+    def close(self) -> None:
+        """End it, and what is left at work."""
+
+
 def prepare(state: State) -> None:
     """Prepare this process for the runs of a worker that begins."""
     for do in _of("prepare", _used(state)):
@@ -85,10 +140,33 @@ def watch(state: State) -> tuple[Watcher, ...]:
     return tuple(begin(state) for begin in _of("watch", _watching()))
 
 
+def beside(state: State) -> tuple[Callable[[State, WorkOptions, Keeper], Beside], ...]:
+    """Return what makes what a worker of this app has at work beside its runs."""
+    return tuple(_of("beside", _used(state)))
+
+
+def loop(context: RunnerContext) -> Loop | None:
+    """Return what performs runs side by side for a worker that begins; None if none are to be."""
+    found = [begin(context) for begin in _of("loop", _used(context.state))]
+    return found[0] if found else None
+
+
+def fact(name: str, run: CurrentRun) -> Any:
+    """Return the fact *name* of a run at work."""
+    (known,) = _of("fact", [each for each in FEATURES if name in each.facts])
+    return known(run)
+
+
 def minute(books: Bookkeeping, row: TickRow) -> int:
     """Do what a tick does for features; return how many runs that made ready."""
     due = [each for each in FEATURES if each.is_due is not None and each.is_due(row)]
     return sum(do(books) for do in _of("minute", due))
+
+
+def ended(books: Bookkeeping, batches: Collection[int]) -> int:
+    """Do what follows if all runs of *batches* have ended; return how many runs that made ready."""
+    follow = [each for each in FEATURES if each.column == "batch_id"]
+    return sum(do(books, batches) for do in _of("ended", follow))
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float | None:
@@ -120,7 +198,14 @@ def lost(state: State, outcomes: Sequence[Outcome]) -> None:
 
 
 def _used(state: State) -> list[Feature]:
-    return [each for each in FEATURES if each.is_used is not None and each.is_used(state)]
+    """Return the features that the app uses, by the options of its tasks and by its settings."""
+    settings, tasks = state.settings, list(state.registry.tasks.values())
+    return [
+        each
+        for each in FEATURES
+        if any(getattr(settings, name) for name in each.settings)
+        or (each.task is not None and any(map(each.task, tasks)))
+    ]
 
 
 def _watching() -> list[Feature]:

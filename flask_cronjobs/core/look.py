@@ -1,11 +1,11 @@
-"""Look at the runs that come first in the queue, without claiming them."""
+"""Look at the runs that come first in the queue, without claiming them, and at who holds one."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
@@ -71,3 +71,21 @@ def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | No
     d = books.dialect
     rows = books.rows(claim_statement(d, only_look=True), request.parameters(d))
     return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
+
+
+def holder(connection: Connection, run_id: int) -> str:
+    """Return a sentence about who has locked a run's row, on PostgreSQL."""
+    found = connection.execute(text(_HOLDER), {"run_id": run_id}).first()
+    if found is None:
+        return "Another transaction has locked its row, or has sent it a signal. End that one."
+    return (
+        f"Its row is locked by the database's process {found.pid} ({found.application_name or '?'}"
+        f", {found.state}). End that transaction."
+    )
+
+
+#: Who has locked a row, unless several have.
+_HOLDER = """
+    SELECT pid, application_name, state FROM pg_stat_activity
+    WHERE backend_xid = (SELECT xmax FROM job_runs WHERE id = :run_id) AND pid <> pg_backend_pid()
+"""

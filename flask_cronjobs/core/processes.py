@@ -274,8 +274,8 @@ class _ProcessPool:
             worker=worker_name(),
             news=news,
             max_runs=share if limits is None else limits.runs,
-            minutes=self._options.minutes and number == 0,
-            hands_on=self._options.hands_on and number == 0,
+            beside=self._options.beside if number == 0 else (),
+            adds_counts=self._options.resident and number > 0,
         )
 
     def _listen(self) -> None:

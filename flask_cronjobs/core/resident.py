@@ -61,9 +61,9 @@ def serve(
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database stayed away for longer than a lease.
     """
-    resident = worker_options(state, options)._replace(
-        resident=True, minutes=True, limits=limits, parent=parent
-    )
+    each = worker_options(state, options)
+    beside = (ResidentMinutes, *each.beside)
+    resident = each._replace(resident=True, beside=beside, limits=limits, parent=parent)
     run_workers(state, number_of_workers(state, options), resident)
 
 
@@ -110,10 +110,10 @@ class ResidentMinutes(threading.Thread):
                 while not self._stopped.is_set():
                     began = time.time()
                     self._rest(self._left(began) if self._tries(self._work) else RETRY)
-                if self._keeper.error is None:
+                if self._keeper.flag.error is None:
                     self._tries(self._finish)
         except BaseException as error:
-            self._keeper.fail(error)
+            self._keeper.flag.fail(error)
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -166,7 +166,7 @@ class ResidentMinutes(threading.Thread):
 
         And whether the worker listens: without it no enqueue sends a NOTIFY.
         """
-        opened, listening = self._opened, self._keeper.listener.listening
+        opened, listening = self._opened, self._keeper.listens
         if opened is None:
             return
         lasted = time.monotonic() - opened.started
@@ -188,7 +188,7 @@ class ResidentMinutes(threading.Thread):
         self._sender.put(report)
 
     def _begin(self) -> OpenTick:
-        self._listening = self._keeper.listener.listening
+        self._listening = self._keeper.listens
         self._counts.clear()
         return begin(
             *(self._state, self._books, self._options.queues, True, self._listening),
@@ -199,7 +199,7 @@ class ResidentMinutes(threading.Thread):
         """Let workers look for runs at once, if there are some: one that listens seldom looks."""
         if number:
             self._keeper.wake()
-            if self._keeper.listener.listening:
+            if self._keeper.listens:
                 wake_all(self._books)
 
 

@@ -239,7 +239,7 @@ def worker_options(state: State, options: TickOptions) -> WorkOptions:
         news=options.news,
         started_by=options.started_by,
         elsewhere=frozenset(state.settings.executors),
-        hands_on=bool(state.settings.executors),
+        beside=features.beside(state),
     )
 
 

@@ -44,7 +44,8 @@ def watch_commits(state: State) -> None:
             return
         run = running()
         if run is not None:
-            run.warn_of_steps()
+            for each in run.at_end:
+                each()
         if broken_off:
             _warn_of_open_batches(state, broken_off)
         left = left_in(db) if run is not None else None

@@ -122,7 +122,7 @@ def test_worker_asked_to_stop_in_the_midst_of_a_claim_holds_nothing_afterwards(
             if len(writes) == number:
                 keeper = threading.current_thread()
                 assert isinstance(keeper, Keeper)
-                keeper.stop()
+                keeper.flag.stop()
 
     with app.app_context():
         note.using(commit=True).enqueue_many([{"n": n} for n in range(500)])

@@ -19,8 +19,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.core import enqueue
 from flask_cronjobs.core import resident as resident_module
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.core.worker import admission
-from flask_cronjobs.core.worker.admission import Listener
+from flask_cronjobs.core.worker import admission, listener
 from flask_cronjobs.core.worker.keeper import Keeper
 from flask_cronjobs.core.worker.work_options import Limits
 from flask_cronjobs.db.notify import CHANNEL, Notifications, wake_listeners
@@ -111,7 +110,7 @@ class TestWaking:
         self, note: Any, db: SQLAlchemy, resident: Start, stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(admission, "RECONNECT_AFTER", 0.05)
+        monkeypatch.setattr(listener, "RECONNECT_AFTER", 0.05)
         resident()
         wait_until(lambda: waits(db))
         pids = f"SELECT pid {LISTENERS}"
@@ -138,14 +137,14 @@ class TestWaking:
         self, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(resident_module, "LOOK_EVERY", 0.05)
-        listeners: list[Listener] = []
-        enter = Listener.__enter__
+        listeners: list[listener.Listener] = []
+        enter = listener.Listener.__enter__
 
-        def note(listener: Listener) -> Listener:
-            listeners.append(listener)
-            return enter(listener)
+        def note(entered: listener.Listener) -> listener.Listener:
+            listeners.append(entered)
+            return enter(entered)
 
-        monkeypatch.setattr(Listener, "__enter__", note)
+        monkeypatch.setattr(listener.Listener, "__enter__", note)
         resident()
         wait_until(lambda: listening(db) == [True])
         for listens in (False, True):

@@ -15,7 +15,8 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Retry, current_run
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.core.worker.admission import Admission, Prefetch
+from flask_cronjobs.core.worker.admission import Prefetch, Wanted
+from flask_cronjobs.features.side_by_side.kinds import AsyncKinds
 from flask_cronjobs.insights.run_payloads import run_again
 from flask_cronjobs.models import JobDefinition, JobRun
 from tests.rows import now, statuses
@@ -162,7 +163,7 @@ def test_run_again_is_a_new_run_at_the_end(
 def test_run_that_was_claimed_ahead_gives_way_to_an_earlier_one_that_is_retried(
     jobs: CronJobs, db: SQLAlchemy, ledger: MakeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Prefetch, "wanted", lambda self, waiting, idle, recording=False: 10 * idle)
+    monkeypatch.setattr(Prefetch, "wanted", lambda self, held, idle, busy: Wanted(10 * idle))
     books = ledger()
     seen: list[str] = []
 
@@ -183,7 +184,7 @@ def test_run_that_was_claimed_ahead_gives_way_to_an_earlier_one_that_is_retried(
 def test_async_run_that_was_claimed_ahead_gives_way_too(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Admission, "_ahead", lambda self: 10)
+    monkeypatch.setattr(AsyncKinds, "_ahead", lambda self: 10)
     two = replace(state, settings=replace(state.settings, async_at_once=2))
     monkeypatch.setitem(app.extensions, "cronjobs", two)
     booked: list[int] = []

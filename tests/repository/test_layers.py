@@ -148,7 +148,6 @@ CLOSING_CIRCLES = frozenset(
     {
         ("cli.group", "cli"),
         ("cli.group", "cli.admin"),
-        ("core.worker.worker", "core.resident"),
     }
 )
 
@@ -193,8 +192,6 @@ UNKNOWN = {
 #: What they import of it today. None may be added; whoever mends one deletes its line.
 THROUGH_WALLS = frozenset(
     {
-        ("core.current", "features.batches.batch_rows"),
-        ("core.current", "features.steps.step_rows"),
         ("core.leases", "features.orders"),
         ("core.prune", "features.batches.batch_rows"),
         ("core.tasks.handler", "features.typed.arguments"),
@@ -203,10 +200,6 @@ THROUGH_WALLS = frozenset(
         ("core.worker.claims", "features.orders"),
         ("core.worker.claims", "features.rates.starts"),
         ("core.worker.context", "features.orders"),
-        ("core.worker.keeper", "features.batches.ending"),
-        ("core.worker.runner", "features.side_by_side.async_runner"),
-        ("core.worker.runner", "features.steps.step_rows"),
-        ("core.worker.worker", "features.executors.hand_over"),
     }
 )
 

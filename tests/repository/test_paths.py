@@ -14,8 +14,8 @@ from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, w
 BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 22),
     ("enqueue", "postgresql"): Size(9, 22),
-    ("tick", "sqlite"): Size(50, 312),
-    ("tick", "postgresql"): Size(51, 327),
+    ("tick", "sqlite"): Size(50, 291),
+    ("tick", "postgresql"): Size(51, 306),
     ("page", "sqlite"): Size(36, 150),
     ("page", "postgresql"): Size(36, 153),
     ("retry", "sqlite"): Size(29, 111),

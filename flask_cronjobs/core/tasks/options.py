@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias, TypeGuard, get_args
 
-from ...config import FLAG, Kind, Settings, choice, is_number, is_url, whole
+from ...config import FLAG, Kind, choice, is_number, is_url, whole
 from ...errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
 from ...text import is_printable, pattern
 from ...types import MAX_ID, Catchup, Order, Overlap, Replace, UniqueWhile
@@ -55,10 +55,6 @@ class TaskOptions(NamedTuple):
     def columns(self) -> dict[str, object]:
         """The values of `RunPolicy` that an option gives by itself."""
         return {"queue": self.queue, "priority": self.priority, "strict": self.order is not None}
-
-    def keeps_output(self, settings: Settings) -> bool:
-        """Return whether what the handler prints and logs is kept."""
-        return settings.keep_output if self.keep_output is None else self.keep_output
 
 
 @dataclass(kw_only=True, slots=True)

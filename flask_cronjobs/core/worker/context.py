@@ -1,11 +1,11 @@
-"""What both runners share: the worker's parts, its handlers, and how an attempt ends."""
+"""What all runs of a worker share: its parts, its handlers, and how an attempt ends."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -156,19 +156,19 @@ class Prepared(NamedTuple):
     keeps_output: bool
 
 
-def prepare(state: State, side_by_side: Collection[str], name: str) -> Prepared:
+def prepare(state: State, name: str, is_async: bool = False) -> Prepared:
     """Return the handler of the task *name*, ready to be called.
 
-    :param side_by_side: the tasks whose handlers are at work side by side.
+    :param is_async: whether to let it be a coroutine function, for an event loop.
     :raises UnknownTask: the code has no such task.
     """
     task = state.registry.get(name)
-    is_async = name in side_by_side
     func = task.func if is_async else _synchronous(state.app, task.func)
     hooks = [each for each in (*state.registry.around, task.options.around) if each is not None]
     call = _around(hooks, _decoding(state, task, func), is_async)
-    timeout = task.options.timeout or state.settings.timeout
-    return Prepared(call, timeout, task.options.atomic, task.options.keeps_output(state.settings))
+    options, settings = task.options, state.settings
+    keeps_output = settings.keep_output if options.keep_output is None else options.keep_output
+    return Prepared(call, options.timeout or settings.timeout, options.atomic, keeps_output)
 
 
 def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:

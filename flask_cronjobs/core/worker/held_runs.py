@@ -10,18 +10,13 @@ from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from ...errors import Interruption, LeaseLost
 from ...types import Claim, Outcome
 from ..current import CurrentRun
 from ..leases import renewal_window
 from .outcomes import released
-
-if TYPE_CHECKING:
-    import asyncio
-    from concurrent.futures import Future
-
 
 _NEVER = float("-inf")
 
@@ -89,6 +84,7 @@ class Working:
     :ivar is_lost: whether it was interrupted since its lease is lost.
     :ivar asked: by what the keeper has interrupted it first, and when. It alone writes it.
     :ivar warned: whether the keeper has logged that it does not end.
+    :ivar could_end: since when it could end as soon as it is interrupted.
     """
 
     claim: Claim
@@ -100,6 +96,7 @@ class Working:
     is_lost: bool = False
     asked: tuple[Interruption, float] | None = None
     warned: bool = False
+    could_end: float = _NEVER
 
     def __post_init__(self) -> None:
         self.limit: tuple[float, float] = self.since + self.timeout, self.timeout
@@ -133,41 +130,6 @@ class ProgressRequest(NamedTuple):
     run: CurrentRun
     heartbeat: bool
     answered: SimpleQueue[None]
-
-
-@dataclass(eq=False)
-class AsyncRun(Working):
-    """A run whose async handler is at work.
-
-    :ivar armed: whether the handler may be interrupted.
-    :ivar dropped: whether its worker was ended by force, so that nobody waits for it.
-    :ivar blocks: whether the keeper has logged that it blocks the event loop.
-    :ivar tasks: the tasks that the handler has begun.
-    :ivar threads: its calls in threads of the default executor.
-    """
-
-    armed: bool = False
-    dropped: bool = False
-    blocks: bool = False
-    task: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
-    tasks: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
-    threads: set[Future[Any]] = field(default_factory=set["Future[Any]"])
-
-    def interrupt(self, error: BaseException) -> None:
-        """Cancel the handler. In the loop's thread, while no handler is in a step."""
-        self.note(error)
-        if self.armed and self.task is not None:
-            self.task.cancel()
-
-    def arm(self) -> None:
-        """Let the handler be interrupted from now on.
-
-        :raises BaseException: what has interrupted it already.
-        """
-        self.armed = True
-        if self.error is not None:
-            raise self.error
 
 
 #: How soon an outcome is tried again whose row was locked, in seconds.

@@ -21,20 +21,21 @@ from functools import partial
 from ...db import failpoints
 from ...db.connection import is_locked
 from ...errors import DatabaseTrouble
-from ...features.batches.ending import end_batches
 from ...log import Outage, logger
 from ...types import Outcome
-from .. import ticks
+from .. import features, ticks
 from ..app_state import Throttle
 from ..claim import Answer
 from ..leases import progress as write_progress
 from ..outcome import write_output
-from .admission import LONG, NOTHING, POLL, Admission, Listener, Pace, Wanted
+from .admission import LONG, NOTHING, POLL, Admission, Kinds, Pace, Prefetch, Wanted
 from .announcer import Announcer
 from .claims import WorkerClaims
 from .held_runs import HeldRuns
+from .listener import Listener
 from .monitor import RunMonitor
 from .runner import Runner
+from .stop_flag import StopFlag
 from .work_options import KeeperConnection, WorkOptions
 
 #: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
@@ -54,8 +55,9 @@ LAST_WORDS_WITHIN = 5.0
 class Keeper(threading.Thread):
     """Claims, records and watches for one runner. All of its state but `stop` is its thread's.
 
+    :ivar flag: whether it is to stop.
     :ivar limit: after what it has ended, though nobody stopped it; see `Limits`.
-    :ivar listener: says whether a NOTIFY wakes it.
+    :param listener: says whether a NOTIFY wakes it.
     """
 
     def __init__(
@@ -63,25 +65,27 @@ class Keeper(threading.Thread):
         runner: Runner,
         options: WorkOptions,
         held_runs: HeldRuns,
-        listener: Listener,
+        flag: StopFlag,
+        listener: Listener | None,
         connection: KeeperConnection,
     ) -> None:
         super().__init__(name="cronjobs-keeper", daemon=True)
         self.counts: Counter[str] = Counter()
-        self.error: BaseException | None = None
+        self.flag: StopFlag = flag
         self.limit: str | None = None
         context = runner.context
         self._state = state = context.state
         self._options = options
-        self.listener: Listener = listener
+        self._listener = listener
         self._runner = runner
         self._held_runs = held_runs
-        self._monitor = RunMonitor(runner, options.may_kill)
+        self._monitor = RunMonitor(runner, flag, options.may_kill)
         self._announcer = Announcer(state.app, options.news, context.watchers)
         self._connection = connection
         self._pace = Pace(listener, asks_server=not connection.dialect.one_writer)
         self._claims = WorkerClaims(connection, state, options)
-        self._admission = Admission(state, runner.side_by_side)
+        self._kinds: Kinds | None = None if runner.loop is None else runner.loop.kinds
+        self._admission: Admission = self._kinds or Prefetch()
         self._claimed = 0
         self._most = float("inf") if options.max_runs is None else options.max_runs
         self._has_asked = False
@@ -93,36 +97,26 @@ class Keeper(threading.Thread):
         self._added: Counter[str] = Counter()
 
     @property
-    def stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._monitor.stop_at is not None
+    def listens(self) -> bool:
+        """Whether a NOTIFY wakes it. For any thread."""
+        return self._listener is not None and self._listener.listening
 
     def gives_back(self) -> bool:
         """Return whether runs are to be given back at the end of their step. For any thread."""
         over = not self._options.resident and time.monotonic() >= self._options.until
-        return over or self.stopping or self._runner.context.abandoned
-
-    def stop(self) -> None:
-        """Claim nothing more. May be called from any thread, and from a signal handler."""
-        self._monitor.stop_at = self._monitor.stop_at or time.monotonic()
-        self._held_runs.wake()
+        return over or self.flag.at is not None or self._runner.context.abandoned
 
     def wake(self) -> None:
         """Look for runs at once. May be called from any thread."""
         self._held_runs.wake()
 
-    def fail(self, error: BaseException) -> None:
-        """Stop, since *error* makes all further work useless. May be called from any thread."""
-        self.error = self.error or error
-        self.stop()
-
     def run(self) -> None:
         """Work until there is nothing more to do."""
         try:
             self._work()
-            self.limit = None if self.stopping else self._reached_limit()
+            self.limit = None if self.flag.at is not None else self._reached_limit()
         except BaseException as error:
-            self.error = error
+            self.flag.error = error
             self._runner.context.abandoned = True
             self._held_runs.take_back()
             self._monitor.give_up(error)
@@ -156,7 +150,7 @@ class Keeper(threading.Thread):
     def _closed(self) -> bool:
         """Whether nothing more is to be claimed."""
         return (
-            self.stopping
+            self.flag.at is not None
             or self._runner.left
             # A tick on a busy host may have used its budget up before: it claims once all the same.
             or (self._has_asked and time.monotonic() >= self._options.until)
@@ -198,7 +192,8 @@ class Keeper(threading.Thread):
         """Return what to claim now."""
         if self._closed() or self._pace.rests or self._announcer.behind:
             return NOTHING
-        wanted = self._admission.wanted(self._held_runs, busy=self._runner_is_long())
+        held_runs = self._held_runs
+        wanted = self._admission.wanted(held_runs, held_runs.idle, self._runner_is_long())
         return wanted._replace(limit=int(min(wanted.limit, self._most - self._claimed)))
 
     def _runner_is_long(self) -> bool:
@@ -211,8 +206,8 @@ class Keeper(threading.Thread):
         wanted = self._wanted()
         self._write_reports()  # First: nothing is written of a run after its outcome.
         self._give_up_locked()
-        if not self._closed():
-            self._admission.look(self._held_runs.idle, self._claims.next_run)
+        if self._kinds is not None and not self._closed():
+            self._kinds.look(self._held_runs.idle, self._claims.next_run)
         outcomes = self._held_runs.recordable
         if not outcomes and not self._claims.lost.unknown and wanted.limit <= 0:
             return
@@ -232,7 +227,8 @@ class Keeper(threading.Thread):
         self._pace.next_start = self._claims.starts.next_at
         if wanted.limit > 0:
             self._has_asked = True
-            self._admission.received(wanted, answer.claims)
+            if self._kinds is not None:
+                self._kinds.received(wanted, answer.claims)
         self._receive(outcomes, answer, sent)
         self._pace.note_answer(len(answer.claims), wanted.limit, self._claims.exhausted)
         # A claim of some tasks that finds nothing does not say that there is nothing.
@@ -271,8 +267,8 @@ class Keeper(threading.Thread):
             failpoints.reach("after-claim")
             self._monitor.arm_watchdog()
         self._held_runs.add(answer.claims, sent)
-        if answer.claims:
-            self._runner.wake()
+        if answer.claims and self._runner.loop is not None:
+            self._runner.loop.door.admit()
         self._claimed += len(answer.claims)
 
     def _end_batches(self) -> None:
@@ -282,7 +278,7 @@ class Keeper(threading.Thread):
         if not batches or not (done or self._batches.ready()):
             return
         self._batches.block_for(BATCHES_EVERY)
-        enqueued = end_batches(self._connection, batches)
+        enqueued = features.ended(self._connection, batches)
         self._held_runs.keep_batches()
         if enqueued:
             self._pace.look_again()
@@ -327,7 +323,7 @@ class Keeper(threading.Thread):
 
     def _look_after(self) -> None:
         """Renew the leases of the held runs; give back those that could not begin for long."""
-        if self._held_runs.waiting and (self.stopping or self._runner_is_long()):
+        if self._held_runs.waiting and (self.flag.at is not None or self._runner_is_long()):
             self._claimed -= self._held_runs.release_waiting()  # Attempts not counted.
         answered = self._renew()
         self._claims.lost.give_back()
@@ -343,7 +339,7 @@ class Keeper(threading.Thread):
     def _add_counts(self) -> None:
         """Add the counts of a pool's further workers to the row that the first one has begun."""
         counts = self.counts - self._added
-        if not counts or not self._options.resident or self._options.minutes:
+        if not counts or not self._options.adds_counts:
             return
         try:
             if ticks.add(self._connection, socket.gethostname(), counts):
@@ -390,9 +386,9 @@ class Keeper(threading.Thread):
         The parent's id is from before the fork, so one that died at once is noticed too.
         """
         parent = self._options.parent
-        if parent is not None and os.getppid() != parent and not self.stopping:
+        if parent is not None and os.getppid() != parent and self.flag.at is None:
             logger.warning("The parent process %d has ended, so this worker stops", parent)
-            self.stop()
+            self.flag.stop()
 
     def _end_process(self, stuck: Outcome) -> None:
         """Record what can be recorded, release the rest, and end this process with its handler."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NoReturn
 
 from ...db.connection import Bookkeeping
@@ -18,9 +18,10 @@ from ...log import logger
 from ...types import Claim, Outcome
 from ..background import and_gevent
 from ..leases import Renewal, renew, watch
-from .held_runs import AsyncRun, Working
+from .held_runs import Working
 from .outcomes import failure, with_output
 from .runner import Runner
+from .stop_flag import StopFlag
 
 #: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
 BEATS = 4
@@ -40,12 +41,10 @@ class RunMonitor:
     """Watches one runner. Its methods belong to the keeper's thread.
 
     :param may_kill: whether this process may be ended.
-    :ivar stop_at: when the worker was asked to stop, by `time.monotonic`. Written by
-        `Keeper.stop`.
     """
 
-    def __init__(self, runner: Runner, may_kill: bool) -> None:
-        self.stop_at: float | None = None
+    def __init__(self, runner: Runner, flag: StopFlag, may_kill: bool) -> None:
+        self._flag = flag
         self._state = runner.context.state
         self._runner = runner
         self._interrupter = runner.context.interrupter
@@ -59,7 +58,7 @@ class RunMonitor:
 
     def pause(self) -> float:
         """Return how long the keeper may sleep before the next duty, in seconds."""
-        return 0.05 if self.stop_at is not None else WATCH_EVERY / 4
+        return 0.05 if self._flag.at is not None else WATCH_EVERY / 4
 
     def renew_or_watch(self, books: Bookkeeping, held: Mapping[int, Claim]) -> Renewal | None:
         """Renew the leases if a heartbeat is due; while a run is long, read whether they hold.
@@ -123,7 +122,7 @@ class RunMonitor:
     def interrupt_due(self) -> None:
         """Interrupt handlers that go on after the grace of a shutdown; signal again to others."""
         grace = self._state.settings.shutdown_grace
-        if self.stop_at is not None and time.monotonic() >= self.stop_at + grace:
+        if self._flag.at is not None and time.monotonic() >= self._flag.at + grace:
             self._end_all("the worker was told to stop")
         self._interrupter.repeat()
 
@@ -134,9 +133,10 @@ class RunMonitor:
         not ours to end.
         """
         now = time.monotonic()
-        blocking = self._blocking(now)
+        if self._runner.loop is not None:
+            self._runner.loop.door.look(now)
         for working in self._runner.at_work:
-            reason = self._reason(working, now, blocking)
+            reason = self._reason(working, now)
             if reason is not None and self._may_kill and self._interrupter.enabled:
                 claim = working.run.claim
                 outcome = failure(self._state, claim, reason, now - working.since)
@@ -175,34 +175,19 @@ class RunMonitor:
         )  # fmt: skip
         os._exit(ENDED)
 
-    def _blocking(self, now: float) -> Sequence[AsyncRun]:
-        """Return the runs of which one blocks the event loop; say so once if it is known which."""
-        blocking = self._runner.blocking(now)
-        if len(blocking) == 1 and not blocking[0].blocks:
-            blocking[0].blocks = True
-            logger.warning(
-                "%s: its handler blocks the event loop for more than 1 s, and all async handlers "
-                "of this worker with it. Let it await, or call what blocks by asyncio.to_thread().",
-                blocking[0].claim,
-            )
-        return blocking
-
-    def _reason(
-        self, working: Working, now: float, blocking: Sequence[AsyncRun]
-    ) -> BaseException | None:
+    def _reason(self, working: Working, now: float) -> BaseException | None:
         """Return why a run at work should have ended by now; None if it should not.
 
         The first reason counts of which the handler has known for longer than the grace.
         """
-        could_end = _could_end_since(working, blocking)
         error, asked_at = working.asked or (None, float("inf"))
         grace = self._state.settings.shutdown_grace
         if isinstance(error, ShuttingDown):
             grace = min(grace, SHUTDOWN_INTERRUPT_GRACE)
         grace = max(grace, UNWIND)
-        if now >= max(asked_at, could_end) + grace:
+        if now >= max(asked_at, working.could_end) + grace:
             return error
-        if now >= max(working.since + working.timeout, could_end) + grace:
+        if now >= max(working.since + working.timeout, working.could_end) + grace:
             return TimedOut(
                 f"the handler ran longer than its timeout of {working.timeout:g} s and did not end "
                 f"within the grace of {grace:g} s, so its process was ended"
@@ -233,15 +218,3 @@ class RunMonitor:
                 working.claim.job_type,
                 working.claim.id,
             )
-
-
-def _could_end_since(working: Working, blocking: Sequence[AsyncRun]) -> float:
-    """Return since when a handler could end as soon as it is interrupted.
-
-    An async handler can when it has been told to, and nothing blocks its loop but itself.
-    """
-    if not isinstance(working, AsyncRun) or working in blocking:
-        return float("-inf")
-    if blocking or working.told_at is None:
-        return float("inf")
-    return working.told_at

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from .own_signals import OwnSignals
 
 if TYPE_CHECKING:
-    from .keeper import Keeper
     from .runner import Runner
+    from .stop_flag import StopFlag
 
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
@@ -33,7 +33,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, STOP_FROM_PARENT)
 
 
 @contextmanager
-def handling_signals(runner: Runner, keeper: Keeper, own_process: bool) -> Generator[None]:
+def handling_signals(runner: Runner, flag: StopFlag, own_process: bool) -> Generator[None]:
     """Stop the worker at signals in this block, in a process of its own; else at Ctrl-C.
 
     Ctrl-C interrupts a handler, and stops the worker in order where it hits our own code. Raised
@@ -42,12 +42,12 @@ def handling_signals(runner: Runner, keeper: Keeper, own_process: bool) -> Gener
     """
 
     def interrupt(frame: FrameType | None) -> None:
-        keeper.stop()
+        flag.stop()
         runner.interrupt_at_keyboard(frame)
 
     own = runner.context.interrupter.signals
     stopping = own_process and threading.current_thread() is threading.main_thread()
-    with _stopping_at_signals(keeper, own) if stopping else _at_keyboard(interrupt, own):
+    with _stopping_at_signals(flag, own) if stopping else _at_keyboard(interrupt, own):
         yield
 
 
@@ -89,21 +89,21 @@ def _at_keyboard(
 
 
 @contextmanager
-def _stopping_at_signals(keeper: Keeper, own: OwnSignals) -> Generator[None]:
+def _stopping_at_signals(flag: StopFlag, own: OwnSignals) -> Generator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         # The first signal asks. The second finds the default again, and ends the process at once.
         for each in numbers:
             own.set(each, signal.SIG_DFL)
-        keeper.stop()
+        flag.stop()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     previous = {number: own.set(number, stop) for number in numbers}
 
-    def stop_keeper(number: int, frame: FrameType | None) -> None:
-        keeper.stop()
+    def stop_in_order(number: int, frame: FrameType | None) -> None:
+        flag.stop()
 
     for each in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
-        previous[each] = own.set(each, stop_keeper)
+        previous[each] = own.set(each, stop_in_order)
     if hasattr(signal, "pthread_sigmask"):
         # Whoever forked this process has blocked them until they can be handled.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

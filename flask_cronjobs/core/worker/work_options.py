@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...db.connection import Bookkeeping
 from ...signals import News, unheard
@@ -12,6 +12,10 @@ from ...text.humanize import plural
 from ..app_state import State
 from ..look import QueueLook
 from ..tasks.options import Rate
+
+if TYPE_CHECKING:
+    from ..features import Beside
+    from .keeper import Keeper
 
 #: By how much to divide what the system says of memory, to get MB.
 _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
@@ -63,8 +67,8 @@ class WorkOptions(NamedTuple):
     :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
     :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
     :ivar limits: after what it ends all the same, and its parent forks a fresh one.
-    :ivar minutes: whether it does the work of each minute beside its runs. Of a process pool, the
-        first worker does, and the others add their counts to the row that it has begun.
+    :ivar beside: makes what it has at work beside its runs; of a process pool, the first worker's.
+    :ivar adds_counts: whether it adds its counts to the row of the minute that another has begun.
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar started_by: the server that started a resident worker beside it, if one did.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
@@ -73,7 +77,6 @@ class WorkOptions(NamedTuple):
     :ivar handed: the id and token of the one run to begin, which was handed to an executor. Then
         nothing is claimed from the queue.
     :ivar elsewhere: the queues whose runs executors execute, so that this worker does not.
-    :ivar hands_on: whether the worker hands the runs of those on to their executors.
     :ivar queue_look: what a look at the queue has found before.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
     :ivar rates: the tasks that have a rate, with it; None: as the code says.
@@ -86,7 +89,8 @@ class WorkOptions(NamedTuple):
     queues: tuple[str, ...] = ()
     resident: bool = False
     limits: Limits | None = None
-    minutes: bool = False
+    beside: tuple[Callable[[State, WorkOptions, Keeper], Beside], ...] = ()
+    adds_counts: bool = False
     parent: int | None = None
     started_by: str = ""
     may_kill: bool = False
@@ -95,7 +99,6 @@ class WorkOptions(NamedTuple):
     news: News = unheard
     handed: tuple[int, str] | None = None
     elsewhere: frozenset[str] = frozenset()
-    hands_on: bool = False
     queue_look: QueueLook = QueueLook(may_find=True)
     lease: float | None = None
     rates: Mapping[str, Rate] | None = None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 from ...db.statements import free_frames
 from ...log import logger
@@ -12,13 +11,14 @@ from ...signals import notify
 from .. import features
 from ..app_state import State
 from ..background import patched_by_gevent, switching_often
-from .admission import Listener, side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import HeldRuns, Leases
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
+from .listener import Listener
 from .process_signals import handling_signals
 from .runner import Runner
+from .stop_flag import StopFlag
 from .watchdog import Watchdog
 from .work_options import KeeperConnection, WorkOptions
 
@@ -34,13 +34,17 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     features.prepare(state)
     leases = Leases(state.settings.lease)
     held_runs = HeldRuns(leases)
+    flag = StopFlag(held_runs.wake)
     connection = options.books or KeeperConnection(state)
     with (
         switching_often(),
         HandlerInterrupter(leases) as interrupter,
         Watchdog(state.settings.lease, options.may_kill) as watchdog,
-        Listener(state.engine, held_runs.wake, enabled=options.resident) as listener,
+        ExitStack() as stack,
     ):
+        listener = None
+        if options.resident:
+            listener = stack.enter_context(Listener(state.engine, held_runs.wake))
         context = RunnerContext(
             state,
             interrupter,
@@ -51,20 +55,21 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             keyboard=not handle_signals,
             watchers=features.watch(state) if options.is_watched else (),
         )
-        runner = Runner(context, side_by_side_tasks(state))
-        keeper = Keeper(runner, options, held_runs, listener, connection)
+        runner = Runner(context)
+        keeper = Keeper(runner, options, held_runs, flag, listener, connection)
         context.to_stop = keeper.gives_back
-        with (
-            handling_signals(runner, keeper, handle_signals),
-            _beside(state, options, keeper),
-        ):
-            _perform(keeper, runner)
+        stack.enter_context(handling_signals(runner, flag, handle_signals))
+        for begin in options.beside:
+            each = begin(state, options, keeper)
+            each.start()
+            stack.callback(each.end)
+        _perform(keeper, runner)
     if runner.context.interrupted is not None:
         # Once more: now all frames that it passed through have ended.
         free_frames(runner.context.interrupted)
         raise runner.context.interrupted
-    if keeper.error is not None:
-        raise keeper.error
+    if flag.error is not None:
+        raise flag.error
     if keeper.limit is not None:
         logger.info("The worker %s ends %s, and a fresh one follows", options.worker, keeper.limit)
         notify(options.news, "replaced", f"worker {options.worker}  {keeper.limit}")
@@ -81,25 +86,3 @@ def _perform(keeper: Keeper, runner: Runner) -> None:
         keeper.wake()
         if keeper.ident is not None:
             keeper.join()
-
-
-@contextmanager
-def _beside(state: State, options: WorkOptions, keeper: Keeper) -> Generator[None]:
-    """Do beside the runs of this block what else this worker is to do.
-
-    Each in a thread of its own: however long it takes, the leases of the runs are renewed.
-    """
-    with ExitStack() as stack:
-        if options.minutes:
-            from ..resident import ResidentMinutes
-
-            minutes = ResidentMinutes(state, options, keeper)
-            minutes.start()
-            stack.callback(minutes.end)
-        if options.hands_on:
-            from ...features.executors.hand_over import HandOver
-
-            hand_over = HandOver(state, options, keeper)
-            hand_over.start()
-            stack.callback(hand_over.end)
-        yield

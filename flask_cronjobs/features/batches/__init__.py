@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from ...core.current import CurrentRun
 from ...db.connection import Bookkeeping
+from ...types import BatchCounts
 
 
 def minute(books: Bookkeeping) -> int:
     """End the batches that can be ended; return how many runs of ``then`` were enqueued."""
+    return ended(books, None)
+
+
+def ended(books: Bookkeeping, ids: Collection[int] | None) -> int:
+    """End those batches of *ids*, None for all, that can be ended; return as `minute`."""
     from .ending import end_batches
 
-    return end_batches(books)
+    return end_batches(books, ids)
+
+
+def fact(run: CurrentRun) -> BatchCounts | None:
+    """Return how the batch ended whose ``then`` the run is; None for every other run."""
+    from .batch_rows import ended_for
+
+    with run.books_here() as books:
+        return ended_for(books, run.id)

@@ -16,8 +16,8 @@ from ...core.app_state import State
 from ...core.leases import database_fingerprint, give_tokens, in_brokers
 from ...core.look import look_at_queue
 from ...core.worker.claims import WorkerClaims
-from ...core.worker.keeper import Keeper
 from ...core.worker.outcomes import released
+from ...core.worker.stop_flag import StopFlag
 from ...core.worker.work_options import WorkOptions
 from ...db import failpoints
 from ...db.connection import Bookkeeping
@@ -44,14 +44,14 @@ RETRY_FOR = 5.0
 class HandOver(threading.Thread):
     """Hands runs on until no more are due, or for as long as a resident worker works.
 
-    :param keeper: of the worker beside which it does so.
+    :param flag: of the worker beside which it does so.
     """
 
-    def __init__(self, state: State, options: WorkOptions, keeper: Keeper) -> None:
+    def __init__(self, state: State, options: WorkOptions, flag: StopFlag) -> None:
         super().__init__(name="cronjobs-hand-over", daemon=True)
         self._state = state
         self._options = options
-        self._keeper = keeper
+        self._flag = flag
         self._ended = threading.Event()
         self._left = float("inf") if options.max_runs is None else options.max_runs
         self._away = Outage()
@@ -62,7 +62,7 @@ class HandOver(threading.Thread):
 
         At once if the worker did not do its work.
         """
-        if self._options.resident or self._keeper.error is not None:
+        if self._options.resident or self._flag.error is not None:
             self._ended.set()
         while self.is_alive() and not self._over():
             self.join(0.2)
@@ -76,7 +76,7 @@ class HandOver(threading.Thread):
 
     def _over(self) -> bool:
         used_up = time.monotonic() >= self._options.until or self._left <= 0
-        return used_up or self._keeper.stopping or self._ended.is_set()
+        return used_up or self._flag.at is not None or self._ended.is_set()
 
     def run(self) -> None:
         """Hand runs on until the end."""
@@ -99,7 +99,7 @@ class HandOver(threading.Thread):
 
     def _hand_on(self, queues: Sequence[_Queue]) -> None:
         # Also if a tick's budget was used up before it came to its runs, it looks once.
-        while queues and not self._keeper.stopping:
+        while queues and self._flag.at is None:
             pause = self._pause_after_round(queues)
             if self._over() or (pause >= LOOK_EVERY and not self._options.resident):
                 return

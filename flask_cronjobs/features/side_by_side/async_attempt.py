@@ -12,11 +12,11 @@ from ... import signals
 from ...core.current import enter_run
 from ...core.tasks.payload import kept_result
 from ...core.worker.context import RunnerContext
-from ...core.worker.held_runs import AsyncRun
 from ...core.worker.outcomes import success
 from ...db import failpoints
 from ...db.statements import free_frames
 from ...types import JSON, Outcome
+from .async_run import AsyncRun
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -167,24 +167,6 @@ def write(
     return written, connection.execute(holding(d), values).one_or_none()
 
 
-def holder(connection: Connection, run_id: int) -> str:
-    """Return a sentence about who has locked a run's row, on PostgreSQL."""
-    found = connection.execute(text(_HOLDER), {"run_id": run_id}).first()
-    if found is None:
-        return "Another transaction has locked its row, or has sent it a signal. End that one."
-    return (
-        f"Its row is locked by the database's process {found.pid} ({found.application_name or '?'}"
-        f", {found.state}). End that transaction."
-    )
-
-
-#: Who has locked a row, unless several have.
-_HOLDER = """
-    SELECT pid, application_name, state FROM pg_stat_activity
-    WHERE backend_xid = (SELECT xmax FROM job_runs WHERE id = :run_id) AND pid <> pg_backend_pid()
-"""
-
-
 def is_written(books: Bookkeeping, claim: Claim, row: StepRow) -> bool:
     """Return whether *claim* has written *row*, and has committed that."""
     found = books.rows(_WRITTEN, {"id": claim.id, "name": row.name})

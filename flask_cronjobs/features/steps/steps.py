@@ -22,6 +22,7 @@ from ...core.app_state import State
 from ...core.current import CurrentRun, running
 from ...core.enqueue import explaining_missing_tables, wake
 from ...core.insert import writing_connection
+from ...core.look import holder
 from ...core.tasks.options import (
     check_delay,
     check_function,
@@ -259,7 +260,7 @@ class _Step:
         self.state: State = state
         new = StepRow(name, kind)
         self.run: CurrentRun = _run_of(state, new)
-        self.known: AttemptSteps = self.run.known_steps
+        self.known: AttemptSteps = _known(self.run)
         self._note_line(name)
         self.row: StepRow = self.known.rows.get(name, new)
         self._began = 0.0
@@ -388,7 +389,7 @@ class _Step:
             if not is_told:
                 logger.warning(
                     "%s: %s waits. %s",
-                    *(self.run.claim, self.row, steps.holder(connection, self.run.id)),
+                    *(self.run.claim, self.row, holder(connection, self.run.id)),
                 )
                 is_told = True
             yield
@@ -505,6 +506,22 @@ class _Step:
             why = "its task or queue is paused" if held.paused else "its worker is to end"
             return Suspended(f"{why}, so it was given back at the end of a step")
         return None
+
+
+def _known(run: CurrentRun) -> AttemptSteps:
+    """Return what the attempt knows of its run's steps, read when it comes to the first."""
+    if AttemptSteps not in run.kept:
+        with run.books_here() as books:
+            known = run.kept[AttemptSteps] = steps.read(books, run.id)
+        run.at_end = (*run.at_end, lambda: _warn(run, known))
+    known_steps: AttemptSteps = run.kept[AttemptSteps]
+    return known_steps
+
+
+def _warn(run: CurrentRun, known: AttemptSteps) -> None:
+    """Warn of steps that were called and not done, and of chunks that were left."""
+    for warning in known.untold():
+        run.warn(warning)
 
 
 def _run_of(state: State, this: StepRow) -> CurrentRun:

@@ -13,7 +13,6 @@ from flask_cronjobs.config import Settings
 from flask_cronjobs.core.worker.admission import (
     AHEAD,
     CLAIMED_AT_ONCE,
-    KIND_PERIOD,
     LONG,
     NOTHING,
     Admission,
@@ -21,6 +20,7 @@ from flask_cronjobs.core.worker.admission import (
     Wanted,
 )
 from flask_cronjobs.core.worker.held_runs import HeldRuns
+from flask_cronjobs.features.side_by_side.kinds import KIND_PERIOD, AsyncKinds
 from flask_cronjobs.types import Claim, Outcome
 from tests.clock import Clock
 
@@ -30,17 +30,17 @@ ROOM = 10
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("flask_cronjobs.core.worker.admission.time", clock)
+    monkeypatch.setattr("flask_cronjobs.features.side_by_side.kinds.time", clock)
     return clock
 
 
 def an_admission(
     plain: Iterable[str] = (), rated: Iterable[str] = (), **side_by_side: int
-) -> Admission:
+) -> AsyncKinds:
     tasks = dict.fromkeys([*plain, *side_by_side])
     registry = SimpleNamespace(tasks=tasks, rates=dict.fromkeys(rated))
     state = SimpleNamespace(settings=Settings(async_at_once=ROOM), registry=registry)
-    return Admission(cast(Any, state), side_by_side)
+    return AsyncKinds(cast(Any, state), side_by_side)
 
 
 def a_claim(task: str, number: int = 1, alone: bool = False) -> Claim:
@@ -55,28 +55,31 @@ def holding(*claims: Claim, waiting: int = 0) -> HeldRuns:
 IDLE = holding()
 
 
-def in_a_turn(admission: Admission, task: str) -> None:
-    wanted = admission.wanted(IDLE, busy=False)
+def asked(admission: Admission, held_runs: HeldRuns, busy: bool) -> Wanted:
+    return admission.wanted(held_runs, held_runs.idle, busy)
+
+
+def in_a_turn(admission: AsyncKinds, task: str) -> None:
+    wanted = asked(admission, IDLE, busy=False)
     assert wanted.tasks is None
     admission.received(wanted, [a_claim(task)])
 
 
-@pytest.mark.usefixtures("clock")
 def test_app_without_async_handlers_claims_all_tasks_as_the_mean_says() -> None:
-    admission = an_admission(["plain"])
-    assert admission.wanted(IDLE, busy=False) == Wanted(1)
+    admission = Prefetch()
+    assert asked(admission, IDLE, busy=False) == Wanted(1)
     admission.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=0.001)])
-    assert admission.wanted(IDLE, busy=False).limit == 50
-    assert admission.wanted(IDLE, busy=True) == NOTHING
+    assert asked(admission, IDLE, busy=False).limit == 50
+    assert asked(admission, IDLE, busy=True) == NOTHING
 
 
 @pytest.mark.usefixtures("clock")
 def test_app_with_async_handlers_alone_fills_its_room() -> None:
     admission = an_admission(waits=ROOM)
-    assert admission.wanted(IDLE, busy=False) == Wanted(ROOM, None, True)
+    assert asked(admission, IDLE, busy=False) == Wanted(ROOM, None, True)
     in_a_turn(admission, "waits")
     at_work = [a_claim("waits", number) for number in range(4)]
-    assert admission.wanted(holding(*at_work), busy=True) == Wanted(ROOM - 4, ("waits",), True)
+    assert asked(admission, holding(*at_work), busy=True) == Wanted(ROOM - 4, ("waits",), True)
 
 
 @pytest.mark.usefixtures("clock")
@@ -84,12 +87,12 @@ def test_runs_that_begin_soon_are_claimed_ahead_if_the_others_are_short() -> Non
     admission = an_admission(waits=ROOM)
     in_a_turn(admission, "waits")
     full = holding(*(a_claim("waits", number) for number in range(ROOM)))
-    assert admission.wanted(full, busy=False).limit == 0
+    assert asked(admission, full, busy=False).limit == 0
     admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=0.1)])
-    assert admission.wanted(full, busy=False).limit == 5
+    assert asked(admission, full, busy=False).limit == 5
     for _ in range(20):
         admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=9.0)])
-    assert admission.wanted(full, busy=False).limit == 0
+    assert asked(admission, full, busy=False).limit == 0
 
 
 @pytest.mark.usefixtures("clock")
@@ -98,16 +101,16 @@ def test_runs_at_a_rate_are_not_claimed_ahead() -> None:
     in_a_turn(admission, "waits")
     admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=0.1)])
     full = holding(*(a_claim("waits", number) for number in range(ROOM)))
-    assert admission.wanted(full, busy=False).limit == 0
+    assert asked(admission, full, busy=False).limit == 0
 
 
 @pytest.mark.usefixtures("clock")
 def test_no_more_of_a_task_is_claimed_than_may_be_at_work() -> None:
     admission = an_admission(waits=ROOM, few=2)
     in_a_turn(admission, "few")
-    wanted = admission.wanted(holding(a_claim("few")), busy=False)
+    wanted = asked(admission, holding(a_claim("few")), busy=False)
     assert (wanted.limit, set(wanted.tasks or ())) == (1, {"waits", "few"})
-    wanted = admission.wanted(holding(a_claim("few", 1), a_claim("few", 2)), busy=False)
+    wanted = asked(admission, holding(a_claim("few", 1), a_claim("few", 2)), busy=False)
     assert wanted == Wanted(ROOM - 2, ("waits",), True)
 
 
@@ -115,20 +118,20 @@ def test_no_more_of_a_task_is_claimed_than_may_be_at_work() -> None:
 def test_nothing_is_claimed_beside_a_run_that_is_alone() -> None:
     admission = an_admission(waits=ROOM)
     in_a_turn(admission, "waits")
-    assert admission.wanted(holding(a_claim("waits", alone=True)), busy=False).limit == 0
+    assert asked(admission, holding(a_claim("waits", alone=True)), busy=False).limit == 0
 
 
 def test_idle_worker_with_both_kinds_lets_the_first_run_decide(clock: Clock) -> None:
     admission = an_admission(["plain"], waits=ROOM)
-    assert admission.wanted(IDLE, busy=False) == Wanted(1)
+    assert asked(admission, IDLE, busy=False) == Wanted(1)
     in_a_turn(admission, "plain")
-    assert admission.wanted(IDLE, busy=False) == Wanted(1, ("plain",))
+    assert asked(admission, IDLE, busy=False) == Wanted(1, ("plain",))
     admission.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=0.001)])
-    assert admission.wanted(holding(a_claim("plain")), busy=False) == Wanted(50, ("plain",))
+    assert asked(admission, holding(a_claim("plain")), busy=False) == Wanted(50, ("plain",))
     clock.now += KIND_PERIOD
-    assert admission.wanted(holding(a_claim("plain")), busy=False) == NOTHING
+    assert asked(admission, holding(a_claim("plain")), busy=False) == NOTHING
     in_a_turn(admission, "waits")
-    assert admission.wanted(holding(a_claim("waits")), busy=False) == Wanted(9, ("waits",), True)
+    assert asked(admission, holding(a_claim("waits")), busy=False) == Wanted(9, ("waits",), True)
 
 
 @pytest.mark.usefixtures("clock")
@@ -136,14 +139,14 @@ def test_idle_worker_that_finds_none_of_a_kind_claims_any() -> None:
     admission = an_admission(["plain"], waits=ROOM)
     for task in ("plain", "waits"):
         in_a_turn(admission, task)
-        wanted = admission.wanted(IDLE, busy=False)
+        wanted = asked(admission, IDLE, busy=False)
         assert wanted.tasks == ((task,) if task == "plain" else wanted.tasks)
         assert wanted.tasks is not None
         admission.received(wanted, [])
-        assert admission.wanted(IDLE, busy=False).tasks is None
+        assert asked(admission, IDLE, busy=False).tasks is None
 
 
-def looks(admission: Admission, first: tuple[str, bool] | None) -> bool:
+def looks(admission: AsyncKinds, first: tuple[str, bool] | None) -> bool:
     """Return whether *admission* looks which run is first in the queue; it is *first*."""
     seen: list[object] = []
 
@@ -164,11 +167,11 @@ def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clo
         clock.now += KIND_PERIOD
         assert looks(admission, first)
         assert not looks(admission, first)
-        assert admission.wanted(at_work, busy=False).limit > 0
+        assert asked(admission, at_work, busy=False).limit > 0
     clock.now += KIND_PERIOD
     assert looks(admission, ("plain", False))
-    assert admission.wanted(at_work, busy=False) == NOTHING
-    assert admission.wanted(IDLE, busy=False) == Wanted(1)
+    assert asked(admission, at_work, busy=False) == NOTHING
+    assert asked(admission, IDLE, busy=False) == Wanted(1)
 
 
 # How many runs a worker claims ahead: about fifty milliseconds of them
@@ -178,14 +181,14 @@ def after(*noted: Sequence[float]) -> Prefetch:
     """What knows these durations."""
     prefetch = Prefetch()
     for seconds in noted:
-        prefetch.note(seconds)
+        prefetch.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=each) for each in seconds])
     return prefetch
 
 
 @pytest.mark.parametrize("noted", [[], [[]], [[LONG * 2]]], ids=["none", "nothing", "long"])
 def test_one_run_is_claimed_and_nothing_behind_it(noted: list[list[float]]) -> None:
-    assert after(*noted).wanted(0, idle=True) == 1
-    assert after(*noted).wanted(0, idle=False) == 0
+    assert asked(after(*noted), IDLE, busy=False).limit == 1
+    assert asked(after(*noted), holding(a_claim("plain")), busy=False).limit == 0
 
 
 @pytest.mark.parametrize(
@@ -203,9 +206,9 @@ def test_one_run_is_claimed_and_nothing_behind_it(noted: list[list[float]]) -> N
     ],
 )
 def test_as_many_are_claimed_as_the_recent_mean_says(noted: list[list[float]], wanted: int) -> None:
-    assert after(*noted).wanted(0, idle=True) == pytest.approx(wanted, abs=1)
+    assert asked(after(*noted), IDLE, busy=False).limit == pytest.approx(wanted, abs=1)
 
 
 def test_many_runs_count_more_than_the_few_before() -> None:
     slow_at_first = after([0.01], [0.0001] * 5)
-    assert slow_at_first.wanted(0, idle=True) > AHEAD / 0.005
+    assert asked(slow_at_first, IDLE, busy=False).limit > AHEAD / 0.005

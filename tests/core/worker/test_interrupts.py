@@ -26,6 +26,7 @@ from flask_cronjobs.core.worker import watchdog as watchdog_module
 from flask_cronjobs.core.worker.held_runs import Leases, Working
 from flask_cronjobs.core.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.core.worker.monitor import MARGIN, RunMonitor
+from flask_cronjobs.core.worker.stop_flag import StopFlag
 from flask_cronjobs.core.worker.watchdog import WATCHDOG_LEASES as LEASES
 from flask_cronjobs.core.worker.watchdog import Watchdog
 from flask_cronjobs.types import Claim
@@ -529,9 +530,9 @@ def test_fuse_burns_while_runs_are_held_or_at_work_and_not_beside_an_idle_worker
     clock: Clock, lit: list[float]
 ) -> None:
     runner = SimpleNamespace(
-        at_work=(), context=context_of(Settings(lease=LEASE, shutdown_grace=0.0))
+        loop=None, at_work=(), context=context_of(Settings(lease=LEASE, shutdown_grace=0.0))
     )
-    monitor = RunMonitor(cast(Any, runner), may_kill=True)
+    monitor = RunMonitor(cast(Any, runner), StopFlag(lambda: None), may_kill=True)
     monitor.keep_watchdog(holding=True)
     assert lit == [LEASE * LEASES]
     runner.at_work = (SimpleNamespace(since=float("-inf"), timeout=1.0),)  # It should have ended.

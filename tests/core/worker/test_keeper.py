@@ -42,7 +42,7 @@ class TestLostAnswers:
             if "chosen" in statement:
                 thread = threading.current_thread()
                 assert isinstance(thread, Keeper)
-                thread.stop()
+                thread.flag.stop()
 
         event.listen(db.engine, "after_cursor_execute", stop)
         assert lose_answer(db, "chosen") == []

@@ -15,27 +15,26 @@ import contextvars
 import inspect
 import time
 from asyncio import events
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 from typing import Any
 
 from ...core.current import CurrentRun, running
-from ...core.worker.context import Prepared, RunnerContext
-from ...core.worker.held_runs import AsyncRun, ProgressRequest
+from ...core.worker.context import RunnerContext, prepare
+from ...core.worker.held_runs import ProgressRequest
 from ...core.worker.outcomes import released, with_output
 from ...errors import PayloadError, ShuttingDown
 from ...types import Claim, Outcome
 from .async_attempt import OwnedThreads, attempt
+from .async_run import STEP_EVERY, AsyncRun, LoopWatch
+from .door import Door
+from .kinds import AsyncKinds
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0
-#: For how long a handler blocks the loop before that counts, in seconds.
-BLOCKED = 1.0
-#: How often the loop notes that it goes on, in seconds.
-STEP_EVERY = 0.25
 #: Every step is called by a frame of this code, which is a new one for each.
 _STEP: CodeType = events.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
 _LOOPS = ("asyncio", "selectors", "concurrent.futures", "uvloop")
@@ -45,65 +44,27 @@ _LOOPS = ("asyncio", "selectors", "concurrent.futures", "uvloop")
 _dropped: set[asyncio.Task[Any]] = set()
 
 
-class AsyncRunner:
-    """Performs async runs, for the runner and in its thread.
+class AsyncLoop:
+    """Performs async runs, for the runner. It belongs to its thread; for others, it has a door.
 
-    `deliver_soon`, `wake`, `at_work` and `blocking` are for the keeper's thread.
-
-    :ivar at_work: the runs at work.
+    :param tasks: those whose runs are async, each with how many of them at once.
     """
 
-    def __init__(
-        self,
-        context: RunnerContext,
-        side_by_side: Collection[str],
-        prepared: Callable[[str], Prepared],
-    ) -> None:
+    def __init__(self, context: RunnerContext, tasks: Mapping[str, int]) -> None:
+        self.tasks: Mapping[str, int] = tasks
+        self.kinds: AsyncKinds = AsyncKinds(context.state, tasks)
         self._context = context
         self._most = context.state.settings.async_at_once
         self._runs: dict[tuple[int, str], AsyncRun] = {}
+        self.door: Door = Door(self._runs, self._admit, self._deliver)
         self._requested = context.interrupter.requested
-        self._tasks = side_by_side
-        self._prepared = prepared
+        self._prepared = cache(partial(prepare, context.state, is_async=True))
         self._following: Claim | None = None
         self._is_alone = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base = contextvars.copy_context()
         self._looking: asyncio.TimerHandle | None = None
-        self._watch, self._keeper_watch = _LoopWatch(), _LoopWatch()
-
-    # For the keeper.
-
-    @property
-    def at_work(self) -> list[AsyncRun]:
-        """The runs at work."""
-        return list(self._runs.values())
-
-    def wake(self) -> None:
-        """Let runs begin that are in the inbox, if the loop is at work."""
-        if self._runs:
-            self._call_soon(self._admit)
-
-    def deliver_soon(self) -> None:
-        """Interrupt the handlers for which that was requested, when the loop goes on."""
-        if self._runs:
-            self._call_soon(self._deliver)
-
-    def blocking(self, now: float) -> Sequence[AsyncRun]:
-        """Return the runs of which one has blocked the loop for long; none if the loop goes on.
-
-        It is one alone as far as it can be known from another thread, and otherwise all.
-        """
-        loop, at_work = self._loop, self.at_work
-        if loop is None or not self._keeper_watch.is_late(now):
-            return ()
-        # The frames of another thread are not looked at: up to Python 3.11, they may be gone.
-        task = asyncio.current_task(loop)
-        found = (run for run in at_work if task in (run.task, *run.tasks))
-        run = None if task is None else next(found, None)
-        if self._keeper_watch.seconds(run, now) < BLOCKED:
-            return ()
-        return at_work if run is None else [run]
+        self._watch = LoopWatch()
 
     # For the runner.
 
@@ -112,12 +73,12 @@ class AsyncRunner:
 
         :returns: the claim of another kind that came last, if one did.
         """
-        loop = self._loop = self._loop or self._open()
-        self._base = contextvars.copy_context()
+        loop = self._loop = self.door.event_loop = self._loop or self._open()
+        self._base = self.door.context = contextvars.copy_context()
         self._following = None
         self._begin(claim)
         self._look()
-        self._call_soon(self._admit)
+        self.door.call_soon(self._admit)
         with self._context.interrupter.finding_async(self._find_blocking):
             while self._runs:
                 try:
@@ -131,15 +92,15 @@ class AsyncRunner:
     def interrupt_all(self, error: BaseException) -> None:
         """Interrupt all handlers with *error*. May be called from a signal handler."""
         self._requested.update(dict.fromkeys(list(self._runs), error))
-        self._call_soon(self._deliver)
+        self.door.call_soon(self._deliver)
 
     def close(self) -> None:
         """Close the loop. Runs that are left, after a second Ctrl-C, are cancelled, or dropped."""
-        loop, self._loop = self._loop, None
+        loop, self._loop, self.door.event_loop = self._loop, None, None
         if loop is None:
             return
         stopped = self._context.interrupted or ShuttingDown("the worker was ended")
-        for run in self.at_work:
+        for run in self.door.at_work:
             run.dropped = True
             run.interrupt(stopped)
         tasks = asyncio.all_tasks(loop)
@@ -187,12 +148,6 @@ class AsyncRunner:
             task.add_done_callback(run.tasks.discard)
         return task
 
-    def _call_soon(self, callback: Callable[[], None]) -> None:
-        loop = self._loop
-        if loop is not None:
-            with suppress(RuntimeError):  # It was closed meanwhile.
-                loop.call_soon_threadsafe(callback, context=self._base)
-
     def _admit(self) -> None:
         """Begin what is in the inbox, as far as there is room."""
         while self._has_room() and (claim := self._next()) is not None:
@@ -210,7 +165,7 @@ class AsyncRunner:
             claim = self._context.inbox.get_nowait()
             if claim is None:
                 self._context.inbox.put(None)  # The last: the runner ends by it.
-            elif claim.job_type in self._tasks:
+            elif claim.job_type in self.tasks:
                 return claim
             else:
                 self._following = claim
@@ -265,11 +220,11 @@ class AsyncRunner:
         self._context.mailbox.put(with_output(outcome, run.run))
         if self._context.interrupted is not None:
             self.interrupt_all(self._context.interrupted)
-        self._call_soon(self._admit)
+        self.door.call_soon(self._admit)
 
     def _deliver(self) -> None:
         """Interrupt the handlers for which something is due."""
-        for run in self.at_work:
+        for run in self.door.at_work:
             self._deliver_to(run)
 
     def _deliver_to(self, run: AsyncRun) -> None:
@@ -281,7 +236,7 @@ class AsyncRunner:
         """Note that the loop goes on, and look whether handlers are to be interrupted."""
         now = time.monotonic()
         self._watch.goes_on(now)
-        self._keeper_watch.goes_on(now)
+        self.door.watch.goes_on(now)
         self._context.interrupter.postpone(2 * STEP_EVERY)
         self._deliver()
         if self._loop is not None:
@@ -317,37 +272,6 @@ class AsyncRunner:
             seconds = time.monotonic() - run.since
             outcome = self._context.outcome(run.run.claim, error, seconds)
         self._end(run, outcome)
-
-
-class _LoopWatch:
-    """Sees whether an event loop goes on, and for how long one run holds it up if it does not.
-
-    The loop calls `goes_on` every `STEP_EVERY` seconds. Until then it executes one step of each
-    task at most. Signals look from its own thread, and the keeper from another, so each has a
-    watch of its own.
-    """
-
-    def __init__(self) -> None:
-        self._went_on = self._since = 0.0
-        self._seen: object = None
-
-    def goes_on(self, now: float) -> None:
-        """Note that the loop is between two steps.
-
-        :param now: by `time.monotonic`, as in all that follows.
-        """
-        self._went_on = now
-
-    def is_late(self, now: float) -> bool:
-        """Return whether the loop has not said for long that it goes on."""
-        return now - self._went_on >= 2 * STEP_EVERY
-
-    def seconds(self, run: object, now: float) -> float:
-        """Return for how long *run* has been seen at work, and no other, since the loop went on."""
-        seen = (self._went_on, run)
-        if seen != self._seen:
-            self._seen, self._since = seen, now
-        return now - self._since
 
 
 def _in_asyncio(frame: FrameType | None) -> bool:

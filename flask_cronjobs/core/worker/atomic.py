@@ -1,0 +1,108 @@
+"""Call a handler with ``atomic=True``: its work and its success are one commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from ...db import failpoints
+from ...db.transactions import Words, bounded, guarded, isolated
+from ...errors import CronJobsError, LeaseLost
+from ...log import logger
+from ...types import JSON, Claim, Outcome
+from ..app_state import State
+from ..claim import already_recorded
+from ..current import CurrentRun
+from ..insert import writing_connection
+from ..look import holder
+from ..outcome import finalize_in
+from ..tasks.payload import kept_result
+
+#: How long an atomic handler rests before a locked row is tried again, in seconds.
+LOCKED_PAUSE = 0.2
+_WORDS = Words("A handler with atomic=True", "the run's success", "remove atomic=True")
+
+
+def call_atomic(
+    state: State, run: CurrentRun, handler: Callable[..., object], disarm: Callable[[], None]
+) -> JSON:
+    """Call *handler* for *run*, then finalize the run and commit, all in ``db.session``.
+
+    The row is finalized inside the session's own transaction, under the claim's token, just before
+    the commit. If the lease was lost, no row matches and everything is rolled back. If the process
+    dies, the database rolls it back. So database effects happen exactly once.
+
+    While somebody else has locked the row, it waits where it can be interrupted.
+
+    :param disarm: called before the commit, so that no timeout splits it.
+    :raises AtomicCommit: the handler committed, or removed the session.
+    :raises LeaseLost: the run is another worker's by now; all is rolled back.
+    """
+    claim, session = run.claim, state.db.session()
+    with isolated(state.db):
+        with guarded(state.db, _WORDS, disarm):
+            value = handler(**run.payload)
+            failpoints.reach("after-handler")
+        result = kept_result(value, state.settings, str(claim))
+        connection, is_told = writing_connection(session), False
+        while not _try_commit(state, run, connection, result, disarm):
+            if not is_told:
+                logger.warning("%s: its commit waits. %s", claim, holder(connection, claim.id))
+                is_told = True
+            time.sleep(LOCKED_PAUSE)
+    failpoints.reach("after-finalize")
+    return result
+
+
+def _try_commit(
+    state: State,
+    run: CurrentRun,
+    connection: Connection,
+    result: JSON,
+    disarm: Callable[[], None],
+) -> bool:
+    """Commit if the run is still ours; return False if its row is locked.
+
+    As in bookkeeping, each statement has a limit: nobody can be interrupted here.
+    """
+    claim, session = run.claim, state.db.session()
+    with run.books.guard(), bounded(connection, run.books.limit):
+        is_held = finalize_in(connection, claim, result)
+        if is_held is None:
+            return False
+        disarm()
+        if not is_held:
+            session.rollback()
+            raise LeaseLost("the lease was lost before the commit; the work is rolled back")
+        failpoints.reach("before-finalize")
+        _commit(state, session, claim)
+    return True
+
+
+def _commit(state: State, session: Session, claim: Claim) -> None:
+    """Commit; if that raises, look whether it was committed all the same.
+
+    A hook of the app's, such as ``after_commit``, may raise when all is done.
+    """
+    try:
+        session.commit()
+    except Exception:
+        if not _is_committed(state, claim):
+            raise
+        logger.exception(
+            "task %s, run %d: its work is committed, and then a hook of the session's commit "
+            "raised. The run has succeeded.",
+            claim.job_type,
+            claim.id,
+        )
+
+
+def _is_committed(state: State, claim: Claim) -> bool:
+    success = Outcome(claim.id, claim.token, "succeeded", claim.attempt, claim.job_type)
+    with suppress(CronJobsError), state.bookkeeping() as books:
+        return claim.id in already_recorded(books, [success]).recorded
+    return False

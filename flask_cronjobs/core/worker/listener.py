@@ -1,0 +1,73 @@
+"""A thread that listens for runs that are enqueued, where the database can notify.
+
+Everything works without it: the keeper looks for runs by itself, only not at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Engine
+
+from ...db.notify import Notifications
+from ...log import logger
+
+#: How often the thread looks whether it is to stop, in seconds.
+SLICE = 0.5
+#: How often it looks whether its connection is alive, in seconds.
+CHECK_EVERY = 30.0
+#: How soon it connects again after trouble, in seconds.
+RECONNECT_AFTER = 5.0
+#: How long entering the listener waits until it is known whether it can listen, in seconds.
+READY_WITHIN = 1.0
+
+
+class Listener:
+    """Calls *wake*, in a thread of its own, when runs were enqueued. A context manager.
+
+    :ivar listening: whether it listens at the moment. Written by its thread alone.
+    """
+
+    def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
+        self.listening: bool = False
+        self._engine = engine
+        self._wake = wake
+        self._ready = threading.Event()
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Listener:
+        threading.Thread(target=self._run, name="cronjobs-listener", daemon=True).start()
+        self._ready.wait(READY_WITHIN)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stopped.set()
+
+    def _run(self) -> None:
+        """Listen; after trouble, listen again."""
+        while not self._stopped.is_set():
+            notifications = Notifications(self._engine)
+            try:
+                if not notifications.listen():
+                    return
+                self._listen(notifications)
+            except Exception as error:
+                logger.debug("Not listening for new runs: %s", error)
+            finally:
+                self.listening = False
+                self._ready.set()
+                notifications.close()
+            self._stopped.wait(RECONNECT_AFTER)
+
+    def _listen(self, notifications: Notifications) -> None:
+        self.listening = True
+        self._ready.set()
+        checked = time.monotonic()
+        while not self._stopped.is_set():
+            if notifications.wait(SLICE):
+                self._wake()
+            if time.monotonic() - checked > CHECK_EVERY:
+                notifications.check()
+                checked = time.monotonic()

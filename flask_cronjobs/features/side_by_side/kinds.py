@@ -1,0 +1,124 @@
+"""Which kind of runs a worker claims next, and how many.
+
+Async handlers are at work side by side, all others one after the other. So a worker does only one
+kind at a time: nothing waits behind handlers of the other kind, and what is claimed can begin.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from ...core.app_state import State
+from ...core.worker.admission import AHEAD, CLAIMED_AT_ONCE, LONG, NOTHING, Prefetch, Wanted
+from ...core.worker.held_runs import HeldRuns
+from ...types import Claim, Outcome
+
+#: How long a worker keeps to one kind of task, in seconds. Then it looks which kind is first.
+KIND_PERIOD = 1.0
+
+
+class AsyncKinds:
+    """What one worker may claim. Its methods belong to the keeper's thread.
+
+    :param side_by_side: the tasks with async handlers, each with how many runs at once.
+    """
+
+    def __init__(self, state: State, side_by_side: Mapping[str, int]) -> None:
+        self._limits = side_by_side
+        self._most = state.settings.async_at_once
+        self._async = tuple(side_by_side)
+        self._others = tuple(name for name in state.registry.tasks if name not in side_by_side)
+        self._limited = {name for name, most in side_by_side.items() if most < self._most}
+        # A run at a rate is claimed only when it can begin at once.
+        self._rated = not state.registry.rates.keys().isdisjoint(side_by_side)
+        self._prefetch = Prefetch()
+        self._async_prefetch = Prefetch()
+        # Whether the kind at work is async; None if the next claim decides.
+        self._is_async: bool | None = None
+        self._period = KIND_PERIOD
+        self._period_ends = 0.0
+        self._drain_ends: float | None = None
+
+    def wanted(self, held_runs: HeldRuns, idle: bool, busy: bool) -> Wanted:
+        """Return what to claim now; see `Admission`."""
+        self._end_drain_if_over(idle)
+        over = time.monotonic() >= self._period_ends
+        if idle and (self._is_async is None or over):
+            # Any task: what is first decides about the kind.
+            return Wanted(1) if self._others else Wanted(min(self._limits.values()), None, True)
+        if not self._is_async:
+            wait = busy or over  # Until the worker is idle, and may claim anything.
+            wanted = self._prefetch.wanted(held_runs, idle, wait)
+            return wanted._replace(tasks=self._others) if wanted.limit > 0 else NOTHING
+        return NOTHING if self._drain_ends is not None else self._side_by_side(held_runs)
+
+    def look(self, idle: bool, first: Callable[[], tuple[str, bool] | None]) -> None:
+        """Look, if it is time, which run is first in the queue while async handlers are at work.
+
+        If only an idle worker can run it, let the runs at work come to their end, and claim nothing
+        meanwhile. If they take too long, go on, and try for longer next time.
+
+        :param first: as `WorkerClaims.next_run`.
+        """
+        now = time.monotonic()
+        if not self._is_async or idle or self._drain_ends is not None or now < self._period_ends:
+            return
+        found = first()
+        if found is not None and (found[1] or found[0] not in self._limits):
+            self._drain_ends = now + self._period
+        else:
+            self._period_ends = now + KIND_PERIOD
+
+    def received(self, wanted: Wanted, claims: Sequence[Claim]) -> None:
+        """Take note of what a claim of *wanted* returned."""
+        if claims and wanted.tasks is None:
+            self._is_async = claims[0].job_type in self._limits
+            self._period_ends = time.monotonic() + KIND_PERIOD
+        elif not claims and wanted.tasks is not None:
+            self._is_async = self._is_async or None
+            self._period_ends = min(self._period_ends, time.monotonic())
+
+    def note(self, outcomes: Sequence[Outcome]) -> None:
+        """Take the durations of attempts into the means."""
+        for prefetch, is_async in ((self._prefetch, False), (self._async_prefetch, True)):
+            prefetch.note([e for e in outcomes if (e.job_type in self._limits) is is_async])
+
+    def _side_by_side(self, held_runs: HeldRuns) -> Wanted:
+        """Return a claim of as many async runs as can begin soon."""
+        unfinished = held_runs.unfinished
+        if any(claim.alone for claim in unfinished):
+            return NOTHING
+        counts = Counter(claim.job_type for claim in unfinished)
+        full = {name for name in self._limited if counts[name] >= self._limits[name]}
+        tasks = tuple(name for name in self._async if name not in full)
+        if not tasks:
+            return NOTHING
+        ahead = 0 if self._limited or self._rated else self._ahead()
+        room = self._most + ahead - len(unfinished)
+        # A claim takes runs of any of the tasks.
+        of_limited = [self._limits[name] - counts[name] for name in tasks if name in self._limited]
+        return Wanted(max(0, min([room, *of_limited])), tasks, True)
+
+    def _ahead(self) -> int:
+        """Return how many runs to claim that begin when others end."""
+        mean = self._async_prefetch.mean
+        if mean is None or mean > LONG:
+            return 0
+        return min(CLAIMED_AT_ONCE, int(AHEAD * self._most / max(mean, 1e-6)))
+
+    def _end_drain_if_over(self, idle: bool) -> None:
+        """Go on claiming if a drain is over: the worker is idle, or it took too long.
+
+        One that was too short is longer next time, and so is the turn before it.
+        """
+        now = time.monotonic()
+        if self._drain_ends is None or not (idle or now >= self._drain_ends):
+            return
+        self._drain_ends = None
+        if idle:
+            self._period = KIND_PERIOD
+        else:
+            self._period *= 2
+            self._period_ends = now + self._period
