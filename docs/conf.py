@@ -18,7 +18,7 @@ nitpick_ignore_regex = [
         r"(blinker|celery|click|collections|contextlib|datetime|flask|flask_sqlalchemy|redis|sqlalchemy)\..*",
     ),
     (r"py:.*", r"(datetime|timedelta|Flask|SQLAlchemy|Namespace|Engine|MetaData|scoped_session)"),
-    # Types of ours that stand for what the text beside them says.
+    # Types of ours that the text beside them explains.
     (
         r"py:.*",
         r"(.*\.)?~?(H|P|R|T|U|JSON|RetryCallable|AroundHook|Authorize|Actor|Catchup|Order|Overlap|Replace|UniqueWhile|Bookkeeping|Declaration)",

@@ -17,45 +17,48 @@ from .plots import plot
 from .work import CPU, MEDIAN, RATE, WHOLE
 
 METHOD = """\
-`python -m benchmarks.peers` makes an environment for each peer, starts a
-PostgreSQL of its own with `fsync` on, and lets all do the same work in turn, in rounds. Each second
-round goes in the opposite order, and each pair of rounds begins with another one, so nobody always
-works after the same neighbor. A job notes its number and the time in a mapped file, and does
-nothing else. A figure counts only if each job ran exactly once.
+`python -m benchmarks.peers` makes an environment for each peer, starts a PostgreSQL server of its
+own with `fsync` on, and lets all peers do the same work, in rounds. Every second round goes in the
+opposite order, and each pair of rounds begins with another peer, so that no peer always follows the
+same neighbor. A job writes its number and the time to a mapped file, and does nothing else. A
+figure counts only if each job ran exactly once.
 
 A cell shows the median of the rounds, and in parentheses the quartiles: half of the rounds lie
-between them. The columns "to it" show the same of the ratios within each round: ours divided by the
-row's. On a shared machine the ratios are steadier than the figures, and CPU is steadier than time.
+between them. The columns "to it" show the ratio within each round in the same form: our figure
+divided by the row's. On a shared machine the ratios are steadier than the figures, and CPU time is
+steadier than elapsed time.
 
-- *Whole process*: from its start to its end, with all imports. Ours is `flask jobs tick` as cron
-  starts it, which prints a line for each run; PgQueuer, Procrastinate, Chancy, huey and APScheduler
-  run by their API, without a command line.
-- *First call to last outcome*: from the first call of a handler to the commit of the last outcome,
-  by PostgreSQL's own commit timestamps; for Graphile Worker to the moment at which its `runOnce`
-  returned, and for APScheduler to the end of its process.
-- django-tasks-db does a fifth of the jobs, since it is slow. The start of its process is then at
-  most three hundredths of its time.
-- *CPU*: of the worker's process, and of the server's processes for its connections.
+- *Whole process* is measured from the start of the process to its end, with all imports. Ours is
+  `flask jobs tick` as cron starts it, which prints a line for each run. PgQueuer, Procrastinate,
+  Chancy, huey and APScheduler run through their API, without a command line.
+- *First call to last outcome* is measured from the first call of a handler to the commit of the
+  last outcome, by PostgreSQL's own commit timestamps. For Graphile Worker it ends when its
+  `runOnce` returns, and for APScheduler when its process ends.
+- *CPU* is the CPU time of the worker's process, and of the server's processes for its connections.
+- django-tasks-db is slow, so it does a fifth of the jobs. The start of its process is then at most
+  three hundredths of its time.
 - Each round gets a new copy of a database that was loaded once. Autovacuum is off, so that all
-  rounds find the same.
+  rounds begin with the same state.
 
-What they keep differs. Flask-CronJobs, Procrastinate, Chancy and django-tasks-db keep the job with
-its outcome; PgQueuer deletes it and keeps a row of its log; Graphile Worker, huey and APScheduler
-keep nothing. APScheduler and huey delete a job before it runs, and lose it if the process dies.
-Graphile Worker runs on Node; *batches* are the settings that its documentation gives for the most
-jobs a second (24 at once, a local queue of 500), and a crash leaves what it fetched locked for
-hours. *raw psycopg* and *raw sqlite3* call no handler and handle no error: they show what the
-database allows.
+The systems keep different records. Flask-CronJobs, Procrastinate, Chancy and django-tasks-db keep
+the job with its outcome. PgQueuer deletes the job and keeps a row of its log. Graphile Worker, huey
+and APScheduler keep nothing. APScheduler and huey delete a job before it runs, and lose it if the
+process dies.
+
+Graphile Worker runs on Node. *Batches* are the settings that its documentation recommends for the
+most jobs a second (24 at once, a local queue of 500); after a crash, the jobs that it has fetched
+stay locked for hours. *raw psycopg* and *raw sqlite3* call no handler and handle no error: they
+show what the database allows.
 """
 
 #: The end of the page.
 HOW = """\
 ## Measure yourself
 
-It needs the development environment, a package index and npm, and takes most of an hour on a
-machine that should do nothing else. `benchmarks/peers/environments.py` names the versions; each
-program is in `benchmarks/peers/programs`, with the settings that the peer's documentation
-recommends.
+You need the development environment, a package index and npm. The measurement takes most of an
+hour, on a machine that should do nothing else. `benchmarks/peers/environments.py` names the
+versions. Each program is in `benchmarks/peers/programs`, with the settings that the peer's
+documentation recommends.
 
 ```sh
 python -m benchmarks.peers             # all, written to benchmarks/RESULTS.md
@@ -68,16 +71,16 @@ python -m benchmarks.peers --short     # ours and plain psycopg, a minute
 | `--work` | measures |
 |---|---|
 | `drain` | one worker and 10,000 jobs that do nothing (`--runs`) |
-| `many` | the same with 50,000 jobs (`--many`), without the slow ones |
-| `two` | two workers beside one |
+| `many` | one worker and 50,000 such jobs (`--many`), without the slow systems |
+| `two` | two workers, compared with one |
 | `sqlite` | one worker on SQLite |
-| `enqueue` | one job with its commit, 2,000 times |
-| `bulk` | 50,000 jobs, 1,000 with each call |
+| `enqueue` | the enqueue of one job with its commit, 2,000 times |
+| `bulk` | the enqueue of 50,000 jobs, 1,000 with each call |
 | `idle` | a worker that finds nothing to do |
 | `latency` | from the enqueue to the handler's call, with a resident worker |
 
 `--states` says how the table is before a drain: `fresh` (loaded, then `VACUUM ANALYZE`),
-`unanalyzed` (no statistics), or `deleted` (40,000 jobs deleted, then loaded and analyzed, nothing
+`unanalyzed` (no statistics), or `deleted` (40,000 jobs deleted, then loaded and analyzed, but not
 vacuumed).
 """
 
