@@ -375,7 +375,7 @@ async def async_generator() -> Any:
         (lambda once: once("k"), TypeError, "once.. takes a text and the function by position"),
         (lambda once: once(key="k", func=print), TypeError, "by position.*also func="),
         (lambda once: once("k", generator), SetupError, "generator, so none of its lines ran"),
-        (lambda once: once("k", async_generator), SetupError, "generator, of which no line was"),
+        (lambda once: once("k", async_generator), SetupError, "generator, so none of its lines"),
         (lambda once: once("k", asyncio.sleep, 0), SetupError, "was given an async function"),
         (lambda once: once("k", print, in_doubt="no"), TaskError, "in_doubt is 'no'. Write 'sk"),
     ],
