@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, text
+from sqlalchemy import event, make_url, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core import claim as claiming
@@ -414,6 +414,32 @@ def test_outcome_that_the_server_commits_while_it_is_sent_again_is_not_lost(
 
 def trouble(*sent: object) -> Answer:
     raise DatabaseTrouble("the connection broke", transient=True)
+
+
+#: A claim of one run looks at the first run of the first key alone, whether it is locked or not.
+one_each = pytest.mark.xfail(reason="each locked run of a key costs a claim")
+
+
+@on_postgresql
+@pytest.mark.parametrize(
+    "behind",
+    [None, pytest.param("one", marks=one_each), pytest.param("another", marks=one_each)],
+)
+def test_hundreds_of_locked_runs_of_a_key_cost_a_few_claims(
+    jobs: CronJobs, state: State, books: Bookkeeping, database_url: str, behind: str | None
+) -> None:
+    """Whether the run behind them has their concurrency key, another, or none."""
+    jobs.task(name="plain")(lambda: None)
+    keyed = jobs.task(name="keyed", concurrency_key="{key}", concurrency=3)(lambda key: None)
+    keyed.using(commit=True, priority=1).enqueue_many([{"key": "one"}] * 600)
+    payload = {} if behind is None else {"key": behind}
+    run = jobs.enqueue("plain" if behind is None else "keyed", payload, commit=True)
+    claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    plain = make_url(database_url).set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(plain) as other:
+        other.execute("SELECT 1 FROM job_runs WHERE priority = 1 FOR UPDATE")
+        found = [claim.id for _ in range(5) for claim in claims.claim([], 1, idle=True).claims]
+    assert found == [run.id]
 
 
 def test_worker_forgets_no_locked_run_before_it_has_come_behind_them(
