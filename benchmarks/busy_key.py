@@ -21,10 +21,10 @@ from pathlib import Path
 from sqlalchemy import create_engine, text
 
 from benchmarks import argument_parser
+from flask_cronjobs.core import gate
 from flask_cronjobs.core.claim import ClaimRequest, record_and_claim
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.features import orders
 from tests import postgres
 
 BUSY = 10_000
@@ -71,7 +71,7 @@ def measure(name: str, url: str, rounds: int) -> bool:
         insert_ordered(books)
         insert(books, rounds * CLAIMED, "NULL")
         ordered = median(books, rounds)
-        looked = median_of_turns(books, rounds)
+        looked = median_of_openings(books, rounds)
     engine.dispose()
     print(
         f"{name}: claim of {CLAIMED} takes {alone * 1000:.2f} ms alone, {beside * 1000:.2f} ms "
@@ -91,7 +91,7 @@ def insert_ordered(books: Bookkeeping) -> None:
     moment = "timestamptz '{}'" if postgresql else "'{}.000000'"
     past, future = moment.format("2026-01-01 00:00:00"), moment.format("2999-01-01 00:00:00")
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})"
-    columns = "job_type, payload, concurrency_key, concurrency_limit, strict, order_mark"
+    columns = "job_type, payload, concurrency_key, concurrency_limit, strict, gate"
     firsts = f"""
         INSERT INTO job_runs ({columns}, run_at, status, attempts, locked_by, locked_until,
             concurrency_share, finished_at)
@@ -106,25 +106,27 @@ def insert_ordered(books: Bookkeeping) -> None:
     behind = f"""
         INSERT INTO job_runs ({columns}, run_at)
         {numbers.format(KEYS * BEHIND)}
-        SELECT 't', {payload}, 'ordered ' || (1 + i % {KEYS}), 1, true, 'waits', {past} FROM n
+        SELECT 't', {payload}, 'ordered ' || (1 + i % {KEYS}), 1, true, 'order', {past} FROM n
     """
     for statement in (firsts, behind, "ANALYZE"):
         books.rows(text(statement))
 
 
-def median_of_turns(books: Bookkeeping, rounds: int) -> float:
-    """Return the median seconds of giving a turn, when a run of a key has come."""
+def median_of_openings(books: Bookkeeping, rounds: int) -> float:
+    """Return the median seconds of opening what comes next, when the first of a key has ended."""
     times: list[float] = []
     for number in range(rounds):
-        books.rows(
+        of_key = f"concurrency_key = 'ordered {1 + number}'"
+        ends = "status = 'cancelled', finished_at = CURRENT_TIMESTAMP, locked_by = NULL"
+        first = f"SELECT min(id) FROM job_runs WHERE strict AND finished_at IS NULL AND {of_key}"
+        (row,) = books.rows(
             text(
-                "INSERT INTO job_runs"
-                " (job_type, concurrency_key, concurrency_limit, strict, order_mark)"
-                f" VALUES ('t', 'ordered {1 + number}', 1, true, 'new')"
+                f"UPDATE job_runs SET {ends}, locked_until = NULL, concurrency_share = NULL,"
+                f" gate = NULL WHERE id = ({first}) RETURNING id"
             )
         )
         began = time.perf_counter()
-        assert orders.give(books)
+        gate.open_behind(books, [row.id])
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 

@@ -313,11 +313,11 @@ def _ledgers(now: datetime) -> Iterator[Any]:
         at = now - timedelta(minutes=minutes)
         values = {"user_id": user, "text": f"invoice {4711 + number}", "cents": 12900}
         order = {"concurrency_key": f"account:{user}", "concurrency_limit": 1, "strict": True}
-        mark = "waits" if number in (1, 2) else None
+        gate = "order" if number in (1, 2) else None
         again = {} if number else {"status": "failed", "attempts": 1, "error_type": "ValueError",
                                    "last_error": "no user 7", "failed_at": at,
                                    "run_at": now + timedelta(seconds=50)}  # fmt: skip
         yield JobRun(
-            **_run("book", at, payload=values) | order | {"order_mark": mark} | again,
+            **_run("book", at, payload=values) | order | {"gate": gate} | again,
             label=f"user {user}",
         )

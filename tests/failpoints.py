@@ -15,7 +15,7 @@ POINTS = (
     "before-then",
     "after-then",
     "after-batch",
-    "before-turns",
+    "before-open",
     "before-step",
     "after-step",
     "before-each",

@@ -34,6 +34,7 @@ RETURNING
     EXISTS (
         SELECT 1 FROM job_runs WHERE attempts >= max_attempts AND status IN ('queued', 'failed')
     ) AS exhausted,
+    EXISTS (SELECT 1 FROM job_runs WHERE gate = 'order') AS parked,
     EXISTS (SELECT 1 FROM job_batches WHERE finished_at IS NULL) AS open_batches,
     EXISTS (
         SELECT 1

@@ -23,6 +23,7 @@ WITH RECURSIVE
             concurrency_limit,
             priority,
             run_at,
+            strict,
             CASE
                 WHEN run_at <= clock_timestamp()
                     AND attempts < max_attempts
@@ -35,7 +36,7 @@ WITH RECURSIVE
         FROM job_runs
         WHERE
             concurrency_key IS NOT NULL
-            AND order_mark IS NULL
+            AND gate IS NULL
             AND rate_mark IS NULL
             AND status IN ('queued', 'failed')
         ORDER BY priority DESC, run_at, id
@@ -116,7 +117,7 @@ WITH RECURSIVE
                     finished_at IS NULL
                     AND locked_by IS NULL
                     AND concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND rate_mark IS NULL
                     AND job_type = grp.job_type
                     AND (queue, priority) >= (grp.queue || '', grp.priority + 1)
@@ -125,61 +126,104 @@ WITH RECURSIVE
             ) AS r
     ),
     next_keyed AS MATERIALIZED (
-        SELECT id, concurrency_key, concurrency_limit, priority, run_at
-        FROM keyed_window
-        WHERE claimable = 1 AND (SELECT keyed FROM suffices)
-        UNION ALL
-        SELECT *
+        SELECT
+            *,
+            CASE
+                WHEN strict AND id > min(CASE WHEN strict THEN id END) OVER of_key THEN 1 = 0
+                ELSE (
+                    CASE
+                        WHEN met.strict THEN met.id = (
+                            SELECT first.id
+                            FROM job_runs AS first
+                            WHERE
+                                strict
+                                AND finished_at IS NULL
+                                AND first.concurrency_key >= met.concurrency_key
+                                AND first.concurrency_key <= met.concurrency_key
+                            ORDER BY first.concurrency_key, first.id
+                            LIMIT 1
+                        )
+                        ELSE 1 = 1
+                    END
+                )
+            END AS comes_first
         FROM
             (
-                SELECT r.id, r.concurrency_key, r.concurrency_limit, r.priority, r.run_at
+                SELECT id, concurrency_key, concurrency_limit, priority, run_at, strict
+                FROM keyed_window
+                WHERE claimable = 1 AND (SELECT keyed FROM suffices)
+                UNION ALL
+                SELECT *
                 FROM
                     (
-                        SELECT *
-                        FROM keyed_group
-                        WHERE
-                            ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
-                            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-                    ) AS grp
-                CROSS JOIN
-                    LATERAL (
-                        SELECT id, concurrency_key, concurrency_limit, priority, run_at
-                        FROM job_runs
-                        WHERE
-                            finished_at IS NULL
-                            AND locked_by IS NULL
-                            AND concurrency_key IS NOT NULL
-                            AND order_mark IS NULL
-                            AND rate_mark IS NULL
-                            AND job_type = grp.job_type
-                            AND queue = grp.queue
-                            AND priority = grp.priority
-                            AND run_at <= (SELECT clock_timestamp())
-                            AND attempts < max_attempts
-                            AND NOT id = ANY(CAST(:locked AS bigint[]))
-                        ORDER BY job_type, queue, priority, run_at, id
+                        SELECT
+                            r.id,
+                            r.concurrency_key,
+                            r.concurrency_limit,
+                            r.priority,
+                            r.run_at,
+                            r.strict
+                        FROM
+                            (
+                                SELECT *
+                                FROM keyed_group
+                                WHERE
+                                    ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
+                                    AND queue NOT IN (
+                                        SELECT name FROM job_pauses WHERE kind = 'queue'
+                                    )
+                            ) AS grp
+                        CROSS JOIN
+                            LATERAL (
+                                SELECT
+                                    id, concurrency_key, concurrency_limit, priority, run_at, strict
+                                FROM job_runs
+                                WHERE
+                                    finished_at IS NULL
+                                    AND locked_by IS NULL
+                                    AND concurrency_key IS NOT NULL
+                                    AND gate IS NULL
+                                    AND rate_mark IS NULL
+                                    AND job_type = grp.job_type
+                                    AND queue = grp.queue
+                                    AND priority = grp.priority
+                                    AND run_at <= (SELECT clock_timestamp())
+                                    AND attempts < max_attempts
+                                    AND NOT id = ANY(CAST(:locked AS bigint[]))
+                                ORDER BY job_type, queue, priority, run_at, id
+                                LIMIT :limit + 100
+                            ) AS r
+                        ORDER BY r.priority DESC, r.run_at, r.id
                         LIMIT :limit + 100
-                    ) AS r
-                ORDER BY r.priority DESC, r.run_at, r.id
-                LIMIT :limit + 100
-            ) AS of_groups
+                    ) AS of_groups
+            ) AS met WINDOW of_key AS (PARTITION BY concurrency_key)
     ),
     first_of_key AS MATERIALIZED (
         SELECT
             id,
             concurrency_limit AS most,
             (
-                SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                FROM
-                    (
-                        SELECT
-                            concurrency_share AS share,
-                            row_number() OVER (ORDER BY concurrency_share) AS place
+                CASE
+                    WHEN (
+                        SELECT id
                         FROM job_runs
-                        WHERE
-                            concurrency_key = first.concurrency_key
-                            AND concurrency_share IS NOT NULL
-                    ) AS taken
+                        WHERE concurrency_key = first.concurrency_key AND concurrency_share = 1
+                        LIMIT 1
+                    ) IS NULL THEN 1
+                    ELSE (
+                        SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
+                        FROM
+                            (
+                                SELECT
+                                    concurrency_share AS share,
+                                    row_number() OVER (ORDER BY concurrency_share) AS place
+                                FROM job_runs
+                                WHERE
+                                    concurrency_key = first.concurrency_key
+                                    AND concurrency_share IS NOT NULL
+                            ) AS taken
+                    )
+                END
             ) AS share
         FROM
             (
@@ -189,6 +233,7 @@ WITH RECURSIVE
                         PARTITION BY concurrency_key ORDER BY priority DESC, run_at, id
                     ) AS place
                 FROM next_keyed
+                WHERE comes_first
             ) AS first
         WHERE place = 1
     ),
@@ -201,7 +246,7 @@ WITH RECURSIVE
                 FROM job_runs
                 WHERE
                     concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND rate_mark IS NULL
                     AND status IN ('queued', 'failed')
                     AND concurrency_key > :after
@@ -219,24 +264,37 @@ WITH RECURSIVE
                 SELECT
                     CASE
                         WHEN (
-                            SELECT
-                                COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                            FROM
-                                (
-                                    SELECT
-                                        concurrency_share AS share,
-                                        row_number() OVER (ORDER BY concurrency_share) AS place
+                            CASE
+                                WHEN (
+                                    SELECT id
                                     FROM job_runs
-                                    WHERE
-                                        concurrency_key = following
-                                        AND concurrency_share IS NOT NULL
-                                ) AS taken
+                                    WHERE concurrency_key = following AND concurrency_share = 1
+                                    LIMIT 1
+                                ) IS NULL THEN 1
+                                ELSE (
+                                    SELECT
+                                        COALESCE(
+                                            min(CASE WHEN share <> place THEN place END),
+                                            count(*) + 1
+                                        )
+                                    FROM
+                                        (
+                                            SELECT
+                                                concurrency_share AS share,
+                                                row_number() OVER (ORDER BY concurrency_share) AS place
+                                            FROM job_runs
+                                            WHERE
+                                                concurrency_key = following
+                                                AND concurrency_share IS NOT NULL
+                                        ) AS taken
+                                )
+                            END
                         ) <= concurrency_limit THEN id
                     END
                 FROM job_runs
                 WHERE
                     concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND rate_mark IS NULL
                     AND status IN ('queued', 'failed')
                     AND concurrency_key >= following
@@ -256,7 +314,7 @@ WITH RECURSIVE
                 FROM job_runs
                 WHERE
                     concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND rate_mark IS NULL
                     AND status IN ('queued', 'failed')
                     AND concurrency_key > following
@@ -309,18 +367,50 @@ WITH RECURSIVE
         SELECT
             id,
             (
-                SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                FROM
-                    (
-                        SELECT
-                            concurrency_share AS share,
-                            row_number() OVER (ORDER BY concurrency_share) AS place
+                CASE
+                    WHEN (
+                        SELECT id
                         FROM job_runs
-                        WHERE concurrency_key = key_walk.key AND concurrency_share IS NOT NULL
-                    ) AS taken
+                        WHERE concurrency_key = key_walk.key AND concurrency_share = 1
+                        LIMIT 1
+                    ) IS NULL THEN 1
+                    ELSE (
+                        SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
+                        FROM
+                            (
+                                SELECT
+                                    concurrency_share AS share,
+                                    row_number() OVER (ORDER BY concurrency_share) AS place
+                                FROM job_runs
+                                WHERE
+                                    concurrency_key = key_walk.key AND concurrency_share IS NOT NULL
+                            ) AS taken
+                    )
+                END
             )
         FROM key_walk
-        WHERE id IS NOT NULL
+        WHERE
+            (
+                SELECT
+                    (
+                        CASE
+                            WHEN r.strict THEN r.id = (
+                                SELECT first.id
+                                FROM job_runs AS first
+                                WHERE
+                                    strict
+                                    AND finished_at IS NULL
+                                    AND first.concurrency_key >= r.concurrency_key
+                                    AND first.concurrency_key <= r.concurrency_key
+                                ORDER BY first.concurrency_key, first.id
+                                LIMIT 1
+                            )
+                            ELSE 1 = 1
+                        END
+                    )
+                FROM job_runs AS r
+                WHERE r.id = key_walk.id
+            )
     ),
     by_id AS MATERIALIZED (
         SELECT
@@ -343,7 +433,7 @@ WITH RECURSIVE
                 AND r.run_at <= clock_timestamp()
                 AND CASE
                     WHEN found.share IS NULL THEN r.concurrency_key IS NULL
-                    ELSE found.share <= r.concurrency_limit AND r.order_mark IS NULL
+                    ELSE found.share <= r.concurrency_limit AND r.gate IS NULL
                 END
             ) IS TRUE
         ORDER BY r.priority DESC, r.run_at, r.id
@@ -358,7 +448,7 @@ WITH RECURSIVE
         LIMIT :limit
     ),
     chosen AS MATERIALIZED (
-        SELECT id, share
+        SELECT id, share, 1 AS takes
         FROM candidate
         WHERE
             CASE
@@ -366,21 +456,67 @@ WITH RECURSIVE
                     OR (SELECT in_company FROM candidate WHERE place = 1) THEN in_company
                 ELSE :idle AND place = 1
             END
+        UNION ALL
+        SELECT id, NULL, 0
+        FROM
+            (
+                SELECT id
+                FROM job_runs
+                WHERE
+                    id = ANY(
+                        ARRAY(
+                            SELECT id
+                            FROM next_keyed
+                            WHERE NOT comes_first
+                            UNION
+                            SELECT id
+                            FROM key_walk
+                            WHERE
+                                NOT (
+                                    SELECT
+                                        (
+                                            CASE
+                                                WHEN r.strict THEN r.id = (
+                                                    SELECT first.id
+                                                    FROM job_runs AS first
+                                                    WHERE
+                                                        strict
+                                                        AND finished_at IS NULL
+                                                        AND first.concurrency_key >= r.concurrency_key
+                                                        AND first.concurrency_key <= r.concurrency_key
+                                                    ORDER BY first.concurrency_key, first.id
+                                                    LIMIT 1
+                                                )
+                                                ELSE 1 = 1
+                                            END
+                                        )
+                                    FROM job_runs AS r
+                                    WHERE r.id = key_walk.id
+                                )
+                        )
+                    )
+                    AND (gate IS NULL AND status IN ('queued', 'failed')) IS TRUE
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS parked
     ),
     claimed AS (
         UPDATE job_runs
         SET
-            status = 'running',
-            attempts = job_runs.attempts + 1,
-            locked_by = :token,
-            locked_until = (
-                clock_timestamp() + make_interval(secs => CAST(:lease AS double precision))
-            ),
-            started_at = clock_timestamp(),
-            updated_at = clock_timestamp(),
+            gate = CASE WHEN takes = 0 THEN 'order' END,
+            attempts = job_runs.attempts + takes,
             concurrency_share = chosen.share,
-            progress = NULL,
-            progress_message = NULL
+            updated_at = clock_timestamp(),
+            status = CASE WHEN takes = 1 THEN 'running' ELSE job_runs.status END,
+            locked_by = CASE WHEN takes = 1 THEN CAST(:token AS text) ELSE job_runs.locked_by END,
+            locked_until = CASE
+                WHEN takes = 1 THEN (
+                    clock_timestamp() + make_interval(secs => CAST(:lease AS double precision))
+                )
+                ELSE job_runs.locked_until
+            END,
+            started_at = CASE WHEN takes = 1 THEN clock_timestamp() ELSE job_runs.started_at END,
+            progress = CASE WHEN takes = 1 THEN NULL ELSE job_runs.progress END,
+            progress_message = CASE WHEN takes = 1 THEN NULL ELSE job_runs.progress_message END
         FROM chosen
         WHERE job_runs.id = ANY(ARRAY(SELECT id FROM chosen)) AND job_runs.id = chosen.id
         RETURNING
@@ -399,7 +535,9 @@ WITH RECURSIVE
             job_runs.forgiven AS forgiven,
             job_runs.label AS label,
             -CAST(job_runs.priority AS bigint) AS rank,
-            date_part('epoch', job_runs.run_at) AS run_at
+            date_part('epoch', job_runs.run_at) AS run_at,
+            job_runs.id AS ids,
+            job_runs.gate AS why
     )
 SELECT
     id,
@@ -418,8 +556,10 @@ SELECT
     label,
     rank,
     run_at,
-    NULL AS passed_over
+    NULL AS ids,
+    NULL AS why
 FROM claimed
+WHERE why IS NULL
 UNION ALL
 SELECT
     NULL AS id,
@@ -438,7 +578,31 @@ SELECT
     NULL AS label,
     NULL AS rank,
     NULL AS run_at,
-    string_agg(CAST(id AS text), ',')
+    string_agg(CAST(id AS text), ','),
+    'order'
+FROM claimed
+WHERE why IS NOT NULL
+HAVING count(*) > 0
+UNION ALL
+SELECT
+    NULL AS id,
+    NULL AS job_type,
+    NULL AS payload,
+    NULL AS attempts,
+    NULL AS max_attempts,
+    NULL AS scheduled_for,
+    NULL AS idempotency_key,
+    NULL AS definition_id,
+    NULL AS concurrency_key,
+    NULL AS error_type,
+    NULL AS snoozes,
+    NULL AS batch_id,
+    NULL AS forgiven,
+    NULL AS label,
+    NULL AS rank,
+    NULL AS run_at,
+    string_agg(CAST(id AS text), ','),
+    'locked'
 FROM found
 WHERE id NOT IN (SELECT id FROM by_id) AND (SELECT count(*) FROM by_id) < :limit
 HAVING count(*) > 0

@@ -22,6 +22,7 @@ WITH RECURSIVE
             concurrency_limit,
             priority,
             run_at,
+            strict,
             CASE
                 WHEN run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
                     AND attempts < max_attempts
@@ -33,7 +34,7 @@ WITH RECURSIVE
         FROM job_runs
         WHERE
             concurrency_key IS NOT NULL
-            AND order_mark IS NULL
+            AND gate IS NULL
             AND rate_mark IS NULL
             AND status IN ('queued', 'failed')
         ORDER BY priority DESC, run_at, id
@@ -116,7 +117,7 @@ WITH RECURSIVE
                     finished_at IS NULL
                     AND locked_by IS NULL
                     AND concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND rate_mark IS NULL
                     AND job_type = grp.job_type
                     AND (queue, priority) >= (
@@ -128,61 +129,105 @@ WITH RECURSIVE
             )
     ),
     next_keyed AS MATERIALIZED (
-        SELECT id, concurrency_key, concurrency_limit, priority, run_at
-        FROM keyed_window
-        WHERE claimable = 1 AND (SELECT keyed FROM suffices)
-        UNION ALL
-        SELECT *
+        SELECT
+            *,
+            CASE
+                WHEN strict AND id > min(CASE WHEN strict THEN id END) OVER of_key THEN 1 = 0
+                ELSE (
+                    CASE
+                        WHEN met.strict THEN met.id = (
+                            SELECT first.id
+                            FROM job_runs AS first
+                            WHERE
+                                strict
+                                AND finished_at IS NULL
+                                AND first.concurrency_key >= met.concurrency_key
+                                AND first.concurrency_key <= met.concurrency_key
+                            ORDER BY first.concurrency_key, first.id
+                            LIMIT 1
+                        )
+                        ELSE 1 = 1
+                    END
+                )
+            END AS comes_first
         FROM
             (
-                SELECT r.id, r.concurrency_key, r.concurrency_limit, r.priority, r.run_at
+                SELECT id, concurrency_key, concurrency_limit, priority, run_at, strict
+                FROM keyed_window
+                WHERE claimable = 1 AND (SELECT keyed FROM suffices)
+                UNION ALL
+                SELECT *
                 FROM
                     (
-                        SELECT *
-                        FROM keyed_group
+                        SELECT
+                            r.id,
+                            r.concurrency_key,
+                            r.concurrency_limit,
+                            r.priority,
+                            r.run_at,
+                            r.strict
+                        FROM
+                            (
+                                SELECT *
+                                FROM keyed_group
+                                WHERE
+                                    (
+                                        (queue IN (SELECT value FROM json_each(:queues))) <> :but_queues
+                                    )
+                                    AND queue NOT IN (
+                                        SELECT name FROM job_pauses WHERE kind = 'queue'
+                                    )
+                            ) AS grp
+                        CROSS JOIN job_runs r
                         WHERE
-                            ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
-                            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-                    ) AS grp
-                CROSS JOIN job_runs r
-                WHERE
-                    r.id IN (
-                        SELECT id
-                        FROM job_runs
-                        WHERE
-                            finished_at IS NULL
-                            AND locked_by IS NULL
-                            AND concurrency_key IS NOT NULL
-                            AND order_mark IS NULL
-                            AND rate_mark IS NULL
-                            AND job_type = grp.job_type
-                            AND queue = grp.queue
-                            AND priority = grp.priority
-                            AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-                            AND attempts < max_attempts
-                        ORDER BY job_type, queue, priority, run_at, id
+                            r.id IN (
+                                SELECT id
+                                FROM job_runs
+                                WHERE
+                                    finished_at IS NULL
+                                    AND locked_by IS NULL
+                                    AND concurrency_key IS NOT NULL
+                                    AND gate IS NULL
+                                    AND rate_mark IS NULL
+                                    AND job_type = grp.job_type
+                                    AND queue = grp.queue
+                                    AND priority = grp.priority
+                                    AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                                    AND attempts < max_attempts
+                                ORDER BY job_type, queue, priority, run_at, id
+                                LIMIT :limit + 100
+                            )
+                        ORDER BY r.priority DESC, r.run_at, r.id
                         LIMIT :limit + 100
-                    )
-                ORDER BY r.priority DESC, r.run_at, r.id
-                LIMIT :limit + 100
-            ) AS of_groups
+                    ) AS of_groups
+            ) AS met WINDOW of_key AS (PARTITION BY concurrency_key)
     ),
     first_of_key AS MATERIALIZED (
         SELECT
             id,
             concurrency_limit AS most,
             (
-                SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                FROM
-                    (
-                        SELECT
-                            concurrency_share AS share,
-                            row_number() OVER (ORDER BY concurrency_share) AS place
+                CASE
+                    WHEN (
+                        SELECT id
                         FROM job_runs
-                        WHERE
-                            concurrency_key = first.concurrency_key
-                            AND concurrency_share IS NOT NULL
-                    ) AS taken
+                        WHERE concurrency_key = first.concurrency_key AND concurrency_share = 1
+                        LIMIT 1
+                    ) IS NULL THEN 1
+                    ELSE (
+                        SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
+                        FROM
+                            (
+                                SELECT
+                                    concurrency_share AS share,
+                                    row_number() OVER (ORDER BY concurrency_share) AS place
+                                FROM job_runs
+                                WHERE
+                                    concurrency_key = first.concurrency_key
+                                    AND concurrency_share IS NOT NULL
+                            ) AS taken
+                    )
+                END
             ) AS share
         FROM
             (
@@ -192,6 +237,7 @@ WITH RECURSIVE
                         PARTITION BY concurrency_key ORDER BY priority DESC, run_at, id
                     ) AS place
                 FROM next_keyed
+                WHERE comes_first
             ) AS first
         WHERE place = 1
     ),
@@ -204,7 +250,7 @@ WITH RECURSIVE
                 FROM job_runs
                 WHERE
                     concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND rate_mark IS NULL
                     AND status IN ('queued', 'failed')
                     AND concurrency_key > :after
@@ -222,24 +268,37 @@ WITH RECURSIVE
                 SELECT
                     CASE
                         WHEN (
-                            SELECT
-                                COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                            FROM
-                                (
-                                    SELECT
-                                        concurrency_share AS share,
-                                        row_number() OVER (ORDER BY concurrency_share) AS place
+                            CASE
+                                WHEN (
+                                    SELECT id
                                     FROM job_runs
-                                    WHERE
-                                        concurrency_key = following
-                                        AND concurrency_share IS NOT NULL
-                                ) AS taken
+                                    WHERE concurrency_key = following AND concurrency_share = 1
+                                    LIMIT 1
+                                ) IS NULL THEN 1
+                                ELSE (
+                                    SELECT
+                                        COALESCE(
+                                            min(CASE WHEN share <> place THEN place END),
+                                            count(*) + 1
+                                        )
+                                    FROM
+                                        (
+                                            SELECT
+                                                concurrency_share AS share,
+                                                row_number() OVER (ORDER BY concurrency_share) AS place
+                                            FROM job_runs
+                                            WHERE
+                                                concurrency_key = following
+                                                AND concurrency_share IS NOT NULL
+                                        ) AS taken
+                                )
+                            END
                         ) <= concurrency_limit THEN id
                     END
                 FROM job_runs
                 WHERE
                     concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND rate_mark IS NULL
                     AND status IN ('queued', 'failed')
                     AND concurrency_key >= following
@@ -258,7 +317,7 @@ WITH RECURSIVE
                 FROM job_runs
                 WHERE
                     concurrency_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND rate_mark IS NULL
                     AND status IN ('queued', 'failed')
                     AND concurrency_key > following
@@ -311,18 +370,50 @@ WITH RECURSIVE
         SELECT
             id,
             (
-                SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                FROM
-                    (
-                        SELECT
-                            concurrency_share AS share,
-                            row_number() OVER (ORDER BY concurrency_share) AS place
+                CASE
+                    WHEN (
+                        SELECT id
                         FROM job_runs
-                        WHERE concurrency_key = key_walk.key AND concurrency_share IS NOT NULL
-                    ) AS taken
+                        WHERE concurrency_key = key_walk.key AND concurrency_share = 1
+                        LIMIT 1
+                    ) IS NULL THEN 1
+                    ELSE (
+                        SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
+                        FROM
+                            (
+                                SELECT
+                                    concurrency_share AS share,
+                                    row_number() OVER (ORDER BY concurrency_share) AS place
+                                FROM job_runs
+                                WHERE
+                                    concurrency_key = key_walk.key AND concurrency_share IS NOT NULL
+                            ) AS taken
+                    )
+                END
             )
         FROM key_walk
-        WHERE id IS NOT NULL
+        WHERE
+            (
+                SELECT
+                    (
+                        CASE
+                            WHEN r.strict THEN r.id = (
+                                SELECT first.id
+                                FROM job_runs AS first
+                                WHERE
+                                    strict
+                                    AND finished_at IS NULL
+                                    AND first.concurrency_key >= r.concurrency_key
+                                    AND first.concurrency_key <= r.concurrency_key
+                                ORDER BY first.concurrency_key, first.id
+                                LIMIT 1
+                            )
+                            ELSE 1 = 1
+                        END
+                    )
+                FROM job_runs AS r
+                WHERE r.id = key_walk.id
+            )
     ),
     by_id AS MATERIALIZED (
         SELECT
@@ -344,7 +435,7 @@ WITH RECURSIVE
                 AND r.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
                 AND CASE
                     WHEN found.share IS NULL THEN r.concurrency_key IS NULL
-                    ELSE found.share <= r.concurrency_limit AND r.order_mark IS NULL
+                    ELSE found.share <= r.concurrency_limit AND r.gate IS NULL
                 END
             ) IS TRUE
         ORDER BY r.priority DESC, r.run_at, r.id
@@ -358,7 +449,7 @@ WITH RECURSIVE
         LIMIT :limit
     ),
     chosen AS MATERIALIZED (
-        SELECT id, share
+        SELECT id, share, 1 AS takes
         FROM candidate
         WHERE
             CASE
@@ -366,18 +457,64 @@ WITH RECURSIVE
                     OR (SELECT in_company FROM candidate WHERE place = 1) THEN in_company
                 ELSE :idle AND place = 1
             END
+        UNION ALL
+        SELECT id, NULL, 0
+        FROM
+            (
+                SELECT id
+                FROM job_runs
+                WHERE
+                    id IN (
+                        SELECT id
+                        FROM next_keyed
+                        WHERE NOT comes_first
+                        UNION
+                        SELECT id
+                        FROM key_walk
+                        WHERE
+                            NOT (
+                                SELECT
+                                    (
+                                        CASE
+                                            WHEN r.strict THEN r.id = (
+                                                SELECT first.id
+                                                FROM job_runs AS first
+                                                WHERE
+                                                    strict
+                                                    AND finished_at IS NULL
+                                                    AND first.concurrency_key >= r.concurrency_key
+                                                    AND first.concurrency_key <= r.concurrency_key
+                                                ORDER BY first.concurrency_key, first.id
+                                                LIMIT 1
+                                            )
+                                            ELSE 1 = 1
+                                        END
+                                    )
+                                FROM job_runs AS r
+                                WHERE r.id = key_walk.id
+                            )
+                    )
+                    AND (gate IS NULL AND status IN ('queued', 'failed')) IS TRUE
+            ) AS parked
     )
 UPDATE job_runs
 SET
-    status = 'running',
-    attempts = job_runs.attempts + 1,
-    locked_by = :token,
-    locked_until = strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :lease)),
-    started_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
-    updated_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    gate = CASE WHEN takes = 0 THEN 'order' END,
+    attempts = job_runs.attempts + takes,
     concurrency_share = chosen.share,
-    progress = NULL,
-    progress_message = NULL
+    updated_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+    status = CASE WHEN takes = 1 THEN 'running' ELSE job_runs.status END,
+    locked_by = CASE WHEN takes = 1 THEN :token ELSE job_runs.locked_by END,
+    locked_until = CASE
+        WHEN takes = 1 THEN strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :lease))
+        ELSE job_runs.locked_until
+    END,
+    started_at = CASE
+        WHEN takes = 1 THEN strftime('%Y-%m-%d %H:%M:%f000', 'now')
+        ELSE job_runs.started_at
+    END,
+    progress = CASE WHEN takes = 1 THEN NULL ELSE job_runs.progress END,
+    progress_message = CASE WHEN takes = 1 THEN NULL ELSE job_runs.progress_message END
 FROM chosen
 WHERE job_runs.id = chosen.id
 RETURNING
@@ -396,4 +533,6 @@ RETURNING
     job_runs.forgiven AS forgiven,
     job_runs.label AS label,
     -CAST(job_runs.priority AS bigint) AS rank,
-    CAST(job_runs.run_at AS text) AS run_at
+    CAST(job_runs.run_at AS text) AS run_at,
+    job_runs.id AS ids,
+    job_runs.gate AS why

@@ -1,6 +1,5 @@
 INSERT INTO
     job_runs (
-        order_mark,
         rate_mark,
         scheduled_for,
         run_at,
@@ -22,7 +21,6 @@ INSERT INTO
         definition_id
     )
 SELECT
-    CASE WHEN :strict THEN 'new' END,
     CASE WHEN :rate_key IS NOT NULL THEN 'waits' END,
     COALESCE(:run_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :delay))),
     COALESCE(:run_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :delay))),

@@ -1,6 +1,5 @@
 INSERT INTO
     job_runs (
-        order_mark,
         rate_mark,
         scheduled_for,
         run_at,
@@ -22,7 +21,6 @@ INSERT INTO
         definition_id
     )
 SELECT
-    CASE WHEN CAST(:strict AS boolean) THEN 'new' END,
     CASE WHEN CAST(:rate_key AS text) IS NOT NULL THEN 'waits' END,
     due,
     due,

@@ -9,7 +9,7 @@ WITH RECURSIVE
                     FROM job_runs
                     WHERE
                         rate_key IS NOT NULL
-                        AND order_mark IS NULL
+                        AND gate IS NULL
                         AND status IN ('queued', 'failed')
                         AND rate_mark = 'waits'
                         AND (rate_key, job_type, queue, priority) >= (
@@ -34,7 +34,7 @@ WITH RECURSIVE
                             FROM job_runs
                             WHERE
                                 rate_key IS NOT NULL
-                                AND order_mark IS NULL
+                                AND gate IS NULL
                                 AND status IN ('queued', 'failed')
                                 AND rate_mark = 'waits'
                                 AND (rate_key, job_type, queue, priority) >= (

@@ -8,7 +8,7 @@ WITH RECURSIVE
                 FROM job_runs
                 WHERE
                     rate_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND status IN ('queued', 'failed')
                     AND rate_mark = 'waits'
                     AND (rate_key, job_type, queue, priority) >= (
@@ -32,7 +32,7 @@ WITH RECURSIVE
                         FROM job_runs
                         WHERE
                             rate_key IS NOT NULL
-                            AND order_mark IS NULL
+                            AND gate IS NULL
                             AND status IN ('queued', 'failed')
                             AND rate_mark = 'waits'
                             AND (rate_key, job_type, queue, priority) >= (

@@ -2,7 +2,6 @@ UPDATE job_runs
 SET
     status = 'dead',
     finished_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
-    order_mark = CASE WHEN strict THEN 'over' END,
     last_error = 'no attempt is left: max_attempts is ' || max_attempts || COALESCE(
         '. The last error: ' || last_error, ''
     ),
@@ -11,6 +10,7 @@ SET
     locked_by = NULL,
     locked_until = NULL,
     concurrency_share = NULL,
+    gate = NULL,
     rate_mark = NULL,
     updated_at = strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE

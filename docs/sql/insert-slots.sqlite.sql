@@ -1,6 +1,5 @@
 INSERT INTO
     job_runs (
-        order_mark,
         rate_mark,
         scheduled_for,
         run_at,
@@ -24,24 +23,6 @@ INSERT INTO
         result
     )
 SELECT
-    CASE
-        WHEN d.strict
-            AND NOT (
-                s.skipped > 0
-                OR (
-                    d.overlap = 'skip'
-                    AND (
-                        SELECT live.id
-                        FROM job_runs live
-                        WHERE
-                            live.definition_id = d.id
-                            AND live.status IN ('queued', 'failed', 'running')
-                            AND (live.status <> 'failed' OR live.failed_at < live.started_at)
-                        LIMIT 1
-                    ) IS NOT NULL
-                )
-            ) THEN 'new'
-    END,
     CASE
         WHEN NOT (
             s.skipped > 0

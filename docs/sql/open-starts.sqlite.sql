@@ -27,7 +27,7 @@ WITH
                         FROM job_runs
                         WHERE
                             rate_key IS NOT NULL
-                            AND order_mark IS NULL
+                            AND gate IS NULL
                             AND status IN ('queued', 'failed')
                             AND rate_mark IS NULL
                             AND rate_key = keys.rate_key
@@ -43,18 +43,33 @@ WITH
                     AND (
                         r.concurrency_key IS NULL
                         OR (
-                            SELECT
-                                COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                            FROM
-                                (
-                                    SELECT
-                                        concurrency_share AS share,
-                                        row_number() OVER (ORDER BY concurrency_share) AS place
+                            CASE
+                                WHEN (
+                                    SELECT id
                                     FROM job_runs
                                     WHERE
                                         concurrency_key = r.concurrency_key
-                                        AND concurrency_share IS NOT NULL
-                                ) AS taken
+                                        AND concurrency_share = 1
+                                    LIMIT 1
+                                ) IS NULL THEN 1
+                                ELSE (
+                                    SELECT
+                                        COALESCE(
+                                            min(CASE WHEN share <> place THEN place END),
+                                            count(*) + 1
+                                        )
+                                    FROM
+                                        (
+                                            SELECT
+                                                concurrency_share AS share,
+                                                row_number() OVER (ORDER BY concurrency_share) AS place
+                                            FROM job_runs
+                                            WHERE
+                                                concurrency_key = r.concurrency_key
+                                                AND concurrency_share IS NOT NULL
+                                        ) AS taken
+                                )
+                            END
                         ) <= r.concurrency_limit
                     )
             ) AS number
@@ -69,17 +84,30 @@ WITH
                 WHEN (
                     r.concurrency_key IS NULL
                     OR (
-                        SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                        FROM
-                            (
-                                SELECT
-                                    concurrency_share AS share,
-                                    row_number() OVER (ORDER BY concurrency_share) AS place
+                        CASE
+                            WHEN (
+                                SELECT id
                                 FROM job_runs
-                                WHERE
-                                    concurrency_key = r.concurrency_key
-                                    AND concurrency_share IS NOT NULL
-                            ) AS taken
+                                WHERE concurrency_key = r.concurrency_key AND concurrency_share = 1
+                                LIMIT 1
+                            ) IS NULL THEN 1
+                            ELSE (
+                                SELECT
+                                    COALESCE(
+                                        min(CASE WHEN share <> place THEN place END), count(*) + 1
+                                    )
+                                FROM
+                                    (
+                                        SELECT
+                                            concurrency_share AS share,
+                                            row_number() OVER (ORDER BY concurrency_share) AS place
+                                        FROM job_runs
+                                        WHERE
+                                            concurrency_key = r.concurrency_key
+                                            AND concurrency_share IS NOT NULL
+                                    ) AS taken
+                            )
+                        END
                     ) <= r.concurrency_limit
                 ) THEN 1
             END AS counts,
@@ -93,7 +121,7 @@ WITH
                 FROM job_runs
                 WHERE
                     rate_key IS NOT NULL
-                    AND order_mark IS NULL
+                    AND gate IS NULL
                     AND status IN ('queued', 'failed')
                     AND rate_mark = 'waits'
                     AND rate_key = given.rate_key

@@ -17,13 +17,13 @@ WITH
         SET
             status = 'succeeded',
             finished_at = clock_timestamp(),
-            order_mark = CASE WHEN job_runs.strict THEN 'over' END,
             last_error = NULL,
             error_type = NULL,
             fingerprint = NULL,
             locked_by = NULL,
             locked_until = NULL,
             concurrency_share = NULL,
+            gate = NULL,
             rate_mark = NULL,
             updated_at = clock_timestamp(),
             result = CAST(given.result AS jsonb)

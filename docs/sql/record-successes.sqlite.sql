@@ -11,13 +11,13 @@ UPDATE job_runs
 SET
     status = 'succeeded',
     finished_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
-    order_mark = CASE WHEN job_runs.strict THEN 'over' END,
     last_error = NULL,
     error_type = NULL,
     fingerprint = NULL,
     locked_by = NULL,
     locked_until = NULL,
     concurrency_share = NULL,
+    gate = NULL,
     rate_mark = NULL,
     updated_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
     result = CASE

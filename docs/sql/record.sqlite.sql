@@ -35,17 +35,6 @@ SET
             ) THEN strftime('%Y-%m-%d %H:%M:%f000', 'now')
         ELSE job_runs.finished_at
     END,
-    order_mark = CASE
-        WHEN given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
-            OR (
-                given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                AND job_runs.cancel_requested_at IS NOT NULL
-            ) THEN CASE
-                WHEN job_runs.strict THEN 'over'
-            END
-        WHEN given.kind = 'released' AND job_runs.strict THEN 'new'
-        ELSE job_runs.order_mark
-    END,
     last_error = CASE WHEN given.kind <> 'released' THEN given.error ELSE job_runs.last_error END,
     error_type = CASE
         WHEN given.kind <> 'released' THEN given.error_type
@@ -58,6 +47,7 @@ SET
     locked_by = NULL,
     locked_until = NULL,
     concurrency_share = NULL,
+    gate = NULL,
     rate_mark = CASE
         WHEN NOT (
             given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')

@@ -98,6 +98,7 @@ class Answer(NamedTuple):
     :ivar locked: the ids of the runs that are held still, and whose outcomes cannot be recorded
         yet: another transaction has locked their rows.
     :ivar passed_over: the ids of waiting runs that the claim has chosen, and found locked.
+    :ivar parked: the ids of waiting runs that the claim has met, and that others must open.
     """
 
     recorded: frozenset[int] = frozenset()
@@ -105,6 +106,7 @@ class Answer(NamedTuple):
     cancelled: frozenset[int] = frozenset()
     locked: frozenset[int] = frozenset()
     passed_over: frozenset[int] = frozenset()
+    parked: frozenset[int] = frozenset()
 
     def plus(self, other: Answer) -> Answer:
         """Return this one with the outcomes that *other* says are recorded, or locked."""
@@ -219,17 +221,21 @@ _CLAIMED_UNDER = text(f"""
 # Where the values are in a row, since to look for their names takes too long.
 _OF_CLAIM = CLAIMED.index("rank")
 _PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
-_ID = itemgetter(CLAIMED.index("id"))
+_WHY = itemgetter(-1)
 
 
 def _with_claims(answer: Answer, rows: Rows, token: str) -> Answer:
-    """Return *answer* with the claims in *rows*, made under *token*, in the order of their runs."""
-    claimed = sorted([row for row in rows if _ID(row) is not None], key=_PLACE)
+    """Return *answer* with the claims in *rows*, made under *token*, in the order of their runs.
+
+    Other rows have ids of runs that were not claimed, and why.
+    """
+    claimed = sorted([row for row in rows if _WHY(row) is None], key=_PLACE)
     claims = tuple([_claim(row, token) for row in claimed])
     if len(claimed) == len(rows):
         return answer._replace(claims=claims)
-    (passed_over,) = (row.passed_over for row in rows if _ID(row) is None)
-    return answer._replace(claims=claims, passed_over=frozenset(map(int, passed_over.split(","))))
+    others = _by_word((row.ids, row.why) for row in rows if row.why is not None)
+    parked, passed_over = frozenset(others["order"]), frozenset(others["locked"])
+    return answer._replace(claims=claims, parked=parked, passed_over=passed_over)
 
 
 def _claim(row: Row[Any], token: str) -> Claim:
@@ -240,11 +246,17 @@ def _claim(row: Row[Any], token: str) -> Claim:
 
 
 def _recorded(rows: Iterable[Sequence[Any]]) -> Answer:
-    """Return the recorded outcomes in *rows*: an id, or ids with commas, and the status stored."""
-    stored = defaultdict[str, list[int]](list)
-    for ids, status in rows:
-        stored[status] += map(int, str(ids).split(","))
+    """Return the recorded outcomes in *rows*, by the status stored."""
+    stored = _by_word(rows)
     return Answer(
         recorded=frozenset(chain.from_iterable(stored.values())),
         cancelled=frozenset(stored["cancelled"]),
     )
+
+
+def _by_word(rows: Iterable[Sequence[Any]]) -> defaultdict[str, list[int]]:
+    """Return the ids in *rows*, an id or several with commas, by the word beside them."""
+    ids = defaultdict[str, list[int]](list)
+    for some, word in rows:
+        ids[word] += map(int, str(some).split(","))
+    return ids

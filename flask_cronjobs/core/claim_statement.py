@@ -13,7 +13,8 @@ from sqlalchemy import TextClause, text
 from ..db.dialect import Dialect
 from ..models.conditions import KEYED, KEYED_GROUPS, RUNNABLE, UNKEYED, UNKEYED_GROUPS
 from ..types import WORKER_LOST, PauseKind
-from .columns import CLAIMED, NO_CLAIM, begun, returned
+from .columns import CLAIMED, NO_CLAIM, returned
+from .gate import comes_first
 
 #: How many runs beyond its limit the first window has.
 WINDOW = 100
@@ -48,7 +49,8 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        one step each, and the next runs of each group are read.
     4. ``first_of_key`` is the next run of each key, with the lowest free share of its key. If they
        are many and few have one, ``key_walk`` goes from key to key, at one step each, from where
-       the worker's last claim ended, so that each key gets its turn.
+       the worker's last claim ended, so that each key gets its turn. What is met of a strict order
+       but does not come first in it is parked.
     5. ``by_id`` locks those of ``found`` that are not locked yet. PostgreSQL returns the others in
        one row, if it has got fewer than it looks for: the next claim is to look behind them.
     6. ``chosen`` is the first of all. A run on a later or its last attempt is claimed alone: if one
@@ -62,7 +64,7 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
 
     :param only_look: claim nothing, and return what the first run is like.
     """
-    mine, of_key = claimable(d), "concurrency_key, concurrency_limit, priority, run_at"
+    mine, of_key = claimable(d), "concurrency_key, concurrency_limit, priority, run_at, strict"
     mark = f"CASE WHEN {mine} THEN 1 END AS claimable"
     enough = f"count(*) < :limit + {WINDOW} OR count(claimable) >= :limit + {SPARE}"
     in_order = f"AND (SELECT unkeyed FROM suffices) ORDER BY {_ORDER} LIMIT :limit"
@@ -74,6 +76,11 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     # all keys, in the other columns' order.
     this_key = "concurrency_key >= following AND concurrency_key <= following"
     may_begin = f"{free_share('following')} <= concurrency_limit"
+    # Without a look for each: most are behind one that is met, too.
+    behind_met = "strict AND id > min(CASE WHEN strict THEN id END) OVER of_key"
+    walked_first = f"(SELECT {comes_first('r')} FROM job_runs AS r WHERE r.id = key_walk.id)"
+    behind = f"""SELECT id FROM next_keyed WHERE NOT comes_first
+        UNION SELECT id FROM key_walk WHERE NOT {walked_first}"""
     return text(f"""
     WITH RECURSIVE
     unkeyed_window AS MATERIALIZED (
@@ -94,16 +101,20 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     unkeyed_group(job_type, queue, priority) AS ({_groups(d, "unkeyed", UNKEYED_GROUPS)}),
     keyed_group(job_type, queue, priority) AS ({_groups(d, "keyed", KEYED_GROUPS)}),
     next_keyed AS MATERIALIZED (
-        SELECT id, {of_key} FROM keyed_window
-        WHERE claimable = 1 AND (SELECT keyed FROM suffices)
-        UNION ALL
-        SELECT * FROM ({_of_groups(d, "keyed", KEYED_GROUPS, WINDOW, of_key)}) AS of_groups
+        SELECT *, CASE WHEN {behind_met} THEN 1 = 0 ELSE {comes_first("met")} END AS comes_first
+        FROM (
+            SELECT id, {of_key} FROM keyed_window
+            WHERE claimable = 1 AND (SELECT keyed FROM suffices)
+            UNION ALL
+            SELECT * FROM ({_of_groups(d, "keyed", KEYED_GROUPS, WINDOW, of_key)}) AS of_groups
+        ) AS met
+        WINDOW of_key AS (PARTITION BY concurrency_key)
     ),
     first_of_key AS MATERIALIZED (
         SELECT id, concurrency_limit AS most, {free_share("first.concurrency_key")} AS share
         FROM (
             SELECT *, row_number() OVER (PARTITION BY concurrency_key ORDER BY {_ORDER}) AS place
-            FROM next_keyed
+            FROM next_keyed WHERE comes_first
         ) AS first
         WHERE place = 1
     ),
@@ -122,7 +133,7 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
         SELECT id, CAST(NULL AS bigint) AS share
         FROM ({_of_groups(d, "unkeyed", UNKEYED_GROUPS, SPARE, "priority, run_at")}) AS of_groups
         UNION ALL SELECT id, share FROM first_of_key WHERE share <= most
-        UNION SELECT id, {free_share("key_walk.key")} FROM key_walk WHERE id IS NOT NULL
+        UNION SELECT id, {free_share("key_walk.key")} FROM key_walk WHERE {walked_first}
     ),
     by_id AS MATERIALIZED (
         SELECT r.id, {_IN_COMPANY}, r.priority, r.run_at, found.share
@@ -136,34 +147,59 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
         ORDER BY {_ORDER} LIMIT :limit
     ),
     chosen AS MATERIALIZED (
-        SELECT id, share FROM candidate
+        SELECT id, share, 1 AS takes FROM candidate
         WHERE CASE WHEN (:side_by_side AND NOT :idle)
                        OR (SELECT in_company FROM candidate WHERE place = 1)
                    THEN in_company ELSE :idle AND place = 1 END
+        UNION ALL
+        SELECT id, NULL, 0 FROM (
+            SELECT id FROM job_runs
+            WHERE {d.any_of("id", behind)} AND (gate IS NULL AND {RUNNABLE}) IS TRUE {d.skip_locked}
+        ) AS parked
     )
-    {_LOOK.format(d.any_of("id", "SELECT id FROM chosen")) if only_look else _take(d)}
+    {_look(d) if only_look else _take(d)}
     """)
 
 
-_LOOK = "SELECT job_type, attempts + 1, max_attempts, error_type FROM job_runs WHERE {}"
+def _look(d: Dialect) -> str:
+    """Return the end of a claim that takes nothing."""
+    taken = d.any_of("id", "SELECT id FROM chosen WHERE takes = 1")
+    return f"SELECT job_type, attempts + 1, max_attempts, error_type FROM job_runs WHERE {taken}"
 
 
 def _take(d: Dialect) -> str:
-    """Return the end of a claim, which takes what is ``chosen``."""
+    """Return the end of a claim, which takes or parks what is ``chosen``.
+
+    PostgreSQL returns the ids of all that are parked in one row, SQLite a row for each.
+    """
+    taken = {
+        "status": "'running'",
+        "locked_by": d.typed(":token", "text"),
+        "locked_until": d.clock_after(":lease"),
+        "started_at": d.clock,
+        **dict.fromkeys(("progress", "progress_message"), "NULL"),
+    }
+    values = ", ".join(
+        f"{name} = CASE WHEN takes = 1 THEN {value} ELSE job_runs.{name} END"
+        for name, value in taken.items()
+    )
     update = f"""
         UPDATE job_runs SET
-            status = 'running', attempts = job_runs.attempts + 1, {begun(d)},
-            concurrency_share = chosen.share, progress = NULL, progress_message = NULL
+            gate = CASE WHEN takes = 0 THEN 'order' END, attempts = job_runs.attempts + takes,
+            concurrency_share = chosen.share, updated_at = {d.clock}, {values}
         FROM chosen WHERE {_same_id(d, "job_runs", "chosen")}
-        RETURNING {returned(d)}
+        RETURNING {returned(d)}, job_runs.id AS ids, job_runs.gate AS why
     """
     if not d.one_statement:
         return update
     return f"""
     , claimed AS ({update})
-    SELECT {", ".join(CLAIMED)}, NULL AS passed_over FROM claimed
+    SELECT {", ".join(CLAIMED)}, NULL AS ids, NULL AS why FROM claimed WHERE why IS NULL
     UNION ALL
-    SELECT {NO_CLAIM}, string_agg(CAST(id AS text), ',') FROM found
+    SELECT {NO_CLAIM}, string_agg(CAST(id AS text), ','), 'order' FROM claimed
+    WHERE why IS NOT NULL HAVING count(*) > 0
+    UNION ALL
+    SELECT {NO_CLAIM}, string_agg(CAST(id AS text), ','), 'locked' FROM found
     WHERE id NOT IN (SELECT id FROM by_id) AND (SELECT count(*) FROM by_id) < :limit
     HAVING count(*) > 0
     """
@@ -269,7 +305,7 @@ def _still_claimable(d: Dialect) -> str:
     return f"""
     (r.{RUNNABLE} AND r.run_at <= {d.clock} AND CASE
         WHEN found.share IS NULL THEN r.concurrency_key IS NULL
-        ELSE found.share <= r.concurrency_limit AND r.order_mark IS NULL END) IS TRUE
+        ELSE found.share <= r.concurrency_limit AND r.gate IS NULL END) IS TRUE
     """
 
 
@@ -277,10 +313,15 @@ def free_share(key: str) -> str:
     """Return SQL for the lowest free share of *key*, whatever its limit.
 
     With the shares that are taken in order, it is the first place whose share is another number.
+    Where nothing is taken, as mostly, one look is enough.
     """
+    of_key = f"FROM job_runs WHERE concurrency_key = {key}"
     return f"""
-    (SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1) FROM (
-        SELECT concurrency_share AS share, row_number() OVER (ORDER BY concurrency_share) AS place
-        FROM job_runs WHERE concurrency_key = {key} AND concurrency_share IS NOT NULL
-     ) AS taken)
+    (CASE WHEN (SELECT id {of_key} AND concurrency_share = 1 LIMIT 1) IS NULL THEN 1 ELSE (
+        SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1) FROM (
+            SELECT concurrency_share AS share,
+                row_number() OVER (ORDER BY concurrency_share) AS place
+            {of_key} AND concurrency_share IS NOT NULL
+        ) AS taken
+    ) END)
     """

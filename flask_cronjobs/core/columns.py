@@ -22,15 +22,13 @@ def due_sql(d: Dialect) -> str:
 def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str) -> str:
     """Return the INSERT of new runs.
 
-    A run in strict order is marked as new, so that somebody looks whose turn it is, and one with a
-    rate as waiting.
+    One with a rate is marked as waiting.
 
     :param values: SQL for each column that is given, ``strict`` among them.
     :param due: SQL for when they are due; their slot is the same, unless *values* have another.
     :param source: the statement from its FROM on.
     """
     columns = {
-        "order_mark": f"CASE WHEN {values['strict']} THEN 'new' END",
         "rate_mark": rate_mark(values.get("rate_key", "NULL")),
         **dict.fromkeys(("scheduled_for", "run_at"), due),
         **dict.fromkeys(("created_at", "updated_at"), now),
@@ -47,23 +45,20 @@ def rate_mark(rate_key: str) -> str:
 
 
 def ended(
-    status: str, now: str, error: str, error_type: str, run: str = "", fingerprint: str = "NULL"
+    status: str, now: str, error: str, error_type: str, fingerprint: str = "NULL"
 ) -> dict[str, str]:
     """Return SQL for each column that the end of a run sets.
 
-    In strict order it is marked, so that somebody looks whose turn it is then.
-
     :param status: SQL, as are the others.
-    :param run: the table's name with a dot, where others are at hand.
     """
     return {
         "status": status,
         "finished_at": now,
-        "order_mark": f"CASE WHEN {run}strict THEN 'over' END",
         "last_error": error,
         "error_type": error_type,
         "fingerprint": fingerprint,
-        **dict.fromkeys(("locked_by", "locked_until", "concurrency_share", "rate_mark"), "NULL"),
+        **dict.fromkeys(("locked_by", "locked_until", "concurrency_share"), "NULL"),
+        **dict.fromkeys(("gate", "rate_mark"), "NULL"),
         "updated_at": now,
     }
 

@@ -49,7 +49,6 @@ class Feature(NamedTuple):
 FEATURES: tuple[Feature, ...] = (
     Feature("batches", is_due=attrgetter("open_batches"), column="batch_id", facts=("batch",)),
     Feature("executors", settings=("executors",)),
-    Feature("orders", task=attrgetter("options.order")),
     Feature("output", task=attrgetter("options.keep_output"), settings=("keep_output",)),
     Feature("pings", settings=("ping_url", "alert_url"), watches=True),
     Feature("rates", task=attrgetter("rate")),

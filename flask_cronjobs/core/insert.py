@@ -217,7 +217,6 @@ def _as_loaded(session: Session, new: NewRun, row: Any) -> JobRun:
     values |= {
         "id": row.id,
         "payload": json.loads(new.payload),
-        "order_mark": "new" if new.strict else None,
         "rate_mark": None if new.rate_key is None else "waits",
         **dict.fromkeys(("scheduled_for", "run_at"), due),
         **dict.fromkeys(("created_at", "updated_at"), made),

@@ -13,10 +13,10 @@ from sqlalchemy import TextClause, text
 
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
-from ..features.orders import COMES_FIRST
 from ..models.conditions import HANDED, RUNNING, SPENT
 from ..text import clean
 from ..types import NO_SUCH_TASK, Claim, Outcome
+from . import gate
 from .claim_statement import unpaused
 from .columns import assigned, begun, ended, most_attempts, returned
 from .outcome import held, is_held
@@ -124,6 +124,7 @@ def give_up_exhausted(books: Bookkeeping) -> list[Outcome]:
     No attempt ends so: somebody has lowered ``max_attempts`` by hand.
     """
     rows = books.rows(_give_up_exhausted(books.dialect), {"limit": TAKEN_AT_ONCE})
+    gate.open_behind(books, [row.id for row in rows])
     return [
         Outcome(
             *(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type),
@@ -217,8 +218,9 @@ def begin(d: Dialect) -> TextClause:
         {begun(d)}
     WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
-        AND {unpaused("job_type", "task")} AND {unpaused("queue", "queue")} AND {COMES_FIRST}
-    RETURNING {returned(d)}
+        AND {unpaused("job_type", "task")} AND {unpaused("queue", "queue")}
+        AND {gate.comes_first("job_runs")}
+    RETURNING {returned(d)}, NULL AS ids, NULL AS why
     """)
 
 

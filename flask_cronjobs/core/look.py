@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
-from ..models.conditions import KEYED, UNKEYED, UNPLACED
+from ..models.conditions import KEYED, UNKEYED
 from ..types import is_alone
 from .claim_statement import claim_statement
 
@@ -20,24 +20,14 @@ if TYPE_CHECKING:
 LOOKED_AT = 100
 
 
-class QueueLook(NamedTuple):
-    """What `look_at_queue` saw of the runs that come first.
+def look_at_queue(books: Bookkeeping) -> bool:
+    """Return whether a claim may find a run, so that it is worth to start workers.
 
-    :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
-        certain. True is not: the runs may be of tasks or keys that cannot be claimed.
-    :ivar turns_pend: whether turns of strict orders are to be given first; see `features.orders`.
+    False is certain. True is not: the runs that come first may be of tasks or keys that cannot be
+    claimed.
     """
-
-    may_find: bool
-    turns_pend: bool = False
-
-
-def look_at_queue(books: Bookkeeping) -> QueueLook:
-    """Look at the runs that come first, without claiming them."""
     rows = books.rows(look_statement(books.dialect))
-    turns_pend = any(row.unplaced for row in rows)
-    may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
-    return QueueLook(may_find, turns_pend)
+    return any(row.due or row.waiting >= LOOKED_AT for row in rows)
 
 
 @lru_cache(maxsize=4)
@@ -45,20 +35,17 @@ def look_statement(d: Dialect) -> TextClause:
     """Return the query for how many runs are in the first window, and how many of them are due.
 
     That window alone, in the order of an index: there may be a million runs that are due next year.
-    Where nobody has looked yet whose turn it is in a strict order, a run may be due.
     """
-    unplaced = f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"
     windows = " UNION ALL ".join(
         f"""
-        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
-            0 AS unplaced FROM (
+        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due FROM (
             SELECT run_at FROM job_runs WHERE {condition}
             ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
         ) AS first_window
         """
         for condition in (UNKEYED, KEYED)
     )
-    return text(f"{windows} UNION ALL SELECT 0, 0, count(*) FROM ({unplaced}) AS unplaced")
+    return text(windows)
 
 
 def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | None:

@@ -59,7 +59,7 @@ def _values(d: Dialect) -> str:
         CASE WHEN {_STOPPED} THEN 'cancelled' WHEN NOT {_RETURNED} THEN given.kind
              WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END
     """
-    error = ("given.error", "given.error_type", "job_runs.", "given.fingerprint")
+    error = ("given.error", "given.error_type", "given.fingerprint")
     values = ended(status, d.clock, *error)
     values["failed_at"], later = d.clock, d.clock_after("given.delay")
     ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
@@ -74,10 +74,6 @@ def _values(d: Dialect) -> str:
         for name in names:
             values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
     values |= {
-        # A run that is given back asks for its turn anew: it may have had that of another.
-        "order_mark": f"CASE WHEN {ends} THEN {values['order_mark']}"
-        " WHEN given.kind = 'released' AND job_runs.strict THEN 'new'"
-        " ELSE job_runs.order_mark END",
         "rate_mark": f"CASE WHEN NOT ({ends}) THEN {rate_mark('job_runs.rate_key')} END",
         "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",
         "snoozes": "job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END",
@@ -90,7 +86,7 @@ def _values(d: Dialect) -> str:
 
 
 def _values_of_success(d: Dialect, result: str = "given.result") -> str:
-    values = ended("'succeeded'", d.clock, "NULL", "NULL", "job_runs.")
+    values = ended("'succeeded'", d.clock, "NULL", "NULL")
     return assigned({**values, "result": d.json(result)})
 
 

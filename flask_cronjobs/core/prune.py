@@ -48,12 +48,8 @@ class Kind(NamedTuple):
     free: Callable[[Dialect], str] = lambda d: "1 = 1"
 
 
-# Without a mark: until somebody has looked at that, nobody knows that the run behind it comes next.
-_UNMARKED = "order_mark IS NULL"
-RUNS = Kind("job_runs", f"{DONE_ALONE} AND {_UNMARKED}", "finished_at", "retention")
-DEAD_RUNS = RUNS._replace(
-    which=f"{DEAD} AND batch_id IS NULL AND {_UNMARKED}", age="retention_dead"
-)
+RUNS = Kind("job_runs", DONE_ALONE, "finished_at", "retention")
+DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND batch_id IS NULL", age="retention_dead")
 
 
 def _members_are_old(d: Dialect) -> str:
@@ -64,7 +60,7 @@ def _members_are_old(d: Dialect) -> str:
         return f"""
             (SELECT r.id FROM job_runs r
              WHERE r.batch_id = one.id AND r.status = '{status}' AND r.status <> 'running'
-                AND (r.finished_at >= {d.later(f"0 - :{age}")} OR r.order_mark IS NOT NULL)
+                AND r.finished_at >= {d.later(f"0 - :{age}")}
              ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
         """
 
@@ -125,7 +121,7 @@ def locked_members(d: Dialect) -> str:
     """Return the query for some runs of the batches in ``ids``, locked."""
     return f"""
         SELECT id FROM job_runs WHERE {d.among("batch_id")} AND status <> 'running'
-            AND order_mark IS NULL AND finished_at < CASE WHEN {DEAD}
+            AND finished_at < CASE WHEN {DEAD}
                 THEN {d.later("0 - :retention_dead")} ELSE {d.later("0 - :retention")} END
         LIMIT :chunk {_lock(d)}
     """

@@ -14,7 +14,7 @@ from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
 from ..signals import News, announce, notify, run_news
 from ..types import Claim, Outcome, handed_to
-from . import leases
+from . import gate, leases
 from .app_state import State
 from .background import and_gevent
 from .claim import Answer
@@ -90,6 +90,8 @@ def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> li
             answer = claims.record(outcomes)
     else:
         answer = _record_twice(claims, outcomes)
+    # Also of tasks that this code does not have.
+    gate.open_behind(books, answer.recorded)
     return [answer.stored(each) for each in outcomes if each.id in answer.recorded]
 
 

@@ -117,7 +117,6 @@ def insert_of_slots(d: Dialect) -> str:
         "concurrency_limit": _LIMIT,
         "status": f"CASE WHEN {skipped} THEN 'skipped' ELSE 'queued' END",
         "finished_at": f"CASE WHEN {skipped} THEN {d.now} END",
-        "order_mark": f"CASE WHEN d.strict AND NOT {skipped} THEN 'new' END",
         "rate_mark": f"CASE WHEN NOT {skipped} THEN {rate_mark('d.rate_key')} END",
         **{
             name: f"CASE WHEN s.skipped > 0 THEN {given} WHEN {overlapping} THEN {by_overlap} END"

@@ -18,7 +18,7 @@ from ..errors import DatabaseTrouble
 from ..log import __version__, logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
-from . import features, ticks
+from . import features, gate, ticks
 from .app_state import State
 from .definitions import has_pings
 from .look import look_at_queue
@@ -80,13 +80,11 @@ def tick(state: State, options: TickOptions) -> TickReport:
         budget = state.settings.tick_budget if options.budget is None else options.budget
         until = opened.started + budget
         start_comes = _start_comes(state, books, options.queues, until)
-        seen = look_at_queue(books)
-        if seen.may_find or start_comes:
+        if look_at_queue(books) or start_comes:
             work_options = worker_options(state, options)._replace(
                 until=until,
                 tick_id=opened.row.id,
                 is_watched=has_pings(books),
-                queue_look=seen,
             )
             counts += _run_workers(state, options, work_options, books)
             features.minute(books, opened.row)
@@ -120,6 +118,8 @@ def housekeeping(
         counts["reclaimed"] += len(reclaimed)
         take_lost([*reclaimed, *(give_up(state, books, news) if row.exhausted else ())])
         yield len(reclaimed)
+    if row.parked:
+        yield gate.mend_all(books)
     slots, rows = enqueue_slots(state, books, news)
     counts.update(slots)
     yield slots["recorded"]

@@ -13,7 +13,7 @@ from sqlalchemy import TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
-from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
+from ..models.conditions import OPEN_BATCH, PARKED, RUNNING, SPENT
 from ..types import TickReport, stored_json, stored_time, time_or_none
 from .definitions import undeclared
 
@@ -44,6 +44,7 @@ class TickRow(NamedTuple):
     :ivar pruned: how many runs the last `LATEST` ticks have pruned.
     :ivar expired: whether a lease has run out.
     :ivar exhausted: whether a run waits that has no attempt left.
+    :ivar parked: whether a run is parked behind others.
     :ivar open_batches: whether a batch has not ended.
     :ivar undeclared: whether there is a definition to be marked as not declared by the code.
     """
@@ -54,6 +55,7 @@ class TickRow(NamedTuple):
     pruned: int
     expired: bool
     exhausted: bool
+    parked: bool
     open_batches: bool
     undeclared: bool
 
@@ -131,6 +133,7 @@ def _marks(d: Dialect) -> dict[str, str]:
     return {
         "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
         "exhausted": f"job_runs WHERE {SPENT}",
+        "parked": f"job_runs WHERE {PARKED}",
         "open_batches": f"job_batches WHERE {OPEN_BATCH}",
         "undeclared": f"job_definitions WHERE {undeclared(d)}",
     }

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
+from ..core import gate
 from ..core.columns import (
     assigned,
     due_sql,
@@ -80,7 +81,7 @@ class Operator:
             "cancel_requested_at": "NULL",
             "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts"
             " ELSE attempts + 1 END",
-            "order_mark": "CASE WHEN strict THEN 'new' END",
+            "gate": "NULL",
             "rate_mark": rate_mark(parameter(d, "rate_key") if "rate_key" in given else "rate_key"),
             "updated_at": d.now,
             **{name: parameter(d, name) for name in given},
@@ -105,7 +106,11 @@ class Operator:
         requested = f"CASE WHEN {runs} THEN COALESCE(cancel_requested_at, {now})"
         values["cancel_requested_at"] = f"{requested} ELSE cancel_requested_at END"
         values["updated_at"] = now
-        return self._change(ids, _in(CANCELLABLE), values, {"reason": reason})
+        changes = self._change(ids, _in(CANCELLABLE), values, {"reason": reason})
+        gate.open_behind(
+            self.books, [each.run_id for each in changes if each.status == "cancelled"]
+        )
+        return changes
 
     def discard(self, ids: Sequence[int], reason: str) -> list[Change]:
         """Turn those of *ids* that are dead into cancelled ones; their failed attempts stay."""

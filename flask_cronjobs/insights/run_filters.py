@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, and_, false, func, not_, or_, select, text, true
 
-from ..models.conditions import RUNNABLE
+from ..models.conditions import ORDERED, RUNNABLE
 from ..text import one_line
 from ..text.humanize import duration
 from ..text.redaction import strip_credentials
@@ -96,13 +96,20 @@ def _is_stale(reader: Reader, _: bool) -> ColumnElement[bool]:
 def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
     tasks = reader.state.registry.tasks
     conditions: dict[str, ColumnElement[bool]] = {
-        "turn": RUNS.c.order_mark.is_not(None),
+        "turn": _is_behind(),
         "paused": not_(and_(true(), *not_paused(reader))),
         "undeclared": RUNS.c.job_type.not_in(list(tasks)) if tasks else false(),
         "later": RUNS.c.run_at > reader.now,
         "rate": RUNS.c.rate_mark.is_not(None),
     }
     return and_(text(RUNNABLE), conditions[why])
+
+
+def _is_behind() -> ColumnElement[bool]:
+    """Return the condition that an earlier run comes first in the strict order of the key."""
+    earlier = RUNS.alias("earlier")
+    in_key = and_(earlier.c.concurrency_key == RUNS.c.concurrency_key, earlier.c.id < RUNS.c.id)
+    return and_(RUNS.c.strict, select(earlier.c.id).where(text(ORDERED), in_key).exists())
 
 
 def _all(*_: object) -> ColumnElement[bool]:

@@ -29,7 +29,7 @@ from ..models.conditions import (
     IN_BATCH,
     KEYED,
     KEYED_GROUPS,
-    ORDERED,
+    PARKED,
     RATE_WAITS,
     RUNNING,
     SET_ASIDE,
@@ -199,18 +199,14 @@ def _statements(reader: Reader, which: RunFilter) -> list[Query]:
     return [columns.where(*map(text, filter(None, [part])), *conditions) for part in parts]
 
 
-#: Waits for its turn in a strict order.
-_IN_ORDER = f"{ORDERED} AND order_mark IS NOT NULL"
-
-
 def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     """Return the exact conditions of the partial indexes that hold runs of *status*."""
     if which.batch is not None and status != "running":  # A batch has its own index.
         return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
     if status in ("queued", "failed"):
         if which.task is not None:
-            return UNKEYED_GROUPS, KEYED_GROUPS, _IN_ORDER, RATE_WAITS
-        return UNKEYED, KEYED, _IN_ORDER, RATE_WAITS
+            return UNKEYED_GROUPS, KEYED_GROUPS, PARKED, RATE_WAITS
+        return UNKEYED, KEYED, PARKED, RATE_WAITS
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 
@@ -306,7 +302,7 @@ _INDEX_ORDER = {
     KEYED: "priority DESC, run_at, id",
     UNKEYED_GROUPS: _BY_GROUP,
     KEYED_GROUPS: _BY_GROUP,
-    _IN_ORDER: "concurrency_key, id",
+    PARKED: "concurrency_key",
     RATE_WAITS: f"rate_mark, rate_key, {_BY_GROUP}",
     RUNNING: "locked_until",
     DEAD: "finished_at",

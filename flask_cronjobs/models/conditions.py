@@ -19,10 +19,10 @@ def sql_list(values: Iterable[str]) -> str:
 
 
 RUNNABLE = "status IN ('queued', 'failed')"
-# Not those whose turn has not come, in a strict order or at a rate: claims must not read through
+# Not those that have met a gate, or whose turn has not come at a rate: claims must not read through
 # them.
 UNKEYED = f"{RUNNABLE} AND concurrency_key IS NULL AND rate_mark IS NULL"
-KEYED = f"concurrency_key IS NOT NULL AND order_mark IS NULL AND rate_mark IS NULL AND {RUNNABLE}"
+KEYED = f"concurrency_key IS NOT NULL AND gate IS NULL AND rate_mark IS NULL AND {RUNNABLE}"
 #: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
 SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
 # The same rows as UNKEYED and KEYED, by the CHECK constraints, in words from which PostgreSQL does
@@ -32,7 +32,7 @@ UNKEYED_GROUPS = (
 )
 KEYED_GROUPS = (
     "finished_at IS NULL AND locked_by IS NULL"
-    " AND concurrency_key IS NOT NULL AND order_mark IS NULL AND rate_mark IS NULL"
+    " AND concurrency_key IS NOT NULL AND gate IS NULL AND rate_mark IS NULL"
 )
 #: Its handler raised ``Snooze`` again and again: what it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
@@ -61,13 +61,10 @@ SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
 PINGED = "ping_url IS NOT NULL"
 #: Has a place in the strict order of its key.
 ORDERED = "strict AND finished_at IS NULL"
-#: May run next in the strict order of its key, or runs.
-#: By the status, so that PostgreSQL does not take the index of ORDERED, with all that wait, for it.
-HAS_TURN = "strict AND order_mark IS NULL AND status IN ('queued', 'failed', 'running')"
-#: Came or ended since somebody last looked whose turn it is; see `features.orders`.
-UNPLACED = "order_mark IN ('new', 'over')"
-#: Begins at a rate. In a strict order, not before its turn.
-RATED = f"rate_key IS NOT NULL AND order_mark IS NULL AND {RUNNABLE}"
+#: A claim has met it when it was not the first in the strict order of its key; see `core.gate`.
+PARKED = "gate = 'order'"
+#: Begins at a rate. Not one that is parked: it would take the place of the one before it.
+RATED = f"rate_key IS NOT NULL AND gate IS NULL AND {RUNNABLE}"
 #: Waits for the next start of its rate key.
 RATE_WAITS = f"{RATED} AND rate_mark = 'waits'"
 #: Its start has come, and nobody has claimed it yet.

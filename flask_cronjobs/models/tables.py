@@ -92,10 +92,8 @@ class JobRun(Base):
             *("concurrency_key", "concurrency_share"),
             where=conditions.HAS_SHARE,
         ),
-        # At most one run of a strict order may run next.
-        unique("uq_job_runs_turn", "concurrency_key", where=conditions.HAS_TURN),
         partial("ix_job_runs_order", "concurrency_key", "id", where=conditions.ORDERED),
-        partial("ix_job_runs_unplaced", "id", where=conditions.UNPLACED),
+        partial("ix_job_runs_parked", "concurrency_key", where=conditions.PARKED),
         partial("ix_job_runs_spent", "id", where=conditions.SPENT),
         partial("ix_job_runs_snoozed", "id", where=conditions.SNOOZED),
         partial("ix_job_runs_lease", "locked_until", where=conditions.RUNNING),
@@ -136,11 +134,10 @@ class JobRun(Base):
             f" AND {conditions.RUNNABLE})",
         ),
         check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
-        check("ck_job_runs_order_mark", "order_mark IN ('new', 'waits', 'over')"),
+        check("ck_job_runs_order", "NOT strict OR concurrency_key IS NOT NULL"),
         check(
-            "ck_job_runs_order",
-            "(NOT strict OR concurrency_key IS NOT NULL) AND (order_mark IS NULL"
-            " OR (strict AND (order_mark = 'over') = (finished_at IS NOT NULL)))",
+            "ck_job_runs_gate",
+            f"gate IS NULL OR ({conditions.PARKED} AND strict AND {conditions.RUNNABLE})",
         ),
         storage_options(),
     )
@@ -197,9 +194,9 @@ class JobRun(Base):
     """The batch that the run belongs to."""
     strict: Mapped[bool] = mapped_column(server_default=text("'0'"))
     """Whether it has a place in the strict order of its concurrency key."""
-    order_mark: Mapped[str | None]
-    """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
-    it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""
+    gate: Mapped[str | None]
+    """What holds the run back, so that no claim reads it; null for a run that is ready, or has no
+    need to be. ``order``: it was not first in its strict order when a claim met it."""
     rate_key: Mapped[str | None]
     """The key at whose rate its attempts begin."""
     rate_mark: Mapped[str | None]

@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain, repeat
+from itertools import chain
 from random import Random
 from typing import Any
 
 import pytest
 from sqlalchemy import insert
 
+from flask_cronjobs.core import gate
 from flask_cronjobs.core.claim import ClaimRequest
 from flask_cronjobs.core.claim_statement import WINDOW
 from flask_cronjobs.models import JobPause, JobRun
@@ -41,7 +42,7 @@ BACKLOGS: list[dict[str, Any]] = [
 ]
 
 
-def make_row(chance: Random, turns: Iterator[str | None]) -> dict[str, Any]:
+def make_row(chance: Random, gates: Iterator[str | None]) -> dict[str, Any]:
     """The columns of a run, as an enqueue, an attempt or an operator may leave them."""
     most = chance.choice([1, 2, 5, 5, 5, 5])
     tried = chance.choice([0, 0, 0, 0, 1, most])
@@ -61,7 +62,7 @@ def make_row(chance: Random, turns: Iterator[str | None]) -> dict[str, Any]:
         "concurrency_limit": {None: None, "strict": 1}.get(key, chance.randint(1, 3)),
         "strict": key == "strict",
     }
-    return values | {"order_mark": next(turns) if key == "strict" and not ended else None}
+    return values | {"gate": next(gates) if key == "strict" and not ended else None}
 
 
 def make_request(chance: Random) -> dict[str, Any]:
@@ -107,13 +108,20 @@ class Oracle:
             row.status in ("queued", "failed")
             and row.run_at <= ago()
             and row.attempts < row.max_attempts
-            and row.order_mark is None
+            and row.gate is None
+            and not (row.strict and any(self._comes_before(row)))
             and row.job_type in request.tasks
             and (row.queue in request.queues if request.queues else True)
             and row.queue not in request.elsewhere
             and ("task", row.job_type) not in self.pauses
             and ("queue", row.queue) not in self.pauses
         )
+
+    def _comes_before(self, row: JobRun) -> Iterator[bool]:
+        """Whether each run of the key comes before *row* in its strict order."""
+        for each in self.rows.values():
+            in_key = each.strict and each.concurrency_key == row.concurrency_key
+            yield in_key and each.finished_at is None and each.id < row.id
 
     def free_share(self, row: JobRun) -> int:
         """The lowest share of its key that no run has."""
@@ -166,13 +174,13 @@ def expect_history(kit: Kit, chance: Random, backlog: Sequence[dict[str, Any]] =
     """Make rows, and let requests and ends follow each other."""
     for table in ("job_failures", "job_runs", "job_pauses"):
         kit.sql(f"DELETE FROM {table}")
-    turns = chain([chance.choice([None, None, "new"])], repeat("waits"))
+    gates = chain([None], iter(lambda: chance.choice([None, "order"]), ""))
     paused = [("task", "other"), ("queue", "mail"), ("queue", "task"), ("task", "mail")]
     pauses = chance.sample(paused, chance.choice([0, 0, 1, 2]))
     with kit.engine.begin() as connection:
         for _ in range(chance.randint(5, 20)):
             connection.execute(
-                insert(JobRun).values(scheduled_for=ago(), **make_row(chance, turns))
+                insert(JobRun).values(scheduled_for=ago(), **make_row(chance, gates))
             )
         if backlog:
             connection.execute(insert(JobRun), backlog)
@@ -189,10 +197,12 @@ def expect_history(kit: Kit, chance: Random, backlog: Sequence[dict[str, Any]] =
 
 def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]]) -> list[Claim]:
     """Claim, and compare with the oracle; the claims."""
+    gate.mend_all(kit.books)
+    may_find = kit.looks.look_at_queue()
     oracle = Oracle({row.id: row for row in kit.all_rows()}, pauses)
     expect_next(kit, request, oracle)
     wanted = oracle.claim(request)
-    assert not wanted or kit.looks.look_at_queue().may_find
+    assert may_find or not wanted
     claims = kit.claims.record_and_claim([], request).claims
     assert [claim.id for claim in claims] == [run_id for run_id, _ in wanted]
     for claim, (run_id, share) in zip(claims, wanted, strict=True):

@@ -64,16 +64,16 @@ def test_due_run_behind_those_of_higher_priority_that_are_not_is_found(
     kit: Kit, values: dict[str, Any]
 ) -> None:
     kit.runs(LOOKED_AT - 1, priority=1, **LATER, **values)
-    assert not kit.looks.look_at_queue().may_find
+    assert not kit.looks.look_at_queue()
     kit.run(**values)
-    assert kit.looks.look_at_queue().may_find
+    assert kit.looks.look_at_queue()
 
 
 def test_runs_at_work_and_ended_ones_are_not_waiting(kit: Kit) -> None:
     kit.runs(2)
     claim, _ = kit.claim()
     assert kit.finish(claim)
-    assert not kit.looks.look_at_queue().may_find
+    assert not kit.looks.look_at_queue()
 
 
 @on_postgresql

@@ -89,24 +89,22 @@ def test_order_goes_on_behind_a_dead_run(
     assert books.of("a") == [0, 2, 3, 1]
 
 
-def test_a_turn_that_is_not_its_own_is_taken_from_a_run(
+def test_run_that_is_open_behind_one_that_is_parked_is_parked_too(
     jobs: CronJobs, db: SQLAlchemy, ledger: MakeLedger
 ) -> None:
-    """Somebody has changed rows by hand. Else it would be claimed and given back for ever."""
+    """Somebody has changed rows by hand. The tick opens the first, which is not due."""
     books = ledger()
     first, behind = books.enqueue(range(2))
     later = now() + timedelta(hours=1)
-    db.session.execute(update(JobRun).where(JobRun.id == first).values(run_at=later))
-    db.session.commit()
-    books.tick()
-    for run_id, mark in ((first, "waits"), (behind, None)):
-        db.session.execute(update(JobRun).where(JobRun.id == run_id).values(order_mark=mark))
+    values = {"run_at": later, "gate": "order"}
+    db.session.execute(update(JobRun).where(JobRun.id == first).values(**values))
     books.enqueue([10], "b")
     db.session.commit()
     jobs.tick(budget=2)
     assert (books.of("a"), books.of("b")) == ([], [10])
-    run = db.session.get_one(JobRun, behind)
-    assert (run.status, run.attempts, run.order_mark) == ("queued", 0, "waits")
+    rows = select(JobRun.status, JobRun.attempts, JobRun.gate).where(JobRun.id <= behind)
+    found = db.session.execute(rows.order_by(JobRun.id)).all()
+    assert [tuple(row) for row in found] == [("queued", 0, None), ("queued", 0, "order")]
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -141,7 +139,7 @@ def test_slots_of_a_definition_are_in_order_too(jobs: CronJobs, db: SQLAlchemy) 
     jobs.tick()
     assert len(done) >= 5
     assert done == sorted(done)
-    orders = db.session.execute(select(JobRun.strict, JobRun.order_mark).distinct())
+    orders = db.session.execute(select(JobRun.strict, JobRun.gate).distinct())
     assert orders.all() == [(True, None)]
     assert db.session.get_one(JobRun, jobs.run_now("statement")).strict
 
@@ -154,7 +152,7 @@ def test_run_again_is_a_new_run_at_the_end(
     books.enqueue(range(2))
     books.tick(3)
     new = run_again(state, dead())
-    assert db.session.get_one(JobRun, new).order_mark == "new"
+    assert db.session.get_one(JobRun, new).strict
     books.enqueue([2])
     books.tick()
     assert books.of("a") == [1, 0, 2]
@@ -221,5 +219,5 @@ def test_then_of_a_batch_takes_its_place_in_the_order(
     books.enqueue([3])
     books.tick()
     assert books.of("a") == [1, 2, 3]
-    turns = select(JobRun.strict, JobRun.order_mark).where(JobRun.job_type == "book")
-    assert {tuple(row) for row in db.session.execute(turns)} <= {(True, "over"), (True, None)}
+    gates = select(JobRun.strict, JobRun.gate).where(JobRun.job_type == "book")
+    assert {tuple(row) for row in db.session.execute(gates)} == {(True, None)}

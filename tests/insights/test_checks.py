@@ -32,7 +32,7 @@ def holder(rows: Rows, age: float, **values: Any) -> int:
 
 
 def behind(rows: Rows, age: float, **values: Any) -> int:
-    return rows.run(age=age, **(ORDERED | {"order_mark": "waits"} | values))
+    return rows.run(age=age, **(ORDERED | {"gate": "order"} | values))
 
 
 def head_without_code(rows: Rows, age: float) -> None:

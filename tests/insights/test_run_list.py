@@ -183,7 +183,7 @@ _LOGIN: dict[str, Any] = {
     "concurrency_key": "hunter2",
     "concurrency_limit": 1,
     "strict": True,
-    "order_mark": None,
+    "gate": None,
 }
 
 

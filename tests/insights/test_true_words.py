@@ -73,7 +73,7 @@ def _paused(rows: Rows) -> None:
 
 def _held(rows: Rows) -> None:
     rows.run("running", age=5 * HOUR, **_KEY, concurrency_share=1)
-    rows.run(job_type="it", age=HOUR, order_mark="waits", **_KEY)
+    rows.run(job_type="it", age=HOUR, gate="order", **_KEY)
 
 
 def _batch(rows: Rows) -> None:

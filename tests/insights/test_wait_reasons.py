@@ -43,7 +43,7 @@ def _nothing(rows: Rows) -> None:
         (_holder, KEY, ["share"]),
         (_holder, {**KEY, "concurrency_limit": 2}, ["worker"]),
         (_holder, {**KEY, "concurrency_key": "l"}, ["worker"]),
-        (lambda rows: rows.run(**STRICT), {**STRICT, "order_mark": "waits"}, ["turn"]),
+        (lambda rows: rows.run(**STRICT), {**STRICT, "gate": "order"}, ["turn"]),
         (lambda rows: rows.run("dead", **STRICT), STRICT, ["worker"]),
         (lambda rows: rows.run("succeeded", **STRICT), STRICT, ["worker"]),
         (lambda rows: rows.run(**STRICT, job_type="gone"), {}, ["worker"]),
@@ -143,11 +143,11 @@ def test_runs_are_found_by_what_they_wait_for(
 ) -> None:
     with state.app.app_context():
         jobs.pause(queue="mail")
+    rows.run("running", job_type="gone", queue="mail", **STRICT, concurrency_share=1)
     runs = [
         rows.run(age=-600, job_type="send"),
         rows.run(age=60, job_type="gone"),
         rows.run(age=60, job_type="send", queue="mail"),
-        rows.run(age=60, job_type="send", **STRICT, order_mark="waits"),
+        rows.run(age=60, job_type="send", **STRICT, gate="order"),
     ]
-    rows.run("running", job_type="gone", queue="mail")
     assert [row.id for row in list_runs(state, RunFilter(waits=why)).rows] == [runs[found]]

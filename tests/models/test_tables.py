@@ -41,7 +41,7 @@ def insert(engine: Engine, row: Base) -> None:
 
 
 KEY: dict[str, Any] = {"concurrency_key": "key", "concurrency_limit": 1}
-ORDER: dict[str, Any] = {**KEY, "strict": True, "order_mark": "new"}
+ORDER: dict[str, Any] = {**KEY, "strict": True, "gate": "order"}
 KINDS: dict[str, tuple[type[Base], dict[str, Any]]] = {
     "runs": (JobRun, {"job_type": "a"}),
     "definitions": (JobDefinition, {"name": "a", "job_type": "a", "schedule": "* * * * *"}),
@@ -78,10 +78,10 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("ck_job_effects_done", {"done_at": NOW}),
     ("ck_job_batches_finished", {"finished_at": NOW, "total": 1}),
     ("ck_job_batches_total", {"closed_at": NOW, "total": 1}),
-    ("ck_job_runs_order_mark", {**ORDER, "order_mark": "later"}),
-    ("ck_job_runs", {**ORDER, "order_mark": "over"}),
-    ("ck_job_runs", {"strict": True, "order_mark": "new"}),
-    ("ck_job_runs", {**ORDER, "strict": False}),
+    ("ck_job_runs_order", {"strict": True}),
+    ("ck_job_runs_gate", {**ORDER, "gate": "door"}),
+    ("ck_job_runs_gate", {**ORDER, "status": "succeeded", "finished_at": NOW}),
+    ("ck_job_runs_gate", {**ORDER, "strict": False}),
 ]
 
 
@@ -100,9 +100,8 @@ def test_impossible_row_is_refused(engine: Engine) -> None:
         {"idempotency_key": "key", "unique_while": "pending", "started_at": NOW},
         {"idempotency_key": "key", "unique_while": "waiting"},
         {"status": "running", **KEY, "concurrency_share": 1, **LOCK},
-        {**ORDER, "order_mark": None},
     ],
-    ids=["slot", "idempotency key", "pending", "waiting", "share", "turn"],
+    ids=["slot", "idempotency key", "pending", "waiting", "share"],
 )
 def test_second_run_of_what_is_unique_is_refused(engine: Engine, values: dict[str, Any]) -> None:
     insert(engine, JobRun(job_type="task", **values))

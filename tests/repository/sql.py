@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from flask_cronjobs.core import (
     claim_statement,
     definitions,
+    gate,
     insert,
     insert_many,
     leases,
@@ -23,7 +24,6 @@ from flask_cronjobs.core import (
     ticks,
 )
 from flask_cronjobs.db.dialect import POSTGRESQL, SQLITE, Dialect
-from flask_cronjobs.features import orders
 from flask_cronjobs.features.rates import rates
 
 FOLDER = Path(__file__).parents[2] / "docs" / "sql"
@@ -52,8 +52,8 @@ STATEMENTS: dict[str, Maker] = {
     "insert-slots": slots.insert_of_slots,
     "find-starts": rates._groups,
     "open-starts": rates._take_marks,
-    "give-turns": orders._place,
-    "make-way": orders._make_way,
+    "open": gate._open_behind,
+    "parked-keys": gate._parked_keys,
 }
 #: A part of a statement: the words of a clause, or what stands in parentheses.
 Part: TypeAlias = "Word | list[Part]"

@@ -13,8 +13,8 @@ from sqlalchemy import Engine, insert, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.config import Settings
+from flask_cronjobs.core import gate, ticks
 from flask_cronjobs.core import prune as pruning
-from flask_cronjobs.core import ticks
 from flask_cronjobs.core.app_state import State, state_of
 from flask_cronjobs.core.claim import ClaimRequest
 from flask_cronjobs.core.claim_statement import claim_statement
@@ -32,7 +32,6 @@ from flask_cronjobs.core.prune import prune, seconds_behind
 from flask_cronjobs.core.tasks.options import Rate
 from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.db.statements import SETTINGS
-from flask_cronjobs.features import orders
 from flask_cronjobs.features.batches.batch_rows import NewBatch, close, hold_open, open_batch
 from flask_cronjobs.features.batches.ending import end_batches
 from flask_cronjobs.features.rates import rates
@@ -175,7 +174,7 @@ def record_and_claim_all(kit: Kit) -> None:
     finish(kit, claimed)
     hand_on(kit)
     claim_far(kit)
-    give_turns(kit)
+    open_orders(kit)
     open_starts(kit)
 
 
@@ -215,24 +214,22 @@ def claim_far(kit: Kit) -> None:
     kit.sql("DELETE FROM job_runs WHERE job_type = 'other'")
 
 
-def give_turns(kit: Kit) -> None:
-    """Take up the marks of a strict order: of runs that came, ended, were retried, are deleted."""
+def open_orders(kit: Kit) -> None:
+    """Park runs of a strict order, and open what comes next, behind an end and otherwise."""
     values: dict[str, Any] = {
         "concurrency_key": "in order",
         "concurrency_limit": 1,
         "strict": True,
     }
-    first, second, *_ = [kit.run(order_mark="new", **values) for _ in range(4)]
-    orders.give(kit.books)
-    # Of a single id, PostgreSQL would make a constant, and compare it in a loop of one row.
-    kit.operator.cancel([first, 0], "no longer wanted")
-    orders.give(kit.books)
-    kit.operator.retry([first, 0])
-    orders.give(kit.books)
-    assert [kit.get(each).order_mark for each in (first, second)] == [None, "waits"]
+    first, second, *_ = [kit.run(**values) for _ in range(4)]
+    kit.claim()
+    assert [kit.get(each).gate for each in (first, second)] == [None, "order"]
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
-    orders.mend_turns(kit.books)
-    orders.held_first(kit.books, "nobody")
+    # Of a single id, PostgreSQL would make a constant, and compare it in a loop of one row.
+    assert gate.open_behind(kit.books, [second, 0]) == 1
+    kit.sql("UPDATE job_runs SET gate = 'order' WHERE id = :id", id=second)
+    assert gate.mend_all(kit.books) == 1
+    gate.held_first(kit.books, "nobody")
     kit.sql("DELETE FROM job_runs WHERE concurrency_key = 'in order'")
 
 
@@ -313,7 +310,7 @@ def keep_up(kit: Kit) -> None:
 #: Along what SQLite may go: indexes of what is few, such as runs that wait; ticks, to the latest.
 OF_FEW = {
     *("ix_job_runs_runnable", "ix_job_runs_runnable_front", "ix_job_runs_lease"),
-    *("ix_job_runs_unplaced", "ix_job_runs_spent", "ix_job_definitions_pinged"),
+    *("ix_job_runs_parked", "ix_job_runs_spent", "ix_job_definitions_pinged"),
     *("ix_job_batches_open", "ix_job_ticks_started_at"),
 }
 #: Tables of which it makes Bloom filters, once it knows that they are not large.
@@ -455,7 +452,7 @@ def state(app: Flask, jobs: CronJobs) -> State:
     RETRY.many(made, [rows.run("dead", age=3600) for _ in range(3)])
     strict = {"concurrency_key": "k", "concurrency_limit": 1, "strict": True}
     rows.run("dead", age=3600, **strict)
-    rows.run("queued", age=3600, order_mark="waits", **strict)
+    rows.run("queued", age=3600, gate="order", **strict)
     rows.run("running", job_type="task", **keyed_by("busy"), concurrency_share=1)
     for number in range(5):
         rows.run(job_type="last", run_at=ago(60))

@@ -55,7 +55,7 @@ IDLE = {
     *("celery", "redis"),
     *("flask_cronjobs.models.tables", "flask_cronjobs.core.enqueue"),
     *("flask_cronjobs.features.once.once", "flask_cronjobs.features.rates.rates"),
-    *("flask_cronjobs.features.batches", "flask_cronjobs.features.orders"),
+    "flask_cronjobs.features.batches",
     *("flask_cronjobs.insights.reader", "flask_cronjobs.insights.run_actions"),
     *("flask_cronjobs.insights.operations", "flask_cronjobs.db.create"),
     *("flask_cronjobs.core.prune", "flask_cronjobs.core.claim"),

@@ -267,9 +267,9 @@ class Model:
         batch.then_run = then_run
         self.runs[then_run] = ModelRun(2)
 
-    def prune(self, marked: set[int]) -> None:
-        """All that has ended is old, and goes, but for those whose turn nobody has given on."""
-        old = {id_ for id_, run in self.runs.items() if run.status in TERMINAL} - marked
+    def prune(self) -> None:
+        """All that has ended is old, and goes."""
+        old = {id_ for id_, run in self.runs.items() if run.status in TERMINAL}
         for id_ in old:
             if self.runs[id_].batch is None:
                 del self.runs[id_]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -21,6 +21,7 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
+from flask_cronjobs.core import gate
 from flask_cronjobs.core.claim import ClaimRequest, record_and_claim, release_token
 from flask_cronjobs.core.insert import insert_or_find
 from flask_cronjobs.core.leases import look_for_expired, progress, renew, watch
@@ -28,7 +29,6 @@ from flask_cronjobs.core.new_run import NewRun
 from flask_cronjobs.core.prune import prune
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.errors import StateConflict
-from flask_cronjobs.features import orders
 from flask_cronjobs.insights import run_changes as changes
 from flask_cronjobs.insights.operations import Act, Operation
 from flask_cronjobs.insights.run_changes import Operator
@@ -77,6 +77,10 @@ class StoreMachine(RuleBasedStateMachine):
         """The ids that runs have or had: others were taken by transactions that rolled back."""
         self.held: list[Claim] = []
         """Every claim ever made: those that were lost go on trying to write."""
+        self.parked: frozenset[int] = frozenset()
+        """What the latest claim parked."""
+        self.left: bool = False
+        """Whether somebody died before opening what comes next, or deleted rows by hand."""
         self.numbers = itertools.count()
         self.tokens = (f"host:{number}:fresh" for number in self.numbers)
         self.started: dict[int, tuple[int, Any]] = {}
@@ -159,24 +163,33 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             assert id_ == holder
 
-    @rule(limit=st.integers(1, 4), idle=st.booleans(), gives=st.booleans(), beside=st.booleans())
-    def claim(self, limit: int, idle: bool, gives: bool, beside: bool) -> None:
-        if gives:
-            orders.give(self.books)
-        self.claimed(limit, idle, beside)
+    @rule(limit=st.integers(1, 4), idle=st.booleans(), dies=st.booleans(), beside=st.booleans())
+    def claim(self, limit: int, idle: bool, dies: bool, beside: bool) -> None:
+        self.claimed(limit, idle, beside, opens=not dies)
+        self.left |= dies
 
-    def claimed(self, limit: int, idle: bool, beside: bool = False) -> Sequence[Claim]:
+    def opens(self, ids: Collection[int]) -> None:
+        """Open what comes after runs that have ended or are parked, as a worker does."""
+        gate.open_behind(self.books, ids)
+
+    def claimed(
+        self, limit: int, idle: bool, beside: bool = False, opens: bool = True
+    ) -> Sequence[Claim]:
         """Claim, and give back at once what does not come first in its order, as a worker does."""
         token = next(self.tokens)
         request = ClaimRequest(limit, token, ("t",), idle=idle, side_by_side=beside)
-        claimed = record_and_claim(self.books, [], request).claims
+        answer = record_and_claim(self.books, [], request)
+        claimed, self.parked = answer.claims, answer.parked
+        assert not any(self.model.comes_first(id_) for id_ in self.parked)
+        if opens:
+            self.opens(self.parked)
         self.check_claims(claimed, request)
         for claim in claimed:
             run = self.runs[claim.id]
             assert not self.model.is_busy(run.concurrency)
             run.claim(token)
             assert (claim.attempt, claim.read()[0]) == (run.attempts, run.payload)
-        first = orders.held_first(self.books, token)
+        first = gate.held_first(self.books, token)
         assert first == {claim.id for claim in claimed if self.model.comes_first(claim.id)}
         too_early = self.without_slot(claimed)
         back = [claim for claim in claimed if claim.id not in first or claim in too_early]
@@ -214,18 +227,15 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(kinds=st.lists(st.sampled_from([*KINDS, "succeeded", "dead"]), min_size=1, max_size=4))
     def work(self, kinds: list[Any]) -> None:
         """Claim runs, and end their attempts."""
-        orders.give(self.books)
         for claim, kind in zip(self.claimed(len(kinds), idle=True), kinds, strict=False):
             self.end(claim, kind, 0.0)
 
     @rule(kind=st.sampled_from(["succeeded", "dead", "cancelled"]))
     def work_off(self, kind: Any) -> None:
         """Claim and end all that is due."""
-        orders.give(self.books)
-        while claimed := self.claimed(4, idle=True):
+        while (claimed := self.claimed(4, idle=True)) or self.parked:
             for claim in claimed:
                 self.end(claim, kind, 0.0)
-            orders.give(self.books)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), kind=st.sampled_from(KINDS), delay=st.sampled_from([0.0, 60.0]))
@@ -242,6 +252,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         holds = self.holds(claim)
         assert self.record(outcome) == (frozenset({claim.id}) if holds else frozenset())
+        self.opens([claim.id])
         if run is not None and holds:
             run.finalize(kind, delay)
 
@@ -281,6 +292,7 @@ class StoreMachine(RuleBasedStateMachine):
         running = {id_ for id_, run in self.runs.items() if run.status == "running"}
         assert {outcome.id for outcome in outcomes} == running
         assert record_and_claim(self.books, outcomes, None).recorded == running
+        self.opens(running)
         for outcome in outcomes:
             self.runs[outcome.id].finalize(outcome.kind)
 
@@ -318,7 +330,6 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def prune(self) -> None:
         before = len(self.runs)
-        marked = {row.id for row in self.sql("SELECT id FROM job_runs WHERE order_mark = 'over'")}
         for table, ended in (
             ("job_runs", "finished_at"),
             ("job_batches", "finished_at"),
@@ -326,7 +337,7 @@ class StoreMachine(RuleBasedStateMachine):
         ):
             self.sql(f"UPDATE {table} SET {ended} = {self.past(1)} WHERE {ended} IS NOT NULL")
         pruned = sum(prune(self.books, Settings(retention=0, retention_dead=0)))
-        self.model.prune(marked)
+        self.model.prune()
         assert pruned == before - len(self.runs)
         for key, (_, id_, state) in list(self.marks.items()):
             run = self.runs.get(id_)

@@ -85,7 +85,7 @@ def filled(pages: Pages) -> Pages:
     pages.step(dead[0], "totals")
     strict = {"concurrency_key": "account:1", "concurrency_limit": 1, "strict": True}
     pages.add("dead", fingerprint="f2", **strict)
-    pages.add("queued", order_mark="waits", **strict)
+    pages.add("queued", gate="order", **strict)
     for run_id in dead:
         pages.failure(run_id, 1)
     pages.add("succeeded")

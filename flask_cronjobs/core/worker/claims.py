@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
-from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
-from ...features import orders
-from ...features.rates.starts import LOOK_EVERY, RateLimits
+from ...features.rates.starts import RateLimits
 from ...types import Outcome
+from .. import gate
 from ..app_state import State, Throttle
 from ..claim import Answer, ClaimRequest, already_recorded, record_and_claim, release_token
 from ..look import look_at_queue, next_run
@@ -20,6 +20,8 @@ from .work_options import WorkOptions
 
 #: How often to look for claims that were committed late, in seconds.
 LATE_EVERY = 1.0
+#: How often an idle worker looks for runs that somebody died before opening, in seconds.
+MEND_EVERY = 1.0
 #: For how long a worker that finds enough to do passes over runs that were locked, in seconds.
 LOCKED_FOR = 0.5
 #: How much longer for each of them, if it finds nothing else. Of one key each costs a claim, so
@@ -78,45 +80,48 @@ class LostClaims:
                 self._tokens[token] = min(end, moment + self._lease)
 
 
-class Turns:
-    """Gives the turns of strict orders. It belongs to the keeper's thread.
+class Orders:
+    """Opens what comes next in strict orders. It belongs to the keeper's thread.
 
-    :param ordered: the tasks with a strict order that the code has.
-    :param pend: whether turns are to be given: runs of a strict order came or ended.
+    :param tasks: the tasks with a strict order that the code has.
+    :ivar pend: the ids of runs that have ended or are parked: others of their keys may be opened.
     """
 
-    def __init__(self, books: Bookkeeping, ordered: Collection[str], pend: bool) -> None:
-        self.ordered: Collection[str] = ordered
-        self.pend: bool = pend
+    def __init__(self, books: Bookkeeping, tasks: Collection[str]) -> None:
+        self.pend: set[int] = set()
         self._books = books
-        self._looked = Throttle()
+        self.tasks: Collection[str] = tasks
+        self._mended = Throttle()
+        self._mend_after = ""
 
-    def give(self) -> bool:
-        """Give the turn to the next run of each strict order; return whether that changed anything.
+    def concern(self, outcomes: Iterable[Outcome]) -> bool:
+        """Return whether one of *outcomes* is of a strict order."""
+        return any(each.job_type in self.tasks for each in outcomes)
 
-        :raises DatabaseTrouble: it is not known for which.
+    def note(self, outcomes: Iterable[Outcome], answer: Answer) -> None:
+        """Note what *answer* says of *outcomes* and of the claim."""
+        self.pend |= answer.parked
+        if self.tasks:
+            self.pend |= {each.id for each in outcomes if each.job_type in self.tasks}
+
+    def open(self) -> None:
+        """Open what comes after the runs noted.
+
+        :raises DatabaseTrouble: it is not known what was opened; call it again.
         """
-        failpoints.reach("before-turns")
-        changed = orders.give(self._books)
-        self.pend = False
-        self._looked.block_for(LOOK_EVERY)
-        return changed
+        gate.open_behind(self._books, self.pend)
+        self.pend.clear()
 
-    def give_before_claim(self, idle: bool) -> bool:
-        """Give the turns before a claim, if it is time; return whether that changed anything.
+    def mend(self) -> bool:
+        """Open some of what nobody has opened, at most once a second; return whether it has.
 
-        An app without strict orders never looks, and a busy worker looks seldom. One that is idle
-        looks each time, so that it finds what has just come.
-
-        :raises DatabaseTrouble: as of `give`.
+        For a worker that finds nothing to do.
         """
-        is_time = self.pend or (self.ordered and (idle or self._looked.ready()))
-        return self.give() if is_time else False
-
-    def note_ended(self, outcomes: Iterable[Outcome]) -> None:
-        """Note that *outcomes* are recorded: behind one in a strict order another may come."""
-        if self.ordered:  # Most apps have none: they pay nothing for each outcome.
-            self.pend |= any(outcome.job_type in self.ordered for outcome in outcomes)
+        if not self._mended.ready():
+            return False
+        self._mended.block_for(MEND_EVERY)
+        opened, self._mend_after = gate.mend(self._books, self._mend_after)
+        return opened > 0
 
 
 class LockedRuns:
@@ -158,7 +163,7 @@ class WorkerClaims:
 
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar lost: gives back the claims whose answers were lost.
-    :ivar turns: gives the turns of strict orders before claims.
+    :ivar orders: opens what comes next in strict orders.
     :ivar starts: opens the starts of rate limits before claims, and takes them after.
     """
 
@@ -180,7 +185,7 @@ class WorkerClaims:
         self._locked = LockedRuns()
         self.lost: LostClaims = LostClaims(books, request.lease)
         self._unconfirmed: set[tuple[int, str]] = set()
-        self.turns: Turns = Turns(books, state.registry.ordered, options.queue_look.turns_pend)
+        self.orders: Orders = Orders(books, state.registry.ordered)
         own = state.registry.rates if options.rates is None else options.rates
         self.starts: RateLimits = RateLimits(books, own, request)
 
@@ -189,7 +194,11 @@ class WorkerClaims:
 
         :raises DatabaseTrouble: as of `record_and_claim`.
         """
-        return self.claim(outcomes, 0, idle=False)
+        answer = self.claim(outcomes, 0, idle=False)
+        if self.orders.pend:
+            with suppress(DatabaseTrouble):  # It is recorded, and others mend.
+                self.orders.open()
+        return answer
 
     def claim(
         self,
@@ -224,12 +233,12 @@ class WorkerClaims:
             request: ClaimRequest | None = None
             if wanted > 0 and not sent_before:
                 self._locked.forget_old()
+                if self.orders.pend:
+                    self.orders.open()
                 self.starts.open(not outcomes, tasks)
                 if look_first and self._got_less and not outcomes and self._queue_is_empty():
-                    self.exhausted = True
+                    self.exhausted = not (self.orders.tasks and self.orders.mend())
                     return Answer()
-                if self.turns.give_before_claim(idle=not outcomes):
-                    self.starts.open(True, tasks)
                 request = self._request._replace(
                     limit=wanted,
                     token=f"{self._worker}:{secrets.token_hex(6)}",
@@ -239,8 +248,16 @@ class WorkerClaims:
                     locked=self._locked.ids,
                     tasks=self._request.tasks if tasks is None else tasks,
                 )
-            answer = self._confirm(sent_before, self._send(outcomes, request))
-            self.turns.note_ended(outcomes)
+            before, unsent = Answer(), outcomes
+            if request is not None and self.orders.tasks and self.orders.concern(outcomes):
+                # Record, open, then claim: so the claim finds what comes next.
+                before, unsent = self._send(outcomes, None), ()
+                self.orders.note(outcomes, before)
+                self.orders.open()
+            answer = self._confirm(sent_before, self._send(unsent, request)).plus(before)
+            self.orders.note(unsent, answer)
+            if self.exhausted and self.orders.tasks and self.orders.mend():
+                self.exhausted = False
         except DatabaseTrouble:
             self._unconfirmed |= {outcome.identity for outcome in outcomes}
             raise
@@ -266,7 +283,7 @@ class WorkerClaims:
                 raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
         # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
         # the keys: only a claim without either that finds nothing is final.
-        found = outcomes or answer.claims or self._after_key
+        found = outcomes or answer.claims or answer.parked or self._after_key
         looks_on = request is not None and self._locked.note(answer)
         self.exhausted = not (request is None or found or looks_on)
         if request is not None:
@@ -295,7 +312,5 @@ class WorkerClaims:
         return answer
 
     def _queue_is_empty(self) -> bool:
-        """Return whether a claim would find nothing; note whether turns are to be given."""
-        seen = look_at_queue(self._books)
-        self.turns.pend |= seen.turns_pend
-        return not seen.may_find
+        """Return whether a claim would find nothing."""
+        return not look_at_queue(self._books)

@@ -17,9 +17,9 @@ from flask import Flask
 
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble, PayloadError
-from ...features import orders
 from ...log import log_run, logger
 from ...types import JSON, Claim, Outcome
+from .. import gate
 from ..app_state import State
 from ..current import CurrentRun, Output, running
 from ..features import Watcher
@@ -106,7 +106,7 @@ class RunnerContext:
         now, token = time.monotonic(), claim.token
         if token != self._looked_for or now - self._looked_at > LOOK_EVERY:
             try:
-                self._first = orders.held_first(self.books, token)
+                self._first = gate.held_first(self.books, token)
             except DatabaseTrouble as trouble:
                 logger.warning("%s was given back. %s", claim, trouble)
                 return False

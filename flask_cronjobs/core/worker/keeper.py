@@ -327,8 +327,8 @@ class Keeper(threading.Thread):
             self._claimed -= self._held_runs.release_waiting()  # Attempts not counted.
         answered = self._renew()
         self._claims.lost.give_back()
-        if self._claims.turns.pend:
-            self._claims.turns.give()
+        if self._claims.orders.pend:
+            self._claims.orders.open()
         self._nothing_comes = self._looked_in_vain()
         if self._counted.ready():
             self._counted.block_for(COUNT_EVERY)

@@ -10,7 +10,6 @@ from ...db.connection import Bookkeeping
 from ...signals import News, unheard
 from ...text.humanize import plural
 from ..app_state import State
-from ..look import QueueLook
 from ..tasks.options import Rate
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ class WorkOptions(NamedTuple):
     :ivar handed: the id and token of the one run to begin, which was handed to an executor. Then
         nothing is claimed from the queue.
     :ivar elsewhere: the queues whose runs executors execute, so that this worker does not.
-    :ivar queue_look: what a look at the queue has found before.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
     :ivar rates: the tasks that have a rate, with it; None: as the code says.
     :ivar books: the keeper's connection, which stays open if all went well; None: a new one.
@@ -99,7 +97,6 @@ class WorkOptions(NamedTuple):
     news: News = unheard
     handed: tuple[int, str] | None = None
     elsewhere: frozenset[str] = frozenset()
-    queue_look: QueueLook = QueueLook(may_find=True)
     lease: float | None = None
     rates: Mapping[str, Rate] | None = None
     books: KeeperConnection | None = None

@@ -166,7 +166,7 @@ class _Queue:
         """
         self._claims.starts.open(idle=True)
         self.waits = self._claims.starts.next_at < self._until
-        if not look_at_queue(self._books).may_find:
+        if not look_at_queue(self._books):
             return 0
         room = self._limit - in_brokers(self._books, self._name)
         if room <= 0:

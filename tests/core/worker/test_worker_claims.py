@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, make_url, text
+from sqlalchemy import event, make_url, text, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core import claim as claiming
@@ -29,6 +29,7 @@ from flask_cronjobs.db.statements import cut
 from flask_cronjobs.errors import DatabaseTrouble
 from flask_cronjobs.features.rates import rates
 from flask_cronjobs.features.rates import starts as starts_module
+from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Outcome
 from tests.kit import outcome, statements
 from tests.marks import on_postgresql
@@ -180,24 +181,23 @@ def test_worker_rests_behind_a_locked_row_of_a_rate(
     assert claims.claim([], 1, idle=True).claims
 
 
-def test_idle_worker_gives_the_turn_of_what_has_just_come(
-    jobs: CronJobs, state: State, books: Bookkeeping
+def test_idle_worker_mends_what_somebody_died_before_opening(
+    jobs: CronJobs, db: SQLAlchemy, state: State, books: Bookkeeping
 ) -> None:
-    """It has looked a moment before, and found nothing."""
     jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
-    for _ in range(3):
-        claims.turns.give()
-        jobs.enqueue("ordered", commit=True)
-        (claim,) = claims.claim([], 2, idle=True).claims
-        assert claims.record([outcome(claim, "succeeded")]).recorded == {claim.id}
+    run = jobs.enqueue("ordered", commit=True)
+    db.session.execute(update(JobRun).values(gate="order"))
+    db.session.commit()
+    assert claims.claim([], 2, idle=True).claims == ()
+    assert not claims.exhausted
+    assert [each.id for each in claims.claim([], 2, idle=True).claims] == [run.id]
 
 
-def test_busy_worker_gives_the_turn_behind_what_it_has_recorded(
-    jobs: CronJobs, state: State, books: Bookkeeping, monkeypatch: pytest.MonkeyPatch
+def test_busy_worker_opens_what_comes_behind_what_it_has_recorded(
+    jobs: CronJobs, state: State, books: Bookkeeping
 ) -> None:
-    """By itself it looks but now and then."""
-    monkeypatch.setattr(claims_module, "LOOK_EVERY", 3600.0)
+    """Nobody mends."""
     jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))

@@ -1,0 +1,208 @@
+"""Strict order: the runs of a key one after the other, by their ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from flask_cronjobs.core import gate
+from flask_cronjobs.core.claim import Answer
+from flask_cronjobs.core.gate import KEYS_READ
+from flask_cronjobs.core.leases import give_up_exhausted
+from tests.kit import Kit, in_threads, outcome
+from tests.marks import on_postgresql
+from tests.rows import ago
+
+
+def ordered(kit: Kit, key: str = "key", **values: Any) -> int:
+    return kit.run(strict=True, **{"concurrency_key": key, "concurrency_limit": 1, **values})
+
+
+def gates(kit: Kit, *ids: int) -> list[str | None]:
+    return [kit.get(each).gate for each in ids]
+
+
+def claim(kit: Kit, limit: int = 100) -> Answer:
+    """Claim, and open what is parked, as a worker does."""
+    answer: Answer = kit.claims.record_and_claim([], kit.request(limit))
+    gate.open_behind(kit.books, answer.parked)
+    return answer
+
+
+def ids_of(answer: Answer) -> list[int]:
+    return [each.id for each in answer.claims]
+
+
+def test_claim_parks_what_it_meets_behind_the_first_and_the_end_opens_the_next(kit: Kit) -> None:
+    ids = [ordered(kit) for _ in range(3)]
+    answer = claim(kit)
+    assert (ids_of(answer), answer.parked) == (ids[:1], frozenset(ids[1:]))
+    assert gates(kit, *ids) == [None, "order", "order"]
+    assert kit.claim_ids() == []
+    assert kit.finish(answer.claims[0])
+    assert gate.open_behind(kit.books, ids[:1]) == 1
+    assert gates(kit, *ids) == [None, None, "order"]
+    assert kit.claim_ids() == ids[1:2]
+
+
+def test_the_first_to_come_is_that_of_the_lowest_id_not_of_the_highest_priority(kit: Kit) -> None:
+    ids = [ordered(kit, priority=each) for each in range(3)]
+    assert ids_of(claim(kit, 1)) == ids[:1]
+
+
+def test_claim_that_parks_keeps_what_a_run_has_left_behind(kit: Kit) -> None:
+    ordered(kit)
+    second = ordered(kit, status="failed", attempts=1, progress=0.5, started_at=ago(60))
+    before = kit.get(second)
+    claim(kit)
+    after = kit.get(second)
+    assert after.gate == "order"
+    for name in ("status", "attempts", "progress", "started_at", "run_at", "locked_by"):
+        assert getattr(after, name) == getattr(before, name)
+
+
+def test_first_that_ends_before_the_claim_that_saw_it_has_parked(kit: Kit) -> None:
+    """Who commits last sees what the other wrote: here it is the claim, which opens."""
+    second = [ordered(kit) for _ in range(2)][1]
+    (held,) = kit.claim()
+    kit.sql("UPDATE job_runs SET gate = NULL WHERE id = :id", id=second)
+    # As if the snapshot of the claim was older than the end of the first.
+    answer = kit.claims.record_and_claim([], kit.request())
+    assert answer.parked == {second}
+    assert kit.finish(held)
+    assert gate.open_behind(kit.books, answer.parked) == 1
+    assert kit.claim_ids() == [second]
+
+
+@on_postgresql
+def test_end_and_claim_at_once_lose_no_wake_up(kit: Kit) -> None:
+    """The claim has chosen, and waits for a lock; the first ends and opens; the claim parks."""
+    first, second = ordered(kit), ordered(kit)
+    (held,) = kit.claim()
+    assert gate.open_behind(kit.books, [first]) == 0
+    kit.sql("UPDATE job_runs SET gate = NULL WHERE id = :id", id=second)
+    other = kit.another()
+    with kit.engine.begin() as claiming:
+        # The write of a claim that has not committed.
+        claiming.execute(text("UPDATE job_runs SET gate = 'order' WHERE id = :id"), {"id": second})
+        assert other.finish(held)
+        assert gate.open_behind(other.books, [first]) == 0
+    assert gates(kit, second) == ["order"]
+    assert gate.open_behind(kit.books, [second]) == 1
+    assert kit.claim_ids() == [second]
+    other.books.close()
+
+
+def test_run_without_an_attempt_left_opens_the_next(kit: Kit) -> None:
+    first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
+    assert claim(kit).claims == ()
+    give_up_exhausted(kit.books)
+    assert kit.get(first).status == "dead"
+    assert kit.claim_ids() == [second]
+
+
+def test_operator_who_cancels_the_first_opens_the_next(kit: Kit) -> None:
+    first, second = ordered(kit, run_at=ago(hours=-1)), ordered(kit)
+    assert claim(kit).parked == {second}
+    kit.operator.cancel([first], "why")
+    assert gates(kit, first, second) == [None, None]
+    assert kit.claim_ids() == [second]
+
+
+def test_retried_run_comes_first_again_and_others_are_parked_anew(kit: Kit) -> None:
+    first, second, third = (ordered(kit) for _ in range(3))
+    (held,) = claim(kit).claims
+    assert kit.finish(held, "dead")
+    gate.open_behind(kit.books, [first])
+    kit.operator.retry([first])
+    assert ids_of(claim(kit)) == [first]
+    assert gates(kit, first, second, third) == [None, "order", "order"]
+
+
+def test_cancelled_run_that_is_parked_keeps_no_gate(kit: Kit) -> None:
+    _, second = ordered(kit), ordered(kit)
+    claim(kit)
+    kit.operator.cancel([second], "why")
+    assert (kit.get(second).status, kit.get(second).gate) == ("cancelled", None)
+
+
+def test_runs_of_the_key_without_an_order_are_not_parked(kit: Kit) -> None:
+    ordered(kit, run_at=ago(hours=-1))
+    ordered(kit)
+    free = kit.run(concurrency_key="key", concurrency_limit=1)
+    assert ids_of(claim(kit)) == [free]
+
+
+def test_outcome_and_claim_in_one_go_to_the_next_that_nobody_has_parked(kit: Kit) -> None:
+    ordered(kit)
+    (held,) = kit.claim()
+    second = ordered(kit)
+    answer = kit.claims.record_and_claim([outcome(held, "succeeded")], kit.request())
+    assert ids_of(answer) == [second]
+
+
+def test_what_nobody_opened_is_mended_however_many_keys_there_are(kit: Kit) -> None:
+    values = "'task', 'key ' || id, 1, true, 'order', now()"
+    if kit.engine.dialect.name == "sqlite":
+        values = values.replace("now()", "'2026-01-01'")
+    kit.sql(
+        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, strict, gate, run_at)"
+        f" SELECT {values} FROM {_numbers(kit, KEYS_READ + 10)}"
+    )
+    assert kit.claim_ids() == []
+    assert gate.mend_all(kit.books) == KEYS_READ + 10
+    assert len(kit.claim_ids(2 * KEYS_READ)) == KEYS_READ + 10
+    assert gate.mend_all(kit.books) == 0
+
+
+def _numbers(kit: Kit, number: int) -> str:
+    if kit.engine.dialect.name == "postgresql":
+        return f"generate_series(1, {number}) AS numbers(id)"
+    counted = f"SELECT 1 AS id UNION ALL SELECT id + 1 FROM n WHERE id < {number}"
+    return f"(WITH RECURSIVE n AS ({counted}) SELECT id FROM n)"
+
+
+@on_postgresql
+def test_locked_run_is_not_opened_and_holds_up_no_other_key(kit: Kit) -> None:
+    first, second = ordered(kit), ordered(kit)
+    other, later = ordered(kit, "other"), ordered(kit, "other")
+    held = claim(kit).claims
+    with kit.engine.connect() as psql:
+        psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": second})
+        for each in held:
+            kit.finish(each)
+        assert gate.open_behind(kit.books, [first, other]) == 1
+        assert gates(kit, second, later) == ["order", None]
+        psql.rollback()
+    assert gate.mend_all(kit.books) == 1
+
+
+@pytest.mark.parametrize("claimed_at_once", [1, 5])
+def test_many_workers_at_once_keep_the_order_and_leave_nothing_behind(
+    kit: Kit, claimed_at_once: int
+) -> None:
+    """Each claims, ends and opens; nobody mends. What ran of a key ran in the order of ids."""
+    number = 12
+    ids = {key: [ordered(kit, key) for _ in range(number)] for key in ("a", "b", "c")}
+    done: list[tuple[str, int]] = []
+
+    def work() -> None:
+        worker = kit.another()
+        idle = 0
+        while len(done) < 3 * number and idle < 3000:
+            claims = claim(worker, claimed_at_once).claims
+            idle = 0 if claims else idle + 1
+            first = gate.held_first(worker.books, claims[0].token) if claims else set()
+            for each in claims:
+                assert each.concurrency_key is not None
+                if each.id in first:
+                    done.append((each.concurrency_key, each.id))
+                worker.finish(each, "succeeded" if each.id in first else "released")
+            gate.open_behind(worker.books, {each.id for each in claims})
+        worker.books.close()
+
+    in_threads(*[work] * 4)
+    for key, of_key in ids.items():
+        assert [run for name, run in done if name == key] == of_key
