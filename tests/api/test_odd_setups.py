@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import MetaData, inspect, make_url
+from sqlalchemy import MetaData, inspect, make_url, update
 
-from flask_cronjobs import CronJobs, SetupError, TaskError
-from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs import CronJobs, LeaseLost, SetupError, TaskError
+from flask_cronjobs.core.app_state import State, state_of
+from flask_cronjobs.core.worker.monitor import RunMonitor
 from flask_cronjobs.insights.doctor import examine
+from flask_cronjobs.models import JobRun
 from tests.marks import on_both, on_postgresql
 from tests.postgres import Server
 from tests.rows import Rows, ago
@@ -125,21 +128,51 @@ def test_engine_that_translates_the_default_schema_is_refused(tmp_path: Path) ->
         CronJobs(app)
 
 
-@pytest.mark.parametrize("patched", [False, True])
+@pytest.fixture
+def gevent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether gevent has patched threads; it is imported in any case."""
+    patched = bool(getattr(request, "param", True))
+    module = SimpleNamespace(is_module_patched=lambda name: patched and name == "threading")
+    monkeypatch.setitem(sys.modules, "gevent.monkey", module)
+    return patched
+
+
+@pytest.mark.parametrize("gevent", [False, True], indirect=True)
 def test_worker_whose_threads_gevent_has_patched_says_so(
-    context: None,
-    jobs: CronJobs,
-    rows: Rows,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    patched: bool,
+    context: None, jobs: CronJobs, rows: Rows, caplog: pytest.LogCaptureFixture, gevent: bool
 ) -> None:
     """A handler that computes lost its lease at each attempt, and nothing said why."""
-    gevent = SimpleNamespace(is_module_patched=lambda name: patched and name == "threading")
-    monkeypatch.setitem(sys.modules, "gevent.monkey", gevent)
     jobs.task(name="it")(lambda: None)
     jobs.enqueue("it", commit=True)
     lost = rows.run("running", job_type="it", locked_until=ago(5), max_attempts=3)
     assert jobs.tick().reclaimed == 1
-    assert ("gevent has patched threads" in caplog.text) == patched
-    assert ("gevent has patched threads" in str(rows.get(lost).last_error)) == patched
+    assert any(said.startswith("gevent has patched threads") for said in caplog.messages) == gevent
+    assert ("gevent has patched threads" in str(rows.get(lost).last_error)) == gevent
+
+
+@pytest.mark.parametrize("why", ["the lease ran out", "the lease was lost to another worker"])
+def test_handler_that_has_lost_its_lease_says_that_gevent_has_patched_threads(
+    context: None, jobs: CronJobs, db: SQLAlchemy, state: State, gevent: bool, why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if why == "the lease ran out":  # Its keeper renews nothing.
+        object.__setattr__(state.settings, "lease", 0.5)
+        monkeypatch.setattr(RunMonitor, "renew_or_watch", lambda *given: None)
+    said: list[str] = []
+
+    @jobs.task(retry=False, timeout=30)
+    def computes() -> None:
+        if why != "the lease ran out":
+            with db.engine.begin() as connection:
+                connection.execute(update(JobRun).values(locked_by="other:1:token"))
+        try:
+            while True:
+                time.sleep(0.01)
+        except LeaseLost as lost:
+            said.append(str(lost))
+            raise
+
+    computes.using(commit=True).enqueue()
+    jobs.tick()
+    assert [each.partition(". ")[2][:6] for each in said] == ["gevent"]
+    assert said[0].startswith(why)
