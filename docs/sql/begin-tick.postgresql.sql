@@ -28,7 +28,15 @@ RETURNING
         WHERE status = 'running' AND locked_until <= (SELECT clock_timestamp())
     ) AS expired,
     EXISTS (
-        SELECT 1 FROM job_runs WHERE attempts >= max_attempts AND status IN ('queued', 'failed')
+        SELECT 1
+        FROM job_runs
+        WHERE
+            (
+                (attempts >= max_attempts AND status IN ('queued', 'failed'))
+                OR (snoozes >= 100 AND finished_at IS NULL)
+            )
+            AND attempts >= max_attempts
+            AND status IN ('queued', 'failed')
     ) AS exhausted,
     EXISTS (SELECT 1 FROM job_runs WHERE gate = 'order') AS parked,
     EXISTS (SELECT 1 FROM job_batches WHERE finished_at IS NULL) AS open_batches,

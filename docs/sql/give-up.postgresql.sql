@@ -18,7 +18,13 @@ WHERE
         ARRAY(
             SELECT id
             FROM job_runs
-            WHERE attempts >= max_attempts AND status IN ('queued', 'failed')
+            WHERE
+                (
+                    (attempts >= max_attempts AND status IN ('queued', 'failed'))
+                    OR (snoozes >= 100 AND finished_at IS NULL)
+                )
+                AND attempts >= max_attempts
+                AND status IN ('queued', 'failed')
             LIMIT :limit
             FOR NO KEY UPDATE SKIP LOCKED
         )

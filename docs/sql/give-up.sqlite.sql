@@ -17,7 +17,13 @@ WHERE
     id IN (
         SELECT id
         FROM job_runs
-        WHERE attempts >= max_attempts AND status IN ('queued', 'failed')
+        WHERE
+            (
+                (attempts >= max_attempts AND status IN ('queued', 'failed'))
+                OR (snoozes >= 100 AND finished_at IS NULL)
+            )
+            AND attempts >= max_attempts
+            AND status IN ('queued', 'failed')
         LIMIT :limit
     )
 RETURNING id, job_type, attempts, last_error, error_type, definition_id, label

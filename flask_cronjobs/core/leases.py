@@ -13,7 +13,7 @@ from sqlalchemy import TextClause, text
 
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
-from ..models.conditions import HANDED, RUNNING, SPENT
+from ..models.conditions import HANDED, ODD, RUNNING, SPENT
 from ..text import clean
 from ..types import NO_SUCH_TASK, Claim, Outcome
 from . import gate
@@ -194,7 +194,7 @@ def expired(d: Dialect) -> TextClause:
 @lru_cache(maxsize=2)
 def _give_up_exhausted(d: Dialect) -> TextClause:
     # In no order: the primary key has one, too, but without the condition.
-    spent = f"SELECT id FROM job_runs WHERE {SPENT} LIMIT :limit {d.skip_locked}"
+    spent = f"SELECT id FROM job_runs WHERE {ODD} AND {SPENT} LIMIT :limit {d.skip_locked}"
     last_error = "COALESCE('. The last error: ' || last_error, '')"
     error = f"'no attempt is left: max_attempts is ' || max_attempts || {last_error}"
     error_type = "COALESCE(error_type, 'NoAttemptLeft')"

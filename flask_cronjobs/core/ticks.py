@@ -13,7 +13,7 @@ from sqlalchemy import TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
-from ..models.conditions import OPEN_BATCH, PARKED, RUNNING, SPENT
+from ..models.conditions import ODD, OPEN_BATCH, PARKED, RUNNING, SPENT
 from ..types import TickReport, stored_json, stored_time, time_or_none
 from .definitions import undeclared
 
@@ -132,7 +132,7 @@ def _marks(d: Dialect) -> dict[str, str]:
     """Return of which rows one is enough for each of the last marks of `TickRow`, in SQL."""
     return {
         "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
-        "exhausted": f"job_runs WHERE {SPENT}",
+        "exhausted": f"job_runs WHERE {ODD} AND {SPENT}",
         "parked": f"job_runs WHERE {PARKED}",
         "open_batches": f"job_batches WHERE {OPEN_BATCH}",
         "undeclared": f"job_definitions WHERE {undeclared(d)}",

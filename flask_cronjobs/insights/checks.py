@@ -31,6 +31,7 @@ from ..models.conditions import (
     DEAD,
     KEYED,
     KEYED_GROUPS,
+    ODD,
     OPEN_BATCH,
     ORDERED,
     RATE_WAITS,
@@ -411,7 +412,7 @@ def _undeclared(reader: Reader, before: datetime) -> Iterable[Seen]:
 def _snoozed(reader: Reader, before: datetime) -> Iterable[Seen]:
     c = RUNS.c
     rows = _columns(c.id, c.job_type, c.snoozes, c.scheduled_for)
-    snoozed = rows.where(text(SNOOZED), c.scheduled_for <= before, *ours(reader))
+    snoozed = rows.where(text(f"{ODD} AND {SNOOZED}"), c.scheduled_for <= before, *ours(reader))
     return _first(reader, snoozed.order_by(c.id))
 
 

@@ -36,6 +36,8 @@ KEYED_GROUPS = (
 )
 #: Its handler raised ``Snooze`` again and again: what it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
+#: Needs a look, as hardly any run does. A query of a part repeats the whole: see above.
+ODD = f"(({SPENT}) OR ({SNOOZED}))"
 RUNNING = "status = 'running'"
 #: The run has its idempotency key to itself; see ``JobRun.unique_while``.
 HOLDS_KEY = (

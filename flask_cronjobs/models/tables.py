@@ -94,8 +94,7 @@ class JobRun(Base):
         ),
         partial("ix_job_runs_order", "concurrency_key", "id", where=conditions.ORDERED),
         partial("ix_job_runs_parked", "concurrency_key", where=conditions.PARKED),
-        partial("ix_job_runs_spent", "id", where=conditions.SPENT),
-        partial("ix_job_runs_snoozed", "id", where=conditions.SNOOZED),
+        partial("ix_job_runs_odd", "id", where=conditions.ODD),
         partial("ix_job_runs_lease", "locked_until", where=conditions.RUNNING),
         partial("ix_job_runs_live", "definition_id", where=conditions.LIVE_DEFINED),
         partial("ix_job_runs_finished", "finished_at", where=conditions.DONE_ALONE),
@@ -120,21 +119,15 @@ class JobRun(Base):
             "(status = 'running' AND concurrency_key IS NOT NULL)"
             " = (concurrency_share IS NOT NULL)",
         ),
-        check("ck_job_runs_concurrency_limit", conditions.KEY_HAS_LIMIT),
-        check("ck_job_runs_forgiven", "forgiven >= 0 AND forgiven <= 1000"),
-        check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
+        check(
+            "ck_job_runs_concurrency_limit",
+            f"{conditions.KEY_HAS_LIMIT} AND (NOT strict OR concurrency_key IS NOT NULL)",
+        ),
         partial(
             "ix_job_runs_rate",
             *("rate_mark", "rate_key", "job_type", "queue", "priority", "run_at", "id"),
             where=conditions.RATED,
         ),
-        check(
-            "ck_job_runs_rate_mark",
-            "rate_mark IS NULL OR (rate_mark = 'waits' AND rate_key IS NOT NULL"
-            f" AND {conditions.RUNNABLE})",
-        ),
-        check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
-        check("ck_job_runs_order", "NOT strict OR concurrency_key IS NOT NULL"),
         check(
             "ck_job_runs_gate",
             f"gate IS NULL OR ({conditions.PARKED} AND strict AND {conditions.RUNNABLE})",

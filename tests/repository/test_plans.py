@@ -310,7 +310,7 @@ def keep_up(kit: Kit) -> None:
 #: Along what SQLite may go: indexes of what is few, such as runs that wait; ticks, to the latest.
 OF_FEW = {
     *("ix_job_runs_runnable", "ix_job_runs_runnable_front", "ix_job_runs_lease"),
-    *("ix_job_runs_parked", "ix_job_runs_spent", "ix_job_definitions_pinged"),
+    *("ix_job_runs_parked", "ix_job_runs_odd", "ix_job_definitions_pinged"),
     *("ix_job_batches_open", "ix_job_ticks_started_at"),
 }
 #: Tables of which it makes Bloom filters, once it knows that they are not large.
