@@ -67,6 +67,7 @@ class Handler:
         self.arguments: Arguments = Arguments(func, self._signature)
         parameters = self._signature.parameters.values()
         self.named: frozenset[str] = frozenset(p.name for p in parameters if p.kind in _NAMED)
+        self._in_order = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
 
     @property
@@ -79,8 +80,9 @@ class Handler:
 
         :raises TypeError: the handler does not take them.
         """
-        if not args and self._takes(kwargs):
-            return kwargs
+        given = {**dict(zip(self._in_order, args, strict=False)), **kwargs} if args else kwargs
+        if len(given) == len(args) + len(kwargs) and self._takes(given):
+            return given
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:

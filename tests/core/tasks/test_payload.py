@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import json
 import math
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from werkzeug.local import LocalProxy
 
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs.config import Settings
+from flask_cronjobs.core.tasks.handler import Handler
+from flask_cronjobs.core.tasks.options import TaskOptions
 from flask_cronjobs.core.tasks.payload import MAX_DEPTH, kept_result, payload_text
 from tests.marks import on_both
 
@@ -295,3 +298,31 @@ def test_names_alone_tell_right_arguments_from_wrong_ones(payload: dict[Any, obj
                     task.payload_from(arguments)
             else:
                 assert task.payload_from(arguments) == arguments
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((1, 2), {}),
+        ((1,), {"b": 2}),
+        ((), {"b": 2, "a": 1}),
+        ((1, 2), {"c": 3}),
+        ((1, 2, 3), {}),
+        ((1, 2), {"b": 2}),
+        ((1,), {}),
+        ((1, 2), {"d": 4}),
+    ],
+)
+def test_call_of_any_form_is_bound_as_python_binds_it(
+    args: tuple[int, ...], kwargs: dict[str, int]
+) -> None:
+    def it(a: int, b: int, *, c: int = 0) -> None: ...
+
+    handler = Handler(it, "it", TaskOptions())
+    try:
+        bound = inspect.signature(it).bind(*args, **kwargs).arguments
+    except TypeError:
+        with pytest.raises(TypeError):
+            handler.payload(*args, **kwargs)
+    else:
+        assert handler.payload(*args, **kwargs) == bound
