@@ -1,10 +1,10 @@
-"""Execute runs in the workers of Celery.
+"""Execute runs in Celery's workers.
 
 Cron, tables and pages stay as they are. A tick or a resident worker claims a run and sends its id
-and token; a process of Celery begins the run with them.
+and token; a Celery process begins the run with them.
 """
 
-# Celery has no types, and neither have its parts.
+# Celery and its parts have no type hints.
 # pyright: reportMissingTypeStubs=false, reportMissingImports=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -26,9 +26,9 @@ from ..core.app_state import state_of
 from ..features.executors.executor import EXTENSION
 from ..types import Claim
 
-#: The name of the one Celery task, to which the id and the token of a run are sent.
+#: The name of the only Celery task, which receives the id and the token of a run.
 TASK = "flask_cronjobs.perform"
-#: How long the workers may take to answer the doctor, in seconds.
+#: Seconds that the workers may take to answer the doctor.
 ANSWER_WITHIN = 2.0
 
 
@@ -48,8 +48,9 @@ def init(celery: Celery, app: Flask) -> None:
         with app.app_context():
             perform_handed(state_of(app), run_id, token, own_process=_own_process())
 
-    # Acknowledged before it begins, whatever the app's default is: the run's row says what becomes
-    # of it, and RabbitMQ closes the channel of a message that is not acknowledged for 30 minutes.
+    # Acknowledge the message before the run begins, whatever the app's default is: the run's row is
+    # the record, and RabbitMQ closes the channel of a message that stays unacknowledged for 30
+    # minutes.
     task: Any = celery.task(name=TASK, shared=False, ignore_result=True, acks_late=False)
     app.extensions["celery"] = celery
     app.extensions[EXTENSION] = CeleryExecutor(celery, task(cronjobs_perform))
@@ -57,7 +58,7 @@ def init(celery: Celery, app: Flask) -> None:
 
 
 def _import_worker(**_: object) -> None:
-    """Import what runs need, so that the first one of a process does not wait for it."""
+    """Import the modules that runs need, so that a process's first run need not wait for them."""
     import_module("..features.executors.perform", __package__)
 
 
@@ -69,9 +70,9 @@ class CeleryExecutor:
         self._task = task
 
     def send(self, queue: str, claims: Sequence[Claim]) -> None:
-        """Send a message for each of *claims*; try twice, since the connection may be an old one.
+        """Send a message for each of *claims*; retry once, since a pooled connection may be dead.
 
-        :raises Exception: of the transport's library, whichever that is.
+        :raises Exception: an error of the transport's library.
         """
         try:
             self._send(queue, claims)
@@ -80,7 +81,7 @@ class CeleryExecutor:
 
     def _send(self, queue: str, claims: Sequence[Claim]) -> None:
         with self._celery.producer_or_acquire() as producer:
-            # With Redis, in one request. Kombu has this since 5.7.
+            # Redis gets them in one request. Kombu has had this since 5.7.
             together: Any = getattr(producer, "batch", nullcontext)
             with together():
                 for claim in claims:
@@ -92,7 +93,7 @@ class CeleryExecutor:
                     )
 
     def check(self, queues: Collection[str]) -> Sequence[str]:
-        """Return what is wrong: no worker answers, none consumes a queue, or knows the task."""
+        """Return the faults: no worker answers, none consumes a queue, or one lacks the task."""
         try:
             workers = self._celery.control.inspect(timeout=ANSWER_WITHIN)
             consumed, known = workers.active_queues() or {}, workers.registered() or {}
@@ -118,6 +119,6 @@ def _wrong(
 
 
 def _own_process() -> bool:
-    """Return whether this is a process of Celery's prefork pool: it runs one task at a time."""
+    """Return whether this is a process of Celery's prefork pool, which runs one task at a time."""
     in_main = threading.current_thread() is threading.main_thread()
     return in_main and bool(current_process().daemon)

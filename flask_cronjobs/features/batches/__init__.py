@@ -15,14 +15,14 @@ def minute(books: Bookkeeping) -> int:
 
 
 def ended(books: Bookkeeping, ids: Collection[int] | None) -> int:
-    """End those batches of *ids*, None for all, that can be ended; return as `minute`."""
+    """End the batches among *ids* that can be ended, or all such batches; return as `minute`."""
     from .ending import end_batches
 
     return end_batches(books, ids)
 
 
 def fact(run: CurrentRun) -> BatchCounts | None:
-    """Return how the batch ended whose ``then`` the run is; None for every other run."""
+    """Return the counts of the batch whose ``then`` the run is; None for every other run."""
     from .batch_rows import ended_for
 
     with run.books_here() as books:

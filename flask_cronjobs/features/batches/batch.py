@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """A batch that can be filled: a context manager, made by `CronJobs.batch`.
+    """A batch to fill; `CronJobs.batch` makes this context manager.
 
-    Each run that is enqueued inside its ``with`` block, of whatever task, joins it. All is done in
-    ``db.session``: your commit makes the batch exist, with its runs.
+    Each run that is enqueued inside its ``with`` block joins it, whatever its task. All of it
+    happens in ``db.session``: your commit makes the batch and its runs exist.
 
-    :ivar key: its key.
+    :ivar key: the batch's key.
     """
 
     def __init__(self, state: State, new: NewBatch) -> None:
@@ -44,7 +44,7 @@ class Batch:
         self._is_entered = False
 
     def __del__(self) -> None:
-        """Warn of a batch that nobody has entered."""
+        """Warn about a batch that was never entered."""
         if getattr(self, "_is_entered", True):
             return
         warn(
@@ -53,9 +53,9 @@ class Batch:
         )
 
     def __enter__(self) -> Batch:
-        """Open the batch, or go on to fill it, if an attempt that committed some runs broke off.
+        """Open the batch, or continue to fill it after an attempt that failed halfway.
 
-        :raises BatchClosed: it is closed.
+        :raises BatchClosed: the batch is closed.
         :raises TaskError: this is inside the block of another batch.
         :raises TablesMissing: the job tables do not exist.
         """
@@ -85,10 +85,10 @@ class Batch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the batch, unless an error ends the block. An empty one ends at once.
+        """Close the batch, unless an error ends the block. An empty batch ends at once.
 
-        What was committed of it stays open then, for a later attempt to fill. If none may come,
-        since somebody swallows the error, the end of the app context warns.
+        After an error, committed parts stay open for a later attempt to fill. If the error is
+        swallowed, so that none may come, a warning is logged when the app context ends.
         """
         if self._outer is not None:
             joined.reset(self._outer)
@@ -109,11 +109,11 @@ class Batch:
             note_enqueued(session, f"{ended.then_task} (run {ended.then_run_id})")
 
     def _member(self, state: State, session: Session) -> int | None:
-        """Return its id for a new run; None if the run is of another app."""
+        """Return the batch's id for a new run; None if the run belongs to another app."""
         if state is not self._state:
             return None
         if self._transaction not in _transactions(session):
-            # It has ended, or its savepoint, and with it what kept the batch open.
+            # The transaction or savepoint that kept the batch open has ended.
             if not hold_open(writing_connection(session), self._id):
                 raise self._gone()
             self._transaction = _transactions(session)[0]
@@ -131,7 +131,7 @@ class Batch:
 
 
 def _transactions(session: Session) -> list[SessionTransaction]:
-    """Return *session*'s savepoints that are open, the innermost first, and its transaction."""
+    """Return *session*'s open savepoints, innermost first, followed by its transaction."""
     found: list[SessionTransaction] = []
     each = session.get_nested_transaction() or session.get_transaction()
     while each is not None:
@@ -146,7 +146,7 @@ def new_batch(
     then: Task[..., Any] | None,
     then_payload: Mapping[str, object] | None,
 ) -> Batch:
-    """Return a batch that nobody has entered yet; see `CronJobs.batch`."""
+    """Return a batch to enter; see `CronJobs.batch`."""
     check_key("The batch's key", key, 500)
     new = NewBatch(key)
     if then is not None:

@@ -1,9 +1,9 @@
 """The rows of batches: open, hold and close them, and count their members.
 
-Until a batch has ended, its members are counted from the rows of its runs, so that the counts are
-right whoever wrote those. Nothing is written to a batch while its runs end: many workers would wait
-for its row. Each of these transactions locks the row until its commit, so that no run joins a batch
-that has ended:
+Until a batch has ended, its members are counted from the rows of its runs, so the counts are right
+whoever wrote those rows. Nothing is written to the batch while its runs end, since many workers
+would wait for its row. Each of these transactions locks the row until its commit, so that no run
+can join an ended batch:
 
 =====================================  =========================================================
 what it does                           lock
@@ -29,15 +29,15 @@ from ...db.dialect import Dialect
 from ...models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ...types import TERMINAL, BatchCounts
 
-#: What executes a statement with parameters, and returns its rows.
+#: Executes a statement with parameters, and returns its rows.
 Execute: TypeAlias = Callable[[TextClause, dict[str, Any]], Iterable[Any]]
 
 
 class NewBatch(NamedTuple):
-    """What a new batch is made of.
+    """The values of a new batch.
 
-    :ivar then_payload: a JSON text.
-    :ivar then_columns: the `RunPolicy` of its run.
+    :ivar then_payload: the payload of the ``then`` run, as a JSON text.
+    :ivar then_columns: the other columns of that run.
     """
 
     key: str
@@ -49,9 +49,9 @@ class NewBatch(NamedTuple):
 def open_batch(connection: Connection, d: Dialect, batch: NewBatch) -> tuple[int, bool]:
     """Insert a batch, or find the one with its key, and lock it until the transaction ends.
 
-    If another transaction has it, this waits until that has ended.
+    If another transaction has locked it, this waits until that one has ended.
 
-    :returns: its id, and whether it is open.
+    :returns: the batch's id, and whether it is open.
     """
     columns = None if batch.then_columns is None else json.dumps(batch.then_columns)
     statement = f"""
@@ -67,8 +67,8 @@ def open_batch(connection: Connection, d: Dialect, batch: NewBatch) -> tuple[int
 def hold_open(connection: Connection, batch_id: int) -> bool:
     """Lock an open batch until *connection*'s transaction or savepoint ends.
 
-    By a write: sqlite3 begins no transaction for a SELECT, and a transaction with an old snapshot
-    is to fail.
+    It locks by a write, since sqlite3 begins no transaction for a SELECT, and since a transaction
+    with an old snapshot must fail.
 
     :returns: False if the batch is closed or gone.
     """
@@ -79,8 +79,8 @@ def hold_open(connection: Connection, batch_id: int) -> bool:
 def close(connection: Connection, d: Dialect, batch_id: int, wait: bool = True) -> bool:
     """Close a batch.
 
-    :param wait: whether to wait for another transaction that has locked it.
-    :returns: False if there is no such batch, or if it is locked.
+    :param wait: whether to wait for another transaction that has locked the batch.
+    :returns: False if the batch does not exist or is locked.
     """
     free = "SELECT :id" if wait else f"SELECT id FROM job_batches WHERE id = :id {d.skip_locked}"
     sql = f"""
@@ -91,7 +91,7 @@ def close(connection: Connection, d: Dialect, batch_id: int, wait: bool = True) 
 
 
 def open_among(books: Bookkeeping, d: Dialect, ids: Iterable[int]) -> list[str]:
-    """Return the keys of those batches of *ids* that are committed and not closed."""
+    """Return the keys of the batches among *ids* that are committed and not closed."""
     sql = f"SELECT key FROM job_batches WHERE {d.among('id')} AND closed_at IS NULL ORDER BY id"
     return [row.key for row in books.rows(text(sql), {"ids": d.many(ids)})]
 
@@ -99,9 +99,9 @@ def open_among(books: Bookkeeping, d: Dialect, ids: Iterable[int]) -> list[str]:
 def hold_batches(connection: Connection, d: Dialect, run_ids: Sequence[int]) -> list[int]:
     """Lock the batches of *run_ids* that have not ended, so that none ends before the commit.
 
-    By a write, so that a transaction with an old snapshot that ends one of them fails.
+    It locks by a write, so that a transaction with an old snapshot cannot end one of them.
 
-    :returns: those that another transaction has locked: their runs are to be left alone.
+    :returns: the ids of batches that another transaction has locked; leave their runs alone.
     """
     own = f"SELECT batch_id FROM job_runs WHERE {d.among('id')}"
     unended = f"SELECT id FROM job_batches WHERE {d.any_of('id', own)} AND {OPEN_BATCH}"
@@ -117,8 +117,8 @@ def hold_batches(connection: Connection, d: Dialect, run_ids: Sequence[int]) -> 
 def _has(status: str, batch: str) -> str:
     """Return SQL for: *batch*, an alias, has a run of *status*.
 
-    From the end of the index, where the runs that were due last are. At its beginning are, until a
-    vacuum, entries of all those that have had the status.
+    It reads the end of the index, which has the runs that were due last. Until a vacuum, the start
+    of the index has dead entries of all runs that have had the status.
     """
     return f"""
         (SELECT r.id FROM job_runs r
@@ -141,7 +141,7 @@ def members_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Co
     found = {batch_id: Counter[str]() for batch_id in ids}
     if found:
         runs = f"FROM job_runs WHERE {d.among('batch_id')}"
-        # In two parts, each in the words of an index.
+        # Each of the two parts repeats the condition of an index.
         count = f"""
             SELECT batch_id, status, count(*) AS members {runs} AND {IN_BATCH}
             GROUP BY batch_id, status
@@ -155,12 +155,12 @@ def members_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Co
 
 
 def numbers_of(members: Counter[str]) -> dict[str, int]:
-    """Return the numbers that a batch's row has: all members, and those that ended in each way."""
+    """Return the counts in a batch's row: of all members, and of each way to end."""
     return {"total": members.total(), **{name: members[name] for name in TERMINAL}}
 
 
 def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
-    """Return how the batch ended whose ``then`` is the run *run_id*."""
+    """Return the counts of the batch whose ``then`` is the run *run_id*."""
     numbers = ", ".join(("total", *TERMINAL))
     sql = f"SELECT key, {numbers} FROM job_batches WHERE then_run_id = :run_id"
     rows = books.rows(text(sql), {"run_id": run_id})

@@ -1,7 +1,7 @@
 """End batches whose last member has ended.
 
-Every tick looks at all batches that have not ended, so none is forgotten, whatever was killed. A
-worker looks at those of its runs, so that their ``then`` is soon enqueued; see `Keeper`.
+Every tick checks all batches that have not ended, so none is forgotten, whatever was killed. A
+worker checks the batches of its runs, so that their ``then`` is enqueued soon; see `Keeper`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ...text import one_line
 from ...types import TERMINAL, BatchCounts, json_object, stored_json
 from .batch_rows import is_live, members_of, numbers_of
 
-#: How many batches one statement looks at.
+#: Most batches that one statement checks.
 ROWS_AT_ONCE = 1000
-#: How long to wait for somebody else who is about to end the same batch, in seconds, how often.
+#: Seconds to wait, one after the other, for another process that is ending the same batch.
 MOMENTS = (0.01, 0.04)
 
 
 class Ended(NamedTuple):
     """A batch that was ended.
 
-    :ivar then_run_id: the run that was enqueued for it; None if none was.
+    :ivar then_run_id: the run that was enqueued for ``then``; None without one.
     """
 
     counts: BatchCounts
@@ -45,11 +45,11 @@ class Ended(NamedTuple):
 
 
 def end_batches(books: Bookkeeping, ids: Iterable[int] | None = None) -> int:
-    """End those batches that can be ended; return how many runs of ``then`` were enqueued.
+    """End the batches that can be ended; return the number of ``then`` runs enqueued.
 
-    One whose row is corrupt is logged, and stops no other.
+    A batch whose row is corrupt is logged, and does not stop the others.
 
-    :param ids: look at these; None for all.
+    :param ids: the batches to check; None for all.
     """
     enqueued = 0
     for batch in ready(books, ids):
@@ -65,7 +65,7 @@ def end_batches(books: Bookkeeping, ids: Iterable[int] | None = None) -> int:
 
 @contextmanager
 def _logging_broken(key: str) -> Generator[None]:
-    """Log an error that the row of the batch *key* is the cause of, and go on."""
+    """Log an error that the row of the batch *key* has caused, and continue."""
     try:
         yield
     except Exception as error:
@@ -79,7 +79,7 @@ def _logging_broken(key: str) -> Generator[None]:
 
 
 def _log_end(ended: Ended) -> None:
-    """Log that a batch has ended, and how."""
+    """Log how a batch has ended."""
     counts = ended.counts
     told = ", ".join(
         f"{number:,} {status}" for status in TERMINAL if (number := getattr(counts, status))
@@ -89,7 +89,7 @@ def _log_end(ended: Ended) -> None:
 
 
 def _end(books: Bookkeeping, batch_id: int) -> Ended | None:
-    """End a batch. If somebody else is at it, see that they do not miss our own last run."""
+    """End a batch; if another process tries, too, make sure that it does not miss our last run."""
     for pause in (*MOMENTS, 0.0):
         found = books.transaction(lambda c: end_batch(c, books.dialect, batch_id))
         if found is not None or not any(ready(books, [batch_id])):
@@ -99,9 +99,9 @@ def _end(books: Bookkeeping, batch_id: int) -> Ended | None:
 
 
 def ready(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[Any]:
-    """Yield the ids and keys of batches that can be ended: closed, and all of their runs ended.
+    """Yield the ids and keys of batches that are closed, and whose runs have all ended.
 
-    :param ids: look at these; None for all.
+    :param ids: the batches to check; None for all.
     """
     which, given = "", dict[str, object]()
     if ids is not None:
@@ -121,13 +121,13 @@ def ready(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[Any]
 def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None:
     """End a batch in *connection*'s transaction.
 
-    1. Lock its row, so that nobody else ends or fills it. 2. Check that all of its runs have ended,
-    by a statement of its own: it sees what was committed before the lock. 3. Count them. 4. Enqueue
-    ``then``. 5. Write the end and the counts.
+    1. Lock its row, so that no other process ends or fills it. 2. Check that all of its runs have
+    ended, in a separate statement, which sees everything committed before the lock. 3. Count them.
+    4. Enqueue ``then``. 5. Write the end and the counts.
 
-    :returns: None if a run is live, if it is not closed or has ended, or if somebody else holds
-        its row.
-    :raises ValueError: a column of it cannot be read.
+    :returns: None if a run is live, if the batch is not closed or has ended, or if its row is
+        locked.
+    :raises ValueError: a column of the batch cannot be read.
     """
     own = {"id": batch_id}
     lock = f"""

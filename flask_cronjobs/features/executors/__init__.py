@@ -1,4 +1,4 @@
-"""Runs of chosen queues that the workers of Celery execute, in place of ours."""
+"""Runs of chosen queues that Celery's workers execute instead of ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def beside(state: State, options: WorkOptions, keeper: Keeper) -> HandOver:
-    """Return what hands runs on beside those of a worker."""
+    """Return a thread that hands runs over to Celery while a worker works."""
     from .hand_over import HandOver
 
     return HandOver(state, options, keeper.flag)

@@ -1,4 +1,4 @@
-"""What executes the runs of the queues in ``CRONJOBS_EXECUTORS`` instead of our workers."""
+"""The executor of the queues in ``CRONJOBS_EXECUTORS``, which our workers do not execute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flask import Flask
 from ...errors import SetupError
 from ...types import Claim
 
-#: Where an app keeps its executor.
+#: The key of the executor in ``app.extensions``.
 EXTENSION = "cronjobs.celery"
 
 
@@ -20,12 +20,13 @@ class Executor(Protocol):
     def send(self, queue: str, claims: Sequence[Claim]) -> None:
         """Send the id and the token of each of *claims* to the workers of *queue*.
 
-        If this raises, none of them counts as sent. Those that were sent all the same do nothing.
+        If this raises, none of them counts as sent. A message that was sent nevertheless has no
+        effect.
         """
         ...
 
     def check(self, queues: Collection[str]) -> Sequence[str]:
-        """Return what is wrong with the broker and its workers: a sentence for each."""
+        """Return a sentence for each fault of the broker and its workers."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""Hand runs of chosen queues on to Celery, in a thread beside the runs here.
+"""Hand runs of chosen queues over to Celery, in a thread beside the runs of this worker.
 
-A run that is handed on is ``running``, with a token that says so (`types.handed_to`), until a
-worker of Celery trades that. If none does within its lease, it is taken back like a run whose
-worker was lost, but its attempt is not counted, since no handler has begun.
+A run that is handed over is ``running``, with a token that says so (`types.handed_to`), until a
+Celery worker exchanges the token. If none does within its lease, the run is reclaimed like one
+whose worker was lost, but the attempt does not count, since no handler has begun.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from ...text import one_line
 from ...types import HANDED, HANDED_LEASES, Claim
 from .executor import Executor, executor_of
 
-#: How many runs are sent at a time at most.
+#: Most runs that are sent at a time.
 SENT_AT_ONCE = 100
-#: How often a resident worker looks for runs to hand on, in seconds.
+#: Seconds between two checks of a resident worker for runs to hand over.
 LOOK_EVERY = 0.25
-#: How soon the thread looks again where that may soon find more, in seconds.
+#: Seconds until the next check if more runs may be found soon.
 LOOK_SOON = 0.05
-#: How soon a broker or a database is tried again that could not be reached, in seconds.
+#: Seconds until an unreachable broker or database is tried again.
 RETRY = 5.0
-#: How long a worker that ends waits for a broker that does not answer, in seconds.
+#: Seconds that a worker waits at its end for a broker that does not answer.
 ANSWER_WITHIN = 10.0
-#: For how many seconds a statement is retried.
+#: Seconds for which a statement is retried.
 RETRY_FOR = 5.0
 
 
 class HandOver(threading.Thread):
-    """Hands runs on until no more are due, or for as long as a resident worker works.
+    """Hands runs over until no more are due, or for as long as a resident worker works.
 
-    :param flag: of the worker beside which it does so.
+    :param flag: the stop flag of the worker beside it.
     """
 
     def __init__(self, state: State, options: WorkOptions, flag: StopFlag) -> None:
@@ -58,9 +58,9 @@ class HandOver(threading.Thread):
         self._trouble = Outage()
 
     def end(self) -> None:
-        """End the thread: of a tick when no more runs are due, or its budget is used up.
+        """End the thread; in a tick, first wait until no more runs are due or the budget is over.
 
-        At once if the worker did not do its work.
+        After an error of the worker, it ends at once.
         """
         if self._options.resident or self._flag.error is not None:
             self._ended.set()
@@ -79,7 +79,7 @@ class HandOver(threading.Thread):
         return used_up or self._flag.at is not None or self._ended.is_set()
 
     def run(self) -> None:
-        """Hand runs on until the end."""
+        """Hand runs over until the thread is ended."""
         try:
             with Bookkeeping(self._state.engine, patience=RETRY_FOR) as books:
                 self._hand_on(self._queues(executor_of(self._state.app), books))
@@ -89,7 +89,7 @@ class HandOver(threading.Thread):
             logger.exception("Runs cannot be handed on")
 
     def _queues(self, executor: Executor, books: Bookkeeping) -> list[_Queue]:
-        """Return the queues to hand on: those with an executor, among those of this worker."""
+        """Return the queues of this worker that have an executor."""
         served = self._options.queues
         return [
             _Queue(self._state, self._options, name, executor, books)
@@ -98,7 +98,7 @@ class HandOver(threading.Thread):
         ]
 
     def _hand_on(self, queues: Sequence[_Queue]) -> None:
-        # Also if a tick's budget was used up before it came to its runs, it looks once.
+        # It checks once even if a tick's budget was over before its runs began.
         while queues and self._flag.at is None:
             pause = self._pause_after_round(queues)
             if self._over() or (pause >= LOOK_EVERY and not self._options.resident):
@@ -106,7 +106,7 @@ class HandOver(threading.Thread):
             self._ended.wait(pause)
 
     def _pause_after_round(self, queues: Sequence[_Queue]) -> float:
-        """Hand runs of all *queues* on; return when to look again, in seconds."""
+        """Hand over runs of all *queues*; return the seconds until the next check."""
         handed = 0
         for queue in queues:
             try:
@@ -128,13 +128,13 @@ class HandOver(threading.Thread):
 
 
 class _BrokerAway(Exception):
-    """The queue whose runs could not be sent, and why."""
+    """Raised with the name of a queue whose runs could not be sent, and the reason."""
 
 
 class _Queue:
-    """One queue whose runs Celery executes.
+    """A queue whose runs Celery executes.
 
-    :ivar waits: whether a look may soon find more to hand on.
+    :ivar waits: whether more runs may be found soon.
     """
 
     def __init__(
@@ -160,9 +160,10 @@ class _Queue:
         self._claims = WorkerClaims(books, state, own)
 
     def hand_on(self, most: int) -> int:
-        """Hand on up to *most* runs; return how many.
+        """Hand over up to *most* runs; return how many it was.
 
-        :raises DatabaseTrouble: the database could not be used. What was claimed comes back.
+        :raises DatabaseTrouble: the database could not be used. Claimed runs come back by their
+            leases.
         """
         self._claims.starts.open(idle=True)
         self.waits = self._claims.starts.next_at < self._until
@@ -172,7 +173,7 @@ class _Queue:
         if room <= 0:
             self.waits = True
             return 0
-        # Several retries at once, too: each is executed in a process of its own.
+        # Several retries may be claimed at once, since each is executed in its own process.
         claims = self._claims.claim([], min(most, room), idle=True, side_by_side=True).claims
         self.waits |= not self._claims.exhausted
         if claims:
@@ -180,9 +181,9 @@ class _Queue:
         return len(claims)
 
     def _told_apart(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        """Return *claims*, each with a token of its own: who reads one message can begin no other.
+        """Return *claims* with a separate token for each, so that a message begins only its run.
 
-        :raises DatabaseTrouble: it is unknown which tokens they have. They come back.
+        :raises DatabaseTrouble: their tokens are unknown. The runs come back by their leases.
         """
         if len(claims) == 1:
             return claims
@@ -194,14 +195,14 @@ class _Queue:
         own = give_tokens(self._books, claims, tokens)
         for token in tokens:
             lost.answered(token)
-        if len(own) == len(claims):  # Otherwise a row is locked, and is given back once it is not.
+        if len(own) == len(claims):  # Otherwise a locked row is released later.
             lost.answered(shared)
         return own
 
     def _send(self, claims: Sequence[Claim]) -> None:
-        """Send *claims*; if that fails, give them back.
+        """Send *claims*; if that fails, release them.
 
-        :raises _BrokerAway: it failed.
+        :raises _BrokerAway: sending failed.
         """
         failpoints.reach("before-send")
         try:

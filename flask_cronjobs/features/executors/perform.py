@@ -1,4 +1,4 @@
-"""One run in a worker of Celery: begun by its token, then as in a tick."""
+"""Execute one run in a Celery worker: it begins by its token, then runs as in a tick."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LACKS = (
     "The worker {worker} does not have this task: its code is older than that of the ticks, or "
     "does not import it. Deploy Celery's workers before all that tick."
 )
-#: Warnings of messages that are refused: one in so many seconds, since somebody may send thousands.
+#: Seconds between two warnings about refused messages, since an attacker may send thousands.
 _BETWEEN_WARNINGS = 60.0
 _refused = Throttle()
 
@@ -27,19 +27,19 @@ _refused = Throttle()
 def perform_handed(state: State, run_id: int, token: str, own_process: bool = False) -> str | None:
     """Begin a handed run and execute it, inside an app context.
 
-    Timeouts, heartbeats, retries and all else are as in a tick; only in the main thread a handler
-    can be interrupted.
+    Timeouts, heartbeats and retries work as in a tick. A handler can be interrupted only in the
+    main thread.
 
-    :param own_process: whether this process executes nothing else meanwhile, and another replaces
-        it when it ends. Then it is ended if a handler does not end by itself.
-    :returns: how the attempt ended: ``"succeeded"``, ``"failed"`` and so on; None if the token does
-        not hold the run any more, so that nothing was done.
+    :param own_process: whether this process executes only this run and is replaced when it ends. If
+        so, a handler that does not end is stopped by ending the process.
+    :returns: how the attempt ended: ``"succeeded"``, ``"failed"`` and so on; None if the token no
+        longer holds the run, so that nothing was done.
     :raises DatabaseTrouble: the database could not be used. The run comes back by its lease.
     """
     state.forget_connections()
     books = _kept_books(state)
     if not (token.startswith(HANDED) and token.split(":")[2:3] == [books.database]):
-        _say_refused(run_id)  # Also the token of a run at work, which may be seen by others.
+        _say_refused(run_id)  # Tokens of running runs are not secret.
         return None
     options = WorkOptions(
         worker=worker_name(),
@@ -55,15 +55,15 @@ def perform_handed(state: State, run_id: int, token: str, own_process: bool = Fa
 
 
 class _KeptBooks(KeeperConnection):
-    """The keeper's connection, which stays open for the next run: opening one takes longer."""
+    """The keeper's connection, kept open for the next run, since opening one takes longer."""
 
     @cached_property
     def database(self) -> str:
-        """The `database_fingerprint` of its database."""
+        """The `database_fingerprint` of the connection's database."""
         return database_fingerprint(self)
 
     def __del__(self) -> None:
-        """Close it when its thread has ended."""
+        """Close the connection when its thread has ended."""
         with suppress(Exception):
             self.close()
 
@@ -92,7 +92,7 @@ def _say_refused(run_id: int) -> None:
 
 
 def _give_back(state: State, books: KeeperConnection, run_id: int, token: str, worker: str) -> None:
-    """Give back a run that is paused by now, or not first in its order, or of an unknown task."""
+    """Release a run that is paused, not first in its order, or of an unknown task."""
     lacks = _LACKS.format(worker=worker)
     task = refuse(books, run_id, token, tuple(state.registry.tasks), lacks)
     release_token(books, token, run_id)

@@ -1,8 +1,8 @@
-"""The rows of durable steps: what each came to, how far it is, and what its run waits for.
+"""The rows of durable steps: their results, their progress, and what their runs wait for.
 
-A step's row is written in the transaction of its work, whose last statement checks that the run is
-still the claim's. So no lock on the run is held while the step works. Whoever writes a row and its
-run does so in this order, a step and a signal alike.
+A step's row is written in the transaction of its work, whose last statement checks that the claim
+still holds the run. So the run's row is not locked while the step works. Steps and signals both
+write the step's row before the run's row.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ...models.conditions import HOLDS_KEY, RUNNING
 from ...text import clean, pattern
 from ...types import JSON, Claim, json_text, stored_json
 
-#: How many attempts of a run are forgiven, at most, so that none goes on for ever.
+#: Most attempts of a run that are forgiven, so that no run continues forever.
 FORGIVEN = 1000
 
 
-#: What a run does at a step that has not ended, by the step's kind.
+#: What a run does at an unfinished step, by the step's kind.
 WAITS = {"sleep": "sleeps", "wait": "waits for a signal"}
 
 
 class StepRow(NamedTuple):
-    """A row of ``job_steps``, as an attempt finds it, or makes it.
+    """A row of ``job_steps`` that an attempt has found or makes.
 
-    :ivar result: as of the column.
-    :ivar finished: whether the attempt passes it.
-    :ivar due_at: until when the run waits at it, as the database says it.
+    :ivar result: the value of the column.
+    :ivar finished: whether the attempt passes the step.
+    :ivar due_at: the time until which the run waits at the step, as the database returned it.
     """
 
     name: str
@@ -51,20 +51,20 @@ class StepRow(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the run waits at it."""
+        """Whether the run waits at the step."""
         return not self.finished and self.kind in WAITS
 
 
 @dataclass
 class AttemptSteps:
-    """What an attempt knows of its run's durable steps.
+    """What an attempt knows about its run's durable steps.
 
-    :ivar rows: those that were there before, by name.
-    :ivar lines: where the handler has come to each step, by name.
-    :ivar at_work: the step whose work goes on.
-    :ivar unbegun: steps that were called, and neither awaited nor gone through: what each is, and
-        its coroutine.
-    :ivar left: what to tell of loops that were left inside a chunk.
+    :ivar rows: the existing rows, by the step's name.
+    :ivar lines: the line at which the handler reached each step, by the step's name.
+    :ivar at_work: the name of the step that is running.
+    :ivar unbegun: a description and the coroutine of each step that was called, but not awaited or
+        iterated.
+    :ivar left: a warning for each loop that was left inside a chunk.
     """
 
     rows: dict[str, StepRow]
@@ -76,9 +76,9 @@ class AttemptSteps:
     _doubted: set[str] = field(default_factory=set[str])
 
     def unordered(self, row: StepRow, ids: Sequence[Any]) -> tuple[Any, Any] | None:
-        """Return two ids of which the second comes too late in a chunk of *row*, if there are such.
+        """Return two ids of a chunk of *row* that are not in ascending order, or None.
 
-        Texts whose order depends on the database are looked for in the chunk before alone.
+        Texts whose order depends on the database are only looked up in the previous chunk.
         """
         pairs = list(pairwise(ids)) if row.result is None else [*pairwise([row.result, *ids])]
         for number, (before, after) in enumerate(pairs):
@@ -90,7 +90,7 @@ class AttemptSteps:
         return None if again is None else (row.result, again)
 
     def doubts(self, name: str, ids: Sequence[Any]) -> bool:
-        """Return whether Python has the ids of a chunk in another order; once for each step."""
+        """Return whether Python orders the ids of a chunk differently; True once for each step."""
         unjudged = (pair for pair in pairwise(ids) if ascends(*pair) is None)
         if name in self._doubted or all(str(one) <= str(other) for one, other in unjudged):
             return False
@@ -98,25 +98,25 @@ class AttemptSteps:
         return True
 
     def untold(self) -> list[str]:
-        """Return what was lost by a handler that has ended."""
+        """Return a warning for each step that the ended handler did not do or finish."""
         said = list(self.left.values())
         for what, awaited in self.unbegun.values():
             if awaited is None:
                 said.append(f"{what} was called, and nobody went through it: use it in a for loop.")
             else:
-                awaited.close()  # Python would warn of a line of ours.
+                awaited.close()  # Otherwise Python would warn about a line of ours.
                 said.append(
                     f"{what} was not awaited, so it was not done. Write: await jobs.step(…)"
                 )
         return said
 
 
-#: Texts that are in one order everywhere, if as long: UUIDs, hex digits, times.
+#: Texts of equal length that every collation orders alike: UUIDs, hex digits, times.
 _PLAIN = pattern(r"[0-9A-F:TZ. +-]*|[0-9a-f:. +-]*")
 
 
 def ascends(before: Any, after: Any) -> bool | None:
-    """Return whether two ids are in order, or equal; None if the database alone knows."""
+    """Return whether two ids ascend or are equal; None if only the database can tell."""
     if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
         ids = cast("Sequence[Any]", before), cast("Sequence[Any]", after)
         pairs = zip(*ids, strict=False)
@@ -144,17 +144,18 @@ def write(
     delay: float | None = None,
     message: str | None = None,
 ) -> tuple[StepRow | None, Any]:
-    """Write *row* of a step that has ended, of a chunk, or of a pause; lock its run's row.
+    """Write *row* for a finished step, a chunk or a pause, and lock its run's row.
 
-    A pause has ended if its time is over, or the signal was there first. If the run waits at it,
-    the run is due when that is. Otherwise this attempt does not count, nor do those before it.
+    A pause has ended if its time is over, or if the signal came first. If the run waits at it, the
+    run becomes due at the end of the pause. Otherwise this attempt and those before it no longer
+    count.
 
-    :param seconds: for how long it was at work.
-    :param delay: for how many seconds the run waits, counted from the first time.
-    :param message: shown as the run's progress.
-    :returns: the row that is there then, None if the name is taken; and of the run what counts,
-        whether a cancel was requested, and whether its task or queue is paused, None if *claim*
-        does not hold it any more.
+    :param seconds: how long the step has worked.
+    :param delay: seconds for which the run waits, counted from the first time.
+    :param message: the text that is shown as the run's progress.
+    :returns: (step row or None if the name is taken, run row or None if the lease is lost). The run
+        row has the attempts that count, ``cancel_requested_at``, and whether its task or queue is
+        paused.
     """
     d = dialect_of(connection.engine)
     values = {**row._asdict(), "id": claim.id, "token": claim.token, "attempt": claim.attempt}
@@ -168,7 +169,7 @@ def write(
 
 
 def is_written(books: Bookkeeping, claim: Claim, row: StepRow) -> bool:
-    """Return whether *claim* has written *row*, and has committed that."""
+    """Return whether *claim* has written *row* and committed it."""
     found = books.rows(_WRITTEN, {"id": claim.id, "name": row.name})
     return any(
         (each.worker, each.attempt, each.chunks) == (claim.token, claim.attempt, row.chunks)
@@ -180,7 +181,7 @@ def is_written(books: Bookkeeping, claim: Claim, row: StepRow) -> bool:
 _WRITTEN = text(
     "SELECT worker, attempt, chunks, finished_at FROM job_steps WHERE run_id = :id AND name = :name"
 )
-#: The wait of a run that waits now.
+#: SQL for the signal that a run is waiting for.
 _WAIT = """
     SELECT other.name FROM job_steps other JOIN job_runs waits ON waits.id = other.run_id
     WHERE other.run_id = :id AND other.kind = 'wait' AND other.finished_at IS NULL
@@ -189,30 +190,30 @@ _WAIT = """
 
 
 def waits_for(connection: Connection, run_id: int, name: str) -> str | None:
-    """Return for which signal a run waits, if that is another than *name*."""
+    """Return the signal that a run is waiting for, unless it is *name*."""
     d = dialect_of(connection.engine)
     found: str | None = connection.scalar(text(_WAIT.format(now=d.now)), {"id": run_id})
     return None if found == name else found
 
 
 def sees_the_end(connection: Connection) -> bool:
-    """Return whether a transaction sees what others commit meanwhile: that a run ends."""
-    if dialect_of(connection.engine).one_writer:  # Who writes there has the newest snapshot.
+    """Return whether a transaction sees concurrent commits, such as the end of a run."""
+    if dialect_of(connection.engine).one_writer:  # A writer has the newest snapshot there.
         return True
     level: str = connection.scalars(text("SHOW transaction_isolation")).one()
     return level == "read committed"
 
 
 def has_ended(books: Bookkeeping, run_id: int) -> bool:
-    """Return whether a run has ended, as of now."""
+    """Return whether a run has ended by now."""
     ended = text("SELECT id FROM job_runs WHERE id = :id AND finished_at IS NOT NULL")
     return bool(books.rows(ended, {"id": run_id}))
 
 
 def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> bool:
-    """Write the payload of a signal, and let the run go on.
+    """Write the payload of a signal, and make the run due.
 
-    :returns: False if it came too late, or the run waits for another one.
+    :returns: False if the signal came too late, or if the run waits for another one.
     """
     d = dialect_of(connection.engine)
     sent = f"""
@@ -249,7 +250,7 @@ def run_with(connection: Connection, run: int | str) -> int | None:
 
 
 def _step_row(row: Any) -> StepRow:
-    # Where the signal was there first, the wait is yet to be given its place among the steps.
+    # If the signal came first, the wait has no place among the steps yet.
     finished = row.finished_at is not None and row.attempt is not None
     return StepRow(row.name, row.kind, stored_json(row.result), row.chunks, finished, row.due_at)
 
@@ -277,8 +278,8 @@ def _write(d: Dialect) -> TextClause:
         "due_at": f"CASE WHEN {delay} IS NOT NULL THEN {d.clock_after(delay)} END",
         "finished_at": f"CASE WHEN {d.typed(':finished', 'boolean')} THEN {d.clock} END",
     }
-    # A wait's row may have come with its signal; then it keeps what that says, but its place among
-    # the steps is here.
+    # A signal may have inserted the row of its wait. Then the payload is kept, and the row gets its
+    # place among the steps now.
     is_over = f"CASE WHEN job_steps.due_at <= {d.clock} THEN {d.clock} END"
     return text(f"""
     INSERT INTO job_steps ({", ".join(values)}) VALUES ({", ".join(values.values())})
@@ -300,8 +301,8 @@ def holding(d: Dialect) -> TextClause:
     due_at = d.typed(":due_at", "timestamptz")
     counts = f"{due_at} IS NULL AND attempts > forgiven AND attempts <= {FORGIVEN}"
     unpaused_now = f"{unpaused('job_type', 'task')} AND {unpaused('queue', 'queue')}"
-    # IS TRUE, as in `runs.outcomes.held`: the planner must not choose the index of leases.
-    # What is returned is compared in Python: SQLite 3.40 returns that a NULL column IS NOT NULL.
+    # IS TRUE keeps the planner from the index of leases, as in `core.outcome.held`. Python compares
+    # the returned values, since SQLite 3.40 returns true for a NULL column IS NOT NULL here.
     return text(f"""
     UPDATE job_runs SET
         progress_message = COALESCE({d.typed(":message", "text")}, progress_message),

@@ -1,7 +1,7 @@
-"""Durable steps: work of a run that is done once, whichever attempt goes on behind it.
+"""Durable steps: work of a run that is done once, however many attempts the run takes.
 
-The work of a step in ``db.session``, the step's row, and a look that the run is still ours are one
-commit. No mark is made beforehand: until that commit, nothing has happened.
+A step's work in ``db.session``, its row, and a check that this worker still holds the run are
+committed together. No mark is made before: until that commit, nothing has happened.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from . import step_rows as steps
 from .step_rows import AttemptSteps, StepRow
 
 _WORDS = Words("A step", "the step's row", "do it between two steps")
-#: How long to rest before a locked row is tried again, in seconds; and where nothing can be
-#: awaited, how soon the run is to come back.
+#: Seconds before a locked row is tried again, and seconds after which a run comes back where
+#: nothing can be awaited.
 _PAUSE, _SOON = 0.2, 1.0
 _PACKAGE = __name__.partition(".")[0] + "."
 
@@ -65,9 +65,9 @@ def step(
     kwargs: dict[str, object],
     limit: object,
 ) -> Any:
-    """Call *func* unless the step *name* has ended; return its result, kept or new.
+    """Call *func* unless the step *name* has finished; return the stored or new result.
 
-    :returns: for an async function, an awaitable.
+    :returns: an awaitable of the result if *func* is an async function.
     """
     seconds = in_seconds(limit)
     check_options([("step_timeout", seconds)], "step: ")
@@ -103,7 +103,7 @@ async def _step_async(this: _Step, call: Callable[[], Awaitable[Any]], limit: fl
 
 
 def each(state: State, name: str, next_ids: Callable[[Any], Any]) -> Any:
-    """Return the chunks that *next_ids* gives, each after the last id of the one before."""
+    """Return an iterator of chunks; *next_ids* is called with the last id of the previous one."""
     if not callable(next_ids):
         raise SetupError(
             f"each({name!r}) was given {next_ids!r:.60}, which is no function. Give a function "
@@ -117,7 +117,7 @@ def each(state: State, name: str, next_ids: Callable[[Any], Any]) -> Any:
 
 
 def _chunks(this: _Step, next_ids: Callable[[Any], Any], is_async: bool) -> Generator[Any, Any]:
-    """Yield the chunks; if *is_async*, between them what to await, whose result is to be sent."""
+    """Yield the chunks; if *is_async*, also yield awaitables, whose results the caller sends."""
     name = this.row.name
     this.known.unbegun.pop(name, None)
     while not this.row.finished:
@@ -126,7 +126,7 @@ def _chunks(this: _Step, next_ids: Callable[[Any], Any], is_async: bool) -> Gene
                 found = next_ids(this.row.result)
                 if chunk := this.chunk((yield found) if is_async else found):
                     if this.known.doubts(name, chunk):
-                        # The function alone knows its order: do the others come behind the first?
+                        # Only the function knows its order, so ask it what follows the first id.
                         found = next_ids(this.kept(chunk[0]))
                         this.check_order(chunk, (yield found) if is_async else found)
                     yield from this.given(chunk)
@@ -145,9 +145,10 @@ async def _rest() -> None:
 
 
 class _AsyncChunks(AsyncIterator[Any]):
-    """The same for ``async for``.
+    """Iterates over chunks by ``async for``.
 
-    Python closes an async generator some time after its loop was left. This rolls back at once.
+    Python closes an async generator some time after its loop was left. This class closes the chunks
+    at once, so that an unfinished one is rolled back.
     """
 
     def __init__(self, chunks: Generator[Any, Any]) -> None:
@@ -172,9 +173,9 @@ class _AsyncChunks(AsyncIterator[Any]):
 
 
 def pause(state: State, kind: str, name: str, delay: object) -> JSON:
-    """Return the payload of the signal *name*, if it is there, or if its time, or a sleep's, is up.
+    """Return the payload of the signal *name*, or None once a wait or a sleep is over.
 
-    :raises Suspended: it is not. The run is due again when it is.
+    :raises Suspended: the pause has not ended. The run becomes due when it does.
     """
     seconds = in_seconds(delay)
     if seconds is None:
@@ -192,7 +193,7 @@ def pause(state: State, kind: str, name: str, delay: object) -> JSON:
 
 
 def in_event_loop() -> bool:
-    """Return whether an event loop is at work in this thread, so that to wait would hold it up."""
+    """Return whether this thread runs an event loop, which a wait would block."""
     import asyncio
 
     with suppress(RuntimeError):
@@ -204,7 +205,7 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
     """Send *payload* to the run that waits for the signal *name*, in ``db.session``.
 
     :param run: the run, its id or its idempotency key.
-    :returns: whether it is the first, and neither the run nor its wait has ended.
+    :returns: True if it is the first signal of that name, and the run and its wait have not ended.
     """
     check_key("signal: the name", name, 200)
     if payload is None:
@@ -235,7 +236,7 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
 def _which(wanted: object) -> str:
     if not isinstance(wanted, str):
         return f"{wanted}; it may have been pruned. Give a run, its id or its idempotency key."
-    # It may have a value in it that is to be hidden.
+    # The key is not shown, since it may contain a value that must be hidden.
     return (
         "that holds this idempotency key. One with unique_while='pending' holds it until it has "
         "ended, one with 'waiting' until it begins: give its id."
@@ -243,16 +244,16 @@ def _which(wanted: object) -> str:
 
 
 def _may_name(wanted: object) -> TypeGuard[int | str]:
-    """Return whether it may be an id or a key of a run: a database refuses some other values."""
+    """Return whether *wanted* may be a run's id or key; databases refuse some other values."""
     if isinstance(wanted, str):
         return is_key(wanted, 500)
     return is_id(wanted)
 
 
 class _Step:
-    """One step, as the handler of an attempt has come to it.
+    """A step that the handler of an attempt has reached.
 
-    :ivar row: its row: as it was found, then as it is to be, and then as it is committed.
+    :ivar row: its row: first as found, then as it will be written, then as committed.
     """
 
     def __init__(self, state: State, kind: str, name: str) -> None:
@@ -273,7 +274,7 @@ class _Step:
     def awaits(self, func: Callable[..., object]) -> bool:
         """Return whether *func* is an async function.
 
-        :raises SetupError: it is, and no event loop is at work.
+        :raises SetupError: it is one, and no event loop is running.
         """
         if not inspect.iscoroutinefunction(func):
             return False
@@ -285,15 +286,15 @@ class _Step:
         )
 
     def end(self, value: object) -> None:
-        """Let the row have the result *value*.
+        """Give the row the result *value*.
 
-        :raises SetupError: it is a function's body that nobody has run.
-        :raises PayloadError: it is not JSON, or too large.
+        :raises SetupError: *value* is a generator or coroutine, so the function has not run.
+        :raises PayloadError: *value* is not JSON, or too large.
         """
         self.row = self.row._replace(result=self.kept(value), finished=True)
 
     def chunk(self, found: Iterable[Any]) -> list[Any]:
-        """Return the ids of the next chunk, and note the last as the place; none ends the step."""
+        """Return the ids of the next chunk, and note the last one; an empty chunk ends the step."""
         if not isinstance(found, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SetupError(
                 f"{self.row}: the function returned {found!r:.60}. Return the next ids in a list, "
@@ -315,9 +316,9 @@ class _Step:
         return ids
 
     def check_order(self, chunk: Sequence[Any], behind: Iterable[Any]) -> None:
-        """Refuse a *chunk* with ids that are not among those *behind* its first one.
+        """Check that all ids of *chunk* are among those *behind* its first one.
 
-        :raises SetupError: there is one.
+        :raises SetupError: one of them is not.
         """
         found = set(map(repr, behind))
         if missing := [each for each in chunk[1:] if repr(each) not in found]:
@@ -331,7 +332,7 @@ class _Step:
         )
 
     def given(self, chunk: list[Any]) -> Generator[list[Any]]:
-        """Yield *chunk*; note if the loop is left there."""
+        """Yield *chunk*, and note a warning if the loop is left there."""
         try:
             yield chunk
         except GeneratorExit:
@@ -344,7 +345,7 @@ class _Step:
 
     @contextmanager
     def opened(self) -> Generator[None]:
-        """Commit nothing of this block but by `commits`; roll back what raises."""
+        """Let only `commits` commit in this block; roll back if the block raises."""
         self._check_place()
         db = self.state.db
         session = db.session()
@@ -356,7 +357,7 @@ class _Step:
             with isolated(db):
                 yield
         except BaseException:
-            with suppress(Exception):  # What was wrong is to be seen.
+            with suppress(Exception):  # The first error must be seen.
                 session.rollback()
             raise
         finally:
@@ -364,25 +365,25 @@ class _Step:
 
     @contextmanager
     def working(self, limit: float | None = None) -> Generator[None]:
-        """Refuse that the work in this block commits.
+        """Keep the work in this block from committing.
 
-        :param limit: for how many seconds it may work.
+        :param limit: seconds that the work may take.
         """
         limited = nullcontext() if limit is None else self.run.limited(limit)
         with guarded(self.state.db, _WORDS), limited:
             yield
 
     def commits(self, delay: float | None = None) -> Generator[None]:
-        """Commit the work and the step's row; yield before each new try, while a row is locked.
+        """Commit the work and the step's row; while a row is locked, yield before each retry.
 
-        Nobody waits for a lock inside a try for longer than `transactions.LOCK_FOR`: it can neither
-        be interrupted there, nor do async handlers beside it go on.
+        A try waits for a lock for at most `transactions.LOCK_FOR`, since it cannot be interrupted
+        meanwhile and blocks the other async handlers.
 
-        :param delay: for how many seconds the run waits here.
-        :raises LeaseLost: the run is another worker's by now.
+        :param delay: seconds for which the run waits at this step.
+        :raises LeaseLost: another worker holds the run by now.
         """
         session, seconds = self.state.db.session(), time.monotonic() - self._began
-        # Whatever may wait for a connection is outside of the guard.
+        # Getting a connection may wait, so it is done outside the guard.
         connection = writing_connection(session)
         is_told = False
         while not self._try_commit(session, connection, seconds, delay):
@@ -406,7 +407,7 @@ class _Step:
             )
 
     def kept(self, value: object) -> JSON:
-        """Return *value* as a later attempt gets it."""
+        """Return *value* as a later attempt will read it."""
         if what := close_unrun(value):
             raise SetupError(f"{self.row}: the function returned {what}, of which no line was run.")
         try:
@@ -418,7 +419,7 @@ class _Step:
         return cast("JSON", json.loads(json_text(kept)))
 
     def _check_place(self) -> None:
-        """Refuse a step that is called inside another, or with work that it would commit."""
+        """Refuse a step inside another one, or with uncommitted work that it would commit."""
         if (other := self.known.at_work) is not None:
             raise SetupError(
                 f"{self.row} is called while the step {other!r} is at work. Steps stand one "
@@ -433,11 +434,11 @@ class _Step:
     def _try_commit(
         self, session: Session, connection: Connection, seconds: float, delay: float | None
     ) -> bool:
-        """Commit if the run is still ours and the name was free; return False if one is locked."""
+        """Commit if the run is ours and the name was free; return False if a row is locked."""
         claim, shown, books = self.run.claim, self.row.name, self.run.books
         if self.row.chunks:
             shown = f"{shown}, chunk {self.row.chunks}"
-        # A handler that reports its own progress has that.
+        # A handler that reports its own progress keeps it.
         message = shown if self.run.reported is None else None
         with books.guard(), bounded(connection, books.limit):
             failpoints.reach(f"before-{self.row.kind}")
@@ -465,9 +466,9 @@ class _Step:
             )
 
     def _commit(self, session: Session) -> None:
-        """Commit; if that raises, look whether it was committed all the same.
+        """Commit; if that raises, check whether the database has committed nevertheless.
 
-        The connection may break before the answer comes; or a hook of the app's may raise.
+        The connection may break before the answer arrives, or a hook of the app may raise.
         """
         try:
             session.commit()
@@ -488,9 +489,9 @@ class _Step:
         return False
 
     def go_on(self) -> None:
-        """Return if the attempt is to go on.
+        """Return if the attempt may continue.
 
-        :raises Interruption: it is not.
+        :raises Interruption: the attempt must end here.
         """
         if (error := self._interruption()) is not None:
             self.run.ended_by = error
@@ -509,7 +510,7 @@ class _Step:
 
 
 def _known(run: CurrentRun) -> AttemptSteps:
-    """Return what the attempt knows of its run's steps, read when it comes to the first."""
+    """Return what the attempt knows about its run's steps, which it reads at the first one."""
     if AttemptSteps not in run.kept:
         with run.books_here() as books:
             known = run.kept[AttemptSteps] = steps.read(books, run.id)
@@ -519,7 +520,7 @@ def _known(run: CurrentRun) -> AttemptSteps:
 
 
 def _warn(run: CurrentRun, known: AttemptSteps) -> None:
-    """Warn of steps that were called and not done, and of chunks that were left."""
+    """Warn about steps that were called and not done, and about chunks that were left."""
     for warning in known.untold():
         run.warn(warning)
 
