@@ -52,9 +52,9 @@ MOVED = [
     "from-huey.md",
     "from-rq.md",
 ]
-#: Pages with tests of their own: see `test_quickstart`, `test_alerting` and
+#: Pages with tests of their own: see `test_quickstart`, `test_tutorial`, `test_alerting` and
 #: `test_testing_page`.
-ELSEWHERE = ["quickstart.md", "alerting.md", "testing.md"]
+ELSEWHERE = ["quickstart.md", "tutorial.md", "alerting.md", "testing.md"]
 
 
 def codes(page: Path) -> list[CodeType]:
