@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from ..config import Settings
 from ..db.database import Database
-from ..db.engines import by_psycopg
+from ..db.engines import by_psycopg, is_shared
 from ..errors import SetupError
 from .tasks.registry import Registry
 
@@ -86,9 +86,10 @@ class State:
 
     @property
     def database(self) -> Engine | Connection:
-        """What ``db.session`` is bound to: the engine, or in some tests one connection."""
+        """What bookkeeping and reports connect by: `engine`, or in some tests one connection."""
         with self._context():
-            return self.db.bind
+            bind = self.db.bind
+            return bind if isinstance(bind, Connection) else by_psycopg(self.db.engine)
 
     @property
     def queues(self) -> list[str]:
@@ -104,26 +105,39 @@ class State:
                     engine.dispose(close=False)
 
     def bookkeeping(
-        self, guard: Callable[[], AbstractContextManager[None]] = nullcontext
+        self,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        apart: bool = False,
     ) -> Bookkeeping:
         """Return a bookkeeping connection; in some tests, one that is shared with ``db.session``.
 
         :param guard: as of `Bookkeeping`.
+        :param apart: whether it must not be shared, since its user begins workers.
+        :raises SetupError: it must not be, and ``db.session`` is bound to one connection.
         """
         # Here, since an app imports this module at its start.
         from ..db.connection import Bookkeeping
-        from ..db.shared_connection import SharedBookkeeping, is_shared
 
         database = self.database
-        if is_shared(database):
+        if apart and isinstance(database, Connection):
+            raise SetupError(_IN_A_TEST)
+        if is_shared(database) and not apart:
+            from ..db.shared_connection import SharedBookkeeping
+
             return SharedBookkeeping(database)
-        return Bookkeeping(self.engine, guard=guard)
+        return Bookkeeping(database.engine, guard=guard)
 
     def _context(self) -> AbstractContextManager[object]:
         """Return an app context of the app, if it is not the current one."""
         if has_app_context() and current_app._get_current_object() is self.app:  # type: ignore[attr-defined]
             return nullcontext()
         return self.app.app_context()
+
+
+_IN_A_TEST = (
+    "db.session is bound to one connection, as in a test whose transaction is rolled back. "
+    "A tick would not see what is written there. Use drain() of flask_cronjobs.testing."
+)
 
 
 def state_of(app: Flask | None = None) -> State:

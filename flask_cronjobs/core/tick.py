@@ -13,7 +13,6 @@ from .. import signals
 from ..db.connection import Bookkeeping
 from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
-from ..db.shared_connection import refuse_shared
 from ..errors import DatabaseTrouble
 from ..log import __version__, logger, worker_name
 from ..signals import News, unheard
@@ -72,8 +71,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database could not be used. Held runs come back by lease.
     """
-    refuse_shared(state.database)
-    with Bookkeeping(state.engine, guard=keyboard_held) as books:
+    with state.bookkeeping(keyboard_held, apart=True) as books:
         opened, counts, lost = begin(state, books, options.queues), Counter[str](), list[Outcome]()
         for _ in housekeeping(state, books, opened.row, options.news, counts, lost.extend):
             pass

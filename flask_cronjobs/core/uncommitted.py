@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from ..db.database import Database
 from ..errors import CronJobsError
-from .current import at_work, running, warn
+from .current import at_work, warn
 
 if TYPE_CHECKING:
     from .app_state import State
@@ -42,7 +42,7 @@ def watch_commits(state: State) -> None:
         broken_off = _broken_off.pop(_context(), []) if _broken_off else []
         if error is not None:
             return
-        run = running()
+        run = at_work.get(None)
         if run is not None:
             for each in run.at_end:
                 each()

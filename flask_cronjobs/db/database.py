@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from types import SimpleNamespace
 from typing import Any, cast
 
 from flask import Flask
@@ -68,24 +69,26 @@ class Database(ABC):
 
 
 class _Scoped(Database):
-    """A database whose sessions come from a `scoped_session`."""
+    """A database whose sessions come from a `scoped_session`.
 
-    @abstractmethod
-    def _scoped(self) -> scoped_session[Session]:
-        """Return the `scoped_session`."""
+    :param holder: the object whose ``session`` that is; a test may replace it there.
+    """
+
+    def __init__(self, holder: Any) -> None:
+        self._db = holder
 
     @property
     def sessionmaker(self) -> sessionmaker[Session]:
         """The factory of the scoped session."""
-        return self._scoped().session_factory
+        return cast("sessionmaker[Session]", self._db.session.session_factory)
 
     def session(self) -> Session:
         """Return the session of the current scope."""
-        return self._scoped()()
+        return cast("Session", self._db.session())
 
     def open_session(self) -> Session | None:
         """Return the session of the current scope, if it has been used."""
-        return self.session() if self._scoped().registry.has() else None
+        return self.session() if self._db.session.registry.has() else None
 
     def close_session(self, context: AppContext) -> None:
         """Close the session of the context, or of the context's thread.
@@ -93,9 +96,9 @@ class _Scoped(Database):
         A context's session is registered under the context's id, which the next one may reuse.
         """
         if not self.side_by_side:
-            self._scoped().remove()
+            self._db.session.remove()
             return
-        sessions: Any = getattr(self._scoped().registry, "registry", None)
+        sessions: Any = getattr(self._db.session.registry, "registry", None)
         # A test may have replaced db.session with one that is stored elsewhere.
         left = sessions.pop(id(context), None) if hasattr(sessions, "pop") else None
         if left is not None:
@@ -109,7 +112,7 @@ class FlaskSQLAlchemy(_Scoped):
     """
 
     def __init__(self, db: Any) -> None:
-        self._db = db
+        super().__init__(db)
         self.metadata: Collection[MetaData] = [db.metadata]
 
     @property
@@ -121,9 +124,6 @@ class FlaskSQLAlchemy(_Scoped):
     def engines(self) -> Collection[Engine]:
         """The engines of all binds."""
         return cast("Collection[Engine]", self._db.engines.values())
-
-    def _scoped(self) -> scoped_session[Session]:
-        return cast("scoped_session[Session]", self._db.session)
 
 
 class FlaskSQLAlchemyLite(Database):
@@ -188,12 +188,13 @@ class PlainSQLAlchemy(_Scoped):
             raise SetupError(f"session= is {_named(session)}. {_GIVE_SESSION}")
         if not isinstance(engine, Engine):
             raise SetupError(f"engine= is {_named(engine)}. {_GIVE_ENGINE}")
-        self._session = cast("scoped_session[Session]", session)
-        if not isinstance(cast("object", self._session.session_factory), sessionmaker):
+        scoped = cast("scoped_session[Session]", session)
+        if not isinstance(cast("object", scoped.session_factory), sessionmaker):
             raise SetupError(f"session= was made without a sessionmaker. {_GIVE_SESSION}")
+        super().__init__(SimpleNamespace(session=scoped))
         self._engine = engine
         self.metadata: Collection[MetaData] = [] if metadata is None else [metadata]
-        self.side_by_side: bool = _is_one_of_each_context(app, self._session)
+        self.side_by_side: bool = _is_one_of_each_context(app, scoped)
         self.ends_with_context: bool = self.side_by_side
         if self.side_by_side:
             app.teardown_appcontext(self._remove)
@@ -209,11 +210,8 @@ class PlainSQLAlchemy(_Scoped):
         binds: dict[Any, Engine | Connection] = self.sessionmaker.kw.get("binds") or {}
         return {self._engine, *(bind.engine for bind in binds.values())}
 
-    def _scoped(self) -> scoped_session[Session]:
-        return self._session
-
     def _remove(self, error: BaseException | None) -> None:
-        self._session.remove()
+        self._db.session.remove()
 
 
 _GIVE_SESSION = (

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine
 
@@ -293,18 +294,23 @@ def _or_text(plain: Any) -> type:
     return OrText
 
 
+#: The dialects of the engines that `dialect_of` has checked.
+_known: WeakKeyDictionary[Engine, Dialect] = WeakKeyDictionary()
+
+
 def dialect_of(engine: Engine) -> Dialect:
     """Return the dialect of *engine*'s database, with the current shift of the clock.
 
-    :raises SetupError: see `check_driver`.
+    :raises SetupError: see `_checked`.
     """
-    check_driver(engine)
-    dialect = POSTGRESQL if engine.dialect.name == "postgresql" else SQLITE
+    dialect = _known.get(engine)
+    if dialect is None:
+        dialect = _known[engine] = _checked(engine)
     return dialect._replace(shift=_shift) if _shift else dialect
 
 
-def check_driver(engine: Engine) -> None:
-    """Refuse an engine that bookkeeping cannot use.
+def _checked(engine: Engine) -> Dialect:
+    """Return the dialect of *engine*, unless bookkeeping cannot use that.
 
     :raises SetupError: the database is neither PostgreSQL by psycopg or psycopg2 nor SQLite 3.35 or
         later; or psycopg 3, which bookkeeping always uses, is not installed.
@@ -330,3 +336,4 @@ def check_driver(engine: Engine) -> None:
                 f"This Python has SQLite {sqlite3.sqlite_version}. Flask-CronJobs needs "
                 f"{'.'.join(map(str, LEAST_SQLITE))} or later."
             )
+    return POSTGRESQL if name == "postgresql" else SQLITE

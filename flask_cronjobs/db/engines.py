@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, Pool, PoolProxiedConnection, SingletonThreadPool, StaticPool
 
 from ..errors import SetupError
-from .dialect import check_driver
+from .dialect import dialect_of
 from .statements import free_frames
 
 #: Why a tick refuses to run on SQLite in memory, and what to do.
@@ -78,6 +78,11 @@ def _has_alembic_table(engine: Engine) -> bool:
 def is_in_memory(engine: Engine) -> bool:
     """Return whether all share *engine*'s one connection, as with SQLite in memory."""
     return isinstance(engine.pool, (StaticPool, SingletonThreadPool))
+
+
+def is_shared(database: Engine | Connection) -> bool:
+    """Return whether *database* is, or has, the only connection there is, as in some tests."""
+    return isinstance(database, Connection) or isinstance(database.pool, StaticPool)
 
 
 def refuse_shared_memory(engine: Engine) -> None:
@@ -169,7 +174,7 @@ def by_psycopg(engine: Engine) -> Engine:
     :param engine: the app's engine.
     :raises SetupError: its database or driver is not supported.
     """
-    check_driver(engine)
+    dialect_of(engine)
     if engine.dialect.driver != "psycopg2":
         return engine
     own = _by_psycopg.get(engine)

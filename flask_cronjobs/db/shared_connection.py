@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import StaticPool
 
 from ..errors import DatabaseTrouble, SetupError
 from .connection import Bookkeeping
@@ -23,30 +22,13 @@ from .errors import explain
 T = TypeVar("T")
 
 
-def is_shared(database: Engine | Connection) -> bool:
-    """Return whether *database* is one connection, or has only one."""
-    return isinstance(database, Connection) or isinstance(database.pool, StaticPool)
-
-
-def refuse_shared(database: Engine | Connection) -> None:
-    """Refuse to start workers, which need their own connections.
-
-    :raises SetupError: *database* is one connection, in a test's transaction.
-    """
-    if isinstance(database, Connection):
-        raise SetupError(
-            "db.session is bound to one connection, as in a test whose transaction is rolled back. "
-            "A tick would not see what is written there. Use drain() of flask_cronjobs.testing."
-        )
-
-
 class SharedBookkeeping(Bookkeeping):
     """Bookkeeping on a connection that it shares with ``db.session``, in the same thread.
 
     In a test's transaction each call is a savepoint; in memory each call commits. A call is not
     retried, since no other connection could change the outcome.
 
-    :param database: an engine or connection for which `is_shared` is true.
+    :param database: an engine or connection for which `engines.is_shared` is true.
     """
 
     def __init__(self, database: Engine | Connection) -> None:

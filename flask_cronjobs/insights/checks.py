@@ -22,6 +22,7 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
+    true,
     union_all,
 )
 
@@ -206,10 +207,7 @@ CHECK_IMPORT = "Does the FLASK_APP of cron's line import the module that declare
 
 @read_once
 def last_tick(reader: Reader) -> Row[Any]:
-    """Return the tick that did its work and was seen last, or NULLs; and whether one failed since.
-
-    The database's now comes with it.
-    """
+    """Return the tick that did its work and was seen last, or NULLs; whether one failed since."""
     works, c = did_its_work(reader.dialect), TICKS.c
     # One from the future began while the database's clock was ahead.
     is_past = c.started_at <= literal_column(reader.dialect.now)
@@ -218,7 +216,9 @@ def last_tick(reader: Reader) -> Row[Any]:
     never = literal(UNREADABLE, c.seen_at.type)
     last = func.coalesce(select(func.max(recent.c.seen_at)).scalar_subquery(), never)
     failing = select(c.id).where(~works, c.started_at > last).exists().label("failing")
-    return reader.row_and_now(select(recent).order_by(recent.c.seen_at.desc()), failing)
+    one = select(literal(1).label("one")).subquery()
+    found = select(recent, failing).select_from(one.outerjoin(recent, true()))
+    return reader.rows(found.order_by(recent.c.seen_at.desc()).limit(1))[0]
 
 
 def _are_ticks_late(reader: Reader) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timezone
@@ -28,16 +28,15 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
-    true,
     tuple_,
 )
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..core.app_state import State
 from ..db.dialect import Dialect, dialect_of, load_odd_values
-from ..db.engines import without_echo
+from ..db.engines import is_shared, without_echo
 from ..db.errors import explain
-from ..db.shared_connection import borrowed, is_shared
+from ..db.shared_connection import borrowed
 from ..models import JobRun
 from ..text.humanize import plural
 from ..types import stored_time
@@ -79,25 +78,16 @@ class Reader:
 
     @cached_property
     def now(self) -> datetime:
-        """The database's now, read once, so that a page shows one moment."""
-        return stored_time(self.rows(select(*self._moment()))[0].database_now)
+        """The database's now, read once, so that a page shows one moment.
 
-    def row_and_now(self, some: Query, *beside: ColumnElement[Any]) -> Row[Any]:
-        """Return the first row of *some*, or NULLs, and *beside*, read along with `now`."""
-        moment, found = select(*self._moment()).subquery(), some.limit(1).subquery()
-        all_of_it = select(moment, found, *beside).select_from(moment.outerjoin(found, true()))
-        row = self.rows(all_of_it)[0]
-        self.__dict__.setdefault("now", stored_time(row.database_now))
-        return row
-
-    def _moment(self) -> Iterator[ColumnElement[Any]]:
-        """Yield the database's now; then PostgreSQL reads the latest rows of something in order.
-
-        Else it reads and sorts all runs of a definition that has more than most.
+        With it, PostgreSQL is told to read the latest rows of something in order. Else it reads and
+        sorts all runs of a definition that has more than most.
         """
-        yield literal_column(self.dialect.now).label("database_now")
+        now: ColumnElement[Any] = literal_column(self.dialect.now)
+        opening = [now.label("database_now")]
         if self.dialect.arrays:
-            yield func.set_config(*IN_ORDER).label("in_order")
+            opening.append(func.set_config(*IN_ORDER).label("in_order"))
+        return stored_time(self.rows(select(*opening))[0].database_now)
 
     def value(self, statement: Executable) -> object:
         """Return the value of a statement with one row and one column."""
@@ -161,13 +151,15 @@ def reading(source: Source) -> Generator[Reader, None, None]:
     if isinstance(source, Reader):
         yield source
         return
-    engine, database = source.engine, source.database
-    shared = is_shared(database)
+    database = source.database
+    engine, shared = database.engine, is_shared(database)
     try:
         with borrowed(database) if shared else without_echo(engine).connect() as connection:
             if not shared and dialect_of(engine).parses:
                 event.listen(connection, "before_cursor_execute", _load_odd_values)
-            yield Reader(source, connection)
+            reader = Reader(source, connection)
+            _ = reader.now  # The opening statement.
+            yield reader
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
 
