@@ -28,7 +28,7 @@ from .types import JSON, BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
     from .insights.health import Verdict
-    from .insights.run_changes import Change
+    from .insights.run_actions import Change
     from .insights.schedule_actions import Target
     from .models import JobRun
     from .task import Task

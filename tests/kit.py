@@ -26,8 +26,8 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables, set_wal
 from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.features.once import once_effects
-from flask_cronjobs.insights.operations import Act, Operation
-from flask_cronjobs.insights.run_changes import Operator
+from flask_cronjobs.insights.operations import Operation
+from flask_cronjobs.insights.run_actions import Action, Change, change_runs
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome, OutcomeKind
@@ -74,10 +74,9 @@ class Kit(Rows):
             create_tables(engine)
         return cls(engine)
 
-    @property
-    def operator(self) -> Operator:
-        """An operator who begins to act."""
-        return Operator(self.books, Operation(Act("changed", "runs", "ada")))
+    def act(self, action: Action, *ids: int) -> list[Change]:
+        """Let an operator do *action* to those of the runs *ids* that allow it."""
+        return change_runs(self.books, action, ids, Operation("changed", "runs", "ada"))
 
     def another(self) -> Kit:
         """A second worker: another connection to the same database."""

@@ -10,7 +10,9 @@ from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.core.app_state import State
+from flask_cronjobs.insights.reader import reading
 from flask_cronjobs.insights.run_detail import RunView, find_run
+from flask_cronjobs.insights.run_filters import RunFilter, matching
 from flask_cronjobs.models import (
     JobDefinition,
     JobEffect,
@@ -62,6 +64,12 @@ def view_of(state: State, run_id: int) -> RunView:
     found = find_run(state, run_id)
     assert found is not None
     return found
+
+
+def all_of(state: State, which: RunFilter) -> list[int]:
+    """The ids of all runs that a filter finds, newest first, as a bulk action takes them."""
+    with reading(state) as reader:
+        return matching(reader, which, 10_000)
 
 
 class Rows:

@@ -13,9 +13,10 @@ from ..core.app_state import state_of
 from ..core.tasks.options import EnqueueOptions
 from ..errors import CronJobsError
 from ..insights import schedule_actions as actions
-from ..insights.run_actions import CANCEL, DISCARD, RETRY, Action, Progress, preview
+from ..insights.run_actions import CANCEL, DISCARD, RETRY, Action, Progress
 from ..insights.run_filters import RunFilter
 from ..insights.run_payloads import retry_with, run_again
+from ..insights.run_preview import preview
 from ..insights.schedule_actions import Target, only, queue_run
 from ..text import did_you_mean, one_line, printable
 from ..text.humanize import duration, plural
@@ -111,8 +112,19 @@ def _act(action: Action, ids: Sequence[int], which: RunFilter, confirmed: bool) 
         raise click.UsageError("Give ids, or a filter such as --task NAME. See --help.")
     if ids:
         _act_on_each(action, ids)
-    else:
-        _act_on_all(action, which, confirmed)
+        return
+    ids = action.ids(state_of(), which)
+    label = action.name.capitalize()
+    if not ids:
+        advice = advice_on(which, action.name) or _others(action, which)
+        click.echo(f"No {' or '.join(action.statuses(which))} runs match.{advice}")
+        return
+    if not confirmed:
+        _print_preview(ids)
+        click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
+    with progress_bar(label, len(ids)) as advance:
+        result = action.many(state_of(), ids, actor(), advance, found_by=which)
+    click.echo(result.sentence())
 
 
 def _act_on_each(action: Action, ids: Sequence[int]) -> None:
@@ -128,21 +140,6 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
             click.echo(f"Run {run_id} of {whose(change.task, change.label)}: {what}.")
     if refused:
         raise click.exceptions.Exit(1)
-
-
-def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
-    ids = action.ids(state_of(), which)
-    label = action.name.capitalize()
-    if not ids:
-        advice = advice_on(which, action.name) or _others(action, which)
-        click.echo(f"No {' or '.join(action.statuses(which))} runs match.{advice}")
-        return
-    if not confirmed:
-        _print_preview(ids)
-        click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
-    with progress_bar(label, len(ids)) as advance:
-        result = action.many(state_of(), ids, actor(), advance, found_by=which)
-    click.echo(result.sentence())
 
 
 def _print_preview(ids: Sequence[int]) -> None:

@@ -59,8 +59,8 @@ def admin(ctx: click.Context, as_json: bool, wide: bool) -> None:
 
     Without a command, print what needs a person, then the schedules.
     """
-    token = printed_zone.set(parse_zone(state_of().settings.timezone))
-    ctx.call_on_close(lambda: printed_zone.reset(token))
+    token = printed_zone.set(partial(parse_zone, state_of().settings.timezone))
+    ctx.call_on_close(partial(printed_zone.reset, token))
     name = ctx.invoked_subcommand
     if name is None:
         seen = read_overview(state_of())

@@ -13,7 +13,8 @@ import click
 
 from .. import types
 from ..core.tasks.options import is_moment
-from ..insights.run_filters import FILTERS, WAITS, Filter, RunFilter
+from ..insights.run_filters import FILTERS, Filter, RunFilter
+from ..insights.wait_reasons import WAITS
 from ..text.humanize import parse_age, parse_time
 from ..types import MAX_ID, STATUSES
 

@@ -8,7 +8,7 @@ from ..features.batches.batch_rows import close
 from ..features.batches.ending import end_batches
 from ..log import DEFAULT_ACTOR
 from .batch_views import BatchView, find_batch
-from .operations import Act, perform
+from .operations import Operation, perform
 from .run_actions import CANCEL, RETRY, BulkResult
 from .run_filters import RunFilter
 
@@ -24,10 +24,10 @@ def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
     if found.closed_at is not None:
         return False
     with state.bookkeeping() as books:
-        act = Act("closed", f"batch {key}", actor)
+        operation = Operation("closed", f"batch {key}", actor)
         closed = perform(
             books,
-            act,
+            operation,
             lambda inner: inner.transaction(
                 lambda c: close(c, inner.dialect, found.id, wait=False)
             ),

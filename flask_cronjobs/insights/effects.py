@@ -15,7 +15,7 @@ from ..features.once.once_effects import is_in_doubt
 from ..log import DEFAULT_ACTOR
 from ..models.conditions import OPEN_EFFECT
 from ..types import without_secret
-from .operations import Act, perform
+from .operations import Operation, perform
 from .reader import EFFECTS, Page, Query, Source, page_of, reading
 
 _NOT_IN_DOUBT = {
@@ -30,8 +30,8 @@ def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    act = Act("marked as done", f"effect {key}", actor)
-    _resolve(state, key, "UPDATE job_effects SET state = 'done', done_at = {now}", act)
+    operation = Operation("marked as done", f"effect {key}", actor)
+    _resolve(state, key, "UPDATE job_effects SET state = 'done', done_at = {now}", operation)
 
 
 def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
@@ -40,17 +40,17 @@ def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    act = Act("marked to be done again", f"effect {key}", actor)
-    _resolve(state, key, "DELETE FROM job_effects", act)
+    operation = Operation("marked to be done again", f"effect {key}", actor)
+    _resolve(state, key, "DELETE FROM job_effects", operation)
 
 
-def _resolve(state: State, key: str, change: str, act: Act) -> None:
+def _resolve(state: State, key: str, change: str, operation: Operation) -> None:
     """Execute *change*, a statement up to its WHERE, for an effect in doubt."""
     with state.bookkeeping() as books:
         d, this = books.dialect, {"key": key}
         which = f"WHERE key = :key AND {is_in_doubt(d)} RETURNING id"
         statement = text(f"{change.format(now=d.now)} {which}")
-        if perform(books, act, lambda inner: inner.rows(statement, this)):
+        if perform(books, operation, lambda inner: inner.rows(statement, this)):
             return
         rows = books.rows(text("SELECT state FROM job_effects WHERE key = :key"), this)
     if not rows:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Row, select, text
+from sqlalchemy import Connection, Row, TextClause, select, text
 
 from ..db.connection import Bookkeeping, together
 from ..db.dialect import Dialect
@@ -27,27 +27,29 @@ T = TypeVar("T")
 _LONGEST = 500
 
 
-class Act(NamedTuple):
+class Operation(NamedTuple):
     """What an operator does.
 
     :ivar what: the verb for the log: ``paused``.
     :ivar target: what it is done to.
     :ivar run_id: the run, if it is one.
+    :ivar id: of its row, once that is there.
     """
 
     what: str
     target: str
     actor: str
     run_id: int | None = None
+    id: int | None = None
 
 
 def perform(
     books: Bookkeeping,
-    act: Act,
+    operation: Operation,
     work: Callable[[Bookkeeping], T],
     changed: Callable[[T], bool] = bool,
 ) -> T:
-    """Do *work*, and if it changed something, note *act* in the same transaction; then log it.
+    """Do *work*, and if it changed something, note *operation* in the same transaction; log it.
 
     :param work: gets a connection on which all that it writes is committed together.
     :param changed: whether what *work* has returned says that something was changed.
@@ -57,29 +59,39 @@ def perform(
     def both(inner: Bookkeeping) -> T:
         made = work(inner)
         if changed(made):
-            inner.transaction(lambda connection: note(connection, inner.dialect, act))
+            inner.transaction(lambda connection: note(connection, inner.dialect, operation))
         return made
 
     made = together(books, both, repeat=False)
     if changed(made):
-        log_action(act.what, act.target, act.actor)
+        log_action(operation.what, operation.target, operation.actor)
     return made
 
 
 def note(
     connection: Connection,
     d: Dialect,
-    act: Act,
+    operation: Operation,
     asked: int | None = None,
     done: int | None = None,
-    ended: bool = True,
-) -> int:
-    """Insert the row of *act* in *connection*'s transaction; return its id.
+) -> None:
+    """Insert the row of an operation that has ended, in *connection*'s transaction.
 
-    :param asked: how many runs are to be changed.
-    :param done: how many of them are changed already.
-    :param ended: whether that was all.
+    :param asked: how many runs were to be changed; *done*: how many were.
     """
+    connection.execute(*_insert(d, operation, asked, done, ended=True))
+
+
+def begin(books: Bookkeeping, operation: Operation, asked: int) -> Operation:
+    """Insert the row of one that is to change *asked* runs, by several transactions; return it."""
+    (row,) = books.rows(*_insert(books.dialect, operation, asked, 0, ended=False), repeat=False)
+    return operation._replace(id=row.id)
+
+
+def _insert(
+    d: Dialect, operation: Operation, asked: int | None, done: int | None, ended: bool
+) -> tuple[TextClause, dict[str, Any]]:
+    """Return the INSERT of a row, and its values."""
     statement = f"""
         INSERT INTO job_operations
             (what, target, actor, run_id, asked, done, started_at, seen_at, finished_at)
@@ -88,63 +100,32 @@ def note(
         RETURNING id
     """
     values = {
-        **act._asdict(),
-        "target": shortened(clean(act.target) or "", _LONGEST),
-        "actor": clean(act.actor),
+        **operation._asdict(),
+        "target": shortened(clean(operation.target) or "", _LONGEST),
+        "actor": clean(operation.actor),
         "asked": asked,
         "done": done,
     }
-    return int(connection.execute(text(statement), values).scalar_one())
+    return text(statement), values
 
 
-@dataclass
-class Operation:
-    """An operation on runs, whose row moves on with each transaction that changes some.
+def count(operation: Operation, connection: Connection, d: Dialect, number: int) -> None:
+    """Count *number* runs more in its row, in the transaction of *connection* that changes them.
 
-    :ivar id: of its row; None: it is about one run, and has a row once that is changed.
+    So the row says how far it came, wherever it stops.
     """
+    moved = f"UPDATE job_operations SET done = done + :number, seen_at = {d.now} WHERE id = :id"
+    connection.execute(text(moved), {"number": number, "id": operation.id})
 
-    act: Act
-    id: int | None = None
 
-    @classmethod
-    def begin(cls, books: Bookkeeping, act: Act, asked: int) -> Operation:
-        """Insert the row of one that is to change *asked* runs, by several transactions."""
-        begun = books.transaction(
-            lambda connection: note(connection, books.dialect, act, asked, 0, ended=False),
-            repeat=False,
-        )
-        return cls(act, begun)
+def end(books: Bookkeeping, operation: Operation) -> int:
+    """Note that it has come to its end; return how many runs it has changed.
 
-    def changing(
-        self, connection: Connection, d: Dialect, change: Callable[[], Sequence[T]]
-    ) -> Sequence[T]:
-        """Call *change*, and count in the row what it returns.
-
-        In *connection*'s transaction: so the row says how far it came, wherever it stops.
-        """
-        found = change()
-        if self.id is not None:
-            self.count(connection, d, len(found))
-        elif found:
-            note(connection, d, self.act, asked=1, done=1)
-        return found
-
-    def count(self, connection: Connection, d: Dialect, number: int) -> None:
-        """Count *number* runs more in the row, in *connection*'s transaction."""
-        moved = f"""
-            UPDATE job_operations SET done = done + :number, seen_at = {d.now} WHERE id = :id
-        """
-        connection.execute(text(moved), {"number": number, "id": self.id})
-
-    def end(self, books: Bookkeeping) -> int:
-        """Note that it has come to its end; return how many runs it has changed.
-
-        That counts those of a transaction that was committed and whose answer was lost, too.
-        """
-        now = books.dialect.now
-        ended = f"SET finished_at = {now}, seen_at = {now} WHERE id = :id RETURNING done"
-        return int(books.rows(text(f"UPDATE job_operations {ended}"), {"id": self.id})[0].done)
+    That counts those of a transaction that was committed and whose answer was lost, too.
+    """
+    now = books.dialect.now
+    ended = f"SET finished_at = {now}, seen_at = {now} WHERE id = :id RETURNING done"
+    return int(books.rows(text(f"UPDATE job_operations {ended}"), {"id": operation.id})[0].done)
 
 
 #: An operation that has not ended is taken to be stopped after so many seconds without a change.

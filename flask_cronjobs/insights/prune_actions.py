@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..core.app_state import State
 from ..core.prune import prunable, prune
 from ..log import DEFAULT_ACTOR, log_action
 from ..text.humanize import plural
-from .operations import Act, Operation
+from .operations import Operation, begin, count, end
 from .run_actions import Progress
 
 
@@ -25,13 +27,13 @@ def prune_all(
         if dry_run:
             return prunable(books, state.settings)
         asked, pruned = prunable(books, state.settings), 0
-        noted = Operation.begin(books, Act("pruned", plural(asked, "run"), actor), asked)
+        operation = begin(books, Operation("pruned", plural(asked, "run"), actor), asked)
         try:
-            for deleted in prune(books, state.settings, noted.count):
+            for deleted in prune(books, state.settings, partial(count, operation)):
                 pruned += deleted
                 if progress is not None:
                     progress(deleted)
-            noted.end(books)
+            end(books, operation)
         finally:
             log_action("pruned", plural(pruned, "run"), actor)
     return pruned

@@ -1,47 +1,58 @@
-"""Retry, cancel and discard runs, one or many; and what is shown before."""
+"""Retry, cancel and discard runs: what each action may change, and how one or many are changed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, TextClause, text
 
 from .. import signals
+from ..core import gate
 from ..core.app_state import State
+from ..core.columns import assigned, ended, parameter, rate_mark
 from ..core.tasks.options import is_id
 from ..db.connection import Bookkeeping
-from ..db.errors import still_locked
+from ..db.dialect import Dialect
+from ..db.errors import LOCK_WAIT, still_locked
 from ..errors import CronJobsError, NotFound, StateConflict
+from ..features.batches.batch_rows import hold_batches
 from ..features.batches.ending import end_batches
 from ..log import DEFAULT_ACTOR, log_action, log_run
+from ..models.conditions import HANDED, HOLDS_KEY, sql_list
 from ..text import one_line
 from ..text.humanize import plural
 from ..types import STATUSES, TERMINAL, Outcome, Status
-from .operations import Act, Operation
-from .reader import CAP, RUNS, Source, is_one_of, reading
-from .run_changes import (
-    CANCELLABLE,
-    DISCARDABLE,
-    RETRIABLE,
-    Change,
-    Operator,
-    key_holder,
-    stored_run,
-)
-from .run_filters import RunFilter, words
-from .run_list import MOST_MATCHING, matching
-from .run_rows import RunRow, rows_of
+from .operations import Operation, begin, count, end, note
+from .reader import Reader
+from .run_filters import RunFilter, matching, words
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
 #: How many runs one statement changes.
 CHANGED_AT_ONCE = 500
+#: How many runs a filter finds.
+MOST_MATCHING = 1_000_000
+#: For how many seconds PostgreSQL may look for the runs of a filter.
+_FOUND_WITHIN = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class BulkResult:
+class Change(NamedTuple):
+    """A run that was changed, its status, the number of its attempts, its batch and label."""
+
+    run_id: int
+    task: str
+    status: Status
+    attempts: int = 0
+    batch_id: int | None = None
+    label: str | None = None
+
+
+class BulkResult(NamedTuple):
     """The result of a bulk action, in numbers of runs.
 
     :ivar changed: those it changed.
@@ -80,9 +91,13 @@ class BulkResult:
         return " ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """A change that an operator makes to runs: one by its id, or many by ids or a filter.
+    """What an operator can do to runs: to one by its id, or to many by ids or a filter.
 
     :ivar doing: what the log says before a bulk action.
     :ivar done: what the log says of each run.
@@ -90,7 +105,12 @@ class Action:
     :ivar allowed: the statuses of runs that can be changed.
     :ivar default: the statuses that a filter without a status means.
     :ivar refusals: for every other status, why such a run cannot be changed, and what to do.
-    :ivar change: the statement, with the ids and the reason to keep in the rows.
+    :ivar values: returns SQL by column, with the parameter ``reason``, and for other columns that
+        are given.
+    :ivar revives: whether runs live again that had ended. Then the batches of these are held
+        meanwhile, and runs of those that another transaction holds are left. So is one that would
+        take its idempotency key back, if another run has it, or if a later one to be changed
+        wants it.
     """
 
     name: str
@@ -100,21 +120,31 @@ class Action:
     allowed: Sequence[Status]
     default: Sequence[Status]
     refusals: Mapping[Status, str]
-    change: Callable[[Operator, Sequence[int], str], list[Change]]
+    values: Callable[[Dialect, Collection[str]], Mapping[str, str]]
+    revives: bool = False
 
-    def one(self, state: State, run_id: int, actor: str = DEFAULT_ACTOR) -> Change:
+    def one(
+        self,
+        state: State,
+        run_id: int,
+        actor: str = DEFAULT_ACTOR,
+        payload: Mapping[str, Any] | None = None,
+    ) -> Change:
         """Change the run *run_id*.
 
+        :param payload: the columns of another payload.
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
         if not is_id(run_id):
             raise no_run(run_id)
+        done = self.done if payload is None else f"{self.done} with another payload"
+        operation = Operation(done, f"run {run_id}", actor, run_id)
         with state.bookkeeping() as books:
-            noted = Operation(Act(self.done, f"run {run_id}", actor, run_id))
-            changes = self._change(state, Operator(books, noted), [run_id], actor)
+            changes = change_runs(books, self, [run_id], operation, payload or {})
             if not changes:
-                raise self._refusal(books, run_id)
+                raise self.refusal(books, run_id)
+            _tell(state, books, operation, changes)
         return changes[0]
 
     def many(
@@ -134,142 +164,67 @@ class Action:
         :raises StateConflict: the filter's status does not allow it.
         """
         ids = self.ids(state, which) if isinstance(which, RunFilter) else which
-        some = ids[:most]
-        target = _described(state, found_by or which, some)
+        some, by = ids[:most], found_by or which
+        target = plural(len(some), "run") + (words(by) if isinstance(by, RunFilter) else "")
         log_action(self.doing, target, actor)
         changed = asked = 0
         try:
             with state.bookkeeping() as books:
-                noted = Operation.begin(books, Act(self.done, target, actor), len(some))
-                operator = Operator(books, noted)
+                operation = begin(books, Operation(self.done, target, actor), len(some))
+                until = time.monotonic() + LOCK_WAIT
                 for start in range(0, len(some), CHANGED_AT_ONCE):
                     chunk = some[start : start + CHANGED_AT_ONCE]
-                    changes = self._change(state, operator, chunk, actor)
+                    changes = change_runs(books, self, chunk, operation, until=until)
+                    _tell(state, books, operation, changes)
                     changed += len(changes)
                     asked += sum(change.status == "running" for change in changes)
                     if progress is not None:
                         progress(len(chunk))
-                changed = noted.end(books)
+                changed = end(books, operation)
         finally:
             log_action(self.done, plural(changed, "run"), actor)
         left, beyond = len(some) - changed, len(ids) - len(some)
         return BulkResult(changed, left, asked, beyond, self.result)
 
     def ids(self, state: State, which: RunFilter, limit: int = MOST_MATCHING) -> list[int]:
-        """Return the ids of the runs of *which* that can be changed, up to *limit*.
+        """Return the ids of the runs of *which* that can be changed, up to *limit*, newest first.
 
         :raises StateConflict: the filter's status does not allow it.
         """
         allowed = self.statuses(which)
         if not allowed:
-            raise StateConflict(f"Each of these runs {self.refusals[self._meant(which)[0]]}")
-        return matching(state, replace(which, statuses=allowed), limit)
+            raise StateConflict(f"Each of these runs {self.refusals[_meant(self, which)[0]]}")
+        found = replace(which, statuses=allowed)
+        with state.bookkeeping() as books:
+            books.limit = _FOUND_WITHIN
+            return books.call(lambda opened: matching(Reader(state, opened), found, limit))
 
     def statuses(self, which: RunFilter) -> list[Status]:
         """Return the statuses of those runs of *which* that can be changed; none if none can."""
-        return [status for status in self._meant(which) if status in self.allowed]
+        return [status for status in _meant(self, which) if status in self.allowed]
 
-    def _meant(self, which: RunFilter) -> Sequence[Status]:
-        if which.status is not None:
-            return (which.status,)
-        if which.stale:
-            return ("running",)
-        return ("queued", "failed") if which.overdue else self.default
-
-    def _change(
-        self, state: State, operator: Operator, ids: Sequence[int], actor: str
-    ) -> list[Change]:
-        """Change those of *ids* that can be changed, and end the batches whose last runs end.
-
-        Log each, and send the signal for those that are cancelled now.
-        """
-        reason = f"{self.done} by {actor}"
-        changes = self.change(operator, ids, reason)
-        ended = {each.batch_id for each in changes if each.status in TERMINAL}
-        if batches := {batch for batch in ended if batch is not None}:
-            end_batches(operator.books, batches)
-        for change in changes:
-            log_run(
-                logging.INFO,
-                # The worker logs when the run has ended.
-                f"{self.done} (asked of its worker)" if change.status == "running" else self.done,
-                task=one_line(change.task),
-                run_id=change.run_id,
-                attempt=change.attempts,
-                actor=actor,
-            )
-            if change.status == "cancelled":
-                outcome = Outcome(
-                    change.run_id, "", "cancelled", change.attempts, change.task,
-                    error=reason, error_type="Cancelled", label=change.label,
-                )  # fmt: skip
-                signals.send(signals.run_cancelled, state.app, outcome=outcome)
-        return changes
-
-    def _refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
+    def refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
         """Return why the run *run_id* cannot be changed."""
-        run = stored_run(books, run_id)
-        if run is None:
+        found = books.rows(text("SELECT status FROM job_runs WHERE id = :id"), {"id": run_id})
+        if not found:
             return no_run(run_id)
-        if self.name == "retry" and (holder := key_holder(books, run_id)) is not None:
+        if self.revives and (holder := _key_holder(books, run_id)) is not None:
             return StateConflict(
                 f"Run {run_id} has given up its idempotency key, and run {holder} has it now. "
                 "Wait until that run has ended, or cancel it. Then try again."
             )
-        if run.status in self.allowed:
+        if found[0].status in self.allowed:
             return still_locked(f"Run {run_id}")
-        refused = self.refusals[run.status].replace(" ID", f" {run_id}")
+        refused = self.refusals[found[0].status].replace(" ID", f" {run_id}")
         return StateConflict(f"Run {run_id} {refused}")
 
 
-RETRY = Action(
-    name="retry",
-    doing="retrying",
-    done="retried",
-    result="queued again",
-    allowed=RETRIABLE,
-    default=("dead",),
-    refusals={
-        "queued": "is queued already: the next tick runs it once it is due.",
-        "running": "is running. Cancel it first, or wait until it ends.",
-        "succeeded": "succeeded. To do its work again: flask jobs admin again ID",
-        "skipped": "is a slot that was skipped. "
-        "To run its definition now: flask jobs admin run NAME",
-    },
-    change=Operator.retry,
-)
-
-
-CANCEL = Action(
-    name="cancel",
-    doing="cancelling",
-    done="cancelled",
-    result="cancelled",
-    allowed=CANCELLABLE,
-    default=CANCELLABLE,
-    refusals={status: f"ended as {status}; there is nothing to cancel." for status in TERMINAL},
-    change=Operator.cancel,
-)
-DISCARD = Action(
-    name="discard",
-    doing="discarding",
-    done="discarded",
-    result="discarded",
-    allowed=DISCARDABLE,
-    default=DISCARDABLE,
-    refusals={
-        status: "is not dead. To stop it: flask jobs admin cancel"
-        if status in CANCELLABLE
-        else f"ended as {status}; only dead runs can be discarded."
-        for status in STATUSES
-        if status not in DISCARDABLE
-    },
-    change=Operator.discard,
-)
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+def _meant(action: Action, which: RunFilter) -> Sequence[Status]:
+    if which.status is not None:
+        return (which.status,)
+    if which.stale:
+        return ("running",)
+    return ("queued", "failed") if which.overdue else action.default
 
 
 def no_run(run_id: object) -> NotFound:
@@ -279,59 +234,223 @@ def no_run(run_id: object) -> NotFound:
     )
 
 
-def _described(state: State, which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
-    """Describe *ids*: how many they are, and which filter found them."""
-    if not isinstance(which, RunFilter):
-        return plural(len(ids), "run")
-    return f"{plural(len(ids), 'run')}{words(which)}"
+def change_runs(
+    books: Bookkeeping,
+    action: Action,
+    ids: Sequence[int],
+    operation: Operation,
+    given: Mapping[str, Any] | None = None,
+    until: float = 0.0,
+) -> list[Change]:
+    """Do *action* to those of *ids* that allow it, and note it with them as *operation*.
+
+    Rows that another transaction has locked on PostgreSQL are waited for, but not for long.
+
+    :param operation: if it has a row, that moves on; else a change of the one run makes its row.
+    :param given: values of other columns, of the fields of a `NewRun`, to be changed, too.
+    :param until: until when to wait, by `time.monotonic`; default: some seconds from now.
+    """
+    d, until = books.dialect, until or time.monotonic() + LOCK_WAIT
+    update, find = _statements(d, action, tuple(given or ()))
+    values = {"reason": f"{operation.what} by {operation.actor}", **(given or {})}
+    changes: list[Change] = []
+    left: Sequence[int] = ids
+    while True:
+        work = partial(_change, d, action, update, values, left, operation)
+        # One run is not changed twice. Many go on, and are counted by the operation's row.
+        changes += books.transaction(work, repeat=operation.id is not None)
+        done = {change.run_id for change in changes}
+        others = [each for each in left if each not in done]
+        left = [row.id for row in books.rows(find, {"ids": d.many(others)})] if others else ()
+        if not left or time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    if cancelled := [each.run_id for each in changes if each.status == "cancelled"]:
+        gate.open_behind(books, cancelled)
+    return changes
 
 
-#: How many runs, and how many errors, are shown.
-SHOWN = 10
+def _change(
+    d: Dialect,
+    action: Action,
+    update: TextClause,
+    values: Mapping[str, Any],
+    ids: Sequence[int],
+    operation: Operation,
+    connection: Connection,
+) -> list[Change]:
+    """Change *ids* in *connection*'s transaction, and say in it how many that were."""
+    those: dict[str, Any] = {"ids": d.many(ids)}
+    batches = connection.scalars(text(_batches(d)), those).all() if action.revives else ()
+    busy = hold_batches(connection, d, batches) if batches else ()
+    rows = connection.execute(update, {**values, **those, "busy": d.many(busy)}).all()
+    if operation.id is not None:
+        count(operation, connection, d, len(rows))
+    elif rows:
+        note(connection, d, operation, asked=1, done=1)
+    return [Change(*tuple(row)) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """Some runs that are to be changed.
+def _batches(d: Dialect) -> str:
+    runs = f"FROM job_runs WHERE {d.among('id')}"
+    return f"SELECT DISTINCT batch_id {runs} AND batch_id IS NOT NULL"
 
-    :ivar first: the first ten, in the order in which they were given.
-    :ivar errors: of the first 1,000: the most frequent tasks and types of error, with numbers.
-    :ivar looked_at: of how many runs those are.
+
+@lru_cache
+def _statements(
+    d: Dialect, action: Action, given: Collection[str]
+) -> tuple[TextClause, TextClause]:
+    """Return the UPDATE of *action* for ``ids``, and the SELECT of those of them that allow it."""
+    which = f"status IN {sql_list(action.allowed)}"
+    if action.revives:
+        later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
+        taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
+        which = f"{which} AND NOT ({_wants_key('job_runs')} AND {taken})"
+    found = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {which}"
+    # By the list, too: so PostgreSQL looks the rows up, also to compare them with the free.
+    update = f"""
+        UPDATE job_runs SET {assigned(action.values(d, given))}
+        WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
+            AND {d.any_of("id", f"{found} {d.skip_locked}")}
+        RETURNING id, job_type, status, attempts, batch_id, label
+    """
+    return text(update), text(found)
+
+
+def _tell(
+    state: State, books: Bookkeeping, operation: Operation, changes: Sequence[Change]
+) -> None:
+    """Log what was changed; end the batches whose last runs have ended, and send the signal."""
+    ended_in = {each.batch_id for each in changes if each.status in TERMINAL}
+    if batches := {batch for batch in ended_in if batch is not None}:
+        end_batches(books, batches)
+    what, actor = operation.what, operation.actor
+    for change in changes:
+        log_run(
+            logging.INFO,
+            # The worker logs when the run has ended.
+            f"{what} (asked of its worker)" if change.status == "running" else what,
+            task=one_line(change.task),
+            run_id=change.run_id,
+            attempt=change.attempts,
+            actor=actor,
+        )
+        if change.status == "cancelled":
+            outcome = Outcome(
+                change.run_id, "", "cancelled", change.attempts, change.task,
+                error=f"{what} by {actor}", error_type="Cancelled", label=change.label,
+            )  # fmt: skip
+            signals.send(signals.run_cancelled, state.app, outcome=outcome)
+
+
+def _retried(d: Dialect, given: Collection[str]) -> dict[str, str]:
+    """Queued, due now, with at least one more attempt, even if it had used up all of them."""
+    rate_key = parameter(d, "rate_key") if "rate_key" in given else "rate_key"
+    return {
+        "status": "'queued'",
+        "run_at": d.now,
+        "finished_at": "NULL",
+        "cancel_requested_at": "NULL",
+        "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts ELSE attempts + 1 END",
+        "gate": "NULL",
+        "rate_mark": rate_mark(rate_key),
+        "updated_at": d.now,
+        **{name: parameter(d, name) for name in given},
+    }
+
+
+def _cancelled(d: Dialect, _: Collection[str]) -> dict[str, str]:
+    """Cancelled if it waits; if it runs, asked to stop.
+
+    The latter ends when its worker has interrupted it. One that waits in an executor's broker ends
+    at once: its token is gone when it comes.
+    """
+    runs = f"status = 'running' AND ({HANDED}) IS NOT TRUE"
+    requested = f"CASE WHEN {runs} THEN COALESCE(cancel_requested_at, {d.now})"
+    return {
+        **{
+            name: f"CASE WHEN {runs} THEN {name} ELSE {value} END"
+            for name, value in ended("'cancelled'", d.now, ":reason", "'Cancelled'").items()
+        },
+        "cancel_requested_at": f"{requested} ELSE cancel_requested_at END",
+        "updated_at": d.now,
+    }
+
+
+def _discarded(d: Dialect, _: Collection[str]) -> dict[str, str]:
+    """Cancelled; its failed attempts stay.
+
+    It ends anew, so that it can be retried for as long as other cancelled runs.
+    """
+    return ended("'cancelled'", d.now, ":reason", "'Discarded'")
+
+
+RETRY = Action(
+    name="retry",
+    doing="retrying",
+    done="retried",
+    result="queued again",
+    allowed=("dead", "cancelled", "failed"),
+    default=("dead",),
+    refusals={
+        "queued": "is queued already: the next tick runs it once it is due.",
+        "running": "is running. Cancel it first, or wait until it ends.",
+        "succeeded": "succeeded. To do its work again: flask jobs admin again ID",
+        "skipped": "is a slot that was skipped. "
+        "To run its definition now: flask jobs admin run NAME",
+    },
+    values=_retried,
+    revives=True,
+)
+_CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
+CANCEL = Action(
+    name="cancel",
+    doing="cancelling",
+    done="cancelled",
+    result="cancelled",
+    allowed=_CANCELLABLE,
+    default=_CANCELLABLE,
+    refusals={status: f"ended as {status}; there is nothing to cancel." for status in TERMINAL},
+    values=_cancelled,
+)
+DISCARD = Action(
+    name="discard",
+    doing="discarding",
+    done="discarded",
+    result="discarded",
+    allowed=("dead",),
+    default=("dead",),
+    refusals={
+        status: "is not dead. To stop it: flask jobs admin cancel"
+        if status in _CANCELLABLE
+        else f"ended as {status}; only dead runs can be discarded."
+        for status in STATUSES
+        if status != "dead"
+    },
+    values=_discarded,
+)
+
+
+def _key_holder(books: Bookkeeping, run_id: int) -> int | None:
+    """Return the run that keeps *run_id* from a retry, since it has its key; None if none."""
+    holder = _others_with_key(f"({HOLDS_KEY})")
+    wanted = f"SELECT ({holder}) AS id FROM job_runs WHERE id = :id AND {_wants_key('job_runs')}"
+    rows = books.rows(text(wanted), {"id": run_id})
+    return rows[0].id if rows else None
+
+
+def _others_with_key(condition: str) -> str:
+    """Return the SELECT of other runs with the key of a row of ``job_runs``."""
+    return f"""
+        SELECT other.id FROM job_runs other
+        WHERE other.idempotency_key = job_runs.idempotency_key AND other.id <> job_runs.id
+            AND {condition}
     """
 
-    first: tuple[RunRow, ...]
-    errors: tuple[tuple[str, str | None, int], ...]
-    looked_at: int
 
-    def split(self) -> list[str]:
-        """Return lines such as ``31 of send_mail, TimeoutError``."""
-        return [
-            f"{number:,} of {', '.join(filter(None, (task, error)))}"
-            for task, error, number in self.errors
-        ]
-
-    def heading(self, total: int) -> str:
-        """Say of how many runs `errors` are, if not of all *total*."""
-        if self.looked_at >= total:
-            return "By task and error"
-        return f"By task and error, of the first {plural(self.looked_at, 'run')}"
-
-
-def preview(source: Source, ids: Sequence[int]) -> Preview:
-    """Return what the runs *ids* are."""
-    some = ids[:CAP]
-    with reading(source) as reader:
-        kinds = RUNS.c.job_type, RUNS.c.error_type
-        number = func.count().label("number")
-        found = select(*kinds, number).where(is_one_of(reader, RUNS.c.id, some)).group_by(*kinds)
-        rows = reader.rows(found.order_by(number.desc(), *kinds).limit(SHOWN))
-        errors = tuple((row.job_type, row.error_type, row.number) for row in rows)
-        return Preview(tuple(rows_of(reader, ids[:SHOWN])), errors, len(some))
-
-
-def of_status(source: Source, ids: Sequence[int], statuses: Sequence[Status]) -> list[int]:
-    """Return those of *ids* whose run has one of *statuses*, the newest first."""
-    with reading(source) as reader:
-        found = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
-        wanted = found.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())
-        return [row.id for row in reader.rows(wanted)]
+def _wants_key(run: str) -> str:
+    """Return the condition that *run* has given up its key, and a retry would take it back."""
+    unbegun = f"({run}.unique_while = 'waiting' AND {run}.started_at IS NULL)"
+    given_up = f"{run}.unique_while = 'pending' OR {unbegun}"
+    ended_so = f"{run}.status IN {sql_list(RETRY.allowed)}"
+    return f"({run}.finished_at IS NOT NULL AND {ended_so} AND ({given_up}))"

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, and_, false, func, not_, or_, select, text, true
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    false,
+    func,
+    or_,
+    select,
+    text,
+    true,
+    union_all,
+)
 
-from ..models.conditions import ORDERED, RUNNABLE
+from ..models.conditions import (
+    DEAD,
+    IN_BATCH,
+    KEYED,
+    KEYED_GROUPS,
+    PARKED,
+    RATE_WAITS,
+    RUNNABLE,
+    RUNNING,
+    SET_ASIDE,
+    UNKEYED,
+    UNKEYED_GROUPS,
+)
 from ..text import one_line
 from ..text.humanize import duration
 from ..text.redaction import strip_credentials
 from ..types import Status
-from .pauses import not_paused
-from .reader import BATCHES, DEFINITIONS, RUNS, Reader
-from .search import open_tasks, searched
+from .backlog import overdue
+from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader
+from .search import named, open_tasks, searched
+from .wait_reasons import waits_for
 
 Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]
 
@@ -94,30 +117,13 @@ def _is_stale(reader: Reader, _: bool) -> ColumnElement[bool]:
 
 
 def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
-    tasks = reader.state.registry.tasks
-    conditions: dict[str, ColumnElement[bool]] = {
-        "turn": _is_behind(),
-        "paused": not_(and_(true(), *not_paused(reader))),
-        "undeclared": RUNS.c.job_type.not_in(list(tasks)) if tasks else false(),
-        "later": RUNS.c.run_at > reader.now,
-        "rate": RUNS.c.rate_mark.is_not(None),
-    }
-    return and_(text(RUNNABLE), conditions[why])
-
-
-def _is_behind() -> ColumnElement[bool]:
-    """Return the condition that an earlier run comes first in the strict order of the key."""
-    earlier = RUNS.alias("earlier")
-    in_key = and_(earlier.c.concurrency_key == RUNS.c.concurrency_key, earlier.c.id < RUNS.c.id)
-    return and_(RUNS.c.strict, select(earlier.c.id).where(text(ORDERED), in_key).exists())
+    return and_(text(RUNNABLE), waits_for(reader, why))
 
 
 def _all(*_: object) -> ColumnElement[bool]:
     return true()  # Its statements have the condition, see `overdue`.
 
 
-#: What the filter can find of the reasons of `waits`.
-WAITS: tuple[str, ...] = ("turn", "paused", "undeclared", "later", "rate")
 _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
 _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
@@ -229,5 +235,67 @@ def _word(which: Filter, value: Any) -> str:
     name = (which.label or which.field.replace("_", " ")).rstrip(":")
     if which.kind == "flag":
         return name
+    if which.kind == "status":
+        return f"{name} {value}"
     said = duration(value) if which.kind == "age" else strip_credentials(str(value))
     return f"{name} {one_line(said) or 'none'}"
+
+
+def matching(reader: Reader, which: RunFilter, limit: int) -> list[int]:
+    """Return all runs that match *which*, newest first, up to *limit*, for bulk actions.
+
+    :param which: with statuses of which an index has the runs: not those that succeeded.
+    """
+    found = [part.with_only_columns(RUNS.c.id) for part in statements(reader, which)]
+    first = named_by(reader, which)
+    # OFFSET 0: see `run_list`.
+    parts: list[Any] = [part.offset(0).subquery() for part in found]
+    either = union_all(*(select(part) for part in parts)).subquery()
+    others = select(either.c.id).order_by(either.c.id.desc()).limit(limit)
+    if first:
+        others = others.where(either.c.id.not_in(first))
+    return [*first, *(row.id for row in reader.rows(others))][:limit]
+
+
+def named_by(reader: Reader, which: RunFilter) -> list[int]:
+    """Return the runs whose id or key is searched for, however old they are."""
+    if which.search is None:
+        return []
+    found = named(reader, which.search)
+    others = conditions(reader, replace(which, search=None))
+    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(found), *others)
+    left = {row.id for row in reader.rows(wanted)}
+    return [each for each in found if each in left]
+
+
+def statements(reader: Reader, which: RunFilter) -> list[Query]:
+    """Return statements for the ids that match *which*: one for each index that is used."""
+    also = conditions(reader, which)
+    if which.overdue:
+        return [part.where(*also) for part in overdue(reader)]
+    wanted = ("running",) if which.stale else which.statuses or (which.status,)
+    if which.waits is not None and wanted == (None,):
+        wanted = ("queued",)
+    # Each once: queued and failed runs are in the same indexes.
+    parts = dict.fromkeys(part for status in wanted for part in parts_of(status, which))
+    parts = {"": None} if "" in parts else parts  # All rows, so also those of the others.
+    columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
+    return [columns.where(*map(text, filter(None, [part])), *also) for part in parts]
+
+
+def parts_of(status: str | None, which: RunFilter) -> tuple[str, ...]:
+    """Return the exact conditions of the partial indexes that hold runs of *status*."""
+    if which.batch is not None and status != "running":  # A batch has its own index.
+        return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
+    if status in ("queued", "failed"):
+        if which.task is not None:
+            return UNKEYED_GROUPS, KEYED_GROUPS, PARKED, RATE_WAITS
+        return UNKEYED, KEYED, PARKED, RATE_WAITS
+    narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
+    return (narrow.get(status or "", ""),)
+
+
+def conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
+    """Return what must be true of a run that *which* finds."""
+    found = [each.condition(reader, value) for each, value in which.given()]
+    return [*found, RUNS.c.status.in_(which.statuses)] if which.statuses else found

@@ -32,16 +32,14 @@ from ..models.conditions import (
     PARKED,
     RATE_WAITS,
     RUNNING,
-    SET_ASIDE,
     UNKEYED,
     UNKEYED_GROUPS,
 )
 from ..types import Status
-from .backlog import first_due, overdue
+from .backlog import first_due
 from .reader import CAP, RUNS, Count, Page, Query, Reader, Source, reading
-from .run_filters import RunFilter
+from .run_filters import RunFilter, conditions, named_by, parts_of, statements
 from .run_rows import RunRow, rows_of
-from .search import named
 from .wait_reasons import Wait, waits_of
 
 #: The columns by which runs are listed.
@@ -124,8 +122,6 @@ WINDOW = 50_000
 
 
 _LONGEST_PAGE = 500
-#: How many runs a bulk action finds.
-MOST_MATCHING = 1_000_000
 #: Of the waiting runs in their order, most match these.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 
@@ -147,7 +143,7 @@ def list_runs(
     limit = max(1, min(limit, _LONGEST_PAGE))
     cursor = Cursor(before) if isinstance(before, int) else before
     with reading(source) as reader:
-        by_name = _named(reader, which)
+        by_name = named_by(reader, which)
         found, floor = page_ids(reader, which, cursor, limit, order, by_name)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
@@ -165,57 +161,6 @@ def _created(reader: Reader, run_id: int) -> datetime | None:
     return rows[0].created_at if rows else None
 
 
-def _named(reader: Reader, which: RunFilter) -> list[int]:
-    """Return the runs whose id or key is searched for, however old they are."""
-    if which.search is None:
-        return []
-    found = named(reader, which.search)
-    others = _conditions(reader, replace(which, search=None))
-    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(found), *others)
-    matching = {row.id for row in reader.rows(wanted)}
-    return [each for each in found if each in matching]
-
-
-def matching(source: Source, which: RunFilter, limit: int = MOST_MATCHING) -> list[int]:
-    """Return all runs that match *which*, newest first, up to *limit*, for bulk actions."""
-    with reading(source) as reader:
-        by_name = _named(reader, which)
-        rows, _ = page_ids(reader, which, None, limit - 1, NEWEST, by_name, windowed=False)
-        return [*by_name, *(row.id for row in rows)]
-
-
-def _statements(reader: Reader, which: RunFilter) -> list[Query]:
-    """Return statements for the ids that match *which*: one for each index that is used."""
-    conditions = _conditions(reader, which)
-    if which.overdue:
-        return [part.where(*conditions) for part in overdue(reader)]
-    wanted = ("running",) if which.stale else which.statuses or (which.status,)
-    if which.waits is not None and wanted == (None,):
-        wanted = ("queued",)
-    # Each once: queued and failed runs are in the same indexes.
-    parts = dict.fromkeys(part for status in wanted for part in _parts(status, which))
-    parts = {"": None} if "" in parts else parts  # All rows, so also those of the others.
-    columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
-    return [columns.where(*map(text, filter(None, [part])), *conditions) for part in parts]
-
-
-def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
-    """Return the exact conditions of the partial indexes that hold runs of *status*."""
-    if which.batch is not None and status != "running":  # A batch has its own index.
-        return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
-    if status in ("queued", "failed"):
-        if which.task is not None:
-            return UNKEYED_GROUPS, KEYED_GROUPS, PARKED, RATE_WAITS
-        return UNKEYED, KEYED, PARKED, RATE_WAITS
-    narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
-    return (narrow.get(status or "", ""),)
-
-
-def _conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
-    found = [each.condition(reader, value) for each, value in which.given()]
-    return [*found, RUNS.c.status.in_(which.statuses)] if which.statuses else found
-
-
 def page_ids(
     reader: Reader,
     which: RunFilter,
@@ -223,17 +168,15 @@ def page_ids(
     limit: int,
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
-    windowed: bool = True,
 ) -> tuple[Sequence[Any], Any]:
     """Return up to *limit* plus one rows, as a `Cursor` each, and the last row read.
 
-    The latter is None where an index narrows the list.
+    The latter is None where an index narrows the list; elsewhere only `WINDOW` rows are read.
 
     :param named: runs to leave out.
-    :param windowed: whether to read only `WINDOW` rows where no index narrows the list.
     """
-    found, fenced = _statements(reader, which), _is_fenced(which, order)
-    floor = _floor(reader, which, cursor, order) if windowed else None
+    found, fenced = statements(reader, which), _is_fenced(which, order)
+    floor = _floor(reader, which, cursor, order)
     if named:
         found = [part.where(RUNS.c.id.not_in(named)) for part in found]
     if cursor is not None:
@@ -267,7 +210,7 @@ def _floor(reader: Reader, which: RunFilter, cursor: Cursor | None, order: Sorti
         return None
     among = [select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)]
     if not _is_wide(which):
-        among = _statements(reader, indexed)
+        among = statements(reader, indexed)
     if cursor is not None:
         among = [part.where(order.beyond(RUNS.c, cursor)) for part in among]
     if order == DUE_FIRST and indexed in _NEARLY_ALL_WAITING:
@@ -319,7 +262,7 @@ def count_by_status(source: Source, which: RunFilter) -> dict[Status, Count]:
     """
     with reading(source) as reader:
         which = replace(which, status=None, statuses=(), stale=False, overdue=False)
-        of_status = {status: _parts(status, which) for status in COUNTED}
+        of_status = {status: parts_of(status, which) for status in COUNTED}
         parts = list(dict.fromkeys(part for each in of_status.values() for part in each))
         counts = [_counted(reader, place, part, which) for place, part in enumerate(parts)]
         rows = reader.rows(union_all(*counts))
@@ -341,11 +284,11 @@ def _counted(reader: Reader, place: int, part: str, which: RunFilter) -> Query:
     """Return a SELECT of how many of the first rows of an index match, and how many were read."""
     first = select(*_SMALL).where(text(part))
     if which.batch is not None:
-        first = first.where(*_conditions(reader, RunFilter(batch=which.batch)))
+        first = first.where(*conditions(reader, RunFilter(batch=which.batch)))
     if which.task is not None and part in (UNKEYED_GROUPS, KEYED_GROUPS):
         first = first.where(RUNS.c.job_type == which.task)
     some = first.order_by(text(_INDEX_ORDER[part])).limit(_COUNTED_ROWS).subquery()
-    matches = ClauseAdapter(some).traverse(and_(true(), *_conditions(reader, which)))
+    matches = ClauseAdapter(some).traverse(and_(true(), *conditions(reader, which)))
     return select(
         literal(place).label("part"),
         some.c.status,

@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, cast
 
-from sqlalchemy import Row
+from sqlalchemy import Row, text
 
 from ..core.app_state import State
-from ..core.new_run import NewRun, new_run
+from ..core.columns import due_sql, insert_into_runs, parameter
+from ..core.insert import parameters_of
+from ..core.new_run import COLUMNS, NewRun, new_run
 from ..core.tasks.handler import Handler
 from ..core.tasks.options import AS_THE_TASK_SAYS, is_id
 from ..core.tasks.payload import check_keys
-from ..db.connection import Bookkeeping
+from ..db.connection import Bookkeeping, together
 from ..errors import PayloadError, StateConflict, UnknownTask
 from ..log import DEFAULT_ACTOR, log_run
+from ..models.conditions import HOLDS_KEY
 from ..text import did_you_mean
 from ..text.redaction import HIDDEN, redacted
 from ..types import JSON, json_object, stored_json
-from .operations import Act
-from .run_actions import RETRY, no_run
-from .run_changes import Change, Operator, queue_new, stored_run
+from .operations import Operation, note
+from .run_actions import RETRY, Change, no_run
 
 
 def retry_with(
@@ -41,17 +42,13 @@ def retry_with(
     :raises TypeError: the handler does not take *payload*.
     :raises PayloadError: *payload* is not plain JSON, or was copied with hidden values.
     """
-
-    def change(operator: Operator, ids: Sequence[int], _: str) -> list[Change]:
-        run = _stored(operator.books, run_id)
+    with state.bookkeeping() as books:
+        run = _stored(books, run_id)
         if run.status not in RETRY.allowed:
-            return []
-        new = _like(state, run, payload)
-        _keep_order(run, new.concurrency_key)
-        return operator.retry(ids, columns=new.of_payload)
-
-    retry = replace(RETRY, done="retried with another payload", change=change)
-    return retry.one(state, run_id, actor)
+            raise RETRY.refusal(books, run_id)
+    new = _like(state, run, payload)
+    _keep_order(run, new.concurrency_key)
+    return RETRY.one(state, run_id, actor, new.of_payload)
 
 
 def run_again(
@@ -78,7 +75,7 @@ def run_again(
             given = handler.current(_as_mapping(run), state.settings.redact)
         new = _like(state, run, given)
         new.queue, new.priority = run.queue, run.priority
-        new_id, _ = queue_new(books, new, Act("ran again", f"run {run_id}", actor))
+        new_id, _ = queue_new(books, new, Operation("ran again", f"run {run_id}", actor))
     log_run(
         logging.INFO, "ran again", task=run.job_type, run_id=new_id, attempt=0,
         why=f"as run {run_id}", actor=actor,
@@ -125,10 +122,23 @@ def _keep_order(run: Row[Any], key: str | None) -> None:
 
 
 def _stored(books: Bookkeeping, run_id: int) -> Row[Any]:
-    run = stored_run(books, run_id) if is_id(run_id) else None
-    if run is None:
+    """Return what of a run goes into a new one like it.
+
+    Its ``payload`` is a JSON text, and its ``definition_id`` None if the definition is gone.
+
+    :raises NotFound: there is no such run.
+    """
+    statement = """
+        SELECT id, job_type, status, CAST(payload AS text) AS payload, queue, priority,
+            (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id)
+                AS definition_id,
+            concurrency_key, concurrency_limit, strict, rate_key
+        FROM job_runs WHERE id = :id
+    """
+    rows = books.rows(text(statement), {"id": run_id}) if is_id(run_id) else ()
+    if not rows:
         raise no_run(run_id)
-    return run
+    return rows[0]
 
 
 def _handler(state: State, run: Row[Any]) -> Handler:
@@ -153,3 +163,44 @@ def _as_mapping(run: Row[Any]) -> Mapping[str, JSON]:
         return json_object(_parsed(run))
     except ValueError:
         raise PayloadError(f"The payload of run {run.id} cannot be read. Give another.") from None
+
+
+def insert_by_operator(books: Bookkeeping, new: NewRun) -> tuple[int, str | None]:
+    """Insert a run, unless another has its idempotency key.
+
+    :returns: its id, and None; or the id of the run that has the key, and its task.
+    """
+    d = books.dialect
+    columns = {name: parameter(d, name) for name in COLUMNS}
+    returned = "WHERE true ON CONFLICT DO NOTHING RETURNING id"
+    columns["scheduled_for"] = d.now
+    statement = text(insert_into_runs(columns, due_sql(d), d.now, returned))
+    holder = f"SELECT id, job_type FROM job_runs WHERE idempotency_key = :key AND {HOLDS_KEY}"
+    # A definition has one run per instant. If somebody else has just used this one, the next try
+    # uses a later one.
+    while not (rows := books.rows(statement, parameters_of(d, new))):
+        if found := books.rows(text(holder), {"key": new.idempotency_key}):
+            return found[0].id, found[0].job_type
+    return rows[0].id, None
+
+
+def queue_new(books: Bookkeeping, new: NewRun, operation: Operation) -> tuple[int, str | None]:
+    """Insert a run as `insert_by_operator` does; if it is new, note *operation* with it.
+
+    :raises DatabaseTrouble: it was not inserted, or perhaps it was: there are not two of them.
+    """
+
+    def both(inner: Bookkeeping) -> tuple[int, str | None]:
+        run_id, holder = insert_by_operator(inner, new)
+        if holder is None:
+            noted, d = operation._replace(run_id=run_id), inner.dialect
+            inner.transaction(lambda connection: note(connection, d, noted, asked=1, done=1))
+        return run_id, holder
+
+    return together(books, both, repeat=False)
+
+
+def set_queue(books: Bookkeeping, run_id: int, queue: str) -> None:
+    """Give a run another queue, as a test of an app wants it."""
+    statement = text("UPDATE job_runs SET queue = :queue WHERE id = :id")
+    books.rows(statement, {"queue": queue, "id": run_id})

@@ -34,9 +34,8 @@ from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ..log import DEFAULT_ACTOR, log_run
 from ..text import did_you_mean, one_line
 from ..types import PauseKind
-from .operations import Act, perform
-from .run_changes import queue_new
-from .run_payloads import refuse_hidden
+from .operations import Operation, perform
+from .run_payloads import queue_new, refuse_hidden
 from .schedule_views import definition_names
 
 T = TypeVar("T")
@@ -105,7 +104,7 @@ def queue_run(
                 raise no_definition(state, name)
             hint = did_you_mean(name, {*definition_names(state), *state.registry.tasks})
             raise NotFound(f"No definition and no task is called {name!r}.{hint}")
-        run_id, holder = queue_new(books, new, Act("ran now", one_line(name), actor))
+        run_id, holder = queue_new(books, new, Operation("ran now", one_line(name), actor))
     if holder not in (None, new.job_type):
         raise KeyConflict(
             f"The idempotency key of this run is held by run {run_id} of the "
@@ -185,7 +184,7 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
         if row is None:
             first = first_slot(spec, definitions.now(books))
             declare = partial(definitions.declare, specs=[(spec, first)], origin="database")
-            made = perform(books, Act("added", f"definition {spec.name}", actor), declare)
+            made = perform(books, Operation("added", f"definition {spec.name}", actor), declare)
             return True if made else None
         if row.due and record_due(state, books, row):
             return None
@@ -216,7 +215,7 @@ def _change(books: Bookkeeping, row: DefinitionRow, spec: DefinitionSpec, actor:
     change = partial(definitions.change, definition=row, spec=spec, first=first)
     if row.spec == spec:
         return change(books)
-    return perform(books, Act("changed", f"definition {spec.name}", actor), change)
+    return perform(books, Operation("changed", f"definition {spec.name}", actor), change)
 
 
 def _refuse_code(state: State, row: DefinitionRow | None, name: str) -> None:
@@ -238,7 +237,7 @@ def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bo
     :raises TaskError: this app's code declares it.
     :raises StateConflict: its row stays locked.
     """
-    act = Act("removed", f"definition {name}", actor)
+    operation = Operation("removed", f"definition {name}", actor)
 
     def remove(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
         if name in state.registry.declarations and (row is None or row.origin == "code"):
@@ -248,7 +247,7 @@ def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bo
             )
         if row is None:
             return False
-        return perform(books, act, partial(definitions.remove, definition=row)) or None
+        return perform(books, operation, partial(definitions.remove, definition=row)) or None
 
     return _when_free(state, name, remove)
 
@@ -288,11 +287,11 @@ def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
         raise NotFound(f"There is no task {name!r}.{did_you_mean(name, state.registry.tasks)}")
     if kind == "queue" and not is_key(name, _LONGEST):
         raise NotFound(f"There is no queue {name!r}. A name has 1 to {_LONGEST} characters.")
-    act = Act("paused", f"{kind} {name}", actor)
+    operation = Operation("paused", f"{kind} {name}", actor)
     if kind == "definition":
-        return _pause_definition(state, name, act)
+        return _pause_definition(state, name, operation)
     with state.bookkeeping() as books:
-        return perform(books, act, lambda inner: _add(inner, kind, name, actor))
+        return perform(books, operation, lambda inner: _add(inner, kind, name, actor))
 
 
 def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
@@ -306,11 +305,11 @@ def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
     :raises ScheduleError: the definition's schedule cannot be read.
     """
     kind, name = target
-    act = Act("resumed", f"{kind} {name}", actor)
+    operation = Operation("resumed", f"{kind} {name}", actor)
     if kind == "definition":
-        return _resume_definition(state, name, act)
+        return _resume_definition(state, name, operation)
     with state.bookkeeping() as books:
-        return perform(books, act, lambda inner: _remove(inner, kind, name))
+        return perform(books, operation, lambda inner: _remove(inner, kind, name))
 
 
 def _add(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
@@ -327,25 +326,25 @@ def _remove(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
     return bool(books.rows(text(statement), {"kind": kind, "name": name}))
 
 
-def _pause_definition(state: State, name: str, act: Act) -> bool:
+def _pause_definition(state: State, name: str, operation: Operation) -> bool:
     def pause(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
         if row is None:
             raise no_definition(state, name, "pause")
         if row.due:
             record_due(state, books, row)
-        return perform(books, act, partial(definitions.pause, definition=row)) or None
+        return perform(books, operation, partial(definitions.pause, definition=row)) or None
 
     return _when_free(state, name, pause)
 
 
-def _resume_definition(state: State, name: str, act: Act) -> bool:
+def _resume_definition(state: State, name: str, operation: Operation) -> bool:
     def resume(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
         if row is None:
             raise no_definition(state, name, "resume")
         if not row.paused:
             return False
         skip = partial(definitions.skip_pause, definition=row, plan=plan_paused(row), resume=True)
-        slots = perform(books, act, skip, changed=lambda slots: slots is not None)
+        slots = perform(books, operation, skip, changed=lambda slots: slots is not None)
         for slot in slots or ():
             announce_slot(state, slot)
         return None if slots is None else True

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import Row, and_, func, select, text
+from sqlalchemy import ColumnElement, Row, and_, false, func, not_, select, text, true
 
 from ..core.tasks.options import Rate
 from ..models.conditions import ORDERED
 from ..text.humanize import late, seconds_since, since
-from .pauses import is_declared, stopping
+from .pauses import is_declared, not_paused, stopping
 from .queues import is_unserved
 from .reader import RATES, RUNS, STEPS, Reader
 from .run_rows import RunRow
-
-#: Kinds of reasons that end as other runs do.
-ForOthers: TypeAlias = Literal["turn", "rate", "share", "executor", "worker"]
-#: Those that end at the time when the run is due.
-Timed: TypeAlias = Literal["later", "signal", "sleep"]
-#: Those that somebody must end.
-ForSomebody: TypeAlias = Literal["paused", "undeclared", "unserved"]
 
 
 class Wait(NamedTuple):
@@ -36,7 +29,7 @@ class Wait(NamedTuple):
     :ivar run_id: the run for which it waits.
     """
 
-    kind: ForOthers | Timed | ForSomebody
+    kind: str
     short: str
     what: str
     run_id: int | None = None
@@ -115,7 +108,7 @@ def _of_keys(ids: Sequence[int]) -> Any:
 
 
 def _reasons(waiting: _Waiting) -> tuple[Wait, ...]:
-    found = [wait for reason in REASONS for wait in reason(waiting)]
+    found = [wait for reason in REASONS for wait in reason.waits(waiting)]
     return tuple(found or [_for_worker(waiting)])
 
 
@@ -197,14 +190,64 @@ def _not_due(waiting: _Waiting) -> Iterable[Wait]:
         yield Wait("later", due, f"for its time: {due}")
 
 
-#: The first is the one that lists show. A new one is a function here.
-REASONS: tuple[Callable[[_Waiting], Iterable[Wait]], ...] = (
-    _in_order,
-    _paused,
-    _undeclared,
-    _unserved,
-    _at_its_rate,
-    _without_share,
-    _for_executor,
-    _not_due,
+Condition: TypeAlias = Callable[[Reader], ColumnElement[bool]]
+
+
+class Reason(NamedTuple):
+    """One reason why runs wait.
+
+    :ivar waits: yields it, if a run waits for it.
+    :ivar kind: its name, by which the filter finds what waits for it; empty if it does not.
+    :ivar label: what the pages call it, after "Waits for".
+    :ivar condition: returns the condition that a run that has not begun waits for it.
+    """
+
+    waits: Callable[[_Waiting], Iterable[Wait]]
+    kind: str = ""
+    label: str = ""
+    condition: Condition | None = None
+
+
+def _of_no_task_here(reader: Reader) -> ColumnElement[bool]:
+    tasks = list(reader.state.registry.tasks)
+    return RUNS.c.job_type.not_in(tasks) if tasks else false()
+
+
+def _of_a_pause(reader: Reader) -> ColumnElement[bool]:
+    return not_(and_(true(), *not_paused(reader)))
+
+
+def _has_rate_mark(_: Reader) -> ColumnElement[bool]:
+    return RUNS.c.rate_mark.is_not(None)
+
+
+def _is_behind(_: Reader) -> ColumnElement[bool]:
+    """Return the condition that an earlier run comes first in the strict order of the key."""
+    earlier = RUNS.alias("earlier")
+    in_key = and_(earlier.c.concurrency_key == RUNS.c.concurrency_key, earlier.c.id < RUNS.c.id)
+    return and_(RUNS.c.strict, select(earlier.c.id).where(text(ORDERED), in_key).exists())
+
+
+def _is_later(reader: Reader) -> ColumnElement[bool]:
+    return RUNS.c.run_at > reader.now
+
+
+#: The first is the one that lists show. A new one is a row and a function here.
+REASONS = (
+    Reason(_in_order, "turn", "its turn", _is_behind),
+    Reason(_paused, "paused", "the end of a pause", _of_a_pause),
+    Reason(_undeclared, "undeclared", "code that declares it", _of_no_task_here),
+    Reason(_unserved),
+    Reason(_at_its_rate, "rate", "its rate", _has_rate_mark),
+    Reason(_without_share),
+    Reason(_for_executor),
+    Reason(_not_due, "later", "its time", _is_later),
 )
+#: What the filter can find, by its name.
+WAITS = {reason.kind: reason for reason in REASONS if reason.kind}
+
+
+def waits_for(reader: Reader, kind: str) -> ColumnElement[bool]:
+    """Return the condition that a run that has not begun waits for *kind*, one of `WAITS`."""
+    condition = WAITS[kind].condition
+    return false() if condition is None else condition(reader)

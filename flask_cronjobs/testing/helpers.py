@@ -27,7 +27,7 @@ from ..db.dialect import clock_shift, dialect_of, moved_by
 from ..db.transactions import refuse_own_lock
 from ..errors import NotFound, SetupError, StateConflict, TablesMissing
 from ..extension import CronJobs
-from ..insights.run_changes import set_queue
+from ..insights.run_payloads import set_queue
 from ..log import worker_name
 from ..models import JobRun
 from ..models.conditions import RUNNABLE

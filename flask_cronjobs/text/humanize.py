@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime, timezone, tzinfo
 from typing import NamedTuple, TypeAlias
 
 from . import pattern
 
-#: The time zone in which a command prints times. Pages keep UTC, which the browser converts.
-printed_zone: ContextVar[tzinfo] = ContextVar("printed_zone", default=timezone.utc)
+#: Returns the time zone in which a command prints times. Pages keep UTC, which the browser
+#: converts.
+printed_zone: ContextVar[Callable[[], tzinfo]] = ContextVar(
+    "printed_zone", default=lambda: timezone.utc
+)
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -97,7 +100,7 @@ def minute(moment: datetime) -> str:
 
 def _printed(moment: datetime) -> datetime:
     try:
-        return moment.astimezone(printed_zone.get())
+        return moment.astimezone(printed_zone.get()())
     except OverflowError:  # The end of the year 9999 has no other zone.
         return moment.astimezone(timezone.utc)
 

@@ -15,8 +15,9 @@ from werkzeug.datastructures import MultiDict
 from ..core.app_state import state_of
 from ..errors import StateConflict
 from ..insights.reader import CAP, Count
-from ..insights.run_actions import Action, of_status, preview
+from ..insights.run_actions import Action
 from ..insights.run_filters import RunFilter
+from ..insights.run_preview import of_status, preview
 from .actions import RUNS_A_CLICK, actor
 from .params import BadQuery, filter_args, needed, row_id, run_filter
 from .render import ACTIONS, Message, back, reader_page

@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 from werkzeug.exceptions import BadRequest
 
 from ..core.tasks.options import is_moment
-from ..insights.run_filters import FILTERS, WAITS, RunFilter
+from ..insights.run_filters import FILTERS, RunFilter
 from ..insights.run_list import Cursor
+from ..insights.wait_reasons import WAITS
 from ..text.humanize import parse_age, parse_time, print_age
 from ..types import MAX_ID, STATUSES
 
@@ -168,7 +169,7 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     "status": lambda args, name: choice(args, name, STATUSES),
     "age": _age,
     "time": _time,
-    "wait": lambda args, name: choice(args, name, WAITS),
+    "wait": lambda args, name: choice(args, name, tuple(WAITS)),
     "flag": flag,
     "id": row_id,
 }

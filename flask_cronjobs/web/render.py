@@ -31,8 +31,9 @@ from ..errors import (
 )
 from ..insights.run_actions import CANCEL, DISCARD, RETRY, Action
 from ..insights.run_detail import facts_of, own_facts
-from ..insights.run_filters import FILTERS, WAITS
+from ..insights.run_filters import FILTERS
 from ..insights.schedule_needs import NEEDS
+from ..insights.wait_reasons import WAITS
 from ..log import __version__, logger
 from ..text import humanize, printable, shortened
 from . import TITLES, charts, format
@@ -75,7 +76,8 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     :param values: what the template needs besides the common values.
     """
     state = state_of()
-    message = _message() if status < 400 else None
+    config = cast("Mapping[str, Any]", current_app.config)
+    message = _message() if status < 400 and _COOKIE in request.cookies else None
     common: dict[str, Any] = {
         "say": _SAY,
         "tone": tone,
@@ -89,7 +91,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "refresh": 0,
         "failed": status >= 500,
         "here": here(),
-        "csrf_field": str(_config().get("WTF_CSRF_FIELD_NAME", "csrf_token")),
+        "csrf_field": str(config.get("WTF_CSRF_FIELD_NAME", "csrf_token")),
         "csrf": None,
     }
     html = _templates().get_template(f"cronjobs/{template}.html").render(common | values)
@@ -168,6 +170,7 @@ def back(endpoint: str, message: Message, **values: Any) -> AnyResponse:
     :param endpoint: the page.
     :param values: the values of its URL.
     """
+    config = cast("Mapping[str, Any]", current_app.config)
     response = redirect(url_for(f".{endpoint}", **values, _anchor="message"), 303)
     text = shortened(message.text, _LONGEST_MESSAGE)
     response.set_cookie(
@@ -175,7 +178,7 @@ def back(endpoint: str, message: Message, **values: Any) -> AnyResponse:
         str(_serializer().dumps([message.tone, text, message.run_id])),
         max_age=_MESSAGE_AGE,
         path=_path(),
-        secure=request.is_secure or bool(_config().get("SESSION_COOKIE_SECURE")),
+        secure=request.is_secure or bool(config.get("SESSION_COOKIE_SECURE")),
         httponly=True,
         samesite="Strict",
     )
@@ -216,7 +219,8 @@ def _message() -> Message | None:
 
 def _serializer() -> URLSafeTimedSerializer:
     """Return what signs the message: another subdomain can set cookies for this site, too."""
-    key: object = _config().get("SECRET_KEY") or _OWN_KEY
+    config = cast("Mapping[str, Any]", current_app.config)
+    key: object = config.get("SECRET_KEY") or _OWN_KEY
     return URLSafeTimedSerializer(cast("str | bytes", key), salt=_COOKIE)
 
 
@@ -232,10 +236,6 @@ def _csrf() -> str | None:
     except Exception:  # The pages show what they have; only their forms are refused.
         logger.exception("The app's csrf_token() raised, so the forms of the job pages have none")
         return None
-
-
-def _config() -> Mapping[str, Any]:
-    return current_app.config
 
 
 #: Seconds after which a page whose server or database is in trouble is asked for again.

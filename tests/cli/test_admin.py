@@ -17,7 +17,7 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.core.app_state import state_of
-from flask_cronjobs.insights.run_changes import Operator
+from flask_cronjobs.insights import run_actions
 from flask_cronjobs.models import JobRun
 from tests.python import python
 from tests.rows import Rows, ago
@@ -235,15 +235,15 @@ def test_ctrl_c_says_how_many_runs_are_done(
 ) -> None:
     for _ in range(3):
         rows.run("dead")
-    change, asked = Operator._change, []
+    change, asked = run_actions.change_runs, []
 
-    def interrupted(self: Operator, ids: Any, *rest: Any, **more: Any) -> Any:
-        asked.append(ids)
+    def interrupted(*given: Any, **more: Any) -> Any:
+        asked.append(given)
         if len(asked) > 1:
             raise KeyboardInterrupt
-        return change(self, ids, *rest, **more)
+        return change(*given, **more)
 
-    monkeypatch.setattr(Operator, "_change", interrupted)
+    monkeypatch.setattr(run_actions, "change_runs", interrupted)
     monkeypatch.setattr("flask_cronjobs.insights.run_actions.CHANGED_AT_ONCE", 2)
     result = admin("retry", "--status", "dead", "--yes")
     assert result.exit_code == 1

@@ -11,6 +11,7 @@ from flask_cronjobs.core import gate
 from flask_cronjobs.core.claim import Answer
 from flask_cronjobs.core.gate import KEYS_READ
 from flask_cronjobs.core.leases import give_up_exhausted
+from flask_cronjobs.insights.run_actions import CANCEL, RETRY
 from tests.kit import Kit, in_threads, outcome
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -106,7 +107,7 @@ def test_run_without_an_attempt_left_opens_the_next(kit: Kit) -> None:
 def test_operator_who_cancels_the_first_opens_the_next(kit: Kit) -> None:
     first, second = ordered(kit, run_at=ago(hours=-1)), ordered(kit)
     assert claim(kit).parked == {second}
-    kit.operator.cancel([first], "why")
+    kit.act(CANCEL, first)
     assert gates(kit, first, second) == [None, None]
     assert kit.claim_ids() == [second]
 
@@ -116,7 +117,7 @@ def test_retried_run_comes_first_again_and_others_are_parked_anew(kit: Kit) -> N
     (held,) = claim(kit).claims
     assert kit.finish(held, "dead")
     gate.open_behind(kit.books, [first])
-    kit.operator.retry([first])
+    kit.act(RETRY, first)
     assert ids_of(claim(kit)) == [first]
     assert gates(kit, first, second, third) == [None, "order", "order"]
 
@@ -124,7 +125,7 @@ def test_retried_run_comes_first_again_and_others_are_parked_anew(kit: Kit) -> N
 def test_cancelled_run_that_is_parked_keeps_no_gate(kit: Kit) -> None:
     _, second = ordered(kit), ordered(kit)
     claim(kit)
-    kit.operator.cancel([second], "why")
+    kit.act(CANCEL, second)
     assert (kit.get(second).status, kit.get(second).gate) == ("cancelled", None)
 
 

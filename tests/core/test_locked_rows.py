@@ -24,7 +24,7 @@ from flask_cronjobs.core.worker.work_options import WorkOptions
 from flask_cronjobs.core.worker.worker import work
 from flask_cronjobs.db import errors, failpoints
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.insights import run_changes as changes
+from flask_cronjobs.insights import run_actions
 from flask_cronjobs.models import JobDefinition
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
@@ -201,7 +201,7 @@ class TestTick:
         self, jobs: CronJobs, db: SQLAlchemy, rows: Rows, database_url: str, verb: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        for module in (changes, errors):
+        for module in (run_actions, errors):
             monkeypatch.setattr(module, "LOCK_WAIT", 0.2)
         jobs.task(name="it")(lambda: None)
         jobs.add_definition("own", "it", schedule="@hourly")

@@ -15,6 +15,7 @@ from flask_cronjobs.config import Settings
 from flask_cronjobs.core import prune as pruning
 from flask_cronjobs.core import ticks
 from flask_cronjobs.core.prune import prunable, prune, seconds_behind
+from flask_cronjobs.insights.run_actions import RETRY
 from flask_cronjobs.models import JobBatch, JobEffect, JobOperation
 from flask_cronjobs.types import STATUSES, TERMINAL
 from tests.kit import Kit
@@ -164,7 +165,7 @@ def test_run_that_is_retried_while_its_batch_is_pruned_stays(
 
     def retried(*args: Any) -> Any:
         other = kit.another()
-        other.operator.retry(members)
+        other.act(RETRY, *members)
         other.books.close()
         return real(*args)
 

@@ -19,11 +19,11 @@ from flask_cronjobs.insights.overview import dead_groups, read_overview
 from flask_cronjobs.insights.reader import Count, reading
 from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.insights.run_filters import RunFilter
-from flask_cronjobs.insights.run_list import list_runs, matching
+from flask_cronjobs.insights.run_list import list_runs
 from flask_cronjobs.insights.schedule_views import list_definitions, next_slots
 from flask_cronjobs.insights.tick_views import read_activity
 from tests.plans import sent_by
-from tests.rows import Rows, ago, view_of
+from tests.rows import Rows, ago, all_of, view_of
 
 # Definitions
 
@@ -179,7 +179,7 @@ def test_a_filter_finds_its_runs(state: State, several: dict[str, int]) -> None:
     for which, expected in FILTERS:
         newest = sorted((several[name] for name in expected), reverse=True)
         assert [row.id for row in list_runs(state, which).rows] == newest, which
-        assert sorted(matching(state, which), reverse=True) == newest, which
+        assert sorted(all_of(state, which), reverse=True) == newest, which
 
 
 def test_a_limit_is_held_within_bounds(state: State, rows: Rows) -> None:

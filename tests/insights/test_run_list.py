@@ -24,12 +24,11 @@ from flask_cronjobs.insights.run_list import (
     Sorting,
     count_by_status,
     list_runs,
-    matching,
     sorting_of,
 )
 from flask_cronjobs.insights.run_payloads import retry_with
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
-from tests.rows import Rows, ago, view_of
+from tests.rows import Rows, ago, all_of, view_of
 
 
 def ids(state: State, search: str | None = None, **values: object) -> list[int]:
@@ -78,7 +77,7 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
     statuses: tuple[Status | None, ...] = (None, *STATUSES)
     for which in (RunFilter(overdue=True), *(RunFilter(status=each) for each in statuses)):
         order = sorting_of(which.status, which.overdue)
-        found = [rows.get(run_id) for run_id in matching(state, which)]
+        found = [rows.get(run_id) for run_id in all_of(state, which)]
         assert {run.status for run in found} <= ({which.status} if which.status else {*STATUSES})
         expected = sorted(found, key=lambda run: run.id, reverse=order.descending)
         expected.sort(key=attrgetter(order.column), reverse=order.descending)

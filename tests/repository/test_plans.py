@@ -41,12 +41,17 @@ from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.insights.effects import list_doubts
 from flask_cronjobs.insights.health import read_verdict
 from flask_cronjobs.insights.keys import find_key
-from flask_cronjobs.insights.operations import Act, Operation, list_operations, operations_on
+from flask_cronjobs.insights.operations import (
+    Operation,
+    begin,
+    end,
+    list_operations,
+    operations_on,
+)
 from flask_cronjobs.insights.overview import read_overview
 from flask_cronjobs.insights.queues import list_hosts, list_queues
 from flask_cronjobs.insights.reader import RUNS
-from flask_cronjobs.insights.run_actions import RETRY
-from flask_cronjobs.insights.run_changes import Operator
+from flask_cronjobs.insights.run_actions import CANCEL, RETRY, change_runs
 from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.insights.run_filters import RunFilter
 from flask_cronjobs.insights.run_list import count_by_status, list_runs, sorting_of
@@ -254,7 +259,7 @@ def end_all_batches(kit: Kit) -> None:
     kit.sql(f"UPDATE job_runs SET {died} WHERE id = :id", id=dead)
     with kit.engine.begin() as connection:
         assert close(connection, kit.books.dialect, batch)
-    kit.operator.retry([dead, *others])
+    kit.act(RETRY, dead, *others)
     assert end_batches(kit.books, [batch]) == 0
     kit.sql("DELETE FROM job_runs WHERE batch_id = :id", id=batch)
     assert end_batches(kit.books) == 1
@@ -288,12 +293,11 @@ def keep_up(kit: Kit) -> None:
     look_for_expired(kit.books)
     give_up_exhausted(kit.books)
     ids = [row.id for row in kit.all_rows()]
-    noted = Operation.begin(kit.books, Act("retried", "runs", "ada"), len(ids))
-    operator = Operator(kit.books, noted)
-    operator.cancel(ids, "no longer wanted")
-    operator.retry(ids)
-    noted.end(kit.books)
-    Operator(kit.books, Operation(Act("retried", "a run", "ada", ids[0]))).retry([ids[0], 0])
+    operation = begin(kit.books, Operation("retried", "runs", "ada"), len(ids))
+    change_runs(kit.books, CANCEL, ids, operation)
+    change_runs(kit.books, RETRY, ids, operation)
+    end(kit.books, operation)
+    kit.act(RETRY, ids[0], 0)
     ended = "status = 'succeeded', finished_at = '2026-01-01', rate_mark = NULL"
     kit.sql(f"UPDATE job_runs SET {ended} WHERE status <> 'running'")
     kit.sql(

@@ -29,9 +29,9 @@ from flask_cronjobs.core.new_run import NewRun
 from flask_cronjobs.core.prune import prune
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.errors import StateConflict
-from flask_cronjobs.insights import run_changes as changes
-from flask_cronjobs.insights.operations import Act, Operation
-from flask_cronjobs.insights.run_changes import Operator
+from flask_cronjobs.insights import run_payloads
+from flask_cronjobs.insights.operations import Operation
+from flask_cronjobs.insights.run_actions import CANCEL, DISCARD, RETRY, Action, change_runs
 from flask_cronjobs.models.conditions import RUNNING
 from flask_cronjobs.types import Claim, Outcome, stored_json
 from tests.state_machine.model import TERMINAL, Model, ModelRun
@@ -68,7 +68,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.books = Bookkeeping(self.engine)
         for table in TABLES:
             self.sql(f"DELETE FROM {table}")
-        self.operator = Operator(self.books, Operation(Act("changed", "runs", "ada")))
         self.model = Model()
         self.runs, self.batches = self.model.runs, self.model.batches
         self.marks: dict[str, tuple[str, int, str]] = {}
@@ -99,6 +98,10 @@ class StoreMachine(RuleBasedStateMachine):
     def sql(self, statement: str, **parameters: object) -> list[Any]:
         return list(self.books.rows(text(statement), parameters))
 
+    def act(self, action: Action, id_: int) -> None:
+        """Let an operator do *action* to a run, if that allows it."""
+        change_runs(self.books, action, [id_], Operation("changed", "runs", "ada"))
+
     def past(self, seconds: int) -> str:
         return self.books.dialect.later(str(-seconds))
 
@@ -116,7 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
         :param given: values of `ModelRun`.
         """
         run = ModelRun(attempts, rate="waits" if rated else None, **given)
-        id_, holder = changes.insert_by_operator(self.books, self.values_of(run))
+        id_, holder = run_payloads.insert_by_operator(self.books, self.values_of(run))
         assert holder is None
         self.runs[id_] = run
         return id_
@@ -309,21 +312,21 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         id_ = data.draw(st.sampled_from(sorted(self.runs)))
-        self.operator.cancel([id_], "not wanted")
+        self.act(CANCEL, id_)
         self.runs[id_].cancel()
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data())
     def discard(self, data: st.DataObject) -> None:
         id_ = data.draw(st.sampled_from(sorted(self.runs)))
-        self.operator.discard([id_], "not wanted")
+        self.act(DISCARD, id_)
         self.runs[id_].discard()
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data())
     def retry(self, data: st.DataObject) -> None:
         id_ = data.draw(st.sampled_from(sorted(self.runs)))
-        self.operator.retry([id_])
+        self.act(RETRY, id_)
         run = self.runs[id_]
         run.retry(self.model.holder(run.key, but=id_) is not None)
 

@@ -30,8 +30,8 @@ from flask_cronjobs.core.worker.outcomes import released
 from flask_cronjobs.core.worker.work_options import WorkOptions
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.errors import DatabaseTrouble
-from flask_cronjobs.insights.operations import Act, Operation
-from flask_cronjobs.insights.run_changes import Operator
+from flask_cronjobs.insights.operations import Operation
+from flask_cronjobs.insights.run_actions import CANCEL, change_runs
 from flask_cronjobs.models.conditions import HOLDS_KEY
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.task import Task
@@ -333,8 +333,7 @@ class TwoWorkers(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         id_ = data.draw(st.sampled_from(sorted(self.runs)))
-        operator = Operator(self.books, Operation(Act("cancelled", "runs", "ada")))
-        operator.cancel([id_], "not wanted")
+        change_runs(self.books, CANCEL, [id_], Operation("cancelled", "runs", "ada"))
         self.ends[id_] += self.runs[id_].status in ("queued", "failed")
         self.runs[id_].cancel()
         self.look(None)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, TextClause, text
@@ -96,16 +96,15 @@ def open_among(books: Bookkeeping, d: Dialect, ids: Iterable[int]) -> list[str]:
     return [row.key for row in books.rows(text(sql), {"ids": d.many(ids)})]
 
 
-def hold_batches(connection: Connection, d: Dialect, run_ids: Sequence[int]) -> list[int]:
-    """Lock the batches of *run_ids* that have not ended, so that none ends before the commit.
+def hold_batches(connection: Connection, d: Dialect, batch_ids: Iterable[int]) -> list[int]:
+    """Lock those of *batch_ids* that have not ended, so that none ends before the commit.
 
     It locks by a write, so that a transaction with an old snapshot cannot end one of them.
 
     :returns: the ids of batches that another transaction has locked; leave their runs alone.
     """
-    own = f"SELECT batch_id FROM job_runs WHERE {d.among('id')}"
-    unended = f"SELECT id FROM job_batches WHERE {d.any_of('id', own)} AND {OPEN_BATCH}"
-    ids = [row.id for row in connection.execute(text(unended), {"ids": d.many(run_ids)})]
+    unended = f"SELECT id FROM job_batches WHERE {d.among('id')} AND {OPEN_BATCH}"
+    ids = [row.id for row in connection.execute(text(unended), {"ids": d.many(batch_ids)})]
     if not ids:
         return []
     free = f"SELECT id FROM job_batches WHERE {d.among('id')} AND {OPEN_BATCH} {d.skip_locked}"

@@ -12,6 +12,7 @@ from sqlalchemy import select, text
 
 from flask_cronjobs.core.tasks.options import Rate
 from flask_cronjobs.features.rates import rates
+from flask_cronjobs.insights.run_actions import CANCEL, RETRY
 from flask_cronjobs.models import JobRate
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.kit import Kit, in_threads, outcome
@@ -142,9 +143,9 @@ def test_run_waits_again_for_its_next_attempt(kit: Kit, kind: OutcomeKind) -> No
     run = kit.run(rate_key="key")
     kit.finish(kit.claim_one(), kind)
     assert kit.get(run).rate_mark == "waits"
-    kit.operator.cancel([run], "why")
+    kit.act(CANCEL, run)
     assert kit.get(run).rate_mark is None
-    kit.operator.retry([run])
+    kit.act(RETRY, run)
     assert kit.get(run).rate_mark == "waits"
 
 

@@ -1,0 +1,63 @@
+"""What is shown of runs before an action changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from ..text.humanize import plural
+from ..types import Status
+from .reader import CAP, RUNS, Source, is_one_of, reading
+from .run_rows import RunRow, rows_of
+
+#: How many runs, and how many errors, are shown.
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Some runs that are to be changed.
+
+    :ivar first: the first ten, in the order in which they were given.
+    :ivar errors: of the first 1,000: the most frequent tasks and types of error, with numbers.
+    :ivar looked_at: of how many runs those are.
+    """
+
+    first: tuple[RunRow, ...]
+    errors: tuple[tuple[str, str | None, int], ...]
+    looked_at: int
+
+    def split(self) -> list[str]:
+        """Return lines such as ``31 of send_mail, TimeoutError``."""
+        return [
+            f"{number:,} of {', '.join(filter(None, (task, error)))}"
+            for task, error, number in self.errors
+        ]
+
+    def heading(self, total: int) -> str:
+        """Say of how many runs `errors` are, if not of all *total*."""
+        if self.looked_at >= total:
+            return "By task and error"
+        return f"By task and error, of the first {plural(self.looked_at, 'run')}"
+
+
+def preview(source: Source, ids: Sequence[int]) -> Preview:
+    """Return what the runs *ids* are."""
+    some = ids[:CAP]
+    with reading(source) as reader:
+        kinds = RUNS.c.job_type, RUNS.c.error_type
+        number = func.count().label("number")
+        found = select(*kinds, number).where(is_one_of(reader, RUNS.c.id, some)).group_by(*kinds)
+        rows = reader.rows(found.order_by(number.desc(), *kinds).limit(SHOWN))
+        errors = tuple((row.job_type, row.error_type, row.number) for row in rows)
+        return Preview(tuple(rows_of(reader, ids[:SHOWN])), errors, len(some))
+
+
+def of_status(source: Source, ids: Sequence[int], statuses: Sequence[Status]) -> list[int]:
+    """Return those of *ids* whose run has one of *statuses*, the newest first."""
+    with reading(source) as reader:
+        found = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
+        wanted = found.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())
+        return [row.id for row in reader.rows(wanted)]
