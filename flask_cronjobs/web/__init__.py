@@ -8,6 +8,7 @@ imports its module.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..core.app_state import state_of
 from ..errors import CronJobsError
 from ..types import MAX_ID
 from . import guard
-from .guard import NAME, ROUTES, Route
+from .guard import NAME, ROUTES
 
 #: Nothing from other sites, nothing inline. ``connect-src`` lets a page refresh itself.
 CSP = (
@@ -52,36 +53,41 @@ def create_blueprint() -> Blueprint:
         static_url_path="/cronjobs-static",  # At the root, the app's own /static comes first.
     )
     for route in ROUTES:
-        blueprint.add_url_rule(route.rule, route.endpoint, _lazy_view(route), methods=route.methods)
+        view = _later(route.view)
+        blueprint.add_url_rule(route.rule, route.endpoint, view, methods=route.methods)
     blueprint.before_request(guard.check)
     blueprint.after_request(_add_headers)
     for code in TITLES:
-        blueprint.register_error_handler(code, _later("render", "http_failure"))
-    blueprint.register_error_handler(HTTPException, _later("render", "http_failure"))
-    blueprint.register_error_handler(CronJobsError, _later("render", "own_failure"))
+        blueprint.register_error_handler(code, _later("render:http_failure"))
+    blueprint.register_error_handler(HTTPException, _later("render:http_failure"))
+    blueprint.register_error_handler(CronJobsError, _later("render:own_failure"))
     blueprint.record_once(_exempt_tick)
     return blueprint
 
 
-def _lazy_view(route: Route) -> Any:
-    def view(act: str = "act", **values: Any) -> ResponseReturnValue:
+def _later(name: str) -> Callable[..., ResponseReturnValue]:
+    """Return a function that calls the one that *name* says, which its first call imports.
+
+    :param name: ``module:function``, of a module of this package; of a route with ``act`` in its
+        rule, with ``{act}``.
+    """
+
+    def call(*args: Any, act: str = "", **values: Any) -> ResponseReturnValue:
         if values.get("run_id", 0) > MAX_ID:
             abort(404, f"There is no run {str(values['run_id'])[:20]}.")
-        return _later(route.module, route.endpoint.replace("_act", f"_{act}"))(**values)
+        return _imported(name.format(act=act))(*args, **values)
 
-    view.__name__ = view.__qualname__ = route.endpoint
-    return view
-
-
-def _later(module: str, name: str) -> Callable[..., ResponseReturnValue]:
-    """Return a function of a module of this package, which its first call imports."""
-
-    def call(*args: Any, **values: Any) -> ResponseReturnValue:
-        found: Callable[..., ResponseReturnValue]
-        found = getattr(import_module(f"{__name__}.{module}"), name)
-        return found(*args, **values)
-
+    # Flask-WTF exempts a view from its check by name.
+    call.__name__ = call.__qualname__ = name
     return call
+
+
+@cache
+def _imported(name: str) -> Callable[..., ResponseReturnValue]:
+    module, _, function = name.partition(":")
+    found: Callable[..., ResponseReturnValue]
+    found = getattr(import_module(f"{__name__}.{module}"), function)
+    return found
 
 
 def _add_headers(response: Response) -> Response:

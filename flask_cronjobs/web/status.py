@@ -30,11 +30,15 @@ Sort: TypeAlias = Literal["need", "next"]
 
 def status() -> ResponseReturnValue:
     """Render what needs a person, what failed, the schedules, the last day, and who did what."""
-    sort: Sort = choice(request.args, "sort", get_args(Sort)) or "need"
-    page = clamped(request.args, "page", 1, most=1_000_000)
+    sort: Sort = "need"
+    page = 1
+    if request.args:
+        sort = choice(request.args, "sort", get_args(Sort)) or sort
+        page = clamped(request.args, "page", page, most=1_000_000)
     with reading(state_of()) as reader:
         found = read_overview(reader, sort, page, SCHEDULES_SHOWN)
-        doubts = list_doubts(reader, DOUBTS_SHOWN)
+        in_doubt = any(each.id == "effects-in-doubt" for each in found.verdict.findings)
+        doubts = list_doubts(reader, DOUBTS_SHOWN) if in_doubt else None
         operations = list_operations(reader, limit=OPERATIONS_SHOWN).rows
     return reader_page(
         "status",

@@ -12,14 +12,14 @@ import pytest
 from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, walk_of, written
 
 BOUNDS = {
-    ("enqueue", "sqlite"): Size(9, 22),
-    ("enqueue", "postgresql"): Size(9, 22),
-    ("tick", "sqlite"): Size(50, 291),
-    ("tick", "postgresql"): Size(51, 306),
-    ("page", "sqlite"): Size(36, 150),
-    ("page", "postgresql"): Size(36, 153),
-    ("retry", "sqlite"): Size(29, 111),
-    ("retry", "postgresql"): Size(30, 123),
+    ("enqueue", "sqlite"): Size(9, 20),
+    ("enqueue", "postgresql"): Size(9, 20),
+    ("tick", "sqlite"): Size(49, 287),
+    ("tick", "postgresql"): Size(50, 302),
+    ("page", "sqlite"): Size(33, 135),
+    ("page", "postgresql"): Size(33, 138),
+    ("retry", "sqlite"): Size(20, 85),
+    ("retry", "postgresql"): Size(21, 96),
 }
 
 
