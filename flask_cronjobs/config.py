@@ -24,13 +24,13 @@ _BEARER = r"[A-Za-z0-9._~+/-]+=*"
 
 @dataclass(eq=False, frozen=True)
 class Kind:
-    """What the value of a setting or of an option may be.
+    """The kind of values that a setting or an option accepts.
 
-    :ivar fits: returns whether a value is of this kind.
-    :ivar wanted: what to give, for people.
-    :ivar is_secret: a value stays out of messages.
-    :ivar hint: returns a sentence about a value that does not fit, or an empty text.
-    :ivar read: makes a value that fits into the one that is kept; None keeps it as it is.
+    :ivar fits: returns whether a value is accepted.
+    :ivar wanted: describes the accepted values to people.
+    :ivar is_secret: whether messages must not contain the value.
+    :ivar hint: returns a sentence about a refused value, or an empty text.
+    :ivar read: converts an accepted value to the stored one; None stores it unchanged.
     """
 
     fits: Callable[[object], object]
@@ -42,9 +42,9 @@ class Kind:
     def check(
         self, name: str, value: object, error: Callable[[str], Exception] = TaskError
     ) -> None:
-        """Check that *value*, which is called *name*, is of this kind.
+        """Check that *value* of the option *name* is accepted.
 
-        :raises TaskError: it is not; or another *error*.
+        :raises TaskError: it is not. With *error*, that is raised instead.
         """
         if not self.fits(value):
             given = "not valid" if self.is_secret else repr(value)
@@ -53,14 +53,14 @@ class Kind:
 
 
 def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
-    """Return whether *value* is a number in this range; True and False are not."""
+    """Return whether *value* is a number in this range; True and False are no numbers here."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return least <= value <= most
 
 
 def is_url(value: object) -> TypeGuard[str]:
-    """Return whether *value* is a text that may be the URL of a monitor."""
+    """Return whether *value* can be the URL of a monitor."""
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
         return False
     try:
@@ -70,7 +70,7 @@ def is_url(value: object) -> TypeGuard[str]:
 
 
 def in_seconds(duration: Any) -> Any:
-    """Return a `timedelta` as a number of seconds, and anything else as it is."""
+    """Return a `timedelta` as a number of seconds, and any other value unchanged."""
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
@@ -83,7 +83,7 @@ def whole(least: int, most: int) -> Kind:
 
 
 def choice(*values: object) -> Kind:
-    """Return the kind of which there are only these *values*."""
+    """Return the kind that accepts only these *values*."""
     return Kind(lambda value: value in values, f"one of {', '.join(map(repr, values))}")
 
 
@@ -148,7 +148,7 @@ _TOKEN = Kind(
     "a text for a bearer header, 16 or more of A-Z a-z 0-9 - . _ ~ + / (and = only at the end)",
     is_secret=True,
 )
-# Whoever knows the URL can ping for the app.
+# With the URL, others could ping in the app's name.
 _URL = Kind(is_url, "a URL that starts with http:// or https://, without spaces", is_secret=True)
 _NAMES = Kind(_are_names, "a list of texts", read=lambda names: tuple(map(str.lower, names)))
 _EXECUTORS = Kind(
@@ -256,7 +256,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     known = {PREFIX + setting.name.upper(): setting for setting in fields(Settings)}
     given = {key: value for key, value in config.items() if key.startswith(PREFIX)}
     for key in given.keys() - known.keys():
-        # All of them begin alike, so only the rest tells whether they are similar.
+        # All settings have the same prefix, so compare the rest.
         names = [each.removeprefix(PREFIX) for each in known]
         close = similar_names(key.removeprefix(PREFIX), names)
         hint = f"Did you mean {PREFIX}{close[0]}? " if close else ""
@@ -275,7 +275,7 @@ def _read(setting: Field[Any], key: str, value: object) -> Any:
     return value if kind.read is None else kind.read(value)
 
 
-#: What people write in the environment, what JSON has for it, and its value.
+#: Words that people write in the environment, the JSON for them, and its value.
 _WORDS: tuple[tuple[str, str, object], ...] = (
     ("true yes on 1", "true", True),
     ("false no off 0", "false", False),
@@ -284,9 +284,9 @@ _WORDS: tuple[tuple[str, str, object], ...] = (
 
 
 def _from_environment(kind: Kind, value: object) -> str:
-    """Return what to write in the environment in place of *value*, as a sentence.
+    """Return a sentence on what to write in the environment instead of *value*.
 
-    ``from_prefixed_env`` reads values as JSON, and takes what is none for a text.
+    ``from_prefixed_env`` reads values as JSON, and keeps other values as texts.
     """
     word = str(value).strip().lower()
     for words, json_word, meant in _WORDS:

@@ -1,4 +1,4 @@
-"""What works beside: threads, one of which goes first; a worker beside the server of the app."""
+"""Background threads, and a worker process beside the app's server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class BackgroundThread(Generic[T]):
-    """Does pieces of work, one after the other, in a thread that starts with the first of them.
+    """Does pieces of work one after the other in a thread, which starts with the first of them.
 
-    :param do: does one, and never raises.
-    :param most: how many may wait.
+    :param do: does one piece of work, and never raises.
+    :param most: the most pieces of work that may wait.
     """
 
     def __init__(self, name: str, do: Callable[[T], object], most: float = float("inf")) -> None:
@@ -31,9 +31,9 @@ class BackgroundThread(Generic[T]):
         self._closed = False
 
     def put(self, work: T) -> bool:
-        """Let *work* be done soon. May be called from any thread.
+        """Queue *work*. Any thread may call this.
 
-        :returns: False if it is dropped: too much waits already, or `close` was called.
+        :returns: False if it was dropped, since too much work is waiting or `close` was called.
         :raises RuntimeError: no more threads can be started.
         """
         with self._starting:
@@ -47,9 +47,9 @@ class BackgroundThread(Generic[T]):
         return True
 
     def close(self, patience: float) -> bool:
-        """Wait until all is done, up to *patience* seconds; return whether it is.
+        """Wait up to *patience* seconds until all work is done; return whether it is.
 
-        May be called again, to wait for longer.
+        It may be called again to wait longer.
         """
         with self._starting:
             self._closed = True
@@ -64,17 +64,17 @@ class BackgroundThread(Generic[T]):
             self._do(work)
 
 
-#: How often Python asks a busy thread to give way to another while a worker works, in seconds.
+#: Seconds after which Python asks a busy thread to yield to another while a worker works.
 SWITCH_SECONDS = 0.0001
 
 
 @contextmanager
 def switching_often() -> Generator[None]:
-    """Let the threads of this process take turns often in this block.
+    """Make the threads of this process take turns often in this block.
 
-    Only one thread runs Python code at a time, and a busy one is asked to give way only every 5 ms.
-    The keeper waits for the server in each statement, and would continue 5 ms late, several times.
-    Meanwhile the runner finishes its short runs, and then waits for the keeper.
+    Only one thread runs Python code at a time, and by default a busy one is asked to yield every
+    5 ms. The keeper waits for the server in each statement, so it would continue 5 ms late several
+    times, while the runner finishes its short runs and then waits for the keeper.
     """
     before = sys.getswitchinterval()
     if before <= SWITCH_SECONDS:  # Another worker of this process has changed it.
@@ -88,7 +88,7 @@ def switching_often() -> Generator[None]:
 
 
 def patched_by_gevent() -> str:
-    """Return what it means that gevent has replaced threads, as a sentence; empty if it has not."""
+    """Return a sentence on the effect of gevent's patched threads; empty if it has not patched."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("threading"):
         return ""
@@ -99,7 +99,7 @@ def patched_by_gevent() -> str:
 
 
 def and_gevent(reason: str) -> str:
-    """Return *reason*, why a lease was lost, and behind it `patched_by_gevent`."""
+    """Return *reason*, why a lease was lost, followed by `patched_by_gevent`."""
     return ". ".join(filter(None, (reason, patched_by_gevent())))
 
 
@@ -110,12 +110,12 @@ def start_worker(
     user: int | None = None,
     group: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``flask jobs work``. It stops when this process has ended, however that ended.
+    """Start ``flask jobs work``, which stops when this process has ended in any way.
 
-    :param by: what this process is, for the doctor.
-    :param app: what ``flask --app`` takes; None: Flask looks for it.
-    :param user: as whom to run it, by number; None: as this process.
-    :param group: likewise.
+    :param by: the name of this process's kind, for the doctor.
+    :param app: the argument of ``flask --app``; None lets Flask find the app.
+    :param user: the id of the user to run it as; None for this process's user.
+    :param group: the id of the group, likewise.
     """
     where = [] if app is None else ["--app", app]
     started = "--parent", str(os.getpid()), "--started-by", by

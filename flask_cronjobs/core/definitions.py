@@ -1,4 +1,4 @@
-"""Write definitions, and read those that a tick or an operator looks at."""
+"""Write definitions, and read them for ticks and operators."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from .new_run import TYPES
 from .slots import insert_slots
 from .tasks.registry import DefinitionSpec
 
-#: How many due definitions are read and recorded at a time.
+#: Most due definitions that are read and recorded at a time.
 DEFINITIONS_READ = 500
 _SPEC = tuple(each.name for each in fields(DefinitionSpec))
 _STATE = (
@@ -32,10 +32,10 @@ class DefinitionRow(NamedTuple):
     """A definition as read from its row.
 
     :ivar now: the database's time when the row was read.
-    :ivar considered_until: every slot up to here has been recorded, or was never owed.
-    :ivar undeclared_since: from when on the code that ticked did not declare it.
+    :ivar considered_until: every slot up to this time has been recorded, or was never owed.
+    :ivar undeclared_since: the time since which the ticking code has not declared it.
     :ivar app: the name of the app whose code declared it.
-    :ivar broken: which column cannot be read; *spec* or *next_run_at* then has an empty value.
+    :ivar broken: why a column cannot be read; *spec* or *next_run_at* is then empty.
     """
 
     id: int
@@ -51,7 +51,7 @@ class DefinitionRow(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """Whether a slot has to be recorded, or may have to be because the row cannot be read."""
+        """Whether a slot must be recorded, or may have to be since the row cannot be read."""
         if self.paused:
             return False
         if self.next_run_at is None:
@@ -62,10 +62,10 @@ class DefinitionRow(NamedTuple):
 def read(
     books: Bookkeeping, declared: Sequence[str], tasks: Sequence[str], after: int = 0
 ) -> list[DefinitionRow]:
-    """Return the definitions that this process has to look at, by id.
+    """Return the definitions that this process must check, ordered by id.
 
-    1. Due definitions with an id above *after*, at most `DEFINITIONS_READ`: from code those in
-       *declared*, from the database those whose task is in *tasks*.
+    1. Due definitions with an id above *after*, at most `DEFINITIONS_READ`: those of code if they
+       are in *declared*, those of the database if their task is in *tasks*.
     2. If *after* is 0, also those in *declared* that are not due.
     """
     parameters = {
@@ -117,7 +117,7 @@ def declare(
     origin: str,
     app: str | None = None,
 ) -> int:
-    """Insert the definitions that do not exist yet, each with its first slot; return how many.
+    """Insert the missing definitions, each with its first slot; return how many were inserted.
 
     :param origin: ``code`` or ``database``.
     :param app: the name of the app whose code declares them.
@@ -146,8 +146,8 @@ def change(
 ) -> bool:
     """Update a row to *spec*; return False if its watermark has moved since it was read.
 
-    Record due slots first, since they belong to the old schedule. Then old and new code that run
-    side by side lose no slot that both schedules name.
+    Record due slots first, since they belong to the old schedule. Then, while old and new code run
+    at the same time, no slot that both schedules have is lost.
 
     :param first: the new watermark, used if the schedule or the zone changed.
     :param app: the name of the app whose code declares it.
@@ -161,9 +161,9 @@ def change(
 
 
 def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> None:
-    """Record that the code that ticks now does not declare the other definitions of *app*.
+    """Record that the ticking code does not declare the other definitions of *app*.
 
-    Old and new code may run side by side, so this does not yet mean that no code declares them.
+    Old and new code may run at the same time, so other code may still declare them.
     """
     d = books.dialect
     which = f"SELECT id FROM job_definitions WHERE {undeclared(d)} LIMIT :chunk {d.skip_locked}"
@@ -175,7 +175,7 @@ def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> No
 
 
 def undeclared(d: Dialect) -> str:
-    """Return SQL for: a definition of ``app``, not in ``declared``, is not marked yet."""
+    """Return SQL for: a definition of ``app`` is not in ``declared``, and not marked yet."""
     # "= ANY" with thousands of names would compare each with each.
     return f"""
         origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
@@ -184,7 +184,7 @@ def undeclared(d: Dialect) -> str:
 
 
 def mark_declared(books: Bookkeeping, ids: Sequence[int], app: str) -> None:
-    """Record that the code of *app*, which ticks now, declares these definitions."""
+    """Record that the ticking code of *app* declares these definitions."""
     d = books.dialect
     statement = f"""
         UPDATE job_definitions SET undeclared_since = NULL, app = COALESCE(app, :app)
@@ -206,8 +206,8 @@ def skip_pause(
     """Record the slots of *plan*, which a pause has skipped so far, in one transaction.
 
     :param resume: whether to end the pause, too.
-    :returns: None if its watermark has moved since it was read, it is not paused any more, or its
-        row is locked.
+    :returns: None if the watermark has moved since it was read, if the definition is no longer
+        paused, or if its row is locked.
     """
     values: dict[str, Any] = {"next_run_at": plan.following, "considered_until": definition.now}
     if resume:
@@ -229,7 +229,7 @@ def remove(books: Bookkeeping, definition: DefinitionRow) -> bool:
 
 
 def _change_free(books: Bookkeeping, definition: DefinitionRow, change: str) -> bool:
-    """Execute *change*, a statement up to its WHERE, if no other transaction has locked the row."""
+    """Execute *change*, a statement without WHERE, unless another transaction locks the row."""
     statement = text(f"{change} WHERE {_free(books.dialect, 'id = :id')} RETURNING id")
     return bool(books.rows(statement, {"id": definition.id}))
 
@@ -244,7 +244,7 @@ def assign(books: Bookkeeping, definition: DefinitionRow, **values: object) -> b
 def _update(
     d: Dialect, which: str, values: Mapping[str, object]
 ) -> tuple[TextClause, dict[str, object]]:
-    """Return the UPDATE of the definitions *which* that are free, and its parameters."""
+    """Return the UPDATE of the unlocked definitions *which*, and its parameters."""
     parameters = {
         name: d.instant(value) if isinstance(value, datetime)
         else json.dumps(value) if name == "payload" else value
@@ -259,19 +259,19 @@ def _update(
 
 
 def _as_read(d: Dialect, definition: DefinitionRow) -> tuple[str, dict[str, object]]:
-    """Return the condition that the watermark is where it was read, and its parameters."""
+    """Return the condition that the watermark has not moved since it was read, with parameters."""
     expected = definition.next_run_at and d.instant(definition.next_run_at)
     which = f"id = :id AND {d.same_instant('next_run_at', ':expected')}"
     return which, {"id": definition.id, "expected": expected}
 
 
 def _free(d: Dialect, which: str) -> str:
-    """Return the condition *which*, but for rows that another transaction has locked."""
+    """Return the condition *which* without rows that another transaction has locked."""
     return d.any_of("id", f"SELECT id FROM job_definitions WHERE {which} {d.skip_locked}")
 
 
-#: No schedule has a slot that far away. What stands there cannot be read as a time, such as
-#: ``infinity``, or a blob, which SQLite takes for later than any text; it would never come due.
+#: No schedule has a slot that far away. A later watermark cannot be read as a time, such as
+#: ``infinity`` or a blob, which SQLite sorts after any text, so it would never become due.
 _NO_SLOT_IN_SECONDS = 100 * 366 * 86_400
 
 
@@ -279,7 +279,7 @@ _NO_SLOT_IN_SECONDS = 100 * 366 * 86_400
 def read_definitions(d: Dialect) -> TextClause:
     """Return the SELECT of `read`."""
     due = f"{SCHEDULED} AND next_run_at <= {d.now}"
-    # The plus keeps SQLite from reading all definitions by id instead of only those that are due.
+    # The plus keeps SQLite from reading all definitions by id instead of the due ones only.
     return text(f"""
     SELECT * FROM (
         SELECT {_columns(d)}, {d.now} AS now FROM job_definitions
@@ -302,7 +302,7 @@ def _columns(d: Dialect) -> str:
 
 
 def enqueued_here(d: Dialect) -> str:
-    """Return SQL for: the app with ``declared`` and ``tasks`` enqueues a definition's slots."""
+    """Return SQL for: the app with ``declared`` and ``tasks`` enqueues the definition's slots."""
     return (
         f"((origin = 'code' AND {d.one_of('name', 'declared')})"
         f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"
@@ -331,7 +331,7 @@ def _row(row: Row[Any]) -> DefinitionRow:
 
 
 def _payload(value: Any) -> tuple[dict[str, JSON], str | None]:
-    """Return the payload, and why it cannot be read: SQLite accepts any text."""
+    """Return the payload, and why it cannot be read, since SQLite accepts any text."""
     try:
         return json_object(stored_json(value)), None
     except ValueError as error:

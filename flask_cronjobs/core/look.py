@@ -1,4 +1,4 @@
-"""Look at the runs that come first in the queue, without claiming them, and at who holds one."""
+"""Look at the first runs of the queue without claiming them, and find who has locked one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .claim_statement import claim_statement
 if TYPE_CHECKING:
     from .claim import ClaimRequest
 
-#: How many waiting runs are looked at, of those with a concurrency key and of those without.
+#: Most waiting runs that are checked, with a concurrency key and without one.
 LOOKED_AT = 100
 
 
 def look_at_queue(books: Bookkeeping) -> bool:
-    """Return whether a claim may find a run, so that it is worth to start workers.
+    """Return whether a claim may find a run, so that starting workers is worthwhile.
 
-    False is certain. True is not: the runs that come first may be of tasks or keys that cannot be
+    False is certain. True is not, since the first runs may have tasks or keys that cannot be
     claimed.
     """
     rows = books.rows(look_statement(books.dialect))
@@ -32,9 +32,9 @@ def look_at_queue(books: Bookkeeping) -> bool:
 
 @lru_cache(maxsize=4)
 def look_statement(d: Dialect) -> TextClause:
-    """Return the query for how many runs are in the first window, and how many of them are due.
+    """Return the query that counts the runs in the first window, and those of them that are due.
 
-    That window alone, in the order of an index: there may be a million runs that are due next year.
+    It reads only that window, in the order of an index, since a million runs may be due next year.
     """
     windows = " UNION ALL ".join(
         f"""
@@ -49,11 +49,11 @@ def look_statement(d: Dialect) -> TextClause:
 
 
 def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | None:
-    """Return the task of the run that an idle worker would claim next; None if there is none.
+    """Return the next claimable run's task, and whether it must run alone; None if there is none.
 
-    With it, whether that run must run alone. Nothing is claimed.
+    Nothing is claimed.
 
-    :param request: for one run.
+    :param request: a request for one run.
     """
     d = books.dialect
     rows = books.rows(claim_statement(d, only_look=True), request.parameters(d))
@@ -61,7 +61,7 @@ def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | No
 
 
 def holder(connection: Connection, run_id: int) -> str:
-    """Return a sentence about who has locked a run's row, on PostgreSQL."""
+    """Return a sentence on which process of PostgreSQL has locked a run's row."""
     found = connection.execute(text(_HOLDER), {"run_id": run_id}).first()
     if found is None:
         return "Another transaction has locked its row, or has sent it a signal. End that one."
@@ -71,7 +71,7 @@ def holder(connection: Connection, run_id: int) -> str:
     )
 
 
-#: Who has locked a row, unless several have.
+#: Finds the process that has locked a row, unless several have.
 _HOLDER = """
     SELECT pid, application_name, state FROM pg_stat_activity
     WHERE backend_xid = (SELECT xmax FROM job_runs WHERE id = :run_id) AND pid <> pg_backend_pid()

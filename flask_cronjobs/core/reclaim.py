@@ -1,7 +1,7 @@
-"""Take back runs whose worker died, froze or lost the network: their lease ran out.
+"""Reclaim runs whose lease ran out because their worker died, froze or lost the network.
 
-Also take back runs that were handed to an executor and have not begun there: its broker may have
-lost them. And end runs that wait but have no attempt left, since no claim takes them.
+This also reclaims runs that were handed to an executor and have not begun there, since its broker
+may have lost them, and ends waiting runs without an attempt left, since no claim takes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .worker.work_options import WorkOptions
 
 
 def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
-    """Take back runs whose lease ran out; return the outcomes of their attempts."""
+    """Reclaim runs whose lease ran out; return the outcomes of their attempts."""
     reclaimed: list[Outcome] = []
     until = time.monotonic() + books.patience
     while expired := _abandoned(state, books):
@@ -35,7 +35,7 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
         except DatabaseTrouble as trouble:
             if not (books.dialect.one_writer and trouble.transient and time.monotonic() < until):
                 raise
-            continue  # Another writer took the lock: give the living workers their turn once more.
+            continue  # Another writer took the lock, so let living workers renew once more.
         for outcome in recorded:
             announce(state.app, outcome, recorded=True)
             if outcome.begun:
@@ -47,7 +47,7 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
 
 
 def give_up(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
-    """End waiting runs that have no attempt left; return how each ended."""
+    """End waiting runs without an attempt left; return their outcomes."""
     given_up: list[Outcome] = []
     while some := leases.give_up_exhausted(books):
         for outcome in some:
@@ -58,34 +58,34 @@ def give_up(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
 
 
 def _outcome(state: State, expired: Claim) -> Outcome:
-    if handed_to(expired.token) is not None:  # It has not begun, and is handed on again.
+    if handed_to(expired.token) is not None:  # It has not begun, and is handed over again.
         return released(expired)._replace(reclaimed=True)
-    # A new one for each: Sentry reports the same exception only once.
+    # Make a new one for each run, since Sentry reports the same exception only once.
     error = WorkerLost(and_gevent("worker lost: the lease ran out before an outcome was recorded"))
     return failure(state, expired, error, 0.0)._replace(reclaimed=True)
 
 
 def _abandoned(state: State, books: Bookkeeping) -> list[Claim]:
-    """Look for runs whose lease ran out, and whose worker had the opportunity to renew it.
+    """Return the runs whose lease ran out although their worker could have renewed it.
 
-    On SQLite somebody may have held the write lock for longer than a lease: the web app with an
-    import, or a handler. Then workers are alive whose leases ran out. So wait until the lock is
-    free, and then for a moment in which they renew them.
+    On SQLite, the web app or a handler may have held the write lock for longer than a lease, so
+    leases of living workers ran out. So wait until the lock is free, and then for a moment in which
+    those workers renew their leases.
     """
     before = leases.look_for_expired(books)
     if not (before and books.dialect.one_writer):
         return before
-    books.transaction(lambda connection: None)  # It waits until nobody else holds the lock.
+    books.transaction(lambda connection: None)  # This waits for the lock.
     time.sleep(renewal_window(state.settings.lease))
     claimed = {each.identity for each in before}
     return [each for each in leases.look_for_expired(books) if each.identity in claimed]
 
 
 def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Record *outcomes*; return those that stand in their rows."""
+    """Record *outcomes*; return those that were recorded."""
     claims = WorkerClaims(books, state, WorkOptions(worker_name()))
     if books.dialect.one_writer:
-        # Without waiting long: leases that were renewed meanwhile must not run out again.
+        # Do not wait for long: leases that were just renewed must not run out again.
         with books.trying_once():
             answer = claims.record(outcomes)
     else:

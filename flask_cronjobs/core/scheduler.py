@@ -1,4 +1,4 @@
-"""Turn due slots into runs, and keep the definitions in step with the code."""
+"""Turn due slots into runs, and keep the definitions in sync with the code."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def enqueue_slots(
 ) -> tuple[Counter[str], list[DefinitionRow]]:
     """Turn due slots into runs. Do this before `sync_definitions`.
 
-    A slot that is due is owed under the schedule that its row still has, and under the time zones
-    as they are now.
+    A due slot belongs to the schedule that the row still has, in the time zone data of now.
 
-    :returns: how many rows were recorded and skipped, and the definitions that were read, with
-        their watermarks as they now stand.
+    :returns: the numbers of recorded and skipped rows, and the definitions that were read, with
+        their new watermarks.
     """
     counts: Counter[str] = Counter()
     seen: list[DefinitionRow] = []
@@ -64,10 +63,10 @@ def enqueue_slots(
 def sync_definitions(
     state: State, books: Bookkeeping, rows: Sequence[DefinitionRow], undeclared: bool = False
 ) -> None:
-    """Insert the definitions that only the code has; change the rows that differ from the code.
+    """Insert the definitions that only the code has, and update rows that differ from the code.
 
-    :param rows: the definitions that `enqueue_slots` read.
-    :param undeclared: as of `ticks.TickRow`.
+    :param rows: the definitions that `enqueue_slots` returned.
+    :param undeclared: see `ticks.TickRow`.
     """
     by_name = {row.spec.name: row for row in rows if row.origin == "code"}
     app = state.app.name
@@ -76,7 +75,7 @@ def sync_definitions(
         try:
             spec = declaration.spec(state.settings)
         except CronJobsError as error:
-            logger.error("The definition %r is declared wrongly, and left out: %s", name, error)
+            logger.error("The definition %r is not valid, and was left out: %s", name, error)
             continue
         row = by_name.get(name)
         if row is None:
@@ -102,7 +101,7 @@ def sync_definitions(
 
 
 def find_or_record(state: State, books: Bookkeeping, name: str) -> DefinitionRow | None:
-    """Return the definition *name*. If only the code has it, insert it first, as a tick does."""
+    """Return the definition *name*, inserting it first if only the code has it."""
     found = definitions.find(books, name)
     declaration = state.registry.declarations.get(name)
     if found is not None or declaration is None:
@@ -126,7 +125,7 @@ def _log_overwritten(row: DefinitionRow, app: str) -> None:
 def _record(
     books: Bookkeeping, rows: Sequence[DefinitionRow], plans: Mapping[int, SlotPlan]
 ) -> list[RecordedSlot]:
-    """Record *plans*, one by one if the database refuses a row, so that it stops no other."""
+    """Record *plans*; if the database refuses a row, record them one by one."""
     try:
         return record_slots(books, plans)
     except DatabaseTrouble as trouble:
@@ -149,9 +148,9 @@ def _schedule(cron: str, timezone: str) -> Schedule:
 
 
 def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
-    """Return the plan for a due definition's slots; None if the row is broken, which is logged.
+    """Return the plan for a due definition's slots; log a broken row and return None.
 
-    No slot runs that came due while the code that ticked did not declare the definition.
+    A slot that became due while the ticking code did not declare the definition does not run.
     """
     if row.broken is not None or row.next_run_at is None:
         _log_broken(row, row.broken)
@@ -174,23 +173,23 @@ def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
 
 
 def plan_paused(row: DefinitionRow) -> SlotPlan:
-    """Return the plan for the slots of a definition's pause so far: all are skipped.
+    """Return the plan that skips all slots of a definition's pause so far.
 
-    :raises ScheduleError: its schedule cannot be read.
+    :raises ScheduleError: the schedule cannot be read.
     """
     return _plan(row, None, reason="paused: its slots are not made up", kind="Paused")
 
 
 def _plan(row: DefinitionRow, catchup: Catchup | None, **why: Any) -> SlotPlan:
-    """Return the plan for the slots up to now, with *why* as `plan_slots` takes it."""
+    """Return the plan for the slots up to now, passing *why* to `plan_slots`."""
     schedule, first = _schedule(row.spec.schedule, row.spec.timezone), row.next_run_at or row.now
     return plan_slots(schedule, catchup, first, row.now, row.considered_until, **why)
 
 
 def record_pause(state: State, books: Bookkeeping, row: DefinitionRow) -> DefinitionRow:
-    """Record which slots a pause has skipped so far; do this before the schedule is changed.
+    """Record the slots that a pause has skipped so far; do this before changing the schedule.
 
-    :returns: *row* as it now stands.
+    :returns: *row* with its new watermark.
     """
     if not row.paused:
         return row
@@ -216,7 +215,7 @@ def _log_broken(row: DefinitionRow, why: object) -> None:
 
 
 def announce_slot(state: State, slot: RecordedSlot, news: News = unheard) -> None:
-    """Log a recorded slot, send its signal, and tell *news*."""
+    """Log a recorded slot, send its signal, and pass it to *news*."""
     if slot.skipped:
         why = f"{slot.skipped} slot(s) up to {slot.at.isoformat()}: {slot.reason}"
         log_run(

@@ -29,22 +29,22 @@ _PLAN_COLUMNS = {
     **dict.fromkeys(("expected", "following", "considered"), "text"),
 }
 _ONE_SKIPPED = """'{"skipped": 1}'"""
-# A run that waits for its retry does not count as an overlap: no attempt has begun since it failed,
-# as one has of a run that sleeps. The condition still contains LIVE: SQLite uses a partial index
-# only if the query repeats the index's condition literally.
+# A run that waits for its retry is no overlap, since no attempt has begun after it failed; a run
+# that sleeps is one. The condition contains LIVE, because SQLite uses a partial index only if the
+# query repeats the index's condition literally.
 _OVERLAPS = f"{LIVE} AND (live.status <> 'failed' OR live.failed_at < live.started_at)"
-# No two runs of a definition with overlap='skip' are at work at once: each takes the first share of
-# the definition's key, and if it has none, of one made of its name.
+# Two runs of a definition with overlap='skip' never run at once: each takes the first share of the
+# definition's key or, without one, of a key made from the definition's name.
 _KEY = "COALESCE(d.concurrency_key, CASE WHEN d.overlap = 'skip' THEN 'definition:' || d.name END)"
 _LIMIT = "CASE WHEN d.overlap = 'skip' THEN 1 ELSE d.concurrency_limit END"
 
 
 def record_slots(books: Bookkeeping, plans: Mapping[int, SlotPlan]) -> list[RecordedSlot]:
-    """Move the watermarks of definitions, by id, and insert a row for each slot of their *plans*.
+    """Move the watermarks of definitions, and insert a row for each slot of their *plans*.
 
-    This is one transaction.
+    *plans* are keyed by the definition's id. All is done in one transaction:
 
-    1. Move a watermark only if it is where its plan expected it: otherwise another tick was
+    1. Move a watermark only if it has the value that its plan expects. Otherwise another tick was
        faster, and the plan is dropped.
     2. Insert each slot as ``queued`` or ``skipped``. With ``overlap='skip'``, skip it while an
        earlier run of the definition is queued or running.
@@ -57,7 +57,7 @@ def record_slots(books: Bookkeeping, plans: Mapping[int, SlotPlan]) -> list[Reco
 def insert_slots(
     connection: Connection, d: Dialect, slots: Mapping[int, Sequence[Slot]]
 ) -> list[RecordedSlot]:
-    """Insert a row for each of the *slots* of definitions, in the transaction at hand."""
+    """Insert a row for each of the *slots* of definitions, in *connection*'s transaction."""
     rows = [
         {**slot._asdict(), "definition_id": id_, "note": _note(slot)}
         for id_, some in slots.items()
@@ -80,7 +80,7 @@ def _record(
 def _move_watermarks(d: Dialect) -> str:
     """Return the UPDATE that moves each watermark from ``expected`` to ``following``.
 
-    A definition that another transaction has locked is left to the next tick on PostgreSQL.
+    On PostgreSQL, a locked definition is left to the next tick.
     """
     free = ""
     if d.skip_locked:
@@ -101,8 +101,8 @@ def _move_watermarks(d: Dialect) -> str:
 
 
 def insert_of_slots(d: Dialect) -> str:
-    """Return the INSERT of ``slots`` as runs, of the definitions in ``ids``."""
-    # Not by EXISTS, for which PostgreSQL may choose to read all live runs instead.
+    """Return the INSERT of ``slots`` of the definitions in ``ids`` as runs."""
+    # For EXISTS, PostgreSQL might choose to read all live runs.
     overlapping = (
         "(d.overlap = 'skip' AND (SELECT live.id FROM job_runs live"
         f" WHERE live.definition_id = d.id AND live.{_OVERLAPS} LIMIT 1) IS NOT NULL)"
@@ -139,10 +139,10 @@ def insert_of_slots(d: Dialect) -> str:
 
 
 def slots_of(result: Any, last: datetime) -> tuple[int, datetime]:
-    """Return how many skipped slots a row stands for, and the first of them, as `_note` wrote.
+    """Return the number of skipped slots that `_note` wrote to a row, and the first of them.
 
-    :param result: what the row has; one that was edited stands for one slot.
-    :param last: the last of them.
+    :param result: the row's result; one that was edited counts as one slot.
+    :param last: the last of the slots.
     """
     try:
         return int(result["skipped"]), datetime.fromisoformat(result["from"])
@@ -163,7 +163,7 @@ def _recorded(row: Row[Any]) -> RecordedSlot:
 
 
 def _table(d: Dialect, rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
-    """Return *columns* of *rows* as JSON, with times as the database writes them."""
+    """Return *columns* of *rows* as JSON, with times in the database's format."""
 
     def plain(value: Any) -> Any:
         return d.instant(value) if isinstance(value, datetime) else value
@@ -172,7 +172,7 @@ def _table(d: Dialect, rows: Iterable[Mapping[str, Any]], columns: Iterable[str]
 
 
 def _note(slot: Slot) -> str | None:
-    """Return the result of a skipped run: which slots it stands for."""
+    """Return the result of a skipped run, which names its slots."""
     if slot.first is None:
         return None
     first, last = slot.first.isoformat(), slot.at.isoformat()

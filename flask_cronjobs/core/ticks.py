@@ -1,4 +1,4 @@
-"""The rows of ticks: what a tick writes, and what the next one learns from them."""
+"""The rows of ticks: what a tick writes, and what the next one reads."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from ..models.conditions import ODD, OPEN_BATCH, PARKED, RUNNING, SPENT
 from ..types import TickReport, stored_json, stored_time, time_or_none
 from .definitions import undeclared
 
-#: How many rows of a kind one transaction deletes at most, here and in `core.prune`, beside those
-#: that go with them.
+#: Most rows of a kind that one transaction deletes, here and in `core.prune`, dependent rows not
+#: counted.
 DELETED_AT_ONCE = 1000
-#: For how long the rows of ticks are kept.
+#: How long the rows of ticks are kept.
 TICK_RETENTION = timedelta(days=1)
-#: For how much longer, so that not every tick deletes the few rows of one minute.
+#: How much longer they are kept, so that not every tick deletes the few rows of one minute.
 TICK_SLACK = timedelta(hours=1)
-#: How far a host's clock may be off from the database's without a warning, in seconds.
+#: Seconds by which a host's clock may differ from the database's without a warning.
 CLOCK_TOLERANCE = 2.0
-#: A tick that is seen so many seconds after it began has recorded its slots.
+#: Seconds after its begin at which a tick that is still seen has recorded its slots.
 SEEN_AFTER = 1.0
-#: Of how many ticks `TickRow.pruned` is the sum.
+#: Number of ticks over which `TickRow.pruned` sums.
 LATEST = 5
-#: What a tick counts, in the order in which it does it.
+#: The counts of a tick, in the order of its work.
 TICK_COUNTS = tuple(name for name in TickReport._fields if name not in ("worker", "seconds"))
 
 
 class TickRow(NamedTuple):
-    """A tick that has begun: its row, and what there is to do for it beside its runs.
+    """The row of a tick that has begun, and the work that it must do besides its runs.
 
-    All this comes with the row: most ticks find nothing to do, and send no further look.
+    One statement returns all of it, so most ticks, which find nothing to do, send no other query.
 
     :ivar now: when it began, by the database's clock.
     :ivar begins_hour: whether it is the first tick of its hour.
-    :ivar pruned: how many runs the last `LATEST` ticks have pruned.
+    :ivar pruned: the number of runs that the last `LATEST` ticks have pruned.
     :ivar expired: whether a lease has run out.
-    :ivar exhausted: whether a run waits that has no attempt left.
+    :ivar exhausted: whether a waiting run has no attempt left.
     :ivar parked: whether a run is parked behind others.
     :ivar open_batches: whether a batch has not ended.
-    :ivar undeclared: whether there is a definition to be marked as not declared by the code.
+    :ivar undeclared: whether a definition must be marked as not declared by the code.
     """
 
     id: int
@@ -75,12 +75,12 @@ def begin(
 ) -> TickRow:
     """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
 
-    It is here that they go, since each tick comes this far, even one that is killed later. So
-    there are no more of them than began within a day, however ticks end.
+    They are deleted here, since each tick gets this far, even one that is killed later. So the
+    table holds the ticks of about a day, however they end.
 
     :param listening: whether it is a resident worker that a NOTIFY wakes.
     :param resident: whether it is a minute of a resident worker.
-    :param queues: those that it serves; empty means all.
+    :param queues: the queues that it serves; empty means all.
     :param declared: the names of the definitions that its code declares.
     :param app: the name of the app.
     """
@@ -129,7 +129,7 @@ def insert_tick(d: Dialect) -> TextClause:
 
 
 def _marks(d: Dialect) -> dict[str, str]:
-    """Return of which rows one is enough for each of the last marks of `TickRow`, in SQL."""
+    """Return, for each of the last fields of `TickRow`, SQL for rows of which one suffices."""
     return {
         "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
         "exhausted": f"job_runs WHERE {ODD} AND {SPENT}",
@@ -140,7 +140,7 @@ def _marks(d: Dialect) -> dict[str, str]:
 
 
 def seen(books: Bookkeeping, tick_id: int) -> None:
-    """Record that the tick is alive, unless somebody has locked its row: heartbeats go on."""
+    """Record that the tick is alive; skip it if the row is locked, since heartbeats cannot wait."""
     d = books.dialect
     free = d.any_of("id", f"SELECT id FROM job_ticks WHERE id = :id {d.skip_locked}")
     books.rows(text(f"UPDATE job_ticks SET seen_at = {d.now} WHERE {free}"), {"id": tick_id})
@@ -149,19 +149,19 @@ def seen(books: Bookkeeping, tick_id: int) -> None:
 def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: float) -> None:
     """Record what the tick did, and that it has ended.
 
-    :param clock_offset: how many seconds the host's clock is ahead of the database's.
+    :param clock_offset: seconds by which the host's clock is ahead of the database's.
     """
     counts = {name: getattr(report, name) for name in TICK_COUNTS}
     now = books.dialect.now
     times = f"seen_at = {now}, finished_at = {now}, clock_offset = :clock_offset"
-    # Other workers of a pool may have added theirs.
+    # Other workers of a pool may have added their counts.
     _set(books, tick_id, f"{times}, {_added(counts)}", clock_offset=clock_offset, **counts)
 
 
 def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> bool:
-    """Add *counts* to the latest row of a resident worker on *host*; return whether it was there.
+    """Add *counts* to the latest row of a resident worker on *host*; return whether one was found.
 
-    Not if somebody has locked it: heartbeats go on.
+    A locked row is skipped, since heartbeats cannot wait.
     """
     latest = """
         SELECT id FROM job_ticks WHERE host = :host AND resident
@@ -185,7 +185,7 @@ def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:
 
 
 def told_findings(books: Bookkeeping) -> Sequence[str]:
-    """Return the ids of the findings that the webhook was told last."""
+    """Return the ids of the findings that were last sent to the webhook."""
     told = f"SELECT {books.dialect.unparsed('findings')} AS findings FROM job_ticks"
     last = "WHERE findings IS NOT NULL ORDER BY started_at DESC, id DESC LIMIT 1"
     for row in books.rows(text(f"{told} {last}")):
@@ -195,7 +195,7 @@ def told_findings(books: Bookkeeping) -> Sequence[str]:
 
 
 def write_findings(books: Bookkeeping, worker: str, ids: Sequence[str]) -> None:
-    """Record in the row of the last tick of *worker* the ids of what the webhook knows."""
+    """Record the ids of the findings sent to the webhook, in the last tick's row of *worker*."""
     last = "SELECT max(id) FROM job_ticks WHERE worker = :worker AND finished_at IS NOT NULL"
     written = f"findings = {books.dialect.typed(':findings', 'jsonb')}"
     statement = text(f"UPDATE job_ticks SET {written} WHERE id = ({last})")
@@ -205,16 +205,16 @@ def write_findings(books: Bookkeeping, worker: str, ids: Sequence[str]) -> None:
 def _set(books: Bookkeeping, tick_id: int, assignments: str, **values: object) -> None:
     """Change the row of a tick.
 
-    As text: a tick that finds nothing to do need not map the tables.
+    The statement is a text, so that a tick without work need not map the tables.
     """
     statement = text(f"UPDATE job_ticks SET {assignments} WHERE id = :id")
     books.rows(statement, {"id": tick_id, **values})
 
 
 def old_ticks(d: Dialect) -> str:
-    """Return the SELECT of the ids of a chunk of ticks past their retention, ``age`` seconds ago.
+    """Return the SELECT of the ids of a chunk of ticks that began over ``age`` seconds ago.
 
-    The last one that finished stays: it says since when ticks have failed or stayed away.
+    The last one that finished is kept, since it tells since when ticks have failed or stopped.
     """
     last = "SELECT id FROM job_ticks WHERE finished_at IS NOT NULL ORDER BY started_at DESC LIMIT 1"
     return f"""
@@ -224,13 +224,13 @@ def old_ticks(d: Dialect) -> str:
     """
 
 
-#: The least that `TickHistory.grace` returns. Ticks come every minute and may be spread over it, so
-#: two minutes are not an outage.
+#: The least value of `TickHistory.grace`. A tick may come at any second of its minute, so a gap of
+#: two minutes is not an outage.
 LEAST_GRACE = timedelta(minutes=2)
 
 
 class TickHistory:
-    """The ticks of the last day, read when something is first asked.
+    """The ticks of the last day, read when first needed.
 
     :param books: a bookkeeping connection.
     """
@@ -242,8 +242,8 @@ class TickHistory:
     def grace(self) -> timedelta:
         """Twice the usual time between ticks, at least `LEAST_GRACE`.
 
-        Ticks of one minute count as one, however many hosts there are, and an outage does not
-        change what is usual.
+        Ticks of one minute count as one, however many hosts there are. The median is used, so an
+        outage does not change it.
         """
         minutes = [int(row.minute) for row in self._books.rows(text(self._minutes()))]
         gaps = sorted(after - before for before, after in pairwise(minutes))
@@ -252,7 +252,7 @@ class TickHistory:
 
     @cached_property
     def last_finished(self) -> datetime | None:
-        """When the last tick that did its work began."""
+        """The start of the last tick that finished."""
         latest = "SELECT max(started_at) AS at FROM job_ticks WHERE finished_at IS NOT NULL"
         (row,) = self._books.rows(text(latest))
         return None if row.at is None else stored_time(row.at)

@@ -39,7 +39,7 @@ def test_one_broken_declaration_stops_no_other(
     jobs.get("good").using(commit=True).enqueue()
     assert jobs.tick().succeeded == 1
     assert db.session.scalars(select(JobDefinition.name)).all() == ["good"]
-    assert "The definition 'bad' is declared wrongly" in caplog.text
+    assert "The definition 'bad' is not valid" in caplog.text
 
 
 @on_both
