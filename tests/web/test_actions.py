@@ -47,18 +47,6 @@ def test_what_a_run_becomes(pages: Pages, verb: str, before: str, after: str, sa
     assert ("It was asked to stop." in shown) == (after == "running")
 
 
-def test_pause_and_resume(pages: Pages) -> None:
-    def act(verb: str) -> str:
-        return pages.said(pages.post(f"/jobs/definitions/{verb}", name="nightly"))
-
-    pages.define("nightly")
-    assert "nightly is paused" in act("pause")
-    pages.shows("", ">Resume", hides=[">Pause<span"])
-    assert "nightly is resumed" in act("resume")
-    pages.shows("", ">Pause<span", hides=[">Resume"])
-    assert "was not paused" in act("resume")
-
-
 def test_run_now_is_for_definitions(pages: Pages) -> None:
     """The page offers no task without a schedule, so nobody can mean one."""
     assert pages.post("/jobs/definitions/run", name="break_down").status_code == 404

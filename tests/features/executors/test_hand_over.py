@@ -13,7 +13,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.features.executors import hand_over
 from flask_cronjobs.models import JobRun
@@ -145,28 +145,6 @@ def test_a_concurrency_key_is_held_in_the_broker(
         executor.results()
         jobs.tick()
         assert len(executor.sent) == number
-
-
-def test_atomic_once_and_progress_are_as_here(
-    executor: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    done: list[str] = []
-
-    @jobs.task(queue="far", atomic=True)
-    def atomically() -> int:
-        return 1
-
-    @jobs.task(queue="far")
-    def effect() -> None:
-        jobs.once("key", lambda: done.append("effect"))
-        current_run.progress(0.5, "half")
-
-    executor.keep = False
-    first, second = (each.using(commit=True).enqueue() for each in (atomically, effect))
-    jobs.tick()
-    assert executor.results() == ["succeeded"] * 2
-    assert (loaded(db, first).result, loaded(db, second).progress) == (1, 0.5)
-    assert done == ["effect"]
 
 
 def test_a_broker_that_hangs_does_not_hold_a_tick_up_beyond_its_budget(

@@ -130,21 +130,6 @@ def test_a_webhook_that_fails_twice_is_a_finding_with_its_reason_in_the_log(
     assert "typo" not in caplog.text
 
 
-def test_a_webhook_that_answers_again_is_no_finding(
-    state: State, rows: Rows, monitor: Monitor, told: Any
-) -> None:
-    def found() -> list[str]:
-        return [each.what for each in findings(state) if each.id == "webhook"]
-
-    rows.run("dead", finished_at=ago(60))
-    monitor.status = 500
-    told(), told()
-    assert len(found()) == 1
-    monitor.status = 200
-    assert told() == [DEAD]
-    assert found() == []
-
-
 def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, rows: Rows) -> None:
     rows.run("dead", finished_at=ago(60))
     jobs.tick()
