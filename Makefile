@@ -29,7 +29,7 @@ demo-celery: .venv/tests ## The same, executed by a Celery worker (needs redis-s
 	$(BIN)/python -m example_app.demo_celery $(ARGS)
 
 test: .venv/tests ## Run the tests on SQLite and on PostgreSQL (ARGS="-k sqlite")
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 slow: .venv/tests ## Run the tests that kill processes, and other slow ones
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m slow $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 from hypothesis import HealthCheck, settings
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 
 from tests import brokers, leftovers, old_click, pgbouncer, postgres
 from tests.layers import LAYERS
@@ -32,6 +33,31 @@ old_click.behave_as_new()
 # How long a machine takes to make examples says nothing about us.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+#: Files with few tests that take long: one that begins last is waited for alone.
+LONG = (
+    "test_claim_order",
+    "test_every_form",
+    "test_example_tasks",
+    "test_hidden_values",
+    "test_interrupted_sqlalchemy",
+    "test_schedule_properties",
+    "test_state_machine",
+    "test_two_workers",
+)
+
+
+@event.listens_for(Engine, "connect")
+def no_waits_for_the_disk(driver: Any, _record: object) -> None:
+    """Let SQLite leave it to the system when its files are written: no test cuts the power."""
+    if isinstance(driver, sqlite3.Connection):
+        driver.execute("PRAGMA synchronous = OFF")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the files that take long begin first."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

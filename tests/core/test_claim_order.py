@@ -155,18 +155,21 @@ def end(kit: Kit, claim: Claim, kind: Any) -> None:
         kit.finish(claim, kind, delay=3600.0)
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_claim_takes_what_the_oracle_says(kit: Kit, part: int) -> None:
-    for seed in range(part * 20, part * 20 + 20):
+@pytest.mark.parametrize("seeds", [range(15), pytest.param(range(15, 75), marks=pytest.mark.slow)])
+def test_claim_takes_what_the_oracle_says(kit: Kit, seeds: range) -> None:
+    for seed in seeds:
         expect_history(kit, Random(seed))  # A failure's traceback shows the seed, with -l.
 
 
 @pytest.mark.parametrize("backlog", BACKLOGS, ids=range(len(BACKLOGS)))
+@pytest.mark.parametrize(
+    "seeds", [range(100, 102), pytest.param(range(102, 110), marks=pytest.mark.slow)]
+)
 def test_claim_behind_a_backlog_takes_what_the_oracle_says(
-    kit: Kit, backlog: dict[str, Any]
+    kit: Kit, backlog: dict[str, Any], seeds: range
 ) -> None:
     """The backlog comes before all else, and holds more than a claim reads in order."""
-    for seed in range(100, 105):
+    for seed in seeds:
         expect_history(kit, Random(seed), [backlog] * (2 * WINDOW + 11))
 
 

@@ -54,7 +54,9 @@ def ids_of(pages: Iterable[RunPage]) -> list[int]:
 # Order
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3))]
+)
 def test_each_run_is_listed_once_in_the_order_of_its_status(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -20,6 +20,7 @@ from flask_cronjobs.insights import run_list
 from flask_cronjobs.insights.checks import findings
 from flask_cronjobs.models import JobBatch, JobPause
 from flask_cronjobs.text.humanize import capitalized
+from tests.marks import on_sqlite
 from tests.rows import Rows, ago
 
 pytestmark = pytest.mark.pages
@@ -120,6 +121,7 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
 }
 
 
+@on_sqlite
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_all_who_say_what_needs_a_person_say_the_same(
     app: Flask, client: FlaskClient, run: Run, rows: Rows, situation: str

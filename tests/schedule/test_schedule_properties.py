@@ -21,7 +21,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 START, END = datetime(1970, 1, 1, tzinfo=UTC), datetime(2037, 12, 31, tzinfo=UTC)
 
 pytestmark = pytest.mark.filterwarnings("error")
-quick = settings(max_examples=80, deadline=None)
+quick = settings(max_examples=40, deadline=None)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def window(zone: str, start: str, hours: int) -> tuple[str, datetime, datetime]:
     return zone, moment, moment + timedelta(hours=hours)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(EVERY_DAY | CRONS, windows(), st.integers(-1, 5))
 @example("0-59 5-9 * * *", window("Pacific/Apia", "2011-12-29T06:00", 60), 2)
 @example("0 5 21 8 *", window("Pacific/Kwajalein", "1993-08-20T00:00", 60), 2)
@@ -169,10 +169,18 @@ def test_days_agree_with_a_plain_walk_over_the_calendar(days, months, weekdays, 
     assert [slot.date() for slot in slots] == oracle.days(cron, first, last)
 
 
-@pytest.mark.parametrize(("cron", "part"), [("0,30 0-23 * * *", 0), ("*/30 * * * *", 1)])
+@pytest.mark.parametrize(
+    ("cron", "part"),
+    [
+        ("0,30 0-23 * * *", 0),
+        ("*/30 * * * *", 1),
+        pytest.param("0,30 0-23 * * *", 2, marks=pytest.mark.slow),
+        pytest.param("*/30 * * * *", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_next_is_later_than_last_at_every_change_of_every_zone(cron, part):
     schedules: dict[str, Schedule] = {}
-    for change in changes()[part::2]:
+    for change in changes()[part::4]:
         schedule = schedules.setdefault(change.zone, Schedule(cron, change.zone))
         until = change.instant + 3 * HOUR
         slots = list(schedule.between(change.instant - 2 * HOUR, until))
@@ -205,7 +213,7 @@ def _terms(alphabet: str) -> st.SearchStrategy[str]:
     return st.lists(st.text(alphabet, max_size=6), min_size=4, max_size=6).map(" ".join)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.text(max_size=300)
     | _terms("0123456789*/,-")

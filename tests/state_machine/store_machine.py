@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
@@ -459,14 +459,6 @@ def move_times(books: Bookkeeping, table: str, column: str, seconds: float) -> N
 
 def _fate(expired: Any) -> Any:
     return "failed" if expired.attempt < expired.max_attempts else "dead"
-
-
-def without_waits_for_the_disk(engine: Engine) -> None:
-    """Let SQLite leave it to the system when its file is written: a history is many commits."""
-    if engine.dialect.name == "sqlite":
-        event.listen(
-            engine, "connect", lambda driver, _: driver.execute("PRAGMA synchronous = OFF")
-        )
 
 
 def compare(rules: type[RuleBasedStateMachine], examples: int, **given: Any) -> None:

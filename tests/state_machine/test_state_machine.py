@@ -16,7 +16,7 @@ from tests.state_machine.features import (
     SlotMachine,
     StepMachine,
 )
-from tests.state_machine.store_machine import StoreMachine, compare, without_waits_for_the_disk
+from tests.state_machine.store_machine import StoreMachine, compare
 
 
 class WholeMachine(SlotMachine, OrderMachine, BatchMachine, EffectMachine, MixedMachine):
@@ -31,7 +31,7 @@ ALONE = (KeyMachine, StepMachine)
 @pytest.mark.parametrize(
     ("rules", "on_sqlite", "on_postgresql"),
     [
-        *((rules, 20, 8) for rules in FOCUSED),
+        *((rules, 12, 5) for rules in FOCUSED),
         *(
             pytest.param(rules, 150, 80, marks=pytest.mark.slow)
             for rules in (*FOCUSED, *ALONE, WholeMachine)
@@ -42,7 +42,6 @@ def test_the_store_does_as_its_model(
     rules: type[StoreMachine], database_url: str, on_sqlite: int, on_postgresql: int
 ) -> None:
     engine = create_engine(database_url)
-    without_waits_for_the_disk(engine)
     create_tables(engine)
     try:
         examples = on_sqlite if engine.dialect.name == "sqlite" else on_postgresql

@@ -10,7 +10,7 @@ from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.core import reclaim
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.features.rates import starts
-from tests.state_machine.store_machine import compare, without_waits_for_the_disk
+from tests.state_machine.store_machine import compare
 from tests.state_machine.two_workers import ATTEMPTS, TwoWorkers
 
 
@@ -25,7 +25,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("on_sqlite", "on_postgresql"),
-    [(25, 12), pytest.param(100, 40, marks=pytest.mark.slow)],
+    [(15, 7), pytest.param(100, 40, marks=pytest.mark.slow)],
 )
 def test_two_workers_do_as_their_model(
     jobs: CronJobs, state: State, on_sqlite: int, on_postgresql: int
@@ -38,7 +38,6 @@ def test_two_workers_do_as_their_model(
     @jobs.task(retry=retry)
     def plain(version: int) -> None: ...
 
-    without_waits_for_the_disk(state.engine)
     examples = on_sqlite if state.engine.dialect.name == "sqlite" else on_postgresql
     tasks = {"limited": limited, "plain": plain}
     compare(TwoWorkers, examples, state=state, tasks=tasks)

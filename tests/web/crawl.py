@@ -127,12 +127,12 @@ _OF_RUNS = ("do", "picked", "status", "batch", "key", "task")
 class Crawl:
     """All pages that can be reached from *start* below its path, of lists of runs one of a kind.
 
-    :ivar pages: the URLs that were read.
+    :ivar pages: the pages that were read, by their URLs.
     :ivar forms: the forms of all pages whose method is POST.
     """
 
     def __init__(self, client: FlaskClient, start: str) -> None:
-        self.pages: list[str] = []
+        self.pages: dict[str, str] = {}
         self.forms: list[Form] = []
         self._client, self._path = client, start
         self._seen: set[object] = set()
@@ -147,7 +147,7 @@ class Crawl:
         if answer.mimetype != "text/html":
             return []
         page = Reader(url, answer.text)
-        self.pages.append(url)
+        self.pages[url] = answer.text
         leads = [link for link in page.links if not link.startswith("#")]
         for form in page.forms():
             if form.method == "post":

@@ -16,7 +16,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -159,6 +159,7 @@ TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 
 
 @pytest.mark.parametrize("name", TYPES)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_value_comes_back_from_its_json_which_is_taken_as_well(name: str, data: Any) -> None:
     hint, values = TYPES[name]
