@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, RetryLater, current_run
+from flask_cronjobs.core.claim import Answer, record_and_claim
+from flask_cronjobs.core.worker import claims
 from flask_cronjobs.models import JobBatch, JobRate, JobRun
 from tests.features.executors.threads import Threads
 from tests.marks import on_postgresql
@@ -71,6 +75,34 @@ def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
     jobs.tick()
     db.session.commit()
     assert_it_gives_way(first, second, ledger, executor, jobs, db)
+
+
+def test_a_run_that_is_parked_while_the_one_before_it_ends_is_handed_on_at_once(
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever ended that one has looked before the claim was committed, and found nothing."""
+    ledger = Ledger(jobs)
+    first, second = ledger.book.using(commit=True).enqueue_many([{}, {}])
+    jobs.tick()
+    assert [run.id for run in executor.sent] == [first]
+    db.session.execute(update(JobRun).values(gate=None))
+    db.session.commit()
+    engine, ends = db.engine, update(JobRun).where(JobRun.id == first).values(
+        status="succeeded", finished_at=ago(0), locked_by=None, locked_until=None,
+        concurrency_share=None,
+    )  # fmt: skip
+
+    def claim(*given: Any, **options: Any) -> Answer:
+        answer = record_and_claim(*given, **options)
+        if answer.parked:
+            with engine.begin() as connection:
+                connection.execute(ends)
+        return answer
+
+    monkeypatch.setattr(claims, "record_and_claim", claim)
+    monkeypatch.setattr(claims.Orders, "mend", lambda orders: False)  # Of an idle worker.
+    jobs.tick()
+    assert [run.id for run in executor.sent] == [first, second]
 
 
 def test_a_batch_ends_when_the_executor_has_executed_its_last_run(
