@@ -1,4 +1,4 @@
-# Everything runs in .venv, which make builds itself: it needs Python 3.10+ and a network, no more.
+# Everything runs in .venv, which make builds. You need Python 3.10 or newer and a network.
 PYTHON  = python3
 SECONDS = 600
 COUNT   = 1000
@@ -20,12 +20,12 @@ NEWEST  = .environments/newest-$(notdir $(PYTHON))
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-venv: .venv/dev ## Build .venv with all that developers use
+venv: .venv/dev ## Build .venv with everything that developers use
 
 demo: .venv/example ## Run the example app's due tasks and show what happened
 	$(BIN)/python -m example_app.demo $(ARGS)
 
-demo-celery: .venv/tests ## The same, executed by a Celery worker (needs redis-server)
+demo-celery: .venv/tests ## Run the example app's due tasks in a Celery worker (needs redis-server)
 	$(BIN)/python -m example_app.demo_celery $(ARGS)
 
 test: .venv/tests ## Run the tests on SQLite and on PostgreSQL (ARGS="-k sqlite")
@@ -42,7 +42,7 @@ layers: .venv/tests ## Run the tests of the public API with psycopg2, Flask-SQLA
 oldest: $(OLDEST)/tests ## Run the tests with the oldest versions declared (PYTHON=python3.10)
 	$(OLDEST)/bin/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
-newest: ## Run the tests with the newest versions that there are (PYTHON=python3.14)
+newest: ## Run the tests with the newest versions (PYTHON=python3.14)
 	$(PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tests,lite]'
 	$(NEWEST)/bin/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
@@ -57,7 +57,7 @@ lint: .venv/dev ## Check style and spelling
 	$(BIN)/ruff format --check
 	$(BIN)/codespell
 
-format: .venv/dev ## Put style right where it can be done mechanically
+format: .venv/dev ## Fix style where that is automatic
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -79,13 +79,13 @@ fuzz: .venv/tests ## Interrupt handlers at random moments and check what is left
 browser: .venv/browser ## Test the pages in a real browser, which is installed where apt-get can
 	$(BIN)/python -m pytest -m browser $(ARGS)
 
-bench: .venv/tests ## Measure
+bench: .venv/tests ## Run the benchmarks, and fail if one misses its bound
 	$(BIN)/python -m benchmarks $(ARGS)
 
 screenshots: .venv/browser ## Take the screenshots in docs/
 	$(BIN)/python -m example_app.screenshots $(ARGS)
 
-clean: ## Remove all that make has made
+clean: ## Remove everything that make has built
 	rm -rf .venv .environments benchmarks/.environments build dist docs/_build htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
