@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from .records import *  # noqa: F403
     from .tables import *  # noqa: F403
 else:
-    # Mapping the classes takes as long as importing all the rest, and most processes do not use
-    # them. So they are mapped when one is first looked up.
+    # Mapping the classes takes as long as importing the rest of the package, and most processes do
+    # not use them. So they are mapped when one is first looked up.
     def __getattr__(name):
         if name != "__all__" and not name.startswith("Job"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

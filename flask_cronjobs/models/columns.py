@@ -1,4 +1,4 @@
-"""What the job tables are made of: the type of a time, indexes, checks, storage."""
+"""Building blocks of the job tables: column types, indexes, checks and storage parameters."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from sqlalchemy.types import TypeEngine
 
 from ..types import json_text, stored_json, time_or_none
 
-#: Read in place of what Python has no time for, so that a page can still show the row: SQLite
-#: accepts any text in a time's column, and PostgreSQL has infinity and years B.C.
+#: Returned for a stored value that Python cannot represent as a time, so that a page can still show
+#: the row: SQLite's columns accept any text, and PostgreSQL has infinity and years B.C.
 UNREADABLE = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def _read(value: object) -> datetime | None:
-    # On PostgreSQL it may be a text, too: see `db.dialect.load_odd_values`.
+    # PostgreSQL may return a text, too: see `db.dialect.load_odd_values`.
     return None if value is None else time_or_none(value) or UNREADABLE
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """An instant: aware in Python and UTC in the database, on both dialects.
+    """An instant that is aware in Python and UTC in the database.
 
-    SQLite would drop an offset without converting the time. So an aware value is converted first,
+    SQLite would drop an offset without converting the time, so an aware value is converted first
     and a naive one is refused.
     """
 
@@ -81,10 +81,10 @@ _AS_IT_IS: custom_op[Any] = custom_op("+")
 
 
 class StoredJSON(TypeDecorator[Any]):
-    """JSON that our own functions write and read; what they cannot read is returned as its text.
+    """JSON that our own functions write and read; unreadable values are returned as text.
 
-    The app's engine may have others, and so may its driver, for types of the app's own. So a SELECT
-    asks for a value whose type neither knows: see `db.dialect.Dialect.unparsed`.
+    The app's engine and its driver may have other JSON functions, for types of the app. So a SELECT
+    asks for a value of a type that neither of them converts: see `db.dialect.Dialect.unparsed`.
     """
 
     impl: TypeEngine[Any] | type[TypeEngine[Any]] = JSON
@@ -92,7 +92,7 @@ class StoredJSON(TypeDecorator[Any]):
     hashable: bool = False
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """Return the function that makes a parameter of a value."""
+        """Return the function that converts a value to a parameter."""
         return _write_json
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
@@ -100,16 +100,16 @@ class StoredJSON(TypeDecorator[Any]):
         return _read_json
 
     def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return what a SELECT of *column* asks for."""
+        """Return the expression that a SELECT of *column* uses."""
         return type_coerce(UnaryExpression(column, operator=_AS_IT_IS), self)
 
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
-        """Return the type of *value*, which *op* compares with: an index is no JSON."""
+        """Return the type of the other operand of *op*; the index of a path is not JSON."""
         return self.impl_instance.coerce_compared_value(op, value)
 
 
 def partial(name: str, *columns: Any, where: str, **options: Any) -> Index:
-    """Return an index of the rows that match *where*, on both databases."""
+    """Return a partial index of the rows that match *where*, on both databases."""
     condition = text(where)
     return Index(name, *columns, postgresql_where=condition, sqlite_where=condition, **options)
 
@@ -122,15 +122,14 @@ def unique(name: str, *columns: Any, where: str | None = None) -> Index:
 
 
 def check(name: str, condition: str) -> CheckConstraint:
-    """Return a CHECK of that name."""
+    """Return a CHECK constraint."""
     return CheckConstraint(condition, name=name)
 
 
-#: The storage parameters of ``job_runs``, the one table that has some.
-#: Each run leaves two dead entries in the indexes of what waits, and each claim passes over all
-#: those that no vacuum has removed. So vacuum after 10,000 dead rows and one in a hundred, not
-#: after one in five; and clean the indexes each time, which a vacuum omits where few pages of the
-#: table have changed.
+#: The storage parameters of ``job_runs``, the only table with some.
+#: Each run leaves two dead entries in the indexes of waiting runs, and each claim reads past all
+#: those that no vacuum has removed. So vacuum after 10,000 dead rows plus 1 % of the table instead
+#: of 20 %, and clean the indexes each time, which a vacuum omits if few pages have changed.
 VACUUM_OFTEN: dict[str, object] = {
     "autovacuum_vacuum_scale_factor": 0.01,
     "autovacuum_vacuum_threshold": 10_000,
@@ -141,9 +140,9 @@ _IS_OPTION = tuple(int(part) for part in __version__.split(".")[:2]) >= (2, 1)
 
 
 def storage_options() -> dict[str, object]:
-    """Return the options of ``job_runs`` that set its storage parameters.
+    """Return the table options that set the storage parameters of ``job_runs``.
 
-    SQLAlchemy 2.0 has no such option: there, `set_when_created` sets them.
+    SQLAlchemy 2.0 has no such option, so `set_when_created` sets them there.
     """
     return {"postgresql_with": VACUUM_OFTEN} if _IS_OPTION else {}
 
@@ -155,7 +154,7 @@ def storage_statement(parameters: dict[str, object]) -> str:
 
 
 def set_when_created(table: Table) -> None:
-    """Set the parameters of *table*, if it has some, after it was created, if no option does."""
+    """Set the storage parameters of *table* after its creation, if no table option does."""
     if table.name == "job_runs" and not _IS_OPTION:
         statement = DDL(storage_statement(VACUUM_OFTEN))  # type: ignore[no-untyped-call]
         event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))

@@ -1,11 +1,13 @@
 """Conditions on the rows of the job tables, as SQL texts.
 
-Apart from the mapped classes, which take long to import and which most statements do not need.
+They are separate from the mapped classes, which take long to import and which most statements do
+not need.
 
-Queries must use these texts: SQLite uses a partial index only if the query repeats the index's
-condition literally, with its constants.
+Queries must use these texts, since SQLite uses a partial index only if the query repeats the
+index's condition literally, with its constants.
 
-What is false of most runs comes first: each write of a run evaluates the conditions of all indexes.
+Each write of a run evaluates the conditions of all indexes, so the part that is false for most runs
+comes first.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Iterable
 
 
 def sql_list(values: Iterable[str]) -> str:
-    """Return *values* as SQL to stand after IN."""
+    """Return *values* as the SQL list after IN."""
     return "(" + ", ".join(f"'{value}'" for value in values) + ")"
 
 
@@ -23,10 +25,10 @@ RUNNABLE = "status IN ('queued', 'failed')"
 # them.
 UNKEYED = f"{RUNNABLE} AND concurrency_key IS NULL AND rate_mark IS NULL"
 KEYED = f"concurrency_key IS NOT NULL AND gate IS NULL AND rate_mark IS NULL AND {RUNNABLE}"
-#: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
+#: Runnable, but without an attempt left, since ``max_attempts`` was lowered by hand.
 SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
-# The same rows as UNKEYED and KEYED, by the CHECK constraints, in words from which PostgreSQL does
-# not know that: without statistics it would choose the index of the one order to search by groups.
+# The CHECK constraints make these the same rows as UNKEYED and KEYED, which PostgreSQL cannot know.
+# Without statistics it would otherwise use the index for one order to search by groups.
 UNKEYED_GROUPS = (
     "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL AND rate_mark IS NULL"
 )
@@ -34,28 +36,28 @@ KEYED_GROUPS = (
     "finished_at IS NULL AND locked_by IS NULL"
     " AND concurrency_key IS NOT NULL AND gate IS NULL AND rate_mark IS NULL"
 )
-#: Its handler raised ``Snooze`` again and again: what it waits for may never come.
+#: Snoozed so often that the event it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
 #: Needs a look, as hardly any run does. A query of a part repeats the whole: see above.
 ODD = f"(({SPENT}) OR ({SNOOZED}))"
 RUNNING = "status = 'running'"
-#: The run has its idempotency key to itself; see ``JobRun.unique_while``.
+#: Holds its idempotency key; see ``JobRun.unique_while``.
 HOLDS_KEY = (
     "idempotency_key IS NOT NULL AND (unique_while IS NULL OR (finished_at IS NULL"
     " AND (unique_while = 'pending' OR started_at IS NULL)))"
 )
 LIVE = "status IN ('queued', 'failed', 'running')"
 DEAD = "status = 'dead'"
-#: Of a definition: its slots, and what was queued by hand.
+#: Belongs to a definition: a slot, or a run that was queued by hand.
 DEFINED = "definition_id IS NOT NULL"
 LIVE_DEFINED = f"{DEFINED} AND {LIVE}"
 HAS_SHARE = "concurrency_share IS NOT NULL"
-#: It holds its idempotency key, or has given it up.
+#: Holds an idempotency key, or has given it up.
 HAD_KEY = "idempotency_key IS NOT NULL"
 DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
-#: Is pruned by itself: the runs of a batch go with it.
+#: Pruned on its own; the runs of a batch are pruned with the batch.
 DONE_ALONE = f"{DONE} AND batch_id IS NULL"
-#: Few runs among many that succeeded, so listing them needs an index of its own.
+#: Few runs among many that succeeded, so listing them needs a separate index.
 SET_ASIDE = "status IN ('cancelled', 'skipped')"
 DONE_EFFECT = "state = 'done'"
 OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
@@ -69,17 +71,17 @@ PARKED = "gate = 'order'"
 RATED = f"rate_key IS NOT NULL AND gate IS NULL AND {RUNNABLE}"
 #: Waits for the next start of its rate key.
 RATE_WAITS = f"{RATED} AND rate_mark = 'waits'"
-#: Its start has come, and nobody has claimed it yet.
+#: May start, and is not claimed yet.
 RATE_READY = f"{RATED} AND rate_mark IS NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
-#: Not while it runs, so that a claim writes nothing to their index. The index of leases has those.
+#: Running runs are left out, so that a claim need not write to this index; that of leases has them.
 IN_BATCH = "batch_id IS NOT NULL AND status <> 'running'"
-#: Of a batch: some run has not ended, or some may still join.
+#: A batch with a run that has not ended, or that other runs may still join.
 OPEN_BATCH = "finished_at IS NULL"
 ENDED_BATCH = "finished_at IS NOT NULL"
-#: Its ``then`` is enqueued.
+#: A batch whose ``then`` is enqueued.
 FOLLOWED = "then_run_id IS NOT NULL"
-#: Of an operation: one run, not many or something else.
+#: The operation changed exactly one run.
 OF_ONE_RUN = "run_id IS NOT NULL"
-#: The run was handed to an executor and has not begun there: its token says so, see `types.HANDED`.
+#: Handed to an executor where it has not begun; its token says so, see `types.HANDED`.
 HANDED = f"{RUNNING} AND locked_by LIKE 'handed:%'"

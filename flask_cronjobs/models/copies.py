@@ -1,11 +1,11 @@
 """Copy the job tables to the app's metadata, for DDL only.
 
-With the copies, ``db.create_all()`` and Flask-Migrate see the tables. Their columns have the plain
-types of the app's own dialect: a custom type, or a variant of a type, would make Alembic write
-migrations that import our internals.
+With the copies, ``db.create_all()`` and Flask-Migrate see the tables. Their columns have plain
+types of the app's dialect, since a custom type or a variant would make Alembic write migrations
+that import our internals.
 
-The tables are mapped and copied when somebody first looks for one of them, or at all tables: few
-processes do, and for the others it would be most of what the extension costs at their start.
+The tables are mapped and copied when one of them, or the list of all tables, is first looked up.
+Few processes do that, and for the others it would be most of the extension's startup time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sqlalchemy.util import FacadeDict
 
 from .columns import StoredJSON, UTCDateTime, set_when_created
 
-#: How the names of the job tables begin. Whoever looks for such a name in the metadata, copies all.
+#: Prefix of the job tables' names. Looking up such a name in the metadata makes the copies.
 PREFIX = "job_"
 
 
 def add_tables(metadata: MetaData, dialect_name: str) -> None:
-    """Add plain copies of the job tables to the app's *metadata*, once they are looked for.
+    """Add plain copies of the job tables to the app's *metadata* when they are first looked up.
 
-    :param metadata: ``db.metadata``. Copies that were made for another dialect are replaced.
+    :param metadata: ``db.metadata``. Copies for another dialect are replaced.
     :param dialect_name: the app's dialect, which decides the types of the columns.
     """
     tables = metadata.tables
@@ -38,7 +38,7 @@ def add_tables(metadata: MetaData, dialect_name: str) -> None:
         tables.copies.expected = dialect_name
     elif type(tables) is FacadeDict:
         lazy = cast("_Tables", _Tables())  # type: ignore[redundant-cast]
-        # Its base class forbids to set attributes.
+        # Its base class forbids setting attributes.
         vars(lazy)["copies"] = _Copies(metadata, dialect_name)
         lazy.keep(tables)
         metadata.tables = lazy
@@ -47,7 +47,7 @@ def add_tables(metadata: MetaData, dialect_name: str) -> None:
 
 
 def table_of_its_own(metadata: MetaData) -> str | None:
-    """Return the name of a job table that is in *metadata*, but another; None if none is."""
+    """Return the name of a table in *metadata* that clashes with a job table, or None."""
     tables = metadata.tables
     if isinstance(tables, _Tables):
         return None
@@ -56,16 +56,16 @@ def table_of_its_own(metadata: MetaData) -> str | None:
     from .tables import JobRun
 
     for name, ours in JobRun.metadata.tables.items():
-        # One that the app has reflected from the database has all columns.
+        # A job table that the app has reflected from the database has all columns.
         if name in tables and not set(ours.columns.keys()) <= set(tables[name].columns.keys()):
             return name
     return None
 
 
 class _Copies:
-    """The copies in one metadata, which are made when they are looked for.
+    """The copies in one metadata, which are made when they are first looked up.
 
-    :ivar expected: the dialect for which they are to be made; None once they are.
+    :ivar expected: the dialect of the copies to be made; None once they are made.
     """
 
     def __init__(self, metadata: MetaData, dialect_name: str) -> None:
@@ -75,9 +75,9 @@ class _Copies:
         self._copying = False
 
     def make(self) -> None:
-        """Make the copies, unless that is done."""
+        """Make the copies, unless they exist."""
         if self.expected is not None:
-            with self._lock:  # Other threads wait; this one looks at the tables while it copies.
+            with self._lock:  # Other threads wait; this one reads the tables while it copies.
                 self._make()
 
     def _make(self) -> None:
@@ -92,20 +92,20 @@ class _Copies:
 
 
 class _Tables(FacadeDict[str, Table]):
-    """The tables of a metadata, to which the job tables come when they are looked for."""
+    """The tables of a metadata, which gain the job tables when those are looked up."""
 
     copies: _Copies
 
     def keep(self, tables: Mapping[str, Table]) -> None:
-        """Take over the app's own *tables*."""
+        """Add the app's own *tables*."""
         for name, table in tables.items():
             self._insert_item(name, table)
 
 
 def _make_copies_in(name: str, by_name: bool = False) -> None:
-    """Let the method *name* of `_Tables` make the copies first.
+    """Make the method *name* of `_Tables` create the copies first.
 
-    :param by_name: make them only if its argument may be the name of one.
+    :param by_name: create them only if the argument may be the name of one.
     """
     method: Callable[..., Any] = getattr(FacadeDict, name)
 
@@ -127,8 +127,8 @@ for _method in ("__iter__", "__len__", "keys", "values", "items", "__eq__", "__r
 def copy_tables(metadata: MetaData, dialect_name: str) -> None:
     """Add plain copies of the job tables to the app's *metadata* now; see `add_tables`.
 
-    They are made in a metadata of ours, and then only listed in the app's: a schema and a naming
-    convention of the app's would reach them, also in what Alembic writes about foreign keys.
+    They are created in our own metadata and only listed in the app's. Otherwise the app's schema
+    and naming convention would apply to them, also in the foreign keys that Alembic writes.
     """
     from .tables import JobRun
 
@@ -142,7 +142,7 @@ def copy_tables(metadata: MetaData, dialect_name: str) -> None:
         set_when_created(copy)
         present = metadata.tables.get(copy.key)
         if present is not None:
-            # A table without this mark is the app's own, so leave it.
+            # A table without this mark belongs to the app, so leave it.
             if present.info.get("cronjobs_dialect", dialect_name) == dialect_name:
                 continue
             metadata.remove(present)
@@ -151,7 +151,7 @@ def copy_tables(metadata: MetaData, dialect_name: str) -> None:
 
 
 def _take_types(metadata: MetaData) -> None:
-    """Give the app's columns that refer to a job table its column's type, if they have none."""
+    """Set the type of the app's columns that refer to a job table and have no type of their own."""
     for table in list(metadata.tables.values()):
         for key in table.foreign_keys:
             refers = key.target_fullname.startswith(PREFIX)
@@ -174,6 +174,6 @@ def _plain_json(dialect_name: str) -> JSON:
     from sqlalchemy.dialects.postgresql import JSONB
 
     made = JSONB()
-    # For DDL it is nothing, and Alembic writes it without its module if another bind comes last.
+    # DDL does not need it, and Alembic writes it without its module if another bind comes last.
     made.astext_type = cast("Any", None)
     return made

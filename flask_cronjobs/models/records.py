@@ -1,4 +1,4 @@
-"""The base of the mapped classes; the classes for what attempts left, people and ticks did."""
+"""The base of the mapped classes, and the classes for attempts, steps, operators and ticks."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ __all__ = [
 
 
 NOW = text("CURRENT_TIMESTAMP")
-#: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
+#: 64 bits on both databases. SQLite numbers rows only in a column of the type INTEGER.
 BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
 
 
 class StoredJSONB(StoredJSON):
-    """The same on PostgreSQL."""
+    """The `StoredJSON` of PostgreSQL."""
 
     impl: TypeEngine[Any] | type[TypeEngine[Any]] = JSONB
 
     def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return what a SELECT of *column* asks for."""
+        """Return the expression that a SELECT of *column* uses."""
         return type_coerce(cast(column, Text), self)
 
 
@@ -59,27 +59,27 @@ JSONType: TypeEngine[Any] = StoredJSON().with_variant(StoredJSONB(), "postgresql
 class Base(DeclarativeBase):
     """The declarative base of the job tables, separate from the app's own."""
 
-    # Fix every name, so that a naming convention of the app does not change those of the copies.
+    # Every name is fixed, so that the app's naming convention does not rename the copies.
     metadata: ClassVar[MetaData] = MetaData(
         naming_convention={
             "pk": "pk_%(table_name)s",
             **dict.fromkeys(("ck", "fk", "ix", "uq"), "%(constraint_name)s"),
         }
     )
-    # SQLAlchemy 2.0 takes `Float` for a float anyway, 2.1 another.
+    # SQLAlchemy 2.0 uses `Float` for a float by default, but 2.1 uses another type.
     type_annotation_map: ClassVar[dict[Any, Any]] = {datetime: UTCDateTime, float: Float}
     id: Mapped[int] = mapped_column(BigId, primary_key=True, sort_order=-1)
 
     @classmethod
     def __table_cls__(cls, *given: Any, **options: Any) -> Table:
-        """Return a table that never reuses an id: runs must not become another definition's."""
+        """Return a table that never reuses an id, since a run must not move to a new definition."""
         return Table(*given, sqlite_autoincrement=True, **options)
 
 
 def of_run(name: str) -> MappedColumn[int]:
-    """Return a column for the run that a row belongs to.
+    """Return the column of the run that a row belongs to.
 
-    :param name: that of its foreign key.
+    :param name: the name of its foreign key.
     """
     return mapped_column(BigId, ForeignKey("job_runs.id", name=name, ondelete="CASCADE"))
 
@@ -101,7 +101,7 @@ class JobFailure(Base):
 
 
 class JobOutput(Base):
-    """What the handler of one attempt printed and logged: the end of it."""
+    """The last part of what the handler of one attempt printed and logged."""
 
     __tablename__ = "job_outputs"
     __table_args__: Any = (unique("uq_job_outputs_attempt", "run_id", "attempt"),)
@@ -115,7 +115,7 @@ class JobOutput(Base):
 
 
 class JobStep(Base):
-    """A durable step of a run: what it came to, how far it is, or what it waits for."""
+    """A durable step of a run: its result, its progress, or what it waits for."""
 
     __tablename__ = "job_steps"
     __table_args__: Any = (
@@ -129,24 +129,25 @@ class JobStep(Base):
     run_id: Mapped[int] = of_run("fk_job_steps_run")
     name: Mapped[str]
     kind: Mapped[str]
-    """``step``, ``each``, ``sleep`` or ``wait``, by what made it. A signal makes a ``wait``."""
+    """``step``, ``each``, ``sleep`` or ``wait``, after the method that made it. A signal makes a
+    ``wait``."""
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """What a step returned; the last id of the last chunk; or the payload of the signal, null if
-    none came in time."""
+    """The step's return value, the last id of the last chunk, or the signal's payload; null if no
+    signal came in time."""
     chunks: Mapped[int] = mapped_column(server_default=text("0"))
-    """How many chunks are done."""
+    """The number of finished chunks."""
     attempt: Mapped[int | None]
-    """The attempt that wrote it last; null while only a signal has."""
+    """The attempt that last wrote the row; null if only a signal has."""
     worker: Mapped[str | None]
     """The token of that attempt's claim."""
     started_at: Mapped[datetime | None]
     due_at: Mapped[datetime | None]
-    """Until when it sleeps, or waits for a signal."""
+    """The end of a sleep, or of the wait for a signal."""
     finished_at: Mapped[datetime | None]
 
 
 class JobOperation(Base):
-    """One thing that an operator did, written in the transaction that did it; kept for a year."""
+    """One action of an operator, written in the transaction of the action; kept for a year."""
 
     __tablename__ = "job_operations"
     __table_args__: Any = (
@@ -156,25 +157,25 @@ class JobOperation(Base):
     )
 
     what: Mapped[str]
-    """The verb, as in the log: ``retried``, ``paused``, …"""
+    """The verb that the log uses: ``retried``, ``paused``, …"""
     target: Mapped[str]
-    """What it was done to: a run, a queue, runs of a filter, …"""
+    """The object of the action: a run, a queue, runs of a filter, …"""
     actor: Mapped[str]
     run_id: Mapped[int | None] = mapped_column(BigId)
-    """The run, if it was one; the new one, if the operation made it."""
+    """The run, if the action concerned exactly one; the new run, if the action made one."""
     asked: Mapped[int | None]
-    """How many runs were to be changed; null if it was not about runs."""
+    """The number of runs to change; null if the action was not about runs."""
     done: Mapped[int | None]
-    """How many have been changed so far."""
+    """The number of runs changed so far."""
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
     """When `done` was last written."""
     finished_at: Mapped[datetime | None]
-    """When it had ended; null while it is at work, and if it was stopped."""
+    """The end of the action; null while it runs, and if it was stopped."""
 
 
 class JobPause(Base):
-    """A task or a queue that is paused: nobody claims its runs."""
+    """A paused task or queue, whose runs are not claimed."""
 
     __tablename__ = "job_pauses"
     __table_args__: Any = (
@@ -187,11 +188,11 @@ class JobPause(Base):
     name: Mapped[str]
     paused_at: Mapped[datetime] = mapped_column(server_default=NOW)
     paused_by: Mapped[str | None]
-    """Who paused it, as the log says."""
+    """The actor who paused it."""
 
 
 class JobRate(Base):
-    """A rate key, and which of its starts are taken."""
+    """A rate key, and the state of its rate."""
 
     __tablename__ = "job_rates"
     __table_args__: Any = (
@@ -203,19 +204,19 @@ class JobRate(Base):
 
     key: Mapped[str]
     tat: Mapped[datetime]
-    """The theoretical arrival time of the next attempt: that of the last one and a period more, or
+    """The theoretical arrival time of the next attempt: one period after that of the last one, or
     later if attempts began before their time."""
     period: Mapped[float]
-    """How many seconds there are from one slot to the next, as the last attempt's code said."""
+    """Seconds from one start to the next, as declared by the code of the last attempt."""
     burst: Mapped[int]
-    """How many attempts may begin at once, by the same code."""
+    """The number of attempts that may begin at once, as declared by that code."""
     last_at: Mapped[datetime | None]
-    """When the last attempt began, or until when the key was held back since. What ``tat`` is ahead
-    of that becomes shorter or longer with the rate."""
+    """The start of the last attempt, or the time until which the key was held back afterwards. When
+    the rate changes, the distance from this time to ``tat`` is scaled."""
 
 
 class JobTick(Base):
-    """One tick: its process, its times and what it did; kept for a day."""
+    """One tick: its process, its times and its counts; kept for a day."""
 
     __tablename__ = "job_ticks"
     __table_args__: Any = (Index("ix_job_ticks_started_at", "started_at"),)
@@ -227,18 +228,18 @@ class JobTick(Base):
     seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
     finished_at: Mapped[datetime | None]
     clock_offset: Mapped[float | None]
-    """How many seconds the host's clock was ahead of the database's."""
-    # Quoted, so that a migration generated on one database runs on the other.
+    """Seconds by which the host's clock was ahead of the database's."""
+    # The default is quoted, so that a migration generated on one database runs on the other.
     listening: Mapped[bool] = mapped_column(server_default=text("'0'"))
     """Whether it is a resident worker that a NOTIFY wakes."""
     resident: Mapped[bool] = mapped_column(server_default=text("'0'"))
     """Whether it is a minute of ``flask jobs work``."""
     queues: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """The names of the queues that it serves; null: all."""
+    """The names of the queues that it serves; null for all."""
     version: Mapped[str | None]
-    """The version of Flask-CronJobs; behind a space, the server that started the worker."""
+    """The version of Flask-CronJobs and, after a space, the server that started the worker."""
     findings: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """The ids of the findings that the webhook knows of; null without one, or if it failed."""
+    """The ids of the findings that were sent to the webhook; null without one, or if it failed."""
     recorded: Mapped[int] = mapped_column(server_default=text("0"))
     """Runs inserted for due slots."""
     skipped: Mapped[int] = mapped_column(server_default=text("0"))

@@ -1,9 +1,9 @@
-"""The tables, as mapped classes on a declarative base of our own.
+"""The job tables as mapped classes on our own declarative base.
 
-They work with ``db.session`` like the app's models; `copies` adds them to the app's metadata.
+They work with ``db.session`` like the app's models, and `copies` adds them to the app's metadata.
 
-On purpose, no foreign key refers to ``job_definitions``: a definition can be removed while its runs
-stay, and neither pruning nor removing waits for a cascade over a large table.
+No foreign key refers to ``job_definitions``, so that a definition can be removed while its runs
+stay, and no cascade over a large table delays pruning or removing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .records import NOW, Base, BigId, JobStep, JSONType
 
 __all__ = ["JobBatch", "JobDefinition", "JobEffect", "JobRun"]
 
-#: What `JobRun.waits_for` says for each kind of step that waits.
+#: The word of `JobRun.waits_for` for each kind of waiting step.
 _WAITS_FOR = {"wait": "signal", "sleep": "sleep"}
 
 
 class JobDefinition(Base):
-    """A schedule for a task, with its payload and policy."""
+    """A schedule of a task, with its payload and policy."""
 
     __tablename__ = "job_definitions"
     __table_args__: Any = (
@@ -45,7 +45,7 @@ class JobDefinition(Base):
     """The task's name."""
     payload: Mapped[dict[str, JSON]] = mapped_column(JSONType, server_default=text("'{}'"))
     schedule: Mapped[str]
-    """Cron text, as `flask_cronjobs.Schedule` reads it."""
+    """A cron text for `flask_cronjobs.Schedule`."""
     timezone: Mapped[str] = mapped_column(server_default=text("'UTC'"))
     queue: Mapped[str] = mapped_column(server_default=text("'default'"))
     priority: Mapped[int] = mapped_column(server_default=text("0"))
@@ -55,26 +55,27 @@ class JobDefinition(Base):
     concurrency_key: Mapped[str | None]
     concurrency_limit: Mapped[int | None]
     origin: Mapped[str] = mapped_column(server_default=text("'code'"))
-    """``code``: declared by a task, updated by the tick; ``database``: by add_definition."""
+    """``code`` if a task declares it and ticks update it; ``database`` if `add_definition` made
+    it."""
     paused_at: Mapped[datetime | None]
     next_run_at: Mapped[datetime | None]
-    """The watermark: the first slot not recorded yet, as computed when it was written."""
+    """The watermark: the first slot that is not recorded yet."""
     considered_until: Mapped[datetime | None]
-    """Every slot up to here has been recorded, or was never owed. An update of the time zones may
-    move a slot to before `next_run_at`, but none to before this."""
+    """Every slot up to this time has been recorded, or was never owed. An update of the time zone
+    data may move a slot before `next_run_at`, but slots before this time are ignored."""
     undeclared_since: Mapped[datetime | None]
-    """From when on the code that ticked did not declare it; null while some code does."""
+    """The time since which the ticking code has not declared it; null while some code does."""
     app: Mapped[str | None]
     """The name of the app whose code declared it."""
     ping_url: Mapped[str | None]
-    """What tells a monitor of its runs; see `~flask_cronjobs.CronJobs.task`. It is a secret."""
+    """The monitor's URL for its runs, a secret; see `~flask_cronjobs.CronJobs.task`."""
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
     strict: Mapped[bool] = mapped_column(server_default=text("'0'"))
-    """Whether its runs have a strict order."""
+    """Whether its runs are in strict order."""
     rate_key: Mapped[str | None]
     label: Mapped[str | None]
-    """The label of its runs, made when it was declared."""
+    """The label of its runs, which was made when it was declared."""
 
 
 class JobRun(Base):
@@ -84,7 +85,7 @@ class JobRun(Base):
     __table_args__: Any = (
         unique("uq_job_runs_slot", "definition_id", "scheduled_for", where=conditions.DEFINED),
         unique("uq_job_runs_idempotency_key", "idempotency_key", where=conditions.HOLDS_KEY),
-        # The same for a search, which must find also those that have given their key up.
+        # A search also needs the runs that have given their key up.
         partial("ix_job_runs_idempotency_key", "idempotency_key", where=conditions.HAD_KEY),
         # This enforces concurrency=N: at most one running row for each share of a key.
         unique(
@@ -161,63 +162,63 @@ class JobRun(Base):
     finished_at: Mapped[datetime | None]
     """When the run ended; set if and only if the status is terminal."""
     failed_at: Mapped[datetime | None]
-    """When the latest failed attempt ended."""
+    """The end of the latest failed attempt."""
     last_error: Mapped[str | None]
-    """Why the latest attempt failed, or the run was snoozed, cancelled or skipped; of a run that
+    """Why the latest attempt failed, or why the run was snoozed, cancelled or skipped. If the run
     succeeded, a warning that its handler left work uncommitted."""
     error_type: Mapped[str | None]
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """What the handler returned, if JSON and small; of a skipped run, which slots it stands for."""
+    """The handler's return value, if it is small JSON; for a skipped run, its skipped slots."""
     progress: Mapped[float | None]
-    """From 0 to 1, as the handler last reported."""
+    """The progress from 0 to 1 that the handler last reported."""
     progress_message: Mapped[str | None]
     idempotency_key: Mapped[str | None]
     unique_while: Mapped[str | None]
-    """For how long no other run may have the key: while this one is ``pending`` (has not ended), or
-    ``waiting`` (has not begun); null: as long as this row is kept."""
+    """How long no other run may have the key: ``pending`` until this run has ended, ``waiting``
+    until it begins, null while the row is kept."""
     concurrency_key: Mapped[str | None]
     concurrency_limit: Mapped[int | None]
-    """How many runs of the key may run at once."""
+    """The number of runs of the key that may run at once."""
     concurrency_share: Mapped[int | None]
-    """Which share of the key this run holds while it runs, from 1."""
+    """The number of the key's share, from 1, that the run holds while it runs."""
     cancel_requested_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
     batch_id: Mapped[int | None] = mapped_column(BigId)
     """The batch that the run belongs to."""
     strict: Mapped[bool] = mapped_column(server_default=text("'0'"))
-    """Whether it has a place in the strict order of its concurrency key."""
+    """Whether the runs of its concurrency key run in strict order."""
     gate: Mapped[str | None]
     """What holds the run back, so that no claim reads it; null for a run that is ready, or has no
     need to be. ``order``: it was not first in its strict order when a claim met it."""
     rate_key: Mapped[str | None]
-    """The key at whose rate its attempts begin."""
+    """The key whose rate limits when attempts begin."""
     rate_mark: Mapped[str | None]
     """``waits``: for the next start of its rate key, so that it is not to be claimed yet."""
     fingerprint: Mapped[str | None]
-    """The group of its error, if its latest attempt failed."""
+    """The fingerprint of its error, if the latest attempt failed; equal errors have the same."""
     forgiven: Mapped[int] = mapped_column(server_default=text("'0'"))
-    """Attempts up to this one do not count: after the failure before, it finished a step.
-    ``max_attempts`` was raised by as many."""
+    """Attempts up to this one do not count, since the run has finished a step in them.
+    ``max_attempts`` was raised by their number."""
     label: Mapped[str | None]
-    """What or whom the run is for, as the task's ``label`` says; what is hidden on the pages is
-    hidden in it."""
+    """What or whom the run is for, from the task's ``label``. Values that the pages hide are hidden
+    in it, too."""
 
     is_new = False
-    """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the
-    run. False if an idempotency key made it return a run that there was, and for a run that was
-    read. No column."""
+    """Whether the ``enqueue`` that returned this object inserted the run. It is False if an
+    idempotency key led to an existing run, and for a run that was read. This is not a column; if
+    several calls returned the object, the last one counts."""
 
     @property
     def waits_for(self) -> str | None:
-        """What a step of the waiting run waits for: ``"signal NAME"`` or ``"sleep NAME"``.
+        """What the run's current step waits for: ``"signal NAME"`` or ``"sleep NAME"``.
 
-        None if no step waits. Each use asks the database, in the session of the object.
+        It is None if no step waits. Each use queries the database in the object's session.
         """
         session = object_session(self)
         if session is None:
             return None
-        # By the time, not by the status: if an attempt has failed before, that is ``failed``.
+        # Compare the time, since the status is ``failed`` if an earlier attempt has failed.
         waits = (JobStep.due_at == JobRun.run_at, JobStep.finished_at.is_(None))
         query = select(JobStep.kind, JobStep.name).join(JobRun, JobRun.id == JobStep.run_id)
         lives = (JobRun.locked_by.is_(None), JobRun.finished_at.is_(None))
@@ -231,8 +232,8 @@ class JobRun(Base):
         return f"<JobRun {' '.join(facts)}>"
 
 
-# Outside the class, where columns are at hand: Alembic's SQLite silently leaves an index out whose
-# expressions are text.
+# These are outside the class, where columns can be used: on SQLite, Alembic silently omits an index
+# whose expressions are texts.
 for _name, _rows in (("", conditions.UNKEYED), ("_front", conditions.KEYED)):
     partial(
         f"ix_job_runs_runnable{_name}",
@@ -244,13 +245,13 @@ partial(
     *(JobRun.concurrency_key, JobRun.priority.desc(), JobRun.run_at, JobRun.id),
     where=conditions.KEYED,
 )
-# The runs of a batch by status; of those that wait, the ones that are due last are at the end.
+# The runs of a batch by status, with the waiting runs that are due last at the end.
 partial(
     "ix_job_runs_batch",
     *(JobRun.batch_id, JobRun.status, JobRun.run_at, JobRun.id),
     where=conditions.IN_BATCH,
 )
-# From one task, queue and priority to the next, where the queue's front has nothing to claim.
+# For stepping from one task, queue and priority to the next if the front has nothing to claim.
 for _name, _rows in (("free", conditions.UNKEYED_GROUPS), ("keyed", conditions.KEYED_GROUPS)):
     partial(
         f"ix_job_runs_{_name}_groups",
@@ -260,7 +261,7 @@ for _name, _rows in (("free", conditions.UNKEYED_GROUPS), ("keyed", conditions.K
 
 
 class JobEffect(Base):
-    """The mark of one effect, made before it is tried and completed after."""
+    """The mark of one effect, inserted before the effect and completed after it."""
 
     __tablename__ = "job_effects"
     __table_args__: Any = (
@@ -274,18 +275,18 @@ class JobEffect(Base):
     key: Mapped[str]
     run_id: Mapped[int | None] = mapped_column(BigId)
     state: Mapped[str] = mapped_column(server_default=text("'begun'"))
-    """``begun`` (being done, or in doubt once its owner is gone), ``done``, or ``in_doubt``."""
+    """``begun`` (in progress, or in doubt once its owner is gone), ``done`` or ``in_doubt``."""
     locked_by: Mapped[str | None]
-    """Its owner: the token of the run's claim, or outside a run a token of its own."""
+    """The owner: the token of the run's claim, or a separate token outside a run."""
     locked_until: Mapped[datetime | None]
-    """Outside a run: until when the owner is taken to be alive."""
+    """Outside a run, the time until which the owner counts as alive."""
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     done_at: Mapped[datetime | None]
 
 
 class JobBatch(Base):
-    """Runs that belong together, and the task to run when the last of them has ended."""
+    """Runs that belong together, and the task to run when all of them have ended."""
 
     __tablename__ = "job_batches"
     __table_args__: Any = (
@@ -302,16 +303,16 @@ class JobBatch(Base):
     """The task to run when the last run has ended."""
     then_payload: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     then_columns: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """The other columns of that run."""
+    """The other columns of the ``then`` run."""
     then_run_id: Mapped[int | None] = mapped_column(BigId)
-    """That run, once it is enqueued."""
+    """The ``then`` run, once it is enqueued."""
     opened_at: Mapped[datetime] = mapped_column(server_default=NOW)
     closed_at: Mapped[datetime | None]
-    """When it was complete: no run joins it any more."""
+    """The time since which no run can join it."""
     finished_at: Mapped[datetime | None]
-    """When the last run had ended, as a worker saw it."""
+    """The time at which a worker saw that all runs had ended."""
     total: Mapped[int | None]
-    """How many runs it had when it had finished; until then, their rows are counted."""
+    """The number of runs when it finished; until then, their rows are counted."""
     succeeded: Mapped[int | None]
     dead: Mapped[int | None]
     cancelled: Mapped[int | None]
