@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -291,8 +293,8 @@ def test_which_database_it_is_is_known_to_db_alone() -> None:
     assert [path for path in others if asks.search(path.read_text())] == []
 
 
-def test_internals_names_each_module() -> None:
-    text = (PACKAGE.parent / "docs/contributing/internals.md").read_text()
+def test_tree_of_the_page_names_each_module() -> None:
+    text = (PACKAGE.parent / "docs/contributing/modules.md").read_text()
     tree = text.split("```text")[1].split("```")[0]
     named = set[str]()
     for line in tree.splitlines():
@@ -302,3 +304,31 @@ def test_internals_names_each_module() -> None:
     modules = {path.stem for path in PACKAGE.rglob("*.py")}
     folders = {path.parent.name for path in PACKAGE.rglob("*.py")}
     assert named == modules | folders
+
+
+def code_lines(path: Path) -> int:
+    """How many lines of a module have code: no docstring, no comment, and not empty."""
+    text = path.read_text()
+    code = set[int]()
+    blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    for token in tokenize.generate_tokens(StringIO(text).readline):
+        if token.type not in blank | {tokenize.ENDMARKER}:
+            code.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and (
+            ast.get_docstring(node, clean=False) is not None
+        ):
+            code -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(code)
+
+
+def test_kernel_is_read_in_an_afternoon() -> None:
+    page = (PACKAGE.parent / "docs/contributing/how-it-works.md").read_text()
+    rows = re.findall(r"^\| (`core/.+?) \|.*\| (\d+) \|$", page, re.MULTILINE)
+    kernel = [re.findall(r"`(.+?)`", row) for row, _ in rows]
+    sizes = [sum(code_lines(PACKAGE / name) for name in names) for names in kernel]
+    assert sum(map(len, kernel)) <= 20
+    assert 2000 < sum(sizes) <= 3200
+    # What the page says is right, as far as a reader cares.
+    for size, (row, told) in zip(sizes, rows, strict=True):
+        assert abs(size - int(told)) <= 25 + size / 5, f"{row}: {size}"

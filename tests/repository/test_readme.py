@@ -228,7 +228,15 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/contributing/internals.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "CONTRIBUTING.md",
+        "docs/contributing/how-it-works.md",
+        "docs/contributing/how-to-change-it.md",
+        "docs/contributing/modules.md",
+    ],
+)
 def test_files_that_the_page_names_exist(page: str) -> None:
     paths = re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|md|sql))`", (ROOT / page).read_text())
     assert len(paths) > 10
