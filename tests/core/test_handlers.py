@@ -16,7 +16,7 @@ from sqlalchemy import event
 from flask_cronjobs import CronJobs, Retry, TickReport, TimedOut, current_run
 from flask_cronjobs.config import Settings
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.core.worker import monitor as monitor_module
+from flask_cronjobs.core.worker import keeper as keeper_module
 from flask_cronjobs.core.worker.keeper import Keeper
 from flask_cronjobs.models import JobFailure, JobRun
 from tests.kit import statements
@@ -81,7 +81,7 @@ def test_in_a_thread_a_handler_goes_on_beyond_its_timeout_and_the_log_warns(
 
 def test_lease_by_default_outlasts_three_missed_heartbeats_and_a_minute() -> None:
     lease = Settings().lease
-    assert lease - lease / monitor_module.BEATS * 3 >= lease / 4
+    assert lease - lease / keeper_module.BEATS * 3 >= lease / 4
     assert lease >= 60
 
 

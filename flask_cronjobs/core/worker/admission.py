@@ -118,69 +118,44 @@ class Pace:
     """When to look for runs. It belongs to the keeper's thread.
 
     :param asks_server: whether each look is the work of a server.
-    :ivar next_start: when the next start of a rate comes, by `time.monotonic`: then it looks again.
+    :ivar exhausted: whether the last claim found nothing, and nothing has changed since.
+    :ivar look_at: when to look again after such a claim, by `time.monotonic`.
+    :ivar settled_at: until when to wait for outcomes before the next claim.
     """
 
     def __init__(self, listener: Listener | None, asks_server: bool) -> None:
+        self.exhausted: bool = False
+        self.look_at: float = 0.0
+        self.settled_at: float = 0.0
         self._listener = listener
         self._asks_server = asks_server
-        self._nothing_since: float | None = None
         self._woken_at = float("-inf")
         self._got_runs_at = time.monotonic()
-        self._settled_at = 0.0
-        self.next_start: float = float("inf")
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the last claim found nothing, and nothing has changed since."""
-        return self._nothing_since is not None
-
-    @property
-    def rests(self) -> bool:
-        """Whether it is too soon to look again after such a claim."""
-        since = self._nothing_since
-        return since is not None and time.monotonic() < min(
-            since + self._between_looks, self.next_start
-        )
-
-    @property
-    def settles_for(self) -> float:
-        """For how many seconds to wait for outcomes before the next claim."""
-        return max(0.0, self._settled_at - time.monotonic())
-
-    @property
-    def next_look(self) -> float:
-        """For how many seconds to wait while there is no work."""
-        return min(self._between_looks, max(0.0, self.next_start - time.monotonic()))
-
-    @property
-    def _between_looks(self) -> float:
-        if self._listener is None or not self._listener.listening:
-            if not self._asks_server:
-                return POLL
-            quiet = (time.monotonic() - self._got_runs_at) / QUIET
-            return min(max(POLL, quiet), POLL_LISTENING)
-        # Twice at least after a NOTIFY: runs that came with it may be committed later.
-        woken = time.monotonic() - self._woken_at < 3 * WAKE_EVERY
-        return WAKE_EVERY if woken else POLL_LISTENING
-
-    def look_again(self) -> None:
-        """Look at once: something has changed, and a claim may find what the last one did not."""
-        self._nothing_since = None
 
     def note_wake(self) -> None:
         """Note that a NOTIFY, or somebody else, has woken the worker."""
         self._woken_at = time.monotonic()
-        self.look_again()
+        self.exhausted = False
 
-    def note_answer(self, number: int, wanted: int, exhausted: bool) -> None:
+    def note_answer(self, number: int, wanted: int, exhausted: bool, next_start: float) -> None:
         """Note that an answer brought *number* runs, and whether nothing more can be claimed.
 
         :param wanted: how many were asked for; 0 for none.
+        :param next_start: when the next start of a rate comes, by `time.monotonic`.
         """
         now = time.monotonic()
         if number:
             self._got_runs_at = now
         if wanted > 0:
-            self._settled_at = now + SETTLE if 0 < number < wanted else 0.0
-        self._nothing_since = now if exhausted else None
+            self.settled_at = now + SETTLE if 0 < number < wanted else 0.0
+        self.exhausted = exhausted
+        if exhausted:
+            self.look_at = min(now + self._between_looks(now), next_start)
+
+    def _between_looks(self, now: float) -> float:
+        if self._listener is None or not self._listener.listening:
+            if not self._asks_server:
+                return POLL
+            return min(max(POLL, (now - self._got_runs_at) / QUIET), POLL_LISTENING)
+        # Twice at least after a NOTIFY: runs that came with it may be committed later.
+        return WAKE_EVERY if now - self._woken_at < 3 * WAKE_EVERY else POLL_LISTENING

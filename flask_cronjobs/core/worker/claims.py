@@ -54,6 +54,11 @@ class LostClaims:
         """Whether runs may have been claimed, and nobody has looked yet, or found them locked."""
         return float("inf") in self._tokens.values() or not self._locked.isdisjoint(self._tokens)
 
+    @property
+    def pend(self) -> bool:
+        """Whether it is to be looked for runs that such claims may take."""
+        return bool(self._tokens)
+
     def sent(self, token: str) -> None:
         """Note that a claim is sent under *token*."""
         self._tokens[token] = float("inf")

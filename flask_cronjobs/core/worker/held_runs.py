@@ -147,6 +147,7 @@ class HeldRuns:
     :ivar outcomes: what the runner has come to and is not recorded yet.
     :ivar requests: handlers that reported progress and wait for an answer.
     :ivar woken: whether `wake` was called before the last `collect` returned.
+    :ivar postponed: when to try outcomes again whose rows were locked, by run id.
     :ivar batches: the batches of runs that are or were held, until the keeper takes them out.
     :ivar outdated: lost claims of runs that are held anew, until their outcomes are dropped.
     """
@@ -160,29 +161,24 @@ class HeldRuns:
         self.woken: bool = False
         self.batches: set[int] = set()
         self.outdated: set[tuple[int, str]] = set()
-        self._postponed: dict[int, float] = {}
+        self.postponed: dict[int, float] = {}
         self._leases = leases
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is held and nothing is left to record."""
-        return not (self.held or self.outcomes)
 
     @property
     def idle(self) -> bool:
         """Whether every held run has come to its outcome."""
         return self.held.keys() <= {outcome.id for outcome in self.outcomes}
 
-    @property
-    def recordable(self) -> list[Outcome]:
-        """The outcomes to record now: not those whose rows were locked a moment ago."""
-        now = time.monotonic()
-        return [each for each in self.outcomes if self._postponed.get(each.id, now) <= now]
+    def recordable(self, now: float) -> list[Outcome]:
+        """Return the outcomes to record now: not those whose rows were locked a moment ago."""
+        if not self.postponed:
+            return self.outcomes.copy()
+        return [each for each in self.outcomes if self.postponed.get(each.id, now) <= now]
 
     @property
     def overdue(self) -> list[Outcome]:
         """The outcomes of locked rows whose leases have ended."""
-        postponed = [each for each in self.outcomes if each.id in self._postponed]
+        postponed = [each for each in self.outcomes if each.id in self.postponed]
         return [each for each in postponed if not self._leases.holds(self.held[each.id])]
 
     @property
@@ -263,12 +259,12 @@ class HeldRuns:
 
     def postpone(self, outcome: Outcome) -> None:
         """Keep an outcome for a while: another transaction has locked its row."""
-        self._postponed[outcome.id] = time.monotonic() + LOCKED_RETRY
+        self.postponed[outcome.id] = time.monotonic() + LOCKED_RETRY
 
     def remove(self, outcome: Outcome) -> None:
         """Stop holding a run: its outcome is recorded, or its lease is lost."""
         self.outcomes.remove(outcome)
-        self._postponed.pop(outcome.id, None)
+        self.postponed.pop(outcome.id, None)
         if self.outdated:
             self.outdated.discard(outcome.identity)
         claim = self.held.get(outcome.id)

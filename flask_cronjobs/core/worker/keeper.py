@@ -4,8 +4,8 @@ In one statement it records the outcomes that have come in and claims what comes
 leases, and watches for cancels and deadlines. While one commit is under way the next outcomes come
 in, so short runs travel together by themselves, and an outcome waits for one commit at most.
 
-Each iteration of its loop has five steps: collect messages; record outcomes and claim; end batches
-whose last run has ended; look after the held runs; interrupt handlers that should have ended.
+Each iteration of its loop has four parts: collect messages; decide; take the steps that are due,
+each of which sends statements; interrupt handlers that should have ended.
 """
 
 from __future__ import annotations
@@ -15,32 +15,42 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from ...db import failpoints
 from ...db.connection import is_locked
 from ...errors import DatabaseTrouble
 from ...log import Outage, logger
 from ...types import Outcome
-from .. import features, ticks
+from .. import features, leases, ticks
 from ..app_state import Throttle
 from ..claim import Answer
-from ..leases import progress as write_progress
 from ..outcome import write_output
 from .admission import LONG, NOTHING, POLL, Admission, Kinds, Pace, Prefetch, Wanted
 from .announcer import Announcer
-from .claims import WorkerClaims
+from .claims import LATE_EVERY, WorkerClaims
 from .held_runs import HeldRuns
 from .listener import Listener
 from .monitor import RunMonitor
 from .runner import Runner
 from .stop_flag import StopFlag
+from .watchdog import REARM_EVERY
 from .work_options import KeeperConnection, WorkOptions
 
 #: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
 #: whom it likes, so that on a busy machine a writer waits for seconds.
 LOCKED_FOR = 5.0
+#: How soon the keeper tries again after trouble with the database, in seconds.
+TRY_AGAIN = 0.2
+#: How often it looks after its runs once it is to stop, in seconds.
+STOPPING_EVERY = 0.05
+#: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
+BEATS = 4
+#: How often to look for cancels and lost leases while a run is long, in seconds.
+WATCH_EVERY = 1.0
 #: How often batches are looked at while their runs are at work, in seconds.
 BATCHES_EVERY = 1.0
 #: How often a further worker of a pool adds its counts to the row of the minute, in seconds.
@@ -50,14 +60,54 @@ COUNT_EVERY = 60.0
 ANNOUNCE_WITHIN = 60.0
 #: The same where a handler that does not end has its process ended, in seconds.
 LAST_WORDS_WITHIN = 5.0
+_NOW, _NEVER = float("-inf"), float("inf")
+
+
+class Decision(NamedTuple):
+    """What the keeper is to do at one moment, by what it knows then.
+
+    :ivar now: the moment, by `time.monotonic`.
+    :ivar outcomes: what to record.
+    :ivar wanted: what to claim.
+    :ivar idle: whether each held run has come to its outcome.
+    :ivar is_long: whether nothing that waits behind the run at work could begin for long.
+    :ivar closed: whether nothing more is to be claimed.
+    :ivar is_over: whether nothing is held, and nothing comes any more.
+    :ivar wait: for how many seconds to wait for messages afterwards.
+    """
+
+    now: float
+    outcomes: Sequence[Outcome]
+    wanted: Wanted
+    idle: bool
+    is_long: bool
+    closed: bool
+    is_over: bool
+    wait: float
+
+
+@dataclass(eq=False)
+class Duty:
+    """What the keeper does from time to time.
+
+    :ivar do: does it, and returns when it is due again.
+    :ivar due: when it is due, by `time.monotonic`.
+    """
+
+    do: Callable[[], float]
+    due: float
+
+    def fulfil(self) -> None:
+        """Do it."""
+        self.due = self.do()
 
 
 class Keeper(threading.Thread):
-    """Claims, records and watches for one runner. All of its state but `stop` is its thread's.
+    """Claims, records and watches for one runner. All of its state is its thread's.
 
+    :param listener: says whether a NOTIFY wakes it.
     :ivar flag: whether it is to stop.
     :ivar limit: after what it has ended, though nobody stopped it; see `Limits`.
-    :param listener: says whether a NOTIFY wakes it.
     """
 
     def __init__(
@@ -74,27 +124,36 @@ class Keeper(threading.Thread):
         self.flag: StopFlag = flag
         self.limit: str | None = None
         context = runner.context
-        self._state = state = context.state
+        self._settings = settings = context.state.settings
         self._options = options
         self._listener = listener
         self._runner = runner
         self._held_runs = held_runs
         self._monitor = RunMonitor(runner, flag, options.may_kill)
-        self._announcer = Announcer(state.app, options.news, context.watchers)
+        self._announcer = Announcer(context.state.app, options.news, context.watchers)
         self._connection = connection
         self._pace = Pace(listener, asks_server=not connection.dialect.one_writer)
-        self._claims = WorkerClaims(connection, state, options)
+        self._claims = WorkerClaims(connection, context.state, options)
         self._kinds: Kinds | None = None if runner.loop is None else runner.loop.kinds
         self._admission: Admission = self._kinds or Prefetch()
         self._claimed = 0
         self._most = float("inf") if options.max_runs is None else options.max_runs
         self._has_asked = False
-        self._nothing_comes = False
         self._trouble = Outage()
-        self._iteration_began = 0.0
         self._batches = Throttle()
-        self._counted = Throttle()
         self._added: Counter[str] = Counter()
+        # For the leases, and for the tick's own health.
+        self._beat_every = min(settings.lease, settings.health_tick_age) / BEATS
+        now = time.monotonic()
+        self._beat = Duty(self._renew, now + self._beat_every)
+        self._look = Duty(self._watch, now + WATCH_EVERY)
+        self._late = Duty(self._give_back_late, _NEVER)
+        self._watchdog = Duty(self._keep_watchdog, _NEVER)
+        self._duties = [self._beat, self._look, self._late, self._watchdog]
+        if options.adds_counts:
+            self._duties.append(Duty(self._add_counts, now + COUNT_EVERY))
+        if options.parent is not None:
+            self._duties.append(Duty(self._stop_with_parent, _NOW))
 
     @property
     def listens(self) -> bool:
@@ -122,95 +181,126 @@ class Keeper(threading.Thread):
             self._monitor.give_up(error)
         finally:
             self._held_runs.close()
-            self._announcer.close(max(ANNOUNCE_WITHIN, self._state.settings.lease))
+            self._announcer.close(max(ANNOUNCE_WITHIN, self._settings.lease))
 
     def _work(self) -> None:
         try:
-            while not self._finished():
-                self._collect()
-                self._iteration_began = time.monotonic()
-                self._stop_with_parent()
-                for step in (self._refill, self._end_batches, self._look_after):
-                    try:
-                        step()
-                    except DatabaseTrouble as trouble:
-                        self._endure(trouble)
-                self._interrupt()
+            wait = 0.0
+            while True:
+                self._collect(wait)
+                decision = self._decide()
+                if decision.is_over:
+                    break
+                wait = self._act(decision)
+            if self._held_runs.batches:
+                features.ended(self._connection, self._held_runs.batches)
             self._claims.lost.give_back(now=True)
-            self._add_counts()
+            if self._options.adds_counts:
+                self._add_counts()
         finally:
             if self._options.books is None:
                 self._connection.close()
 
-    def _finished(self) -> bool:
-        if not self._held_runs.empty or self._claims.lost.unknown:
-            return False
-        return self._nothing_comes or self._closed()
-
-    def _closed(self) -> bool:
-        """Whether nothing more is to be claimed."""
-        return (
-            self.flag.at is not None
-            or self._runner.left
-            # A tick on a busy host may have used its budget up before: it claims once all the same.
-            or (self._has_asked and time.monotonic() >= self._options.until)
-            or self._claimed >= self._most
-            or self._reached_limit() is not None
-        )
-
-    def _reached_limit(self) -> str | None:
-        limits = self._options.limits
-        if limits is None:
-            return None
-        return limits.reached(self._claimed)
-
-    def _collect(self) -> None:
+    def _collect(self, wait: float) -> None:
         """Wait for a message, and take all that came."""
         left = self._runner.left
-        # Before the next claim: how many runs that takes depends on how long these were.
-        self._admission.note(self._held_runs.collect(self._pause()))
+        came = self._held_runs.collect(wait)
+        if came:  # Before the next claim: how many runs that takes depends on how long these were.
+            self._admission.note(came)
         if self._held_runs.outdated:
             self._give_up_outdated()
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:
             self._pace.note_wake()
-        elif self._held_runs.outcomes:
-            self._pace.look_again()  # An idle worker may claim what another may not.
+        elif came:
+            self._pace.exhausted = False  # An idle worker may claim what another may not.
 
-    def _pause(self) -> float:
-        """Return how long to wait for a message, in seconds."""
-        if self._trouble.since is not None:
-            return 0.2
-        if self._wanted().limit > 0:
-            return self._pace.settles_for
-        if self._held_runs.held or self._announcer.behind:
-            return min(self._monitor.pause(), POLL)
-        return self._pace.next_look
+    def _decide(self) -> Decision:
+        """Return what to do now."""
+        now, held_runs, pace = time.monotonic(), self._held_runs, self._pace
+        outcomes, idle, closed = held_runs.recordable(now), held_runs.idle, self._is_closed(now)
+        at_work, behind = self._runner.at_work, self._announcer.behind
+        is_long = bool(at_work) and now - at_work[-1].since > LONG
+        wanted = NOTHING
+        if not (closed or behind or (pace.exhausted and now < pace.look_at)):
+            wanted = self._admission.wanted(held_runs, idle, is_long)
+            if wanted.limit > (left := self._most - self._claimed):
+                wanted = wanted._replace(limit=int(left))
+        holds = bool(held_runs.held or held_runs.outcomes)
+        if outcomes:
+            wait = 0.0
+        elif wanted.limit > 0:
+            wait = max(0.0, pace.settled_at - now)
+            wanted = NOTHING if wait else wanted
+        elif self.flag.at is not None:
+            wait = STOPPING_EVERY
+        elif holds or behind or closed:
+            wait = POLL
+        else:
+            wait = max(0.0, pace.look_at - now)
+        in_vain = pace.exhausted and not self._waits_for_runs()
+        is_over = not holds and (closed or in_vain) and not self._claims.lost.unknown
+        return Decision(now, outcomes, wanted, idle, is_long, closed, is_over, wait)
 
-    def _wanted(self) -> Wanted:
-        """Return what to claim now."""
-        if self._closed() or self._pace.rests or self._announcer.behind:
-            return NOTHING
+    def _is_closed(self, now: float) -> bool:
+        """Return whether nothing more is to be claimed."""
+        return (
+            self.flag.at is not None
+            or self._runner.left
+            # A tick on a busy host may have used its budget up before: it claims once all the same.
+            or (self._has_asked and now >= self._options.until)
+            or self._claimed >= self._most
+            or self._reached_limit() is not None
+        )
+
+    def _reached_limit(self) -> str | None:
+        limits = self._options.limits
+        return None if limits is None else limits.reached(self._claimed)
+
+    def _waits_for_runs(self) -> bool:
+        """Return whether the worker stays when there are no runs now."""
+        return self._options.resident or self._claims.starts.next_at < self._options.until
+
+    def _act(self, decision: Decision) -> float:
+        """Do what is due; return for how many seconds to wait for messages then."""
+        for step in self._steps(decision):
+            try:
+                step()
+            except DatabaseTrouble as trouble:
+                self._endure(trouble, decision.now)
+        if self.flag.at is not None or self._runner.context.interrupter.requested:
+            self._monitor.interrupt_due()
+        if self._runner.at_work and (stuck := self._monitor.stuck()) is not None:
+            self._end_process(stuck)
+        return decision.wait if self._trouble.since is None else TRY_AGAIN
+
+    def _steps(self, decision: Decision) -> Iterator[Callable[[], object]]:
+        """Yield the steps that are due, each once the one before has been taken."""
         held_runs = self._held_runs
-        wanted = self._admission.wanted(held_runs, held_runs.idle, self._runner_is_long())
-        return wanted._replace(limit=int(min(wanted.limit, self._most - self._claimed)))
+        if (decision.is_long or self.flag.at is not None) and held_runs.waiting:
+            self._claimed -= held_runs.release_waiting()  # Attempts not counted.
+        if held_runs.postponed and (decision.closed or not self._options.resident):
+            yield self._give_up_locked
+        if self._kinds is not None and not decision.closed:
+            yield partial(self._kinds.look, decision.idle, self._claims.next_run)
+        if held_runs.requests or decision.is_long:
+            yield self._write_reports
+        # Not while a report waits: nothing is written of a run after its outcome.
+        sends = decision.outcomes or decision.wanted.limit > 0 or self._claims.lost.unknown
+        if sends and not held_runs.requests:
+            yield partial(self._refill, decision)
+        if held_runs.batches:
+            yield partial(self._end_batches, decision)
+        if self._claims.orders.pend:
+            yield self._claims.orders.open
+        for duty in self._duties:
+            if duty.due <= decision.now:
+                yield duty.fulfil
 
-    def _runner_is_long(self) -> bool:
-        """Whether nothing that waits could begin for long."""
-        at_work = self._runner.at_work
-        return bool(at_work) and time.monotonic() - at_work[-1].since > LONG
-
-    def _refill(self) -> None:
+    def _refill(self, decision: Decision) -> None:
         """Record what came, and claim what is wanted."""
-        wanted = self._wanted()
-        self._write_reports()  # First: nothing is written of a run after its outcome.
-        self._give_up_locked()
-        if self._kinds is not None and not self._closed():
-            self._kinds.look(self._held_runs.idle, self._claims.next_run)
-        outcomes = self._held_runs.recordable
-        if not outcomes and not self._claims.lost.unknown and wanted.limit <= 0:
-            return
+        outcomes, wanted = decision.outcomes, decision.wanted
         if outcomes:
             self._write_outputs(outcomes)
             failpoints.reach("before-finalize")
@@ -218,32 +308,35 @@ class Keeper(threading.Thread):
         answer = self._claims.claim(
             outcomes,
             wanted.limit,
-            idle=self._held_runs.idle,
+            idle=decision.idle,
             tasks=wanted.tasks,
             side_by_side=wanted.side_by_side,
             look_first=not self._held_runs.woken,
         )
-        self._trouble.over("The database")
-        self._pace.next_start = self._claims.starts.next_at
+        self._is_back()
         if wanted.limit > 0:
             self._has_asked = True
             if self._kinds is not None:
                 self._kinds.received(wanted, answer.claims)
         self._receive(outcomes, answer, sent)
-        self._pace.note_answer(len(answer.claims), wanted.limit, self._claims.exhausted)
+        next_start = self._claims.starts.next_at
+        self._pace.note_answer(len(answer.claims), wanted.limit, self._claims.exhausted, next_start)
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
-            self._pace.look_again()
+            self._pace.exhausted = False
+
+    def _is_back(self) -> None:
+        if self._trouble.since is not None:
+            self._trouble.over("The database")
 
     def _write_reports(self) -> None:
         """Write the last progress that handlers reported."""
         at_work, requests, now = self._runner.at_work, self._held_runs.requests, time.monotonic()
         long = [working.run for working in at_work if now - working.since > LONG]
         for run in (*long, *(request.run for request in requests)):
-            run.write_progress(partial(write_progress, self._connection))
-        for request in requests:
-            if request.heartbeat:
-                self._monitor.beat_now()
+            run.write_progress(partial(leases.progress, self._connection))
+        if any(request.heartbeat for request in requests):
+            self._beat.due = _NOW
         while requests:
             requests.pop().answered.put(None)
 
@@ -266,29 +359,30 @@ class Keeper(threading.Thread):
         if answer.claims:
             failpoints.reach("after-claim")
             self._monitor.arm_watchdog()
+            self._watchdog.due = min(self._watchdog.due, time.monotonic() + REARM_EVERY)
         self._held_runs.add(answer.claims, sent)
         if answer.claims and self._runner.loop is not None:
             self._runner.loop.door.admit()
         self._claimed += len(answer.claims)
 
-    def _end_batches(self) -> None:
+    def _end_batches(self, decision: Decision) -> None:
         """End the batches of the runs held, if they can be: when all is done, or each second."""
-        batches = self._held_runs.batches
-        done = self._held_runs.empty and (self._pace.exhausted or self._closed())
-        if not batches or not (done or self._batches.ready()):
+        held_runs = self._held_runs
+        holds = held_runs.held or held_runs.outcomes
+        done = not holds and (self._pace.exhausted or decision.closed)
+        if not (done or self._batches.ready()):
             return
         self._batches.block_for(BATCHES_EVERY)
-        enqueued = features.ended(self._connection, batches)
-        self._held_runs.keep_batches()
+        enqueued = features.ended(self._connection, held_runs.batches)
+        held_runs.keep_batches()
         if enqueued:
-            self._pace.look_again()
+            self._pace.exhausted = False
 
     def _give_up_locked(self) -> None:
-        """Give up outcomes whose rows stay locked beyond their leases, if the worker is to end."""
-        if not self._options.resident or self._closed():
-            for outcome in self._held_runs.overdue:
-                self._held_runs.remove(outcome)
-                self._report(outcome, recorded=False)
+        """Give up outcomes whose rows stay locked beyond their leases: the worker is to end."""
+        for outcome in self._held_runs.overdue:
+            self._held_runs.remove(outcome)
+            self._report(outcome, recorded=False)
 
     def _give_up_outdated(self) -> None:
         """Give up outcomes of claims whose leases were lost, and whose runs are held anew.
@@ -305,90 +399,89 @@ class Keeper(threading.Thread):
             self.counts[outcome.kind if recorded else "lost"] += 1
         self._announcer.tell(outcome, recorded)
 
-    def _endure(self, trouble: DatabaseTrouble) -> None:
+    def _endure(self, trouble: DatabaseTrouble, began: float) -> None:
         """Go on in spite of *trouble*, until the leases would end; then raise it.
 
         On SQLite, go on for as long as a handler works: it may hold the one lock itself, and then
         nobody can take its run back. Nobody can while another holds it, either, nor for a moment
         afterwards, in which we renew the leases.
+
+        :param began: when the keeper began what met with it.
         """
-        too_long = self._trouble.seconds > self._state.settings.lease
+        self._late.due = _NOW
+        too_long = self._trouble.seconds > self._settings.lease
         alone = self._connection.dialect.one_writer and bool(self._runner.at_work)
         if not trouble.transient or (too_long and not alone):
             raise trouble
         locked = is_locked(trouble)
         if alone and locked:
-            self._held_runs.prolong(self._iteration_began)
+            self._held_runs.prolong(began)
         self._trouble.say("Trying again. %s", trouble, after=LOCKED_FOR if locked else 0.0)
 
-    def _look_after(self) -> None:
-        """Renew the leases of the held runs; give back those that could not begin for long."""
-        if self._held_runs.waiting and (self.flag.at is not None or self._runner_is_long()):
-            self._claimed -= self._held_runs.release_waiting()  # Attempts not counted.
-        answered = self._renew()
-        self._claims.lost.give_back()
-        if self._claims.orders.pend:
-            self._claims.orders.open()
-        self._nothing_comes = self._looked_in_vain()
-        if self._counted.ready():
-            self._counted.block_for(COUNT_EVERY)
-            self._add_counts()
-        if answered and not self._held_runs.outcomes and not self._claims.lost.unknown:
-            self._trouble.over("The database")
+    def _renew(self) -> float:
+        """Renew the leases of the held runs; return when to do so again."""
+        now, held = time.monotonic(), self._held_runs.held
+        if not held:
+            return now + self._beat_every
+        renewal = leases.renew(self._connection, held.values(), self._settings.lease)
+        self._held_runs.renewed(renewal.held - renewal.locked, now)
+        if self._options.tick_id is not None:
+            ticks.seen(self._connection, self._options.tick_id)
+        self._heed(renewal)
+        self._look.due = now + WATCH_EVERY
+        # If rows were locked, try again soon.
+        return now + (min(WATCH_EVERY, self._beat_every) if renewal.locked else self._beat_every)
 
-    def _add_counts(self) -> None:
-        """Add the counts of a pool's further workers to the row that the first one has begun."""
-        counts = self.counts - self._added
-        if not counts or not self._options.adds_counts:
-            return
-        try:
-            if ticks.add(self._connection, socket.gethostname(), counts):
-                self._added += counts
-        except DatabaseTrouble as trouble:
-            logger.warning("The counts of this minute are incomplete. %s", trouble)
+    def _watch(self) -> float:
+        """Read whether the leases hold if a run is long; return when to do so again."""
+        now, held = time.monotonic(), self._held_runs.held
+        began = min((working.since for working in self._runner.at_work), default=now)
+        if not held or now - began < WATCH_EVERY:
+            return began + WATCH_EVERY
+        self._heed(leases.watch(self._connection, held.values()))
+        return now + WATCH_EVERY
 
-    def _interrupt(self) -> None:
-        """Interrupt handlers that should have ended; end the process with one that goes on."""
-        self._monitor.keep_watchdog(holding=bool(self._held_runs.held))
-        self._monitor.interrupt_due()
-        stuck = self._monitor.stuck()
-        if stuck is not None:
-            self._end_process(stuck)
-
-    def _looked_in_vain(self) -> bool:
-        """Return whether a tick holds no run, and has found no more to claim."""
-        waits = self._options.resident or self._claims.starts.next_at < self._options.until
-        return self._held_runs.empty and self._pace.exhausted and not waits
-
-    def _renew(self) -> bool:
-        """Renew leases; learn which were lost, and which runs are to be cancelled.
-
-        :returns: whether the database was asked, and answered.
-        """
-        sent = time.monotonic()
-        renewal = self._monitor.renew_or_watch(self._connection, self._held_runs.held)
-        if renewal is None:
-            return False
-        if renewal.is_heartbeat:
-            self._held_runs.renewed(renewal.held - renewal.locked, sent)
-            if self._options.tick_id is not None:
-                ticks.seen(self._connection, self._options.tick_id)
+    def _heed(self, renewal: leases.Renewal) -> None:
+        """Interrupt the handlers whose leases were lost, and those of cancelled runs."""
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)
             elif claim.id in renewal.cancelled:
                 self._monitor.cancel(claim)
-        return True
+        if not self._held_runs.outcomes and not self._claims.lost.unknown:
+            self._is_back()
 
-    def _stop_with_parent(self) -> None:
+    def _give_back_late(self) -> float:
+        """Give back what was claimed by statements whose answers were lost."""
+        lost = self._claims.lost
+        lost.give_back()
+        return time.monotonic() + LATE_EVERY if lost.pend else _NEVER
+
+    def _keep_watchdog(self) -> float:
+        holds = bool(self._held_runs.held)
+        self._monitor.keep_watchdog(holding=holds)
+        return time.monotonic() + REARM_EVERY if holds or self._runner.at_work else _NEVER
+
+    def _add_counts(self) -> float:
+        """Add the counts of a pool's further workers to the row that the first one has begun."""
+        counts = self.counts - self._added
+        try:
+            if counts and ticks.add(self._connection, socket.gethostname(), counts):
+                self._added += counts
+        except DatabaseTrouble as trouble:
+            logger.warning("The counts of this minute are incomplete. %s", trouble)
+        return time.monotonic() + COUNT_EVERY
+
+    def _stop_with_parent(self) -> float:
         """Stop if the parent of the process pool was killed: nobody could stop this worker then.
 
         The parent's id is from before the fork, so one that died at once is noticed too.
         """
         parent = self._options.parent
-        if parent is not None and os.getppid() != parent and self.flag.at is None:
+        if os.getppid() != parent and self.flag.at is None:
             logger.warning("The parent process %d has ended, so this worker stops", parent)
             self.flag.stop()
+        return _NOW
 
     def _end_process(self, stuck: Outcome) -> None:
         """Record what can be recorded, release the rest, and end this process with its handler."""

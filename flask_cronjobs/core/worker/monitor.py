@@ -9,24 +9,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from typing import NoReturn
 
-from ...db.connection import Bookkeeping
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from ...log import logger
 from ...types import Claim, Outcome
 from ..background import and_gevent
-from ..leases import Renewal, renew, watch
 from .held_runs import Working
 from .outcomes import failure, with_output
 from .runner import Runner
 from .stop_flag import StopFlag
 
-#: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
-BEATS = 4
-#: How often to look for cancels and lost leases while a run is long, in seconds.
-WATCH_EVERY = 1.0
 #: How long a handler may take to end after it was told that its worker shuts down, in seconds.
 SHUTDOWN_INTERRUPT_GRACE = 5.0
 #: How long an interrupted handler may take at least to unwind, in seconds.
@@ -50,40 +43,6 @@ class RunMonitor:
         self._interrupter = runner.context.interrupter
         self._watchdog = runner.context.watchdog
         self._may_kill = may_kill
-        settings = self._state.settings
-        # For the leases, and for the tick's own health.
-        self._beat_every = min(settings.lease, settings.health_tick_age) / BEATS
-        self._beat_due = time.monotonic() + self._beat_every
-        self._look_due = 0.0
-
-    def pause(self) -> float:
-        """Return how long the keeper may sleep before the next duty, in seconds."""
-        return 0.05 if self._flag.at is not None else WATCH_EVERY / 4
-
-    def renew_or_watch(self, books: Bookkeeping, held: Mapping[int, Claim]) -> Renewal | None:
-        """Renew the leases if a heartbeat is due; while a run is long, read whether they hold.
-
-        :returns: None if neither was due.
-        """
-        now = time.monotonic()
-        if not held:
-            self._beat_due = now + self._beat_every
-            return None
-        if now >= self._beat_due:
-            renewal = renew(books, held.values(), self._state.settings.lease)
-            # If rows were locked, try again soon, not at the next beat.
-            pause = min(WATCH_EVERY, self._beat_every) if renewal.locked else self._beat_every
-            self._beat_due, self._look_due = now + pause, now + WATCH_EVERY
-            return renewal
-        is_long = any(now - each.since > WATCH_EVERY for each in self._runner.at_work)
-        if is_long and now >= self._look_due:
-            self._look_due = now + WATCH_EVERY
-            return watch(books, held.values())
-        return None
-
-    def beat_now(self) -> None:
-        """Let the next `renew_or_watch` be a heartbeat."""
-        self._beat_due = 0.0
 
     def cancel(self, claim: Claim) -> None:
         """Interrupt *claim*'s handler: an operator cancelled it."""

@@ -31,4 +31,4 @@ def test_a_run_that_is_claimed_again_has_one_claim_that_counts() -> None:
     assert held.outdated == set()
     assert held.unfinished == [again]
     held.outcomes.append(released(again))
-    assert held.recordable == held.outcomes
+    assert held.recordable(0.0) == held.outcomes

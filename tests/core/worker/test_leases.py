@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.core.claim import record_and_claim
+from flask_cronjobs.core.claim import Answer, record_and_claim
 from flask_cronjobs.core.worker.held_runs import Leases
 from flask_cronjobs.core.worker.keeper import Keeper
 from flask_cronjobs.core.worker.monitor import RunMonitor
@@ -74,14 +75,15 @@ def test_nothing_begins_once_the_keeper_has_died(
     """The keeper dies when the runner has taken a claim and not begun it."""
     calls: list[int] = []
     taken, died = threading.Event(), threading.Event()
-    perform = Runner.perform
+    perform, receive = Runner.perform, Keeper._receive
 
     def perform_late(self: Runner, claim: Claim) -> Outcome:
         taken.set()
         assert died.wait(30)
         return perform(self, claim)
 
-    def die(self: Keeper) -> None:
+    def die(self: Keeper, outcomes: Sequence[Outcome], answer: Answer, sent: float) -> None:
+        receive(self, outcomes, answer, sent)
         assert taken.wait(30)
         raise ZeroDivisionError("a bug")
 
@@ -92,7 +94,7 @@ def test_nothing_begins_once_the_keeper_has_died(
         died.set()
 
     monkeypatch.setattr(Runner, "perform", perform_late)
-    monkeypatch.setattr(Keeper, "_look_after", die)
+    monkeypatch.setattr(Keeper, "_receive", die)
     monkeypatch.setattr(RunMonitor, "give_up", give_up_then_tell)
     enqueue(lambda: calls.append(1))
     with pytest.raises(ZeroDivisionError):
