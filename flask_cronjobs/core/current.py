@@ -74,6 +74,7 @@ class CurrentRun:
     :ivar interrupted_by: what has interrupted the handler, which is to end by it.
     :ivar ended_by: what a step has raised to end the attempt.
     :ivar output: holds what the handler prints and logs, if that is kept.
+    :ivar has_progress: whether progress was reported and is not written yet.
     :ivar at_end: what features do when the handler has ended, before its app context does.
     :raises PayloadError: the run's row cannot be read.
     """
@@ -82,9 +83,9 @@ class CurrentRun:
     at_end: Sequence[Callable[[], None]] = ()
     # As defaults of the class, which cost a run nothing: hardly any reports progress.
     _requested_at = -math.inf
-    # The last progress, which the handler's thread sets, and the one that the keeper's wrote.
+    # The last progress, and then whether it is to be written, which the keeper's thread takes back.
     _reported: Progress | None = None
-    _written: Progress | None = None
+    has_progress: bool = False
 
     def __init__(
         self,
@@ -242,6 +243,7 @@ class CurrentRun:
             raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
         kept = None if message is None else str(message)[:LONGEST_MESSAGE]
         self._reported = float(fraction), kept
+        self.has_progress = True
         now = time.monotonic()
         if now - self._requested_at >= PROGRESS_INTERVAL or fraction >= 1:
             self._requested_at = now
@@ -290,19 +292,19 @@ class CurrentRun:
             return
         raise error
 
-    @property
-    def has_progress(self) -> bool:
-        """Whether progress was reported and not written yet."""
-        return self._reported is not self._written
-
     def write_progress(self, write: Callable[[Claim, float, str | None], object]) -> None:
         """Pass the last progress to *write*, unless it was written. For the keeper's thread.
 
         What *write* raises is raised, and the progress is written later.
         """
         if self.has_progress and (reported := self._reported):
-            write(self.claim, *_shown(reported))
-            self._written = reported
+            # First: what is reported meanwhile is to be written next time.
+            self.has_progress = False
+            try:
+                write(self.claim, *_shown(reported))
+            except BaseException:
+                self.has_progress = True
+                raise
 
     @property
     def reported(self) -> Progress | None:
@@ -382,9 +384,3 @@ def warn(warning: str) -> None:
         logger.warning("%s", warning)
     else:
         run.warn(warning)
-
-
-def enter_run(run: CurrentRun) -> Callable[[], None]:
-    """Make *run* the current one until the returned function is called."""
-    token = at_work.set(run)
-    return lambda: at_work.reset(token)

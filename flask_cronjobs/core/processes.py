@@ -116,7 +116,8 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         # The app's objects live as long as this process. Without this, each full garbage collection
         # looks at all of them, for 0.1 s at times. Once: what runs have left is to be collected.
         gc.freeze()
-    _warn_of_platform(number)
+    if number > 1 or not hasattr(signal, "setitimer"):
+        _warn_of_platform(number)
     alone = number == 1 and options.limits is None and options.parent is None
     if alone or not hasattr(os, "fork"):
         return work(state, options, handle_signals=options.may_kill)

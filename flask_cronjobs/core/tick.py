@@ -89,7 +89,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
         counts["pruned"] = prune_sometimes(state, books, opened.row)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
-    features.lost(state, lost)
+    if lost:
+        features.lost(state, lost)
     features.told(state, report)
     return report
 

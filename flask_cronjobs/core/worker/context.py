@@ -100,7 +100,7 @@ class RunnerContext:
         """
         if claim.job_type in self._ordered and not self._comes_first(claim):
             return False
-        return self.leases.holds(claim)
+        return time.monotonic() < self.leases.end(claim)
 
     def _comes_first(self, claim: Claim) -> bool:
         now, token = time.monotonic(), claim.token
@@ -163,9 +163,14 @@ def prepare(state: State, name: str, is_async: bool = False) -> Prepared:
     :raises UnknownTask: the code has no such task.
     """
     task = state.registry.get(name)
-    func = task.func if is_async else _synchronous(state.app, task.func)
+    call: Callable[..., Any] = task.func
+    if not is_async:
+        call = _synchronous(state.app, call) if task.is_async else state.app.ensure_sync(call)
+    if task.arguments.are_decoded:
+        call = _decoding(state, task, call)
     hooks = [each for each in (*state.registry.around, task.options.around) if each is not None]
-    call = _around(hooks, _decoding(state, task, func), is_async)
+    if hooks:
+        call = _around(hooks, call, is_async)
     options, settings = task.options, state.settings
     keeps_output = settings.keep_output if options.keep_output is None else options.keep_output
     return Prepared(call, options.timeout or settings.timeout, options.atomic, keeps_output)
@@ -190,9 +195,7 @@ def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
 
 
 def _decoding(state: State, task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *call* so that it takes the stored payload: itself if that has its arguments."""
-    if not task.arguments.are_decoded:
-        return call
+    """Return *call* so that it takes the stored payload, which is not what it takes itself."""
     hidden = state.settings.redact
 
     def decoding(**payload: JSON) -> Any:
@@ -222,8 +225,6 @@ def _around(
         with _entered(hooks):
             return await call(**arguments)
 
-    if not hooks:
-        return call
     return within_async if is_async else within
 
 

@@ -20,7 +20,7 @@ from ...errors import Interruption, ShuttingDown
 from ...log import logger
 from ...types import JSON, Claim, Outcome
 from .. import features
-from ..current import CurrentRun, enter_run
+from ..current import CurrentRun, at_work
 from ..tasks.payload import kept_result
 from ..uncommitted import watch_writes
 from .context import Prepared, RunnerContext, prepare
@@ -131,7 +131,7 @@ class Runner:
 
     def _enter(self, handler: Prepared, run: CurrentRun, started: float) -> tuple[JSON, str | None]:
         working = self.working = Working(run.claim, run, handler.timeout, started)
-        leave = enter_run(run)
+        token = at_work.set(run)
         try:
             # After `working` is set: the keeper sets one and looks at the other.
             if self.context.abandoned:
@@ -141,9 +141,10 @@ class Runner:
             finally:
                 self.context.note_end(run)
         finally:
-            leave()
+            at_work.reset(token)
             self.working = None
-            self.context.watchdog.extend()
+            if self.context.watchdog.is_shortened:
+                self.context.watchdog.extend()
 
     def _call(self, handler: Prepared, working: Working) -> JSON:
         context, db = self._app.app_context(), self._state.db

@@ -25,19 +25,14 @@ class Watchdog:
 
     :param lease: the length of a lease, in seconds.
     :param enabled: whether this process may be ended.
+    :ivar is_shortened: whether the timer was started for less than its length.
     """
 
     def __init__(self, lease: float, enabled: bool) -> None:
         self._length = lease * WATCHDOG_LEASES
         self._enabled = enabled
         self._armed_at = float("-inf")
-        self._shortened = False
-
-    def __enter__(self) -> Watchdog:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.disarm()
+        self.is_shortened: bool = False
 
     def arm(self, at_most: float = float("inf")) -> None:
         """Start the timer, or start it again if it was started a second ago.
@@ -47,12 +42,12 @@ class Watchdog:
         if time.monotonic() - self._armed_at < REARM_EVERY:
             return
         self._start(min(at_most, self._length))
-        self._shortened = at_most < self._length
+        self.is_shortened = at_most < self._length
 
     def extend(self) -> None:
         """Give the timer its whole length again if it was shortened."""
-        if self._shortened:
-            self._shortened = False
+        if self.is_shortened:
+            self.is_shortened = False
             self._start(self._length)
 
     def disarm(self) -> None:

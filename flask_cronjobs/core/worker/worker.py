@@ -39,9 +39,10 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     with (
         switching_often(),
         HandlerInterrupter(leases) as interrupter,
-        Watchdog(state.settings.lease, options.may_kill) as watchdog,
         ExitStack() as stack,
     ):
+        watchdog = Watchdog(state.settings.lease, options.may_kill)
+        stack.callback(watchdog.disarm)
         listener = None
         if options.resident:
             listener = stack.enter_context(Listener(state.engine, held_runs.wake))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from ... import signals
-from ...core.current import enter_run
+from ...core.current import at_work
 from ...core.tasks.payload import kept_result
 from ...core.worker.context import RunnerContext
 from ...core.worker.outcomes import success
@@ -28,12 +28,12 @@ async def attempt(context: RunnerContext, run: AsyncRun, handler: Callable[..., 
     :raises BaseException: what the handler raised, or what interrupted it.
     """
     context.begin(run.claim)
-    leave = enter_run(run.run)
+    token = at_work.set(run.run)
     try:
         result = await _call(context, run, handler)
     finally:
         context.note_end(run.run)
-        leave()
+        at_work.reset(token)
     return success(run.claim, result, run.run.warning, run.since)
 
 

@@ -504,18 +504,19 @@ def lit(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_fuse_cut_for_a_run_is_whole_again_when_the_run_has_ended(
     clock: Clock, lit: list[float]
 ) -> None:
-    with Watchdog(LEASE, enabled=True) as watchdog:
-        watchdog.arm()
-        assert lit == [LEASE * LEASES]
-        clock.now += 1
-        watchdog.arm(5.0)
-        assert lit == [5.0]
-        watchdog.extend()
-        assert lit == [LEASE * LEASES]
-        lit.clear()
-        watchdog.extend()
-        assert lit == [], "the watchdog is armed again by each quick run"
-        watchdog.arm()
+    watchdog = Watchdog(LEASE, enabled=True)
+    watchdog.arm()
+    assert lit == [LEASE * LEASES]
+    clock.now += 1
+    watchdog.arm(5.0)
+    assert lit == [5.0]
+    watchdog.extend()
+    assert lit == [LEASE * LEASES]
+    lit.clear()
+    watchdog.extend()
+    assert lit == [], "the watchdog is armed again by each quick run"
+    watchdog.arm()
+    watchdog.disarm()
     assert lit == []
 
 
