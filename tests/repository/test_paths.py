@@ -14,8 +14,8 @@ from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, w
 BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 20),
     ("enqueue", "postgresql"): Size(9, 20),
-    ("tick", "sqlite"): Size(49, 287),
-    ("tick", "postgresql"): Size(50, 302),
+    ("tick", "sqlite"): Size(49, 253),
+    ("tick", "postgresql"): Size(50, 268),
     ("page", "sqlite"): Size(33, 135),
     ("page", "postgresql"): Size(33, 138),
     ("retry", "sqlite"): Size(20, 85),
