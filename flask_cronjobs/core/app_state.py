@@ -1,4 +1,4 @@
-"""What the extension keeps for one app, in ``app.extensions["cronjobs"]``."""
+"""The extension's state for one app, in ``app.extensions["cronjobs"]``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Throttle:
     """Prevents something from being done again too soon.
 
-    Threads may share one without a lock: at worst, two of them do it at once.
+    Threads may share one without a lock, since at worst two of them do it at the same time.
     """
 
     def __init__(self) -> None:
@@ -56,10 +56,11 @@ GROUP = "jobs"
 class State:
     """The extension's state for one app.
 
-    :ivar waking: limits how often this process wakes resident workers, or looks for some.
-    :ivar started: when this process made it, by `time.monotonic`.
+    :ivar waking: limits how often this process wakes resident workers or looks for some.
+    :ivar started: when this process made the state, by `time.monotonic`.
     :ivar known_rows: names of declared definitions that were seen in the table.
-    :ivar pids: the one process whose connections the app has, in a list, since it may change.
+    :ivar pids: the id of the process that owns the app's connections, in a list so that it can
+        change.
     """
 
     app: Flask
@@ -97,7 +98,7 @@ class State:
         return sorted({task.options.queue for task in self.registry.tasks.values()})
 
     def forget_connections(self) -> None:
-        """In a forked process, forget the parent's connections, once, and close none."""
+        """In a forked process, forget the parent's connections once, without closing them."""
         if self.pids != (pids := [os.getpid()]):
             self.pids[:] = pids
             with self.app.app_context():

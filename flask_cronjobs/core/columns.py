@@ -1,4 +1,4 @@
-"""What is written to a run when it is new, begins or ends: each list of columns is here once."""
+"""The columns that are written when a run is new, begins or ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .new_run import TYPES
 
 
 def parameter(d: Dialect, name: str) -> str:
-    """Return SQL for the parameter *name*, with the type of that field of a new run."""
+    """Return SQL for the parameter *name*, cast to the type of that field of a new run."""
     return d.typed(f":{name}", TYPES[name])
 
 
@@ -24,8 +24,8 @@ def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str)
 
     One with a rate is marked as waiting.
 
-    :param values: SQL for each column that is given, ``strict`` among them.
-    :param due: SQL for when they are due; their slot is the same, unless *values* have another.
+    :param values: SQL for each given column, including ``strict``.
+    :param due: SQL for the time when they are due, and their slot unless *values* has one.
     :param source: the statement from its FROM on.
     """
     columns = {
@@ -49,7 +49,7 @@ def ended(
 ) -> dict[str, str]:
     """Return SQL for each column that the end of a run sets.
 
-    :param status: SQL, as are the others.
+    :param status: SQL, like the other parameters.
     """
     return {
         "status": status,
@@ -64,12 +64,12 @@ def ended(
 
 
 def assigned(values: Mapping[str, str]) -> str:
-    """Return *values*, SQL by column, as what follows SET."""
+    """Return *values*, SQL by column, as the list after SET."""
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
 def begun(d: Dialect) -> str:
-    """Return what a worker sets that begins a run, under ``token`` for ``lease`` seconds."""
+    """Return the assignments of a worker that begins a run: ``token`` for ``lease`` seconds."""
     return f"""
         locked_by = :token, locked_until = {d.clock_after(":lease")},
         started_at = {d.clock}, updated_at = {d.clock}
@@ -77,7 +77,7 @@ def begun(d: Dialect) -> str:
 
 
 _STORED_AS = {"attempt": "attempts", "stored_payload": "payload", "stored_slot": "scheduled_for"}
-#: The columns of a claim, in the order of `Claim`'s fields, and then those by which it is sorted.
+#: The columns of a claim in the order of `Claim`'s fields, followed by its sort keys.
 CLAIMED = (
     *(_STORED_AS.get(name, name) for name in Claim._fields if name != "token"),
     *("rank", "run_at"),
@@ -87,17 +87,17 @@ NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED)
 
 def returned(d: Dialect) -> str:
     """Return the columns that a claim returns."""
-    # These two are only for sorting, and one odd value must not make the rows unsortable.
+    # The first two are sort keys, and one odd value must not make the rows unsortable.
     simple = {
         "rank": "-CAST(job_runs.priority AS bigint)",
         "run_at": d.sortable("job_runs.run_at"),
         "payload": d.unparsed("job_runs.payload"),
     }
-    if d.parses:  # It reads a number faster than a time.
+    if d.parses:  # Reading a number is faster than reading a time.
         simple["scheduled_for"] = d.sortable("job_runs.scheduled_for")
     return ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in CLAIMED)
 
 
 def most_attempts(most: object, attempts: object) -> int:
-    """Return ``max_attempts``; if it is no number, which SQLite accepts, the attempts so far."""
+    """Return ``max_attempts``, or the attempts so far if it is no number, which SQLite accepts."""
     return most if isinstance(most, int) else int(str(attempts))

@@ -24,12 +24,12 @@ from .tasks.handler import Handler
 from .tasks.options import AS_THE_TASK_SAYS, EnqueueOptions
 from .uncommitted import note_enqueued
 
-#: How often it asks whether there are any, in seconds.
+#: Seconds between two queries for listening workers while there are none.
 ASK_EVERY = 5.0
 
 
-#: What the runs enqueued here join: returns a batch's id for a new run of the state's app, or None
-#: if it is another app's.
+#: Set inside the block of a batch. The function returns the batch's id for a new run, or None if
+#: the run belongs to another app.
 joined: ContextVar[Callable[[State, Session], int | None] | None] = ContextVar(
     "flask_cronjobs.joined", default=None
 )
@@ -91,7 +91,7 @@ def enqueue_rows(
         try:
             _insert_all(state, task, _rows(state, task, payloads, options), ids)
         except Exception:
-            # All or none. If the transaction is broken, there is nothing to delete, nor any way to.
+            # Insert all or none. In a broken transaction nothing can or need be deleted.
             with suppress(SQLAlchemyError):
                 delete_runs(session, ids.new)
             raise
@@ -107,8 +107,8 @@ def enqueue_rows(
 def _committing(session: Session) -> Generator[None, None, None]:
     """Commit *session* after this block.
 
-    If something raises, leave the session as it was: without a transaction, or in the one that the
-    app had begun, which the app commits or rolls back.
+    After an error, leave the session as it was: without a transaction, or in the one that the app
+    had begun, which the app will commit or roll back.
     """
     begun = session.in_transaction()
     try:
@@ -128,7 +128,7 @@ def _rows(
 ) -> Iterator[NewRun]:
     """Yield each run.
 
-    :raises CronJobsError: one of them is not right; the message begins with its place.
+    :raises CronJobsError: one of them is not valid; the message begins with its index.
     """
     for place, given in enumerate(payloads):
         try:
@@ -138,7 +138,7 @@ def _rows(
 
 
 def _refuse_about_key(options: EnqueueOptions) -> None:
-    """Refuse options about a key, of a run that has none."""
+    """Refuse options about a key if the run has no key."""
     if options.replace:
         raise TaskError("replace was given without an idempotency_key. Give the key of the run.")
     if options.unique_while is not None:
@@ -149,7 +149,7 @@ def _refuse_about_key(options: EnqueueOptions) -> None:
 
 
 def _insert_all(state: State, task: Handler, rows: Iterator[NewRun], ids: RunIds) -> None:
-    """Insert *rows*, and add what became of them to *ids*."""
+    """Insert *rows*, and add their ids to *ids*."""
     session = state.db.session()
     # Runs with keys are inserted in the order of the keys, so all of them are in one list.
     while chunk := list(islice(rows, None if task.options.unique else INSERTED_AT_ONCE)):
@@ -166,11 +166,11 @@ def _insert_all(state: State, task: Handler, rows: Iterator[NewRun], ids: RunIds
 
 
 def _check_holder(run: Holder | JobRun, task: Handler, place: str = "") -> None:
-    """Refuse a key that a run of another task has.
+    """Refuse a key that a run of another task holds.
 
-    The message names no key, which may be made of values to hide.
+    The message does not contain the key, which may be made from values to hide.
 
-    :raises KeyConflict: *run* is of another task.
+    :raises KeyConflict: *run* belongs to another task.
     """
     if run.job_type != task.name:
         raise KeyConflict(
@@ -181,32 +181,32 @@ def _check_holder(run: Holder | JobRun, task: Handler, place: str = "") -> None:
 
 
 def _is_due(options: EnqueueOptions) -> bool:
-    """Return whether a run with these options is due at once."""
+    """Return whether a run with these options is due immediately."""
     return options.run_at is None and not options.delay
 
 
 def wake(state: State, session: Session) -> None:
-    """Wake resident workers, unless they were woken just now."""
+    """Wake resident workers, unless they have just been woken."""
     if state.waking.ready():
         _note_woken(state, wake_listeners(session, writing_connection(session)))
 
 
 def _note_woken(state: State, woke: bool) -> None:
-    """Wake nobody for a while, now that workers were woken, or that none listened."""
+    """Suppress wake-ups for a while after workers were woken, or if none listened."""
     state.waking.block_for(WAKE_EVERY if woke else ASK_EVERY)
 
 
 @contextmanager
 def explaining_missing_tables(state: State) -> Generator[None, None, None]:
-    """Say how to create the job tables, if a statement in this block finds that there are none.
+    """Explain how to create the job tables if a statement in this block misses them.
 
-    :raises TablesMissing: there are none.
+    :raises TablesMissing: job tables do not exist.
     """
     try:
         yield
     except DBAPIError as error:
-        # Every other error in the user's own transaction reaches the user as it is, also that of
-        # a table of the app's own, whose new rows are flushed here.
+        # Every other error in the user's transaction is raised unchanged, also one about the app's
+        # own tables, whose new rows are flushed here.
         is_ours = any(name in (error.statement or "") for name in JobRun.metadata.tables)
         if is_ours and remedy_for(error) == "create tables":
             raise explain(error, state.engine) from error

@@ -1,7 +1,7 @@
 """Insert one run in the user's own transaction.
 
-The statement has one text, built once, and goes to the driver as it is, on the session's own
-connection. The ORM's way, with a statement made anew and a flush, takes several times as long.
+The statement's text is built once, and goes to the driver unchanged on the session's own
+connection. The ORM's way, with a new statement and a flush, takes several times as long.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from .columns import assigned, due_sql, insert_into_runs, parameter, rate_mark
 from .new_run import COLUMNS, OF_PAYLOAD, TYPES, NewRun
 
 ON_CONFLICT = f"ON CONFLICT (idempotency_key) WHERE {HOLDS_KEY} DO NOTHING"
-#: Only a run that has not begun is changed: what an attempt has seen stays as it was.
+#: Only a run that has not begun is changed, since an attempt may have seen its values.
 REPLACEABLE = f"{HOLDS_KEY} AND started_at IS NULL AND finished_at IS NULL"
-#: What became of an enqueue: a run was inserted, changed, or only found.
+#: The result of an enqueue: a run was inserted, changed or only found.
 Enqueued: TypeAlias = Literal["new", "replaced", "found"]
 
 
 class InsertedRun(NamedTuple):
-    """What an enqueue did.
+    """The result of an enqueue.
 
-    :ivar became: what became of it.
-    :ivar woke: whether a worker listens that the commit wakes; None if the insert did not ask.
+    :ivar became: whether the run was inserted, changed or found.
+    :ivar woke: whether the commit wakes a listening worker; None if the insert did not check.
     """
 
     run: JobRun
@@ -61,7 +61,7 @@ def insert_run(session: Session, new: NewRun, wake: bool = False) -> InsertedRun
     If two transactions insert the same key at once, the second waits until the first ends; neither
     fails.
 
-    :param wake: whether to wake listening workers by the same statement.
+    :param wake: whether the statement also wakes listening workers.
     """
     connection = writing_connection(session)
     d = dialect_of(connection.engine)
@@ -76,11 +76,11 @@ def insert_run(session: Session, new: NewRun, wake: bool = False) -> InsertedRun
 def insert_or_find(
     session: Session, new: NewRun, replace: Replace = False, wake: bool = False
 ) -> InsertedRun:
-    """Insert a run; or if its idempotency key is held, find the run that has it, or change that.
+    """Insert a run; if its idempotency key is held, find or change the run that holds it.
 
-    :param replace: what a run gets of *new* that waits with the key.
-    :param wake: as of `insert_run`.
-    :raises StateConflict: a run in strict order would leave its place.
+    :param replace: the values of *new* that a waiting run with the key gets.
+    :param wake: see `insert_run`.
+    :raises StateConflict: a run in strict order would lose its place.
     """
     while True:
         if replace and (run := replace_waiting(session, new, replace)):
@@ -89,14 +89,13 @@ def insert_or_find(
             return inserted
         if run := find_holder(session, new, replace):
             return InsertedRun(run, "found")
-        # The run that had the key gave it up between the statements, or another one took it and
-        # can be replaced: begin again.
+        # Meanwhile the holder gave the key up, or a replaceable run took it: try again.
 
 
 def replace_waiting(session: Session, new: NewRun, replace: Replace) -> JobRun | None:
-    """Change the run of the same task that waits with the key of *new*; return it, if there is one.
+    """Change the waiting run of the same task and key as *new*; return it, or None.
 
-    :param replace: what it gets.
+    :param replace: the values that it gets.
     """
     connection = writing_connection(session)
     d = dialect_of(connection.engine)
@@ -108,9 +107,9 @@ def replace_waiting(session: Session, new: NewRun, replace: Replace) -> JobRun |
 
 
 def find_holder(session: Session, new: NewRun, replace: Replace) -> JobRun | None:
-    """Return the run that has the key of *new*; None if none has, or it can be replaced.
+    """Return the run that holds the key of *new*; None if there is none or if it is replaceable.
 
-    :raises StateConflict: it could be, but would leave its place in a strict order.
+    :raises StateConflict: it is replaceable, but would lose its place in a strict order.
     """
     connection = writing_connection(session)
     has_key = JobRun.idempotency_key == new.idempotency_key
@@ -125,15 +124,15 @@ def find_holder(session: Session, new: NewRun, replace: Replace) -> JobRun | Non
 
 
 def writing_connection(session: Session) -> Connection:
-    """Return the connection of *session*'s transaction that runs are written on.
+    """Return the connection of *session*'s transaction on which runs are written.
 
-    As before each query of a session, the pending objects are flushed.
+    Pending objects are flushed, as before each query of a session.
     """
     if session.autoflush:
         try:
             session.flush()
         except InvalidRequestError as error:
-            # In the midst of a flush, as in a hook of a mapper, there is no other.
+            # Inside a flush, as in a mapper's hook, no other flush is needed.
             if "already flushing" not in str(error):
                 raise
     return session.connection(writing_bind())
@@ -141,16 +140,16 @@ def writing_connection(session: Session) -> Connection:
 
 @lru_cache(maxsize=1)
 def writing_bind() -> dict[str, Any]:
-    """Return what a session with several engines chooses by: runs, and that they are written.
+    """Return the arguments by which a session with several engines chooses one for writing runs.
 
-    Also for reading them: a replica does not know yet what this transaction has written.
+    Use it for reading runs, too, since a replica does not have this transaction's writes.
     """
-    # SQLAlchemy's recipe of a session with replicas looks for UPDATE and DELETE.
+    # SQLAlchemy's recipe for replicas looks for UPDATE and DELETE.
     return {"mapper": class_mapper(JobRun), "clause": update(JobRun)}
 
 
 def execute(connection: Connection, sql: str, values: Mapping[str, Any]) -> CursorResult[Any]:
-    """Execute *sql*, whose parameters are written ``:name``, without compiling it."""
+    """Execute *sql* with parameters like ``:name``, without SQLAlchemy's compiler."""
     if connection.dialect.paramstyle == "pyformat":
         sql = _for_psycopg(sql)
     return connection.exec_driver_sql(sql, dict(values))

@@ -1,4 +1,4 @@
-"""A new run: its values, which are made of a call of its task."""
+"""A new run: its values, made from a call of its task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,10 +13,10 @@ from .tasks.payload import payload_text
 
 @dataclass(kw_only=True, slots=True)
 class NewRun(RunPolicy):
-    """The values of a new run: a column each, but for when it is due.
+    """The values of a new run, one for each column, and the time when it is due.
 
     :ivar payload: a JSON text.
-    :ivar run_at: when it is due; None: in *delay* seconds.
+    :ivar run_at: when the run is due; None if it is due in *delay* seconds.
     """
 
     payload: str
@@ -29,7 +29,7 @@ class NewRun(RunPolicy):
 
     @property
     def of_payload(self) -> dict[str, Any]:
-        """The values that another payload would change, too."""
+        """The values that depend on the payload."""
         return {name: getattr(self, name) for name in OF_PAYLOAD}
 
 
@@ -45,11 +45,11 @@ TYPES = {each.name: _SQL_TYPES[each.type] for each in fields(NewRun)} | {
     "payload": "jsonb",
     **dict.fromkeys(("batch_id", "definition_id"), "bigint"),
 }
-#: Those that are columns.
+#: The fields that are columns.
 COLUMNS = tuple(name for name in TYPES if name not in ("run_at", "delay"))
-#: What a task's runs have from a definition.
+#: The fields that a run copies from its definition.
 POLICY = tuple(each.name for each in fields(RunPolicy))
-#: What is made of a payload, too: a run that is given another one gets these.
+#: The fields that depend on the payload, and change with it.
 OF_PAYLOAD = ("payload", "concurrency_key", "concurrency_limit", "rate_key", "label")
 
 
@@ -60,10 +60,10 @@ def new_run(
     settings: Settings,
     keyed: bool = True,
 ) -> NewRun:
-    """Return the run that a call of *task* with *payload* makes.
+    """Return the run for a call of *task* with *payload*.
 
-    :param options: come before those of the task.
-    :param keyed: whether it has the idempotency key that the task's ``unique`` makes.
+    :param options: override the task's options.
+    :param keyed: whether the run gets the idempotency key that the task's ``unique`` makes.
     :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or too large.
     :raises TaskError: no key can be made from *payload*.
     """
@@ -84,7 +84,7 @@ def new_run(
 
 
 def _policy(task: Handler, settings: Settings) -> dict[str, object]:
-    """Return the values that are the same in all runs of *task*, unless a call says otherwise."""
+    """Return the values that all runs of *task* share unless a call overrides them."""
     policy = task.policies[settings.max_attempts] = {
         "job_type": task.name,
         "max_attempts": task.retry_policy(settings.max_attempts).max_attempts,

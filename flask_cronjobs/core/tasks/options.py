@@ -1,4 +1,4 @@
-"""Options of tasks, and of enqueueing: what each may be. Pure."""
+"""The options of tasks and of enqueueing, and their valid values. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -15,18 +15,18 @@ from .retry import Retry, RetryCallable
 #: The longest timeout of a task, in seconds (30 days).
 MAX_TIMEOUT = 30 * 86400.0
 
-#: Is called with a `CurrentRun`, and returns what its handler is called inside of.
+#: Called with a `CurrentRun`; returns the context manager around its handler.
 Around: TypeAlias = Callable[..., AbstractContextManager[object]]
-#: The same, as users write it: also a function with one ``yield``.
+#: An `Around`, or a function with one ``yield``, as users may write it.
 AroundHook: TypeAlias = Around | Callable[..., Iterator[object]]
 
 _RATE_UNITS = {"s": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86400}
 _RATE = pattern(rf"([1-9]\d{{0,5}})/([1-9]\d{{0,3}})?({'|'.join(_RATE_UNITS)})")
 #: The shortest time between two attempts: the databases count microseconds.
 _INSTANT = timedelta(microseconds=1)
-#: The longest `Rate.rest`: no date may be beyond what Python knows.
+#: The longest `Rate.rest`, so that dates stay within Python's range.
 MOST_REST = timedelta(days=3653)
-#: What a text has in braces that was to be an f-string.
+#: Matches braces in a text that should have been an f-string.
 _UNFILLED = pattern(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
 
 
@@ -53,13 +53,13 @@ class TaskOptions(NamedTuple):
 
     @property
     def columns(self) -> dict[str, object]:
-        """The values of `RunPolicy` that an option gives by itself."""
+        """The values of `RunPolicy` that single options give."""
         return {"queue": self.queue, "priority": self.priority, "strict": self.order is not None}
 
 
 @dataclass(kw_only=True, slots=True)
 class RunPolicy:
-    """What a run has from its task, and a definition for its runs: columns of both tables."""
+    """The values that a run gets from its task or definition: columns of both tables."""
 
     job_type: str
     queue: str = "default"
@@ -77,7 +77,7 @@ class RunPolicy:
         return {name: getattr(self, name) for name in RunPolicy.__slots__}
 
 
-#: The options of a schedule that a task may be declared with, and what they are by default.
+#: The schedule options with which a task may be declared, and their defaults.
 SCHEDULE_OPTIONS: Mapping[str, object] = {
     "payload": None,
     "timezone": None,
@@ -88,7 +88,7 @@ SCHEDULE_OPTIONS: Mapping[str, object] = {
 
 
 class EnqueueOptions(NamedTuple):
-    """How runs are enqueued; see `Task.using`. None means: as the task's own options say."""
+    """How runs are enqueued; see `Task.using`. None stands for the task's own option."""
 
     run_at: datetime | None = None
     delay: float | None = None
@@ -102,9 +102,9 @@ class EnqueueOptions(NamedTuple):
 
     @property
     def own_values(self) -> dict[str, Any]:
-        """The values of a run that they give.
+        """The values of a run that these options set.
 
-        ``unique_while`` is None if the key is held as long as the row is kept.
+        ``unique_while`` is None if the key is held while the row is kept.
         """
         held = None if self.unique_while == "kept" else self.unique_while
         given = ("queue", "priority", "max_attempts", "idempotency_key", "run_at", "delay")
@@ -124,7 +124,7 @@ class EnqueueOptions(NamedTuple):
         self.check_key_options()
 
     def check_key_options(self) -> None:
-        """Check that what is said about the key goes together, as `check` does."""
+        """Check that the options about the key agree, as part of `check`."""
         if self.replace and self.unique_while not in (None, "waiting"):
             raise TaskError(
                 f"replace was given with unique_while={self.unique_while!r}, but a run that has "
@@ -136,14 +136,14 @@ AS_THE_TASK_SAYS = EnqueueOptions()
 
 
 class Rate(NamedTuple):
-    """At most so many attempts of a key, by GCRA, the generic cell rate algorithm.
+    """A limit of a key's attempts per time, by GCRA, the generic cell rate algorithm.
 
-    Each attempt takes a start. A key has one number, its theoretical arrival time ``tat``: when the
-    next start would come if each came at its time. An attempt may begin earlier by as much as
-    *burst* allows.
+    Each attempt takes a start. A key has one value, its theoretical arrival time ``tat``: the time
+    of the next start if all starts came evenly. An attempt may begin earlier as far as *burst*
+    allows.
 
-    :ivar period: from one start to the next.
-    :ivar burst: how many may begin at once after a rest.
+    :ivar period: the time from one start to the next.
+    :ivar burst: the number of attempts that may begin at once after a rest.
     """
 
     period: timedelta
@@ -152,9 +152,9 @@ class Rate(NamedTuple):
     def own(
         self, tat: datetime | None, period: float | None, last: datetime | None
     ) -> datetime | None:
-        """Return *tat* as it would be if the attempts so far, of that *period*, had had this rate.
+        """Return *tat*, which attempts with another *period* have made, converted to this rate.
 
-        What is ahead of the *last* start is so many periods, whatever their length.
+        The time ahead of the *last* start keeps its number of periods.
         """
         if tat is None or period is None:
             return None
@@ -164,7 +164,7 @@ class Rate(NamedTuple):
         last = tat - old if last is None else last
         try:
             return last + (tat - last) * (self.period / old)
-        except OverflowError:  # Somebody has written the row by hand.
+        except OverflowError:  # The row was written by hand.
             return tat
 
     def start(self, tat: datetime | None, at: datetime) -> datetime | None:
@@ -174,58 +174,58 @@ class Rate(NamedTuple):
 
     @property
     def rest(self) -> timedelta:
-        """After how long a whole burst may begin again."""
+        """The time after which a whole burst may begin again."""
         return self.period * self.burst
 
     @property
     def ahead(self) -> timedelta:
-        """How much earlier than at its ``tat`` an attempt may begin."""
+        """The time by which an attempt may begin before its ``tat``."""
         return self.period * (self.burst - 1)
 
     def opens(self, tat: datetime) -> datetime:
-        """Return when an attempt may begin, by *tat*."""
+        """Return the time at which an attempt may begin, given *tat*."""
         return tat - self.ahead
 
     def free(self, tat: datetime | None, at: datetime) -> int:
-        """Return how many attempts may begin *at* that time."""
+        """Return the number of attempts that may begin *at* a time."""
         ahead = timedelta() if tat is None else max(tat - at, timedelta())
         return max(0, (self.rest - ahead) // self.period)
 
 
-#: For tests of apps: only a key that is held back keeps its runs waiting.
+#: The rate in apps' tests, where runs wait only while their key is held back.
 UNLIMITED = Rate(_INSTANT, 10_000)
 
 
 def read_rate(text: str, burst: int | None = None) -> Rate:
-    """Return the rate that *text* says, such as ``100/minute`` or ``20/10s``.
+    """Parse a rate such as ``100/minute`` or ``20/10s``.
 
-    :raises ValueError: it says none.
+    :raises ValueError: *text* is not a rate.
     """
     found = _RATE().fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no rate")
     number, times, unit = found.groups()
-    # Rounded up, so that there are never more.
+    # Round up, so that the limit is never exceeded.
     microseconds = -(-int(times or 1) * _RATE_UNITS[unit] * 1_000_000 // int(number))
     return Rate(timedelta(microseconds=microseconds), burst or 1)
 
 
 def is_moment(value: object) -> TypeGuard[datetime]:
-    """Return whether *value* is an aware time that both databases write, in any time zone."""
+    """Return whether *value* is an aware time that both databases can store."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         return False
     return EARLIEST <= value <= FARTHEST
 
 
 def is_id(value: object) -> TypeGuard[int]:
-    """Return whether *value* may be the id of a run. To SQLite, True is 1."""
+    """Return whether *value* may be the id of a run. SQLite would take True for 1."""
     return type(value) is int and 0 < value <= MAX_ID
 
 
 def is_key(value: object, most: int) -> TypeGuard[str]:
     """Return whether *value* is a text of 1 to *most* printable characters, not only spaces.
 
-    Other characters would forge log lines, and could not be sent by a form.
+    Other characters could forge log lines, and forms cannot send them.
     """
     if not isinstance(value, str) or not value.strip():
         return False
@@ -238,7 +238,7 @@ def _text(most: int) -> Kind:
 
 
 def _key(most: int) -> Kind:
-    """Return the kind of texts with nothing to fill in, which would be the same for all."""
+    """Return the kind of texts without braces to fill in, which would be the same for all runs."""
     text = _text(most)
     return Kind(
         lambda value: is_key(value, most) and not ("{" in value and _UNFILLED().search(value)),
@@ -252,12 +252,12 @@ _FORMAT = Kind(
     lambda value: is_key(value, 500),
     f"{_text(500).wanted}, with arguments in braces, such as 'import:{{shop_id}}'",
 )
-#: A rate that has each of its parts, be they as they may.
+#: Matches a text with the three parts of a rate, valid or not.
 _LIKE_A_RATE = pattern(r"\s*([^/\s]+)\s*/\s*(\d*)\s*([^\W\d]+)\s*")
 
 
 def _fault_of_rate(value: object) -> str:
-    """Return what is wrong with a rate, as a sentence; empty if none of its parts can be told."""
+    """Return a sentence on the fault of a rate; empty if its parts cannot be told apart."""
     found = _LIKE_A_RATE().fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return ""
@@ -282,7 +282,7 @@ _ATTEMPTS = whole(1, 1000)
 _DELAY = Kind(
     lambda value: is_number(value, 0, MAX_DELAY), f"seconds from 0 to {MAX_DELAY} (a year)"
 )
-#: What each option may be, of tasks, of their schedules and of runs.
+#: The valid values of each option of tasks, schedules and runs.
 _KINDS: Mapping[str, Kind] = {
     "queue": _key(100),
     "priority": whole(-32768, 32767),
@@ -320,7 +320,7 @@ _KINDS: Mapping[str, Kind] = {
 
 
 def check_options(options: Iterable[tuple[str, object]], whose: str = "") -> None:
-    """Check *options*, each by itself; None stands for one that is not given.
+    """Check each of *options*; None stands for an option that is not given.
 
     :param whose: begins the message.
     :raises TaskError: a value is not valid.
@@ -331,26 +331,28 @@ def check_options(options: Iterable[tuple[str, object]], whose: str = "") -> Non
 
 
 def check_key(what: str, value: object, most: int) -> None:
-    """Check that *value* is a text of 1 to *most* printable characters, with nothing to fill in.
+    """Check that *value* is a text of 1 to *most* printable characters, without braces to fill in.
 
-    :param what: names it in the message.
-    :raises TaskError: it is not.
+    :param what: the name of the value in the message.
+    :raises TaskError: the value is not valid.
     """
     _key(most).check(what, value)
 
 
 def check_delay(what: str, value: object) -> None:
-    """Check that *value* is a number of seconds, at most a year; *what* names it in the message.
+    """Check that *value* is a number of seconds, at most a year.
 
-    :raises TaskError: it is not.
+    :param what: the name of the value in the message.
+    :raises TaskError: the value is not valid.
     """
     _DELAY.check(what, value)
 
 
 def check_function(whose: str, func: object, example: str) -> None:
-    """Check that *func* can be called: whoever wrote ``charge()`` has called it already.
+    """Check that *func* is callable, since a user may have passed the result of ``charge()``.
 
-    :param whose: begins the message, and *example* ends it.
+    :param whose: the start of the message.
+    :param example: the end of the message.
     """
     if not callable(func):
         what = "None" if func is None else f"of type {type(func).__name__}"

@@ -19,7 +19,7 @@ from ...log import logger
 from ...text.redaction import SECRET_NAMES, shown_path
 from ...types import JSON
 
-#: CPython's encoder, made once: `json.dumps` makes one for each call, which slows small payloads.
+#: CPython's encoder, made once, since `json.dumps` makes one for each call of this kind.
 _make_encoder: Any = getattr(json.encoder, "c_make_encoder", None)
 _parts: Any = _make_encoder and _make_encoder(
     *(None, None, json.encoder.encode_basestring_ascii, None),
@@ -27,7 +27,7 @@ _parts: Any = _make_encoder and _make_encoder(
 )
 _NAMES = frozenset((str,))
 _PLAIN = frozenset((str, int, float, bool, type(None)))
-#: How deeply a payload may be nested. PostgreSQL takes some 6,000 levels, Python's json fewer.
+#: Most levels of a payload. PostgreSQL accepts some 6,000 levels, and Python's json fewer.
 MAX_DEPTH = 100
 
 
@@ -79,7 +79,7 @@ def check_keys(payload: Mapping[str, object]) -> None:
 def check_size(value: object, limit: int, name: str) -> None:
     """Check that *value* is not much larger than *limit* bytes, without reading more than that.
 
-    :raises PayloadError: it is.
+    :raises PayloadError: *value* is too large.
     """
     room, rest = limit, [value]
     while rest:
@@ -100,11 +100,11 @@ def check_size(value: object, limit: int, name: str) -> None:
 
 
 def check_typed(text: str, limit: int) -> None:
-    """Check that *text*, which somebody has typed, is no JSON of far more than *limit* bytes.
+    """Check that *text*, which was typed, cannot be JSON of far more than *limit* bytes.
 
-    :raises PayloadError: it is.
+    :raises PayloadError: *text* is too long.
     """
-    if len(text) > limit * 8:  # It may have spaces and escapes, but not that many.
+    if len(text) > limit * 8:  # This leaves room for spaces and escapes.
         raise _too_large("payload", limit)
 
 
@@ -117,22 +117,22 @@ def _checked_text(
 ) -> str:
     """Return *value* as JSON text of at most *limit* bytes.
 
-    :param is_plain: *value* is a dict of texts, numbers, booleans and None.
+    :param is_plain: whether *value* is a dict of texts, numbers, booleans and None.
     """
     if not is_plain:
         check_size(value, limit, name)
         _check(value, name, hidden)
     try:
         text = "".join(_parts(value, 0)) if _parts else json.dumps(value, allow_nan=False)
-    except ValueError as error:  # NaN, or an integer with more digits than Python writes.
+    except ValueError as error:  # It has NaN, or an integer with too many digits for Python.
         _check(value, name, hidden)
         raise PayloadError(
             f"The {name} cannot be written as JSON: {error}. Pass such a large number as text."
         ) from None
-    # NUL and surrogates are escapes in the text. A backslash before "u0000" may also be a text's.
+    # NUL and surrogates are escapes in the text, or follow an escaped backslash.
     if "\\u0000" in text or "\\ud" in text:
         _check(value, name, hidden)
-    # In ASCII, a text is as long as in UTF-8, or longer.
+    # The ASCII text is at least as long as the UTF-8 text.
     if len(text) > limit < len(json.dumps(value, ensure_ascii=False).encode()):
         raise _too_large(name, limit)
     return text
@@ -145,7 +145,7 @@ def _without_exponent(text: str) -> float | int:
 def _check(value: object, name: str, hidden: Sequence[str]) -> None:
     """Check that *value* is JSON.
 
-    :raises PayloadError: it is not; the message says where, shortened.
+    :raises PayloadError: it is not. The message names the place, shortened.
     """
     path: list[object] = []
     if reason := _fault(value, path):
@@ -153,10 +153,10 @@ def _check(value: object, name: str, hidden: Sequence[str]) -> None:
 
 
 def _fault(value: object, path: list[object], levels: int = MAX_DEPTH) -> str | None:
-    """Return why *value* is no JSON, if it is none.
+    """Return why *value* is not JSON, or None if it is.
 
-    :param path: receives the keys that lead to the place, the last one first. A path for each
-        member would take time with the square of the size.
+    :param path: receives the keys that lead to the place, the last one first. Building a path for
+        each member would take quadratic time.
     """
     if reason := refusal(value) or _own_fault(value):
         return reason
@@ -176,7 +176,7 @@ def _fault(value: object, path: list[object], levels: int = MAX_DEPTH) -> str | 
 
 
 def _own_fault(value: object) -> str | None:
-    """Return why *value*, without its members, is no JSON, if it is none."""
+    """Return why *value* itself, regardless of its members, is not JSON, or None if it is."""
     if isinstance(value, str):
         return _text_fault(value)
     if isinstance(value, float):
@@ -192,7 +192,7 @@ def _own_fault(value: object) -> str | None:
 
 
 def refusal(value: object) -> str | None:
-    """Return why *value* is refused, if it looks plain, and is more or ends with the request."""
+    """Return why *value* is refused although it looks plain, such as a proxy of the request."""
     kind = type(value)  # A proxy says that it is an instance of what it stands for.
     if issubclass(kind, LocalProxy):
         return (
@@ -240,10 +240,10 @@ def _too_large(name: str, limit: int) -> PayloadError:
 
 
 def kept_result(value: object, settings: Settings, whose: object) -> JSON:
-    """Return *value* if it is JSON and not too large; otherwise log a warning, return None.
+    """Return *value* if it is JSON and not too large; otherwise log a warning and return None.
 
     :param whose: the run that returned it, for the warning.
-    :raises TypeError: it is what a handler should have done, such as a coroutine.
+    :raises TypeError: *value* is a coroutine or generator, so the handler has not run.
     """
     if value is None:
         return None
@@ -251,8 +251,8 @@ def kept_result(value: object, settings: Settings, whose: object) -> JSON:
         raise TypeError(f"The handler returned {what}, of which no line was run. {_UNRUN[what]}")
     try:
         return check_value(value, settings, "result")
-    except Exception as error:  # A result's own methods may raise. All is done all the same.
-        # Only a message of ours is repeated: it names the key, and no value.
+    except Exception as error:  # The result's own methods may raise, but the work is done.
+        # Only our own message is repeated, since it contains the key but no value.
         why = f" {error}" if isinstance(error, PayloadError) else ""
         logger.warning(
             "%s: the result is not JSON or too large, so it is not kept.%s Return plain JSON of at "
@@ -271,11 +271,13 @@ _UNRUN = {
 
 
 def close_unrun(value: object) -> str | None:
-    """Close *value* and return what it is, if it is a function's body that nobody has run."""
+    """Close *value* and return its kind if it is a coroutine or generator that has not run."""
     if inspect.iscoroutine(value):
         value.close()
         return "a coroutine"
-    if inspect.isgenerator(value) and value.gi_code.co_name != "<genexpr>":  # That is a value.
+    if (
+        inspect.isgenerator(value) and value.gi_code.co_name != "<genexpr>"
+    ):  # A generator expression is a value.
         value.close()
         return "a generator"
     return "an async generator" if inspect.isasyncgen(value) else None

@@ -1,4 +1,4 @@
-"""What code declares, whatever the app: the tasks and definitions, by name."""
+"""The tasks and definitions that code declares, independent of an app."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from .payload import payload_text
 
 
 def name_of(given: object) -> str:
-    """Return a name that was given as a text, or by the task that has it.
+    """Return the name that is given as a text or as a task.
 
     :raises TypeError: *given* is neither.
     """
@@ -32,7 +32,7 @@ def name_of(given: object) -> str:
 
 @dataclass(kw_only=True, slots=True)
 class DefinitionSpec(RunPolicy):
-    """A definition as code or `add_definition` gives it: a column for each field."""
+    """A definition from code or `add_definition`, with one field for each column."""
 
     name: str
     schedule: str
@@ -104,9 +104,9 @@ class Registry:
             self.ordered.add(task.name)
 
     def _check_rate(self, task: Handler) -> None:
-        """Refuse another rate than that of a task with the same rate key.
+        """Check that tasks with the same rate key have the same rate.
 
-        :raises TaskError: it is another.
+        :raises TaskError: the rates differ.
         """
         key = task.options.rate_key
         for other in self.tasks.values() if key is not None else ():
@@ -129,7 +129,7 @@ class Registry:
 
     @property
     def rates(self) -> dict[str, Rate]:
-        """The tasks with a rate, each with it."""
+        """The rates of the tasks that have one, by the task's name."""
         return {name: task.rate for name, task in self.tasks.items() if task.rate is not None}
 
     def get(self, name: str) -> Handler:
@@ -149,7 +149,7 @@ class Registry:
             ) from None
 
     def advice(self, name: str | None) -> str:
-        """Return what to say where no run of the task *name* was found: it may be misspelled."""
+        """Return a hint for when no run of the task *name* was found: it may be misspelled."""
         if name is None or name in self.tasks:
             return ""
         return f"This app's code declares no task {name}.{did_you_mean(name, self.tasks)}"
@@ -191,7 +191,7 @@ def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -
     text = payload_text(handler.arguments.encode(arguments), 1 << 30)
     plain: dict[str, JSON] = json.loads(text)
     handler.keys_for(plain)
-    handler.arguments.forget()  # What is defined further down is not known yet.
+    handler.arguments.forget()  # Names defined further down are not known yet.
     return plain
 
 

@@ -163,7 +163,7 @@ def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
 
 
 def why_uncallable(function: Any, *args: object) -> str | None:
-    """Return why *function* cannot be called with *args*; None if it can, as far as is known."""
+    """Return why *function* cannot be called with *args*; None if it can or if that is unknown."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(*args)
     except TypeError as error:
