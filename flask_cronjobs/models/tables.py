@@ -55,8 +55,8 @@ class JobDefinition(Base):
     concurrency_key: Mapped[str | None]
     concurrency_limit: Mapped[int | None]
     origin: Mapped[str] = mapped_column(server_default=text("'code'"))
-    """``code`` if a task declares it and ticks update it; ``database`` if `add_definition` made
-    it."""
+    """``code`` if a task declares it and ticks update it; ``database`` if
+    `flask_cronjobs.CronJobs.add_definition` made it."""
     paused_at: Mapped[datetime | None]
     next_run_at: Mapped[datetime | None]
     """The watermark: the first slot that is not recorded yet."""
