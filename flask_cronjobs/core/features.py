@@ -18,6 +18,7 @@ from .ticks import TickRow
 
 if TYPE_CHECKING:
     from .current import CurrentRun
+    from .prune import Kind
     from .worker.admission import Kinds
     from .worker.context import RunnerContext
     from .worker.held_runs import Working
@@ -181,6 +182,12 @@ def mend(state: State, books: Bookkeeping) -> None:
     """
     for do in _of("mend", FEATURES):
         do(state, books)
+
+
+def old_rows() -> tuple[Kind, ...]:
+    """Return which old rows of features are deleted, whether the app still uses these or not."""
+    owners = [each for each in FEATURES if each.column]
+    return tuple(kind for kinds in _of("old_rows", owners) for kind in kinds())
 
 
 def told(state: State, report: TickReport) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from sqlalchemy import Connection, TextClause, text
@@ -12,10 +12,9 @@ from sqlalchemy import Connection, TextClause, text
 from ..config import Settings
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
-from ..features.batches.batch_rows import is_live
-from ..models.conditions import DEAD, DONE_ALONE, DONE_EFFECT, ENDED_BATCH
+from ..models.conditions import DEAD, DONE_ALONE, DONE_EFFECT
 from ..types import stored_time, time_or_none
-from . import ticks
+from . import features, ticks
 
 #: Counts so many runs as deleted, in the transaction that deletes them.
 Counted: TypeAlias = Callable[[Connection, Dialect, int], object]
@@ -39,6 +38,7 @@ class Kind(NamedTuple):
     :ivar ended: the column with the time from which they are kept.
     :ivar age: for how many seconds, by its name in `_given`: that of a setting, or ``operations``.
     :ivar free: returns SQL for: the old row ``one`` may go.
+    :ivar runs_by: the column of runs by which its rows have some, if these go with them.
     """
 
     table: str
@@ -46,31 +46,11 @@ class Kind(NamedTuple):
     ended: str
     age: str
     free: Callable[[Dialect], str] = lambda d: "1 = 1"
+    runs_by: str = ""
 
 
 RUNS = Kind("job_runs", DONE_ALONE, "finished_at", "retention")
 DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND batch_id IS NULL", age="retention_dead")
-
-
-def _members_are_old(d: Dialect) -> str:
-    """Return SQL for: each run of the batch ``one``, and its ``then``, is past its retention."""
-
-    def kept(status: str, age: str) -> str:
-        # In the order of the index of batches alone: by another, PostgreSQL might read all runs.
-        return f"""
-            (SELECT r.id FROM job_runs r
-             WHERE r.batch_id = one.id AND r.status = '{status}' AND r.status <> 'running'
-                AND r.finished_at >= {d.later(f"0 - :{age}")}
-             ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
-        """
-
-    # The last conditions read all members. They are reached once the batch may go, or nearly.
-    done = " OR ".join(kept(each, "retention") for each in ("succeeded", "cancelled", "skipped"))
-    return f"""
-        CASE WHEN {is_live("one")} THEN 0 = 1
-            WHEN (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NOT NULL THEN 0 = 1
-            ELSE NOT ({kept("dead", "retention_dead")} OR {done}) END
-    """
 
 
 def _is_of_success(_: Dialect) -> str:
@@ -81,13 +61,14 @@ def _is_of_success(_: Dialect) -> str:
 # The effects of a run that has not succeeded stay while its row is there: a retry, of its own or an
 # operator's, must find them.
 EFFECTS = Kind("job_effects", DONE_EFFECT, "done_at", "retention_dead", _is_of_success)
-# The ``then`` of a batch may still ask for the counts, until it is pruned itself.
-BATCHES = Kind("job_batches", ENDED_BATCH, "finished_at", "retention", _members_are_old)
-#: Those that grow with the work. Each tick asks how far behind they are.
-GROWING = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
 # For longer than the runs that they changed: who did what is asked late.
 OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
-KINDS = (*GROWING, OPERATIONS)
+
+
+@cache
+def growing() -> tuple[Kind, ...]:
+    """Return those that grow with the work: the page says how far behind they are."""
+    return (RUNS, DEAD_RUNS, EFFECTS, *features.old_rows())
 
 
 def past(d: Dialect, kind: Kind) -> str:
@@ -117,10 +98,10 @@ def locked_runs(d: Dialect, kind: Kind) -> str:
 
 
 @lru_cache
-def locked_members(d: Dialect) -> str:
-    """Return the query for some runs of the batches in ``ids``, locked."""
+def locked_members(d: Dialect, kind: Kind) -> str:
+    """Return the query for some runs of the rows of *kind* in ``ids``, locked."""
     return f"""
-        SELECT id FROM job_runs WHERE {d.among("batch_id")} AND status <> 'running'
+        SELECT id FROM job_runs WHERE {d.among(kind.runs_by)} AND status <> 'running'
             AND finished_at < CASE WHEN {DEAD}
                 THEN {d.later("0 - :retention_dead")} ELSE {d.later("0 - :retention")} END
         LIMIT :chunk {_lock(d)}
@@ -135,7 +116,7 @@ def _lock(d: Dialect) -> str:
 def _behind(d: Dialect) -> str:
     """Return the query for the time, and when the oldest row of each growing kind ended."""
     oldest_of = (
-        f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in GROWING
+        f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in growing()
     )
     return f"SELECT {d.now}, {', '.join(oldest_of)}"
 
@@ -145,11 +126,11 @@ def delete(d: Dialect, table: str, column: str = "id") -> str:
     return f"DELETE FROM {table} WHERE {d.among(column)}"
 
 
-def _delete_batches(d: Dialect) -> str:
-    """Return `delete` of batches that have no runs any more."""
-    members = "SELECT r.id FROM job_runs r WHERE r.batch_id = job_batches.id AND r.status"
+def _delete_owners(d: Dialect, kind: Kind) -> str:
+    """Return `delete` of rows of *kind* that have no runs any more."""
+    members = f"SELECT r.id FROM job_runs r WHERE r.{kind.runs_by} = {kind.table}.id AND r.status"
     return f"""
-        {delete(d, "job_batches")} AND ({members} <> 'running' LIMIT 1) IS NULL
+        {delete(d, kind.table)} AND ({members} <> 'running' LIMIT 1) IS NULL
             AND ({members} = 'running' LIMIT 1) IS NULL
     """
 
@@ -178,7 +159,7 @@ def prune(books: Bookkeeping, kept: Settings, counted: Counted | None = None) ->
         _prune_runs(books, kind, kept, counted)
         if kind.table == "job_runs"
         else _prune_rows(books, kind, kept, counted)
-        for kind in KINDS
+        for kind in (*growing(), OPERATIONS)
     ]
     while kinds:
         runs = 0
@@ -196,9 +177,11 @@ def prune(books: Bookkeeping, kept: Settings, counted: Counted | None = None) ->
 def prunable(books: Bookkeeping, kept: Settings) -> int:
     """Return how many runs `prune` would delete now."""
     d, given = books.dialect, _given(books.dialect, kept)
-    batches = f"SELECT id FROM job_batches AS one WHERE {past(d, BATCHES)} AND {BATCHES.free(d)}"
-    of_batches = f"{d.any_of('batch_id', batches)} AND status <> 'running'"
-    which = (past(d, RUNS), past(d, DEAD_RUNS), of_batches)
+    which = [past(d, RUNS), past(d, DEAD_RUNS)]
+    for kind in growing():
+        if kind.runs_by:
+            old = f"SELECT id FROM {kind.table} AS one WHERE {past(d, kind)} AND {kind.free(d)}"
+            which.append(f"{d.any_of(kind.runs_by, old)} AND status <> 'running'")
     counts = (f"SELECT count(*) FROM job_runs WHERE {each}" for each in which)
     return sum(books.rows(text(sql), given)[0][0] for sql in counts)
 
@@ -207,7 +190,7 @@ def seconds_behind(source: Source, kept: Settings) -> float:
     """Return for how many seconds the oldest row of the growing kinds is past its retention."""
     given, late = _given(source.dialect, kept), 0.0
     (row,) = source.rows(text(_behind(source.dialect)), given)
-    for kind, at in zip(GROWING, map(time_or_none, row[1:]), strict=True):
+    for kind, at in zip(growing(), map(time_or_none, row[1:]), strict=True):
         if at is not None:  # It is there, and has a time.
             late = max(late, (stored_time(row[0]) - at).total_seconds() - given[kind.age])
     return late
@@ -230,12 +213,12 @@ def _prune_runs(
 
 
 def _prune_members(
-    books: Bookkeeping, batch_ids: Sequence[int], kept: Settings, counted: Counted | None
+    books: Bookkeeping, kind: Kind, ids: Sequence[int], kept: Settings, counted: Counted | None
 ) -> Iterator[int]:
-    """Delete the runs of batches likewise."""
+    """Delete the runs of the rows *ids* of *kind* likewise."""
     d = books.dialect
-    given = {**_given(d, kept), "ids": d.many(batch_ids)}
-    work = partial(_delete_runs, d=d, old=locked_members(d), given=given, counted=counted)
+    given = {**_given(d, kept), "ids": d.many(ids)}
+    work = partial(_delete_runs, d=d, old=locked_members(d, kind), given=given, counted=counted)
     are_all = False
     while not are_all:
         found, are_all = books.transaction(work)
@@ -287,12 +270,12 @@ def _prune_rows(
     back. What may not is passed over, up to the end.
     """
     d, given = books.dialect, _given(books.dialect, kept)
-    statement = _delete_batches(d) if kind is BATCHES else delete(d, kind.table)
+    statement = _delete_owners(d, kind) if kind.runs_by else delete(d, kind.table)
     while True:
         found = books.rows(text(oldest(d, kind)), given)
         if ids := [row.id for row in found if row.free]:
-            if kind is BATCHES:
-                yield from _prune_members(books, ids, kept, counted)
+            if kind.runs_by:
+                yield from _prune_members(books, kind, ids, kept, counted)
             books.rows(text(statement), {"ids": d.many(ids)})
         yield 0
         if len(found) < ticks.DELETED_AT_ONCE or not (ids or found[-1].place != given["place"]):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from flask import g, has_app_context
@@ -13,7 +12,6 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ..db.database import Database
-from ..errors import CronJobsError
 from .current import at_work, warn
 
 if TYPE_CHECKING:
@@ -23,8 +21,8 @@ _UNCOMMITTED = "_cronjobs_uncommitted"
 #: The app contexts with a note in ``g``. Every run ends one, and hardly any has one; to look into
 #: ``g`` takes longer than to look whether this is empty.
 _noted: set[int] = set()
-#: The batches whose blocks an error has ended, by app context, as in `_noted`.
-_broken_off: dict[int, list[int]] = {}
+#: What else warns when an app context ends, by app context, as in `_noted`.
+_at_end: dict[int, list[Callable[[], None]]] = {}
 _COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
 _COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
 
@@ -39,15 +37,15 @@ def watch_commits(state: State) -> None:
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
         names = _listed([what for _, what in _take_notes()]) if _noted else ""
-        broken_off = _broken_off.pop(_context(), []) if _broken_off else []
+        warnings = _at_end.pop(_context(), []) if _at_end else []
         if error is not None:
             return
         run = at_work.get(None)
         if run is not None:
             for each in run.at_end:
                 each()
-        if broken_off:
-            _warn_of_open_batches(state, broken_off)
+        for each in warnings:
+            each()
         left = left_in(db) if run is not None else None
         if run is not None and left:
             kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."
@@ -55,18 +53,6 @@ def watch_commits(state: State) -> None:
             run.warn(f"{kept} {_COMMIT_WORK}")
         elif names:
             warn(f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}")
-
-
-def _warn_of_open_batches(state: State, ids: Sequence[int]) -> None:
-    from ..features.batches.batch_rows import open_among
-
-    with suppress(CronJobsError), state.bookkeeping() as books:
-        for key in open_among(books, books.dialect, ids):
-            warn(
-                f"An error has ended the block of the batch {key!r}, and what it enqueued is "
-                "committed, so the batch stays open, and nothing follows it. Fill the rest in "
-                "another block with its key, or close it: flask jobs admin batches KEY --close"
-            )
 
 
 def uncommitted_runs() -> str:
@@ -93,9 +79,9 @@ def note_enqueued(session: Session, what: str) -> None:
     g.setdefault(_UNCOMMITTED, []).append((session.get_transaction(), what))
 
 
-def note_broken_off(batch_id: int) -> None:
-    """Note that an error has ended the block of a batch in this context."""
-    _broken_off.setdefault(_context(), []).append(batch_id)
+def warn_at_end(warning: Callable[[], None]) -> None:
+    """Call *warning* when this app context ends, unless an error ends it."""
+    _at_end.setdefault(_context(), []).append(warning)
 
 
 def _take_notes() -> list[tuple[SessionTransaction | None, str]]:

@@ -194,10 +194,8 @@ UNKNOWN = {
 #: What they import of it today. None may be added; whoever mends one deletes its line.
 THROUGH_WALLS = frozenset(
     {
-        ("core.prune", "features.batches.batch_rows"),
         ("core.tasks.handler", "features.typed.arguments"),
         ("core.tasks.validation", "features.typed.arguments"),
-        ("core.uncommitted", "features.batches.batch_rows"),
         ("core.worker.claims", "features.rates.starts"),
     }
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from ...core.current import CurrentRun
 from ...db.connection import Bookkeeping
 from ...types import BatchCounts
+
+if TYPE_CHECKING:
+    from ...core.prune import Kind
 
 
 def minute(books: Bookkeeping) -> int:
@@ -19,6 +23,13 @@ def ended(books: Bookkeeping, ids: Collection[int] | None) -> int:
     from .ending import end_batches
 
     return end_batches(books, ids)
+
+
+def old_rows() -> tuple[Kind, ...]:
+    """Return the batches that go with their runs."""
+    from .pruning import BATCHES
+
+    return (BATCHES,)
 
 
 def fact(run: CurrentRun) -> BatchCounts | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,10 @@ from ...core.enqueue import batch_of, explaining_missing_tables, joined, wake
 from ...core.insert import writing_connection
 from ...core.new_run import new_run
 from ...core.tasks.options import check_key
-from ...core.uncommitted import note_broken_off, note_enqueued
+from ...core.uncommitted import note_enqueued, warn_at_end
 from ...db.dialect import dialect_of
-from ...errors import BatchClosed, TaskError
-from .batch_rows import NewBatch, close, hold_open, open_batch
+from ...errors import BatchClosed, CronJobsError, TaskError
+from .batch_rows import NewBatch, close, hold_open, is_open, open_batch
 from .ending import end_batch
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class Batch:
             )
         connection = writing_connection(session)
         with explaining_missing_tables(self._state):
-            self._id, is_open = open_batch(connection, dialect_of(connection.engine), self._new)
-        if not is_open:
+            self._id, can_fill = open_batch(connection, dialect_of(connection.engine), self._new)
+        if not can_fill:
             raise BatchClosed(
                 f"The batch {self.key!r} is closed, so no run can join it. Each batch needs a key "
                 "of its own; if an earlier attempt has filled this one, there is nothing to do."
@@ -95,7 +96,18 @@ class Batch:
         if error is None:
             self._close()
         else:
-            note_broken_off(self._id)
+            warn_at_end(self._warn_if_open)
+
+    def _warn_if_open(self) -> None:
+        """Warn if what was enqueued in the block is committed: nothing follows it."""
+        with suppress(CronJobsError), self._state.bookkeeping() as books:
+            if is_open(books, self._id):
+                warn(
+                    f"An error has ended the block of the batch {self.key!r}, and what it enqueued "
+                    "is committed, so the batch stays open, and nothing follows it. Fill the rest "
+                    "in another block with its key, or close it: flask jobs admin batches KEY "
+                    "--close"
+                )
 
     def _close(self) -> None:
         session = self._state.db.session()

@@ -90,10 +90,10 @@ def close(connection: Connection, d: Dialect, batch_id: int, wait: bool = True) 
     return connection.execute(text(sql), {"id": batch_id}).first() is not None
 
 
-def open_among(books: Bookkeeping, d: Dialect, ids: Iterable[int]) -> list[str]:
-    """Return the keys of the batches among *ids* that are committed and not closed."""
-    sql = f"SELECT key FROM job_batches WHERE {d.among('id')} AND closed_at IS NULL ORDER BY id"
-    return [row.key for row in books.rows(text(sql), {"ids": d.many(ids)})]
+def is_open(books: Bookkeeping, batch_id: int) -> bool:
+    """Return whether a batch is committed and not closed."""
+    sql = "SELECT id FROM job_batches WHERE id = :id AND closed_at IS NULL"
+    return bool(books.rows(text(sql), {"id": batch_id}))
 
 
 def hold_batches(connection: Connection, d: Dialect, batch_ids: Iterable[int]) -> list[int]:
