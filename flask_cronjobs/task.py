@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from .config import in_seconds
 from .core.app_state import state_of
+from .core.tasks.arguments import Upgrade
 from .core.tasks.handler import Handler
 from .core.tasks.options import SCHEDULE_OPTIONS, EnqueueOptions, TaskOptions
 from .core.tasks.registry import Registry, declaration
 from .core.tasks.validation import answering, check_upgrade, written_instead
 from .errors import PayloadError
-from .features.typed.arguments import Upgrade
+from .features.typed import arguments_of
 from .log import logger
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
@@ -44,7 +45,7 @@ class Task(Handler, Generic[P, R]):
         registry: Registry,
         enqueue_options: EnqueueOptions | None = None,
     ) -> None:
-        super().__init__(func, name, options)
+        super().__init__(func, name, options, arguments_of(func))
         self._registry = registry
         self._enqueue_options = enqueue_options or EnqueueOptions()
         self.__doc__ = func.__doc__

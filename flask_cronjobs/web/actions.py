@@ -18,6 +18,7 @@ from werkzeug.wrappers import Response
 from ..core.app_state import State, state_of
 from ..core.tasks.payload import check_typed
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, PayloadError, TablesMissing
+from ..features.typed import forms
 from ..insights import effects
 from ..insights import run_payloads as payloads
 from ..insights.batch_actions import cancel_batch, close_batch, retry_batch
@@ -259,7 +260,7 @@ def _typed_payload() -> dict[str, object] | None:
     for name, text_ in request.form.items():
         if handler is not None and name.startswith(FIELD) and text_.strip():
             argument = name.removeprefix(FIELD)
-            found[argument] = handler.arguments.read(argument, text_, limit)
+            found[argument] = forms.read(handler.arguments, argument, text_, limit)
     return found
 
 
@@ -297,7 +298,7 @@ def _form(
         abort(403, "A value of this payload is hidden, so it cannot be edited here.")
     handler = state.registry.tasks.get(task)
     stored = payload if isinstance(payload, dict) else {}
-    fields = list(handler.arguments.fields(stored)) if handler else []
+    fields = list(forms.fields(handler.arguments, stored)) if handler else []
     others = {name: stored[name] for name in stored.keys() - {field.name for field in fields}}
     more = json.dumps(others, indent=2, ensure_ascii=False) if others else ""
     if error is not None:

@@ -194,8 +194,6 @@ UNKNOWN = {
 #: What they import of it today. None may be added; whoever mends one deletes its line.
 THROUGH_WALLS = frozenset(
     {
-        ("core.tasks.handler", "features.typed.arguments"),
-        ("core.tasks.validation", "features.typed.arguments"),
         ("core.worker.claims", "features.rates.starts"),
     }
 )

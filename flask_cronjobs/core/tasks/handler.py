@@ -9,10 +9,10 @@ from itertools import islice
 from typing import Any, cast
 
 from ...errors import PayloadError, TaskError
-from ...features.typed.arguments import Arguments, named_by, signature_of
 from ...text import cut, one_line, shortened
 from ...text.redaction import redacted, strip_credentials
 from ...types import JSON
+from .arguments import Arguments, named_by
 from .options import EnqueueOptions, Rate, TaskOptions, is_key, read_rate
 from .payload import check_keys
 from .retry import RetryPolicy, retry_policy
@@ -48,7 +48,13 @@ class Handler:
         by the default number of attempts; see `new_run`.
     """
 
-    def __init__(self, func: Callable[..., Any], name: str, options: TaskOptions) -> None:
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        name: str,
+        options: TaskOptions,
+        arguments: Arguments | None = None,
+    ) -> None:
         self.func = func
         self.name = name
         self.options = options
@@ -62,9 +68,9 @@ class Handler:
         filled = self.concurrency_limit, self.rate, options.unique, options.label
         self.fills: bool = any(each is not None for each in filled)
         self.policies: dict[int, dict[str, object]] = {}
-        self._signature = signature_of(func)
+        self.arguments: Arguments = arguments or Arguments(func)
+        self._signature = self.arguments.signature
         self._is_passed_on = named_by(func) is not func
-        self.arguments: Arguments = Arguments(func, self._signature)
         parameters = self._signature.parameters.values()
         self.named: frozenset[str] = frozenset(p.name for p in parameters if p.kind in _NAMED)
         self._in_order = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

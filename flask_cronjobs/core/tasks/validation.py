@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 from ...config import in_seconds
 from ...errors import SetupError, TaskError
-from ...features.typed.arguments import signature_of
 from ...text import did_you_mean
+from .arguments import signature_of
 from .options import (
     MOST_REST,
     SCHEDULE_OPTIONS,

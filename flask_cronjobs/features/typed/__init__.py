@@ -1,0 +1,17 @@
+"""Arguments with types: what the annotations of handlers say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...core.tasks.arguments import Arguments
+
+
+def arguments_of(func: Callable[..., object]) -> Arguments:
+    """Return how the arguments of the handler *func* are stored and read."""
+    arguments = Arguments(func)
+    if all(each.annotation is each.empty for each in arguments.parameters.values()):
+        return arguments
+    from .arguments import TypedArguments
+
+    return TypedArguments(func)

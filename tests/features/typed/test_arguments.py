@@ -15,7 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs import testing as helpers
-from flask_cronjobs.features.typed.arguments import Arguments
+from flask_cronjobs.features.typed import arguments
 from flask_cronjobs.features.typed.codecs import Codec
 from flask_cronjobs.models import JobDefinition, JobRun
 from tests.marks import on_both
@@ -263,7 +263,7 @@ def test_large_value_is_refused_before_it_is_converted(
     def it(days: list[date], order: Order | None = None) -> None: ...
 
     jobs.enqueue("it", {"days": ["2026-01-01"]})
-    monkeypatch.setattr(Arguments, "_codec", lambda *_: Codec("nothing", pytest.fail))
+    monkeypatch.setattr(arguments, "codec_for", lambda *_: Codec("nothing", pytest.fail))
     payloads: list[dict[str, Any]] = [
         {"days": ["2026-01-01"] * 800_000},
         {"days": [Order("x" * 70_000)]},  # type: ignore[arg-type]

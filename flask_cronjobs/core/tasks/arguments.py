@@ -1,0 +1,102 @@
+"""The arguments of a handler: its signature, and how they are stored and read. Pure.
+
+Here, plain JSON is stored and passed as it is; `features.typed` reads annotations.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from ...text.redaction import SECRET_NAMES
+from ...types import JSON
+
+#: Takes a payload of older code, and returns one of today's.
+Upgrade: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+def named_by(func: Callable[..., object]) -> Callable[..., object]:
+    """Return the function whose parameters are those of the handler *func*.
+
+    It is the outermost one that names some: a decorator may give the function inside an argument
+    of its own. One of ``*args, **kwargs`` passes on what it gets.
+    """
+    found: Callable[..., object] = inspect.unwrap(func, stop=_names_parameters)
+    return found
+
+
+def signature_of(func: Callable[..., object]) -> inspect.Signature:
+    """Return the signature by which the handler *func* is called."""
+    return inspect.signature(named_by(func), follow_wrapped=False)
+
+
+def _names_parameters(func: Callable[..., object]) -> bool:
+    parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
+    named = [
+        each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    return not parameters or bool(named)
+
+
+class Arguments:
+    """How the arguments of one handler are stored and read: as they are.
+
+    :param func: the handler.
+    :ivar upgrade: makes a stored payload that does not fit into one that does.
+    """
+
+    upgrade: Upgrade | None = None
+
+    def __init__(self, func: Callable[..., object]) -> None:
+        self.signature: inspect.Signature = signature_of(func)
+        self.parameters: Mapping[str, inspect.Parameter] = self.signature.parameters
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether arguments of any name can be given."""
+        return any(each.kind is each.VAR_KEYWORD for each in self.parameters.values())
+
+    @cached_property
+    def schema(self) -> Mapping[str, Any]:
+        """How values are converted, by the names of arguments; empty if all are stored as is."""
+        return {}
+
+    def forget(self) -> None:
+        """Look annotations up again when next needed: not all may have been there yet."""
+
+    def encode(
+        self,
+        payload: Mapping[str, object],
+        limit: int = 1 << 30,
+        hidden: Sequence[str] = SECRET_NAMES,
+    ) -> Mapping[str, object]:
+        """Return *payload* with the JSON of each value; itself if all are as they are stored.
+
+        A value that is JSON already is checked.
+
+        :param limit: how many bytes all may have, which is checked before any is converted.
+        :param hidden: the names of values that no message may tell of, as by `redacted`.
+        :raises PayloadError: a value does not fit; the message names its argument.
+        """
+        return payload
+
+    @property
+    def are_decoded(self) -> bool:
+        """Whether a stored payload may be something else than the arguments of the call."""
+        return self.upgrade is not None
+
+    def decode(self, payload: Mapping[str, JSON], hidden: Sequence[str]) -> dict[str, object]:
+        """Return the arguments of a call with a stored *payload*.
+
+        :param hidden: as of `encode`.
+        :raises PayloadError: a value does not fit. The message does not show it.
+        """
+        return dict(payload)
+
+    @cached_property
+    def defaults(self) -> dict[str, object]:
+        """The default values, as they would be stored."""
+        of_all = self.parameters.items()
+        return {name: each.default for name, each in of_all if each.default is not each.empty}

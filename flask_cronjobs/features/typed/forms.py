@@ -1,0 +1,80 @@
+"""Arguments in a form: a field for each, and what somebody has typed into it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ...core.tasks.arguments import Arguments
+from ...core.tasks.payload import check_size, check_typed
+from ...errors import PayloadError
+from ...types import JSON
+from .arguments import codec_for
+from .codecs import ANY, Codec, Misfit
+
+#: From how many choices on a form has no list to choose from.
+_MANY = 50
+
+
+class Field(NamedTuple):
+    """An argument that can be given by name.
+
+    :ivar text: its value, as `read` reads it; empty: not given.
+    :ivar choices: all values that it may have, as such texts, if they are few.
+    """
+
+    name: str
+    expected: str
+    required: bool
+    text: str = ""
+    choices: tuple[str, ...] = ()
+
+
+def fields(arguments: Arguments, payload: Mapping[str, JSON]) -> Iterator[Field]:
+    """Yield the arguments that have a name, with the values of *payload*."""
+    for name, parameter in arguments.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        codec = codec_for(arguments, name)
+        text = _written(codec, payload[name]) if name in payload else ""
+        choices = tuple(_written(codec, each) for each in codec.choices)
+        known = choices if len(choices) <= _MANY and text in ("", *choices) else ()
+        yield Field(name, codec.expected, parameter.default is parameter.empty, text, known)
+
+
+def read(arguments: Arguments, name: str, text: str, limit: int = 1 << 30) -> object:
+    """Return the value of *text*, as somebody has typed it: as JSON, or as the text itself.
+
+    :param limit: how many bytes it may have, which is checked before it is converted.
+    :raises PayloadError: it is too large; or the argument has no annotation, and *text* is not
+        JSON.
+    """
+    return _read(codec_for(arguments, name), text, name, limit)
+
+
+def _read(codec: Codec, text: str, name: str, limit: int = 1 << 30) -> object:
+    check_typed(text, limit)
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if codec is ANY:
+            raise PayloadError(
+                f"{name}: this is not JSON: {error}. Write a text with its quotes."
+            ) from None
+        return text
+    check_size(value, limit, "payload")
+    try:
+        if type(value) not in (dict, list):  # These may still have a hidden value.
+            codec.encode(value)
+    except Misfit:
+        return text
+    return value
+
+
+def _written(codec: Codec, value: JSON) -> str:
+    """Return *value* as a text that `_read` reads: without quotes if it can be."""
+    plain = value if codec is not ANY and isinstance(value, str) else ""
+    if plain.strip() and plain.isprintable() and _read(codec, plain, "") == value:
+        return plain
+    return json.dumps(value, ensure_ascii=False, indent=2)
