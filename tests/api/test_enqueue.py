@@ -19,7 +19,6 @@ from flask_cronjobs import (
     Retry,
     StateConflict,
     Task,
-    TaskError,
     UnknownTask,
 )
 from flask_cronjobs.models import JobRun
@@ -130,13 +129,6 @@ class TestUsing:
         with pytest.raises(NotFound, match="may have been pruned"):
             jobs.retry(first)
         assert [run.id for run in runs(db)] == [second]
-
-
-@pytest.mark.usefixtures("context")
-class TestMany:
-    def test_one_key_for_many_is_refused(self, greet: Greet) -> None:
-        with pytest.raises(TaskError, match="one key cannot belong to many runs"):
-            greet.using(idempotency_key="key").enqueue_many([{"user_id": 1}])
 
 
 @pytest.mark.usefixtures("context")

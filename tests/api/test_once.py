@@ -1,4 +1,4 @@
-"""`once`: an effect happens once, whatever fails; `test_killed_effects` kills what does it."""
+"""`once`: an effect happens once, whatever fails; `test_failpoints` kills what does it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of definitions: read, declared, changed, paused, removed. Ticks do so in `engine`."""
+"""Rows of definitions: read, declared, changed, paused, removed; by ticks in `test_scheduler`."""
 
 from __future__ import annotations
 

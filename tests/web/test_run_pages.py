@@ -14,7 +14,6 @@ from sqlalchemy import text
 
 import flask_cronjobs
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.insights import run_list
 from flask_cronjobs.models import JobBatch, JobOutput
 from flask_cronjobs.text.redaction import without_own_frames
 
@@ -105,22 +104,6 @@ def test_why_a_run_waits_and_how_long_it_took_have_columns_of_their_own(pages: P
     assert "in 23" in why[1]
     pages.shows("runs?status=succeeded", "<span></span><span>Took</span>")
     pages.shows("runs?status=queued", "<span>Why it waits</span><span></span>", f"#{later}<")
-
-
-def test_a_lost_worker_is_told_in_red(pages: Pages) -> None:
-    lost = pages.add("running", locked_until=NOW - timedelta(minutes=5))
-    pages.shows("runs", '<span class="status bad">worker lost</span>', hides=["so far"])
-    said = ('class="verdict bad"', "Its worker web-1:7 was lost", "lost its worker")
-    pages.shows(f"runs/{lost}", *said)
-
-
-def test_a_list_that_stops_says_how_far_it_went(
-    pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_list, "WINDOW", 3)
-    for _ in range(5):
-        pages.add("succeeded")
-    pages.shows("runs?q=nowhere", "None found, searched back to <time", "Search further back")
 
 
 # What a list is about
