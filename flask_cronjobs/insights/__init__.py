@@ -1,1 +1,1 @@
-"""What people are shown, and what they may change."""
+"""Reports for pages and commands, and the changes that operators may make."""

@@ -1,7 +1,7 @@
-"""How much waits to run, since when, and what is due: by task and queue, however many there are.
+"""Count the waiting and due runs by task and queue, at a cost that a backlog does not raise.
 
-Why one run waits, `runs.wait_reasons` says; `checks` what may wait for ever, `definitions.needs`
-which definitions need a person.
+`wait_reasons` says why one run waits, `checks` finds runs that may wait for ever, and
+`schedule_needs` finds the definitions that need attention.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from .reader import (
     steps,
 )
 
-#: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
-#: all runs.
+#: Most groups of task, queue and priority that are read one by one. With more, reading all runs is
+#: faster.
 MOST_STEPS = 1_000
-#: As many groups of runs that wait for their rate are looked at.
+#: Most groups of runs waiting for their rate that are read.
 _MOST_RATED = 1_000
-#: For more priorities than these, `first_due` reads all runs.
+#: Most priorities that `first_due` reads one by one. With more, it reads all runs.
 MOST_PRIORITIES = 10
 _GROUP = ("job_type", "queue", "priority")
 
@@ -65,10 +65,11 @@ _GROUP = ("job_type", "queue", "priority")
 class Waiting:
     """The waiting runs of a task in a queue, of one priority or of several.
 
-    :ivar oldest: when the first of them was, or will be, due.
-    :ivar due: the same of those that a tick could run now; None if there are none. Runs whose
-        concurrency key is at its limit are left out. At a rate: since when a start has been free.
-    :ivar rate_key: the key at whose rate they wait.
+    :ivar oldest: the due time of the first run.
+    :ivar due: the due time of the first run that a tick could run now; None if there is none. Runs
+        whose concurrency key is at its limit are left out. For runs with a rate, it is the time
+        since which a start has been free.
+    :ivar rate_key: the rate key of the runs, if they wait for their rate.
     """
 
     task: str
@@ -80,11 +81,11 @@ class Waiting:
 
 @read_once
 def waiting_groups(reader: Reader) -> list[Waiting]:
-    """Return what waits, by task and queue; there may be several of the same.
+    """Return the waiting runs by task and queue; a task and queue may occur several times.
 
-    It goes from one task, queue and priority to the next, in the order of an index, and reads one
-    run of each. So a backlog costs no more than a few runs. What waits for its rate is so found by
-    rate key; of more than 1,000 groups, the first.
+    The query steps through an index from one task, queue and priority to the next and reads one run
+    of each, so a long backlog costs no more than a short one. Runs that wait for their rate are
+    found by rate key, up to 1,000 groups.
     """
     rows = _rows(reader, _by_steps())
     rated = [row for row in rows if row.rate_key is not None]
@@ -94,9 +95,9 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
 
 
 def count_waiting(reader: Reader, queues: Sequence[str]) -> dict[str, tuple[Count, Count]]:
-    """Return how many runs of *queues* wait, and how many of them are due.
+    """Return the number of waiting runs of each of *queues*, and how many of them are due.
 
-    If more than `COUNTED` runs wait, those that were counted are a part, and each number is capped.
+    If more than `COUNTED` runs wait, only some are counted, and each number is marked as capped.
     """
     if not queues:
         return {}
@@ -123,17 +124,17 @@ def count_waiting(reader: Reader, queues: Sequence[str]) -> dict[str, tuple[Coun
     return {name: numbers.get(name, (none, none)) for name in queues}
 
 
-#: How many waiting runs are counted.
+#: Most waiting runs that are counted.
 COUNTED = 10_000
 
 
 def overdue(reader: Reader) -> list[Query]:
-    """Return statements for our runs that could run, and were due `CRONJOBS_HEALTH_OVERDUE` ago.
+    """Return statements for our runnable runs that were due `CRONJOBS_HEALTH_OVERDUE` ago.
 
-    1. Those without a concurrency key, and those with one: each kind has its own partial index. Of
-       the latter those whose key is below its limit.
-    2. If there are any, those whose rate has had a free start for so long.
-    3. If the app has executors, those that wait in their brokers.
+    1. Runs without a concurrency key, and runs whose key is below its limit. Each of these kinds
+       has its own partial index.
+    2. If runs wait for their rate, those whose rate has had a free start for that long.
+    3. If the app has executors, runs that wait in their brokers.
     """
     before = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
     due = select(RUNS.c.id, RUNS.c.run_at).where(RUNS.c.run_at <= before)
@@ -149,18 +150,18 @@ def overdue(reader: Reader) -> list[Query]:
 
 
 def handed(before: datetime) -> Query:
-    """Return the statement for runs that wait in the brokers of executors and were due *before*."""
+    """Return a statement for runs that wait in executors' brokers and were due *before* a time."""
     return select(RUNS.c.id, RUNS.c.run_at).where(text(HANDED), RUNS.c.run_at <= before)
 
 
 def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Query]:
     """Return statements for the first *limit* rows of *parts*, in the order of their due times.
 
-    The indexes of waiting runs begin with the priority: so there is a statement for each, unless
-    there are many.
+    The indexes of waiting runs begin with the priority, so each priority gets its own statement,
+    unless there are many priorities.
 
-    :param parts: SELECTs: of runs without a concurrency key, of runs with one, and of those that
-        wait in a strict order or for a rate, which no index has by their due times.
+    :param parts: SELECTs of runs without a concurrency key, of runs with one, and of runs that wait
+        in strict order or for a rate. No index has the last kind by due time.
     """
     yield from parts[2:]
     for part, rows in zip(parts, (UNKEYED, KEYED), strict=False):
@@ -186,7 +187,7 @@ def _rows(reader: Reader, sql: str) -> list[Waiting]:
 
 
 def _free_since(reader: Reader, row: Row[Any]) -> datetime | None:
-    """Return since when a tick could have run what is due; None if it cannot: no start is free."""
+    """Return the time since which a due run could have started; None if no start is free."""
     rate = reader.state.registry.rates.get(row.job_type)
     tat = rate and rate.own(row.tat, row.period, row.last_at)
     if row.due is None or rate is None or tat is None:
@@ -200,11 +201,11 @@ _TAKEN_SHARES = """
     WHERE concurrency_share IS NOT NULL GROUP BY concurrency_key
 """
 _TAKEN = text(_TAKEN_SHARES).columns(column("key"), column("number")).cte("taken")
-#: Of a run with a key. The condition of the partial index must name no table: so no join.
+#: A run with a key has a free share. A partial index allows no table names, so this cannot join.
 _HAS_SHARE = """
     COALESCE((SELECT number FROM taken WHERE key = job_runs.concurrency_key), 0) < concurrency_limit
 """
-#: Of any run.
+#: A run has a free share or needs none.
 _NEEDS_NO_SHARE = f"(concurrency_key IS NULL OR {_HAS_SHARE})"
 
 
@@ -232,7 +233,7 @@ def _by_steps() -> str:
     """
 
 
-#: What stands for the last start of a rate, of runs that have none.
+#: Placeholders for the columns of a rate, for runs without one.
 _NO_START = (
     "CAST(NULL AS timestamp) AS tat, CAST(NULL AS timestamp) AS last_at,"
     " CAST(NULL AS double precision) AS period"
@@ -241,7 +242,7 @@ _NO_START = (
 
 def _first_due(name: str, rows: str, condition: str, group: Sequence[str] = _GROUP) -> str:
     """Return the SELECT of the first due run of each group of the CTE *name*."""
-    # Not by ``=``: then the order would mean nothing, and the planner might choose any index.
+    # With ``=``, the order would be meaningless, and the planner might choose any index.
     in_group = " AND ".join(_compare(sign, name, "0", group) for sign in (">=", "<="))
     return f"""
         SELECT run_at FROM job_runs
@@ -251,9 +252,9 @@ def _first_due(name: str, rows: str, condition: str, group: Sequence[str] = _GRO
 
 
 def _steps(name: str, rows: str, group: Sequence[str] = _GROUP) -> str:
-    """Return a CTE *name* of the first run of each *group*, by the index that begins with it."""
+    """Return a CTE *name* of the first run of each *group*, read from the index on that group."""
     order = f"ORDER BY {', '.join(group)}, run_at, id LIMIT 1"
-    # Not ">": SQLite would read the whole of the old group.
+    # With ">", SQLite would read the whole previous group.
     is_after = _compare(">=", name, "1", group)
     columns = ", ".join(f"r.{each}" for each in (*group, "run_at"))
     return f"""
@@ -268,11 +269,11 @@ def _steps(name: str, rows: str, group: Sequence[str] = _GROUP) -> str:
 
 
 def _compare(sign: str, name: str, more: str, group: Sequence[str] = _GROUP) -> str:
-    """Return SQL that compares the columns of *group* with those of *name*, in their order.
+    """Return SQL that compares the columns of *group* with those of *name*, as one row value.
 
-    :param more: what to add to the priority, the last of them.
+    :param more: the number to add to the priority, which is the last column.
     """
-    # Not bare columns on both sides: SQLite would search its index by the first of them alone.
+    # With bare columns on both sides, SQLite would search its index by the first column only.
     others = (f"{name}.{each} || ''" for each in group[:-1])
     values = ", ".join((*others, f"{name}.priority + CAST({more} AS bigint)"))
     return f"({', '.join(group)}) {sign} ({values})"
@@ -293,13 +294,13 @@ def _by_reading_all() -> str:
 
 @read_once
 def unpaused_groups(reader: Reader) -> Sequence[Waiting]:
-    """Return what waits and is not paused."""
+    """Return the waiting groups that are not paused."""
     groups = waiting_groups(reader)
     return [each for each in groups if not stopping(reader, each.task, each.queue)]
 
 
 def oldest_due(reader: Reader) -> datetime | None:
-    """Return since when the oldest run has been due that our ticks or executors could run."""
+    """Return the due time of the oldest run that our ticks or executors could run."""
     groups = unpaused_groups(reader)
     due = [group.due for group in groups if is_declared(reader, group.task)]
     if reader.state.settings.executors:
@@ -308,15 +309,15 @@ def oldest_due(reader: Reader) -> datetime | None:
     return min((moment for moment in due if moment is not None), default=None)
 
 
-#: How many slots `due` returns at most.
+#: Most slots that `due` returns.
 _SLOTS = 10_000
 
 
 class Due(NamedTuple):
-    """What is due now.
+    """The slots and runs that are due now.
 
-    :ivar slots: the ``name`` of each definition that is due, and ``at``, its slot.
-    :ivar runs: how many runs are due that no pause stops.
+    :ivar slots: the ``name`` of each due definition, and its slot as ``at``.
+    :ivar runs: the number of due runs that are not paused.
     """
 
     slots: Sequence[Row[Any]]
@@ -324,14 +325,14 @@ class Due(NamedTuple):
 
 
 class Next(NamedTuple):
-    """What is due next: a definition's slot or a task's run, and when."""
+    """The definition's slot or task's run that is due next, with its time."""
 
     at: datetime
     name: str
 
 
 def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
-    """Return which slots are due now, and how many runs, in *queues* or in all."""
+    """Return the slots that are due now, and the number of due runs in *queues*, or in all."""
     slot = DEFINITIONS.c.next_run_at
     with reading(source) as reader:
         slots = select(DEFINITIONS.c.name, slot.label("at"))
@@ -349,7 +350,7 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
 
 
 def next_due(source: Source) -> Next | None:
-    """Return which slot or waiting run will be due next; None if there is none."""
+    """Return the slot or waiting run that will be due next; None if there is none."""
     slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
     with reading(source) as reader:
         slots = select(slot, DEFINITIONS.c.name).where(*_slots_of_ours(reader))
@@ -365,7 +366,7 @@ def next_due(source: Source) -> Next | None:
 
 
 def _slots_of_ours(reader: Reader) -> tuple[Any, ...]:
-    """Return the conditions that this app enqueues a definition's slots."""
+    """Return the conditions under which this app enqueues a definition's slots."""
     d, registry = reader.dialect, reader.state.registry
     known = {
         "declared": d.array(tuple(registry.declarations)),

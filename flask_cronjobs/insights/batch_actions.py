@@ -1,4 +1,4 @@
-"""What an operator does to a batch: close it; retry or cancel its runs."""
+"""An operator's actions on a batch: close it, and retry or cancel its runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .run_filters import RunFilter
 
 
 def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
-    """Close a batch that nobody will fill any more, so that it can end.
+    """Close a batch that will not be filled any more, so that it can end.
 
     :returns: False if it was closed before.
     :raises NotFound: there is no such batch.

@@ -1,4 +1,4 @@
-"""Batches, and how far they are."""
+"""Batches and their progress."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ..types import TERMINAL, BatchCounts
 from .reader import BATCHES, Page, Query, Reader, Source, page_of, reading, record
 
 BatchState: TypeAlias = Literal["open", "running", "finished"]
-#: A person may have left something in these columns that cannot be read.
+#: Columns that lists do not read, since values edited by hand may be unreadable.
 _UNREAD = ("then_payload", "then_columns")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchView:
-    """One batch.
+    """A batch with its counts.
 
-    :ivar counts: its runs by how they ended: counted from their rows, until it has ended; then as
-        they were at its end.
-    :ivar waiting: the runs that wait, also for a retry.
+    :ivar counts: the numbers of its runs by outcome. They are counted from the runs' rows until the
+        batch has ended, and stay fixed afterwards.
+    :ivar waiting: the number of runs that wait, including those that wait for a retry.
     """
 
     id: int
@@ -44,19 +44,19 @@ class BatchView:
 
     @property
     def state(self) -> BatchState:
-        """``open``: it can be filled. ``running``: runs are live. ``finished``: all have ended."""
+        """``open`` while it can be filled, ``running`` while runs are live, then ``finished``."""
         if self.finished_at is not None:
             return "finished"
         return "open" if self.closed_at is None else "running"
 
     @property
     def progress(self) -> str:
-        """How many runs have ended: ``15 of 18``."""
+        """The number of runs that have ended, such as ``15 of 18``."""
         return f"{self.counts.ended:,} of {self.counts.total:,}"
 
 
 def batch_facts(batch: BatchView) -> list[Fact]:
-    """Return what the page of *batch* and the command ``batches KEY`` say of it, in this order."""
+    """Return the facts about *batch* on its page and in ``batches KEY``, in this order."""
     then = f"{batch.then_task}, run {batch.then_run_id}" if batch.then_run_id else batch.then_task
     run = ("run", {"run_id": batch.then_run_id}) if batch.then_run_id else None
     return known(
@@ -69,7 +69,7 @@ def batch_facts(batch: BatchView) -> list[Fact]:
 
 
 def _members_of(batch: BatchView) -> Iterator[Fact]:
-    """Yield how many runs there are of each kind."""
+    """Yield the number of runs of each kind."""
     live = {"waiting": batch.waiting, "running": batch.running}
     for name, number in ({name: getattr(batch.counts, name) for name in TERMINAL} | live).items():
         status = "queued" if name == "waiting" else name
@@ -83,8 +83,8 @@ def list_batches(
 ) -> Page[BatchView]:
     """Return batches, newest first.
 
-    :param unfinished: leave out those that have finished.
-    :param before: only smaller ids, for paging.
+    :param unfinished: leave out batches that have finished.
+    :param before: return only smaller ids, for paging.
     """
     conditions: list[ColumnElement[bool]] = [] if not unfinished else [text(OPEN_BATCH)]  # type: ignore[list-item]
     if before is not None:
@@ -94,7 +94,7 @@ def list_batches(
 
 
 def find_batch(source: Source, which: int | str) -> BatchView | None:
-    """Return one batch by its id or its key; None if there is none."""
+    """Return the batch with an id or a key; None if there is none."""
     column = BATCHES.c.id if isinstance(which, int) else BATCHES.c.key
     with reading(source) as reader:
         return next(iter(_views(reader, reader.rows(_rows(column == which)))), None)
@@ -112,9 +112,9 @@ def _views(reader: Reader, rows: Sequence[Row[Any]]) -> list[BatchView]:
 
 
 def _view(row: Row[Any], live: Counter[str] | None) -> BatchView:
-    """Return one batch.
+    """Return the batch of a row.
 
-    :param live: its runs by status; None if it has ended.
+    :param live: the numbers of its runs by status; None if the batch has ended.
     """
     members = live if live is not None else Counter[str]()
     numbers = numbers_of(members) if live is not None else _stored(row)
@@ -128,5 +128,5 @@ def _view(row: Row[Any], live: Counter[str] | None) -> BatchView:
 
 
 def _stored(row: Row[Any]) -> dict[str, int]:
-    """Return the numbers that stand in the row of a batch that has ended."""
+    """Return the counts that are stored in the row of an ended batch."""
     return {name: getattr(row, name) or 0 for name in ("total", *TERMINAL)}

@@ -1,7 +1,7 @@
-"""The table of checks: each thing that may be wrong, since when it counts, and what to do about it.
+"""The table of checks: the problems that are reported, when they count, and how to solve them.
 
-Status page, commands, doctor, metrics and webhook show what `findings` returns. A new check is a
-row of `CHECKS`; `docs/alerting.md` says what each means.
+The status page, commands, doctor, metrics and webhook all show what `findings` returns. To add a
+check, add a row to `CHECKS`; `docs/alerting.md` explains each one.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ Level: TypeAlias = Literal["ok", "info", "warning", "error"]
 
 
 class Button(NamedTuple):
-    """What a person can do about a finding on the pages.
+    """A button on the pages for solving a finding.
 
     :ivar label: the words on the button.
-    :ivar target: the page that asks first, or the action if there are *fields*.
+    :ivar target: the page that asks for confirmation, or the action if there are *fields*.
     :ivar fields: the fields of a form.
     """
 
@@ -82,17 +82,17 @@ class Button(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check has found.
+    """A problem that a check has found.
 
-    :ivar id: the name of the check; it stays the same, to search for.
-    :ivar level: ``error``: jobs do not run, or run wrongly; ``warning``: this may happen.
-    :ivar what: what was found, and what it means, as the end of a sentence.
-    :ivar todo: what to do about it; empty if there is nothing to do.
-    :ivar since: since when it is so, as far as that is known.
-    :ivar link: the page that shows it.
-    :ivar act: what to do about it there.
-    :ivar by: who did it. Only those who may see the pages are told.
-    :ivar number: how many there are of what was found.
+    :ivar id: the name of the check, which never changes, so that it can be searched for.
+    :ivar level: ``error`` if jobs do not run or run wrongly; ``warning`` if that may happen.
+    :ivar what: the problem and its meaning, as the end of a sentence.
+    :ivar todo: the advice; empty if there is nothing to do.
+    :ivar since: the time when the problem began, if it is known.
+    :ivar link: the page that shows the problem.
+    :ivar act: the button that solves it there.
+    :ivar by: the user who caused it, shown only to those who may see the pages.
+    :ivar number: the number of affected rows.
     """
 
     id: str
@@ -107,29 +107,31 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """What was found, and who did it."""
+        """The problem, and who caused it."""
         what = capitalized(self.what)
         return f"{what} by {self.by}" if self.by else what
 
     @property
     def told(self) -> str:
-        """What was found and what to do, for those who may not see the pages."""
+        """The problem and the advice, for readers who may not see the pages."""
         return f"{capitalized(self.what)}{f'. {self.todo}' if self.todo else ''}"
 
 
-#: What a check has seen: values for its texts. ``since``, ``by`` and ``number`` are the finding's.
+#: The values for a check's texts. ``since``, ``by`` and ``number`` also go into the finding.
 Seen: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that may be wrong.
+    """A kind of problem to look for.
 
-    Its texts are format strings for what *look* has seen, with ``long`` and ``ago`` for ``since``.
+    The texts are format strings for the values that *look* yields, with ``long`` and ``ago`` for
+    ``since``.
 
-    :ivar level: ``error`` if it makes the verdict red.
-    :ivar look: yields what there is, the oldest first, of what has been so since before a time.
-    :ivar patience: for how long it may be so; None: ``CRONJOBS_HEALTH_OVERDUE``.
+    :ivar level: ``error`` if the problem makes the verdict red.
+    :ivar look: yields the problems that began before a given time, oldest first.
+    :ivar patience: the time that the problem may last before it counts; None stands for
+        ``CRONJOBS_HEALTH_OVERDUE``.
     """
 
     id: str
@@ -142,7 +144,7 @@ class Check:
     act: Button | None = None
 
     def findings(self, reader: Reader) -> Iterator[Finding]:
-        """Yield what the check finds."""
+        """Yield the problems that the check finds."""
         overdue = timedelta(seconds=reader.state.settings.health_overdue)
         before = reader.now - (overdue if self.patience is None else self.patience)
         for seen in self.look(reader, before):
@@ -168,9 +170,9 @@ class Check:
 
 
 def findings(source: Source, *, only_errors: bool = False) -> list[Finding]:
-    """Return what needs a person, the worst first.
+    """Return the findings that need attention, worst first.
 
-    :param only_errors: look only for what makes the verdict red.
+    :param only_errors: run only the checks that can make the verdict red.
     """
     with reading(source) as reader:
         checks = (check for check in CHECKS if check.level == "error" or not only_errors)
@@ -189,27 +191,27 @@ def _filled_button(button: Button, values: Seen) -> Button:
     return Button(button.label, _filled(button.target, values), filled)
 
 
-#: How long work may wait that somebody may want to wait.
+#: The time that work may wait where the wait may be intended.
 _A_DAY = timedelta(days=1)
-#: How far pruning may be behind: one tick in twenty prunes.
+#: The time that pruning may be behind, since only one tick in twenty prunes.
 _UNPRUNED = timedelta(hours=1)
-#: How many of the latest ticks are searched for the one that was seen alive last.
+#: Latest ticks among which the one seen alive last is searched for.
 _RECENT_TICKS = 100
-#: How far a time in a row may be ahead of the clock, in seconds.
+#: Seconds that a time in a row may be ahead of the clock.
 AHEAD = 60.0
-#: How many first runs of a strict order are looked at.
+#: Most first runs of strict orders that are read.
 _HEADS = 1_000
-#: The id of the check of the webhook, which cannot be told its own failure.
+#: The id of the check of the webhook, which is not sent to the webhook itself.
 WEBHOOK = "webhook"
-#: What to check where a schedule has no tick.
+#: The advice where no tick records a schedule.
 CHECK_IMPORT = "Does the FLASK_APP of cron's line import the module that declares it?"
 
 
 @read_once
 def last_tick(reader: Reader) -> Row[Any]:
-    """Return the tick that did its work and was seen last, or NULLs; whether one failed since."""
+    """Return the working tick seen last, or NULLs, and whether a tick has failed since."""
     works, c = did_its_work(reader.dialect), TICKS.c
-    # One from the future began while the database's clock was ahead.
+    # A tick from the future began while the database's clock was ahead.
     is_past = c.started_at <= literal_column(reader.dialect.now)
     latest = select(TICKS).where(works, is_past).order_by(c.started_at.desc())
     recent = latest.limit(_RECENT_TICKS).subquery()
@@ -291,7 +293,7 @@ def _overdue(reader: Reader, before: datetime) -> Iterator[Seen]:
 
 
 def _behind_undeclared(reader: Reader, before: datetime) -> Iterable[Seen]:
-    """Find a run that waits in a strict order behind one whose task no code here declares."""
+    """Find a run that waits in strict order behind a run of a task that this app lacks."""
     unknown = [each for each in waiting_groups(reader) if not is_declared(reader, each.task)]
     if not unknown:
         return ()
@@ -312,7 +314,7 @@ def _behind_undeclared(reader: Reader, before: datetime) -> Iterable[Seen]:
 
 
 def _held_keys(reader: Reader, before: datetime) -> Iterable[Seen]:
-    """Find a run that waits for others, which have all shares of its key too long."""
+    """Find a run that waits for others, which have held all shares of its key for too long."""
     settings, c = reader.state.settings, RUNS.c
     timeouts = (task.options.timeout or 0.0 for task in reader.state.registry.tasks.values())
     longest = timedelta(seconds=max(settings.timeout, *timeouts, 0.0) + settings.shutdown_grace)
@@ -343,7 +345,7 @@ def _held_keys(reader: Reader, before: datetime) -> Iterable[Seen]:
 
 def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Query:
     """Return a subquery of the run that waits behind *run_id* in the strict order of *key*."""
-    # In ranges, so that PostgreSQL goes along the index of the key.
+    # Ranges make PostgreSQL follow the index of the key.
     c = RUNS.c
     in_key = and_(c.concurrency_key >= key, c.concurrency_key <= key, c.id > run_id)
     waits = select(c.id).where(text(ORDERED), text(RUNNABLE), in_key, c.run_at <= before)
@@ -430,9 +432,9 @@ def _unpruned(reader: Reader, before: datetime) -> Iterator[Seen]:
 
 
 def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
-    """Find since when ticks have finished that could not tell the webhook.
+    """Find the time since which finished ticks have not reached the webhook.
 
-    One may have finished just now, and be about to tell it; two in a row have failed.
+    One tick may have finished just now and be about to call it; two in a row have failed.
     """
     if reader.state.settings.alert_url is None:
         return
@@ -471,7 +473,7 @@ def _oldest(groups: Iterable[Waiting]) -> Iterator[Seen]:
 
 
 def _counted(reader: Reader, noun: str, some: Query) -> Iterator[Seen]:
-    """Count *some*, up to the cap, if there are any; the earliest of them says since when."""
+    """Count *some* rows, up to the cap, if there are any; ``since`` is the earliest time."""
     counted = some.limit(CAP + 1).subquery()
     number, since = func.count().label("number"), func.min(counted.c.at).label("since")
     (row,) = reader.rows(select(number, since).select_from(counted))
@@ -488,7 +490,7 @@ def _some(at: ColumnElement[datetime], *conditions: Any) -> Query:
 _RUN: Link = ("run", {"run_id": "{run}"})
 _OF_TASK: Link = ("runs", {"task": "{name}"})
 _DEAD_TODAY = {"status": "dead", "newer": "24h"}
-#: The worst first. The verdict is red while an ``error`` is found.
+#: The checks, worst first. The verdict is red while an ``error`` is found.
 CHECKS = (
     Check(
         id="ticks",

@@ -1,4 +1,4 @@
-"""Check the app's jobs and database: what is wrong, and what to do about it."""
+"""Check the app's jobs and database; report each problem with advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TICKS = 100
 
 
 def examine(state: State) -> tuple[Finding, ...]:
-    """Run all checks; a database that cannot be read is a finding, too."""
+    """Run all checks; report an unreadable database as a finding, too."""
     findings: list[Finding] = []
     try:
         with reading(state) as reader:
@@ -69,7 +69,7 @@ def _ticked_by(tick: Row[Any]) -> str:
     return f"`flask jobs work`{server and f', which {server} started'}"
 
 
-#: The checks, and what must not be wrong for each of them.
+#: The checks, each with the checks that must pass before it.
 _CHECKS: tuple[tuple[Callable[[Reader], Iterator[Finding]], tuple[str, ...]], ...] = (
     (database, ()),
     (schema, ()),
@@ -96,7 +96,7 @@ def _off(offset: float) -> str:
 
 
 def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
-    """Check the clocks of other hosts by their latest ticks."""
+    """Check the clocks of other hosts, as their latest ticks recorded them."""
     measured = (tick for tick in reversed(recent) if tick.clock_offset is not None)
     latest = {tick.host: tick.clock_offset or 0.0 for tick in measured}
     for host, offset in sorted(latest.items()):
@@ -106,7 +106,7 @@ def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
 
 
 def _verdict(verdict: Verdict, by: str) -> Iterator[Finding]:
-    """Yield what the verdict says, too; *by* is what ticked last."""
+    """Yield the findings of the verdict; *by* names the command that ticked last."""
     named = {each.id for each in verdict.findings}
     if "ticks" not in named:
         yield Finding("ticks", "ok", f"{verdict.ticks}, by {by}")

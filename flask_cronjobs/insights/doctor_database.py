@@ -34,7 +34,7 @@ _PACKAGES = (
     "psycopg2",
     "psycopg2-binary",
 )
-#: What is wrong with an index, by whether it must be unique.
+#: The fault of a wrong index, by whether it must be unique.
 _WRONG = {
     True: "not unique, but must be: runs may be duplicated",
     False: "unique, but must not be: rows are refused",
@@ -94,7 +94,7 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
 
 
 def database(reader: Reader) -> Iterator[Finding]:
-    """Check the database's settings, and those of the connection to it."""
+    """Check the settings of the database and of the connection."""
     yield Finding("database", "info", name_of(reader.connection.engine))
     if reader.dialect.one_writer:
         yield _journal(reader)
@@ -103,7 +103,7 @@ def database(reader: Reader) -> Iterator[Finding]:
 
 
 def _journal(reader: Reader) -> Finding:
-    # Until it reads the file, an open connection tells the mode that the file had before.
+    # An open connection reports an outdated mode until it has read the file.
     reader.rows(text("PRAGMA schema_version"))
     mode = reader.rows(text("PRAGMA journal_mode"))[0][0]
     if mode == "wal":
@@ -128,7 +128,7 @@ def _postgresql(reader: Reader) -> Iterator[Finding]:
 
 
 def _pooler(connection: Connection) -> Iterator[Finding]:
-    """Check whether there is a pooler such as PgBouncer, and whether psycopg is set for it."""
+    """Check whether a pooler such as PgBouncer is used, and whether psycopg is set up for it."""
     if not is_pooled(connection):
         yield Finding("pooler", "ok", "there is no pooler between the app and PostgreSQL")
         return
@@ -163,11 +163,11 @@ _TODO = "Start its broker and its workers: see the page outgrowing.md of the doc
 
 
 def executors(reader: Reader) -> Iterator[Finding]:
-    """Check whether Celery can be reached, and has workers for its queues."""
+    """Check whether Celery can be reached and has workers for its queues."""
     if queues := reader.state.settings.executors:
         try:
             problems = executor_of(reader.state.app).check(queues)
-        except Exception as error:  # Of the transport's library, whichever that is.
+        except Exception as error:  # Each transport's library raises its own errors.
             problems = [f"Celery cannot be asked: {type(error).__name__}: {error}"]
         for problem in problems:
             yield Finding("executor", "error", one_line(problem), _TODO)
@@ -177,7 +177,7 @@ def executors(reader: Reader) -> Iterator[Finding]:
 
 
 def _refused(reader: Reader) -> Iterator[Finding]:
-    """Check whether runs wait that workers of an executor gave back, since they lack the task."""
+    """Check whether runs wait that an executor's workers gave back, since they lack the task."""
     columns = RUNS.c.job_type, RUNS.c.queue
     refused = RUNS.c.error_type == NO_SUCH_TASK, RUNS.c.queue.in_(reader.state.settings.executors)
     for rows in (UNKEYED, KEYED):

@@ -1,4 +1,4 @@
-"""The doctor's check that the role may do with the job tables what jobs do."""
+"""The doctor's check that the database role has the rights that jobs need."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .reader import Reader
 
 
 class _RollBack(Exception):
-    """Raised to end a transaction without a trace."""
+    """Raised to roll a transaction back."""
 
 
 def rights(reader: Reader) -> Iterator[Finding]:
-    """Try what jobs do with each table, in a transaction that is rolled back.
+    """Try the statements of jobs on each table, in a transaction that is rolled back.
 
-    It is the transaction of bookkeeping: on SQLite, one that may write.
+    It is a bookkeeping transaction, which may write on SQLite, too.
     """
     refused: list[BaseException] = []
 
@@ -37,14 +37,14 @@ def rights(reader: Reader) -> Iterator[Finding]:
         except _RollBack:
             pass
         except DatabaseTrouble as trouble:
-            if trouble.transient:  # On SQLite, others write: they show that one may.
+            if trouble.transient:  # On SQLite, others write, so the file is writable.
                 return
             refused.append(trouble.__cause__ or trouble)
     engine, causes = reader.state.engine, [getattr(each, "orig", None) or each for each in refused]
     found = [_finding(first_line(cause), what_to_do(cause, engine)) for cause in causes]
     if not reader.dialect.one_writer:
         found += _hidden(reader)
-    yield from dict.fromkeys(found)  # A file that may only be read is the same for each table.
+    yield from dict.fromkeys(found)  # A read-only file gives one error for all tables.
     if not found:
         yield Finding("rights", "ok", "jobs may read and write each of their tables")
 
@@ -54,7 +54,7 @@ def _finding(what: str, todo: str | None) -> Finding:
 
 
 def _refused(connection: Connection) -> Iterator[BaseException]:
-    """Yield the first error for each table, and for each sequence of ids."""
+    """Yield the first error of each table and of each id sequence."""
     for table in JobRun.metadata.sorted_tables:
         for statements in _uses(connection, table):
             connection.exec_driver_sql("SAVEPOINT cronjobs_rights")
@@ -67,9 +67,9 @@ def _refused(connection: Connection) -> Iterator[BaseException]:
 
 
 def _uses(connection: Connection, table: Table) -> Iterator[Sequence[str]]:
-    """Yield the statements that need all rights on *table*, and those on its sequence.
+    """Yield statements that need all rights on *table*, and on its id sequence.
 
-    None has a row, so no constraint and no trigger of the app's own is in the way.
+    They affect no row, so no constraint and no row trigger of the app can interfere.
     """
     name, columns = table.name, table.columns.keys()
     nothing, same = ", ".join(["NULL"] * len(columns)), ", ".join(f"{c} = {c}" for c in columns)
@@ -83,8 +83,8 @@ def _uses(connection: Connection, table: Table) -> Iterator[Sequence[str]]:
         yield (f"SELECT nextval(pg_get_serial_sequence('{name}', 'id'))",)
 
 
-#: The tables of which row-level security may hide rows from the role, or refuse its rows: for a
-#: kind of statement there is no policy that lets all rows pass, or one restricts the others.
+#: Selects a table where row-level security may hide rows from the role or refuse them: for a kind
+#: of statement, no policy lets all rows pass, or a restrictive policy exists.
 _HIDDEN = """
     SELECT c.relname, quote_ident(current_user) AS role FROM pg_class c
     WHERE c.oid = CAST(:name AS regclass) AND row_security_active(c.oid) AND (

@@ -1,4 +1,4 @@
-"""The effects of ``once`` as people see them, and what they say of one in doubt."""
+"""The effects of ``once`` for operators, and their decisions about effects in doubt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_IN_DOUBT = {
 
 
 def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
-    """Mark an effect in doubt as done: it will not be done again.
+    """Mark an effect in doubt as done, so that it is not done again.
 
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
@@ -35,7 +35,7 @@ def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
 
 
 def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
-    """Mark an effect in doubt as not done: the next ``once`` with its key does it.
+    """Mark an effect in doubt as not done, so that the next ``once`` with its key does it.
 
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
@@ -60,10 +60,10 @@ def _resolve(state: State, key: str, change: str, operation: Operation) -> None:
 
 
 class Effect(NamedTuple):
-    """One effect.
+    """An effect of ``once``.
 
-    :ivar state: ``begun``, ``done`` or ``in_doubt``. It is also in doubt if it was begun and its
-        owner no longer holds it.
+    :ivar state: ``begun``, ``done`` or ``in_doubt``. A begun effect whose owner no longer holds it
+        is also in doubt.
     """
 
     id: int
@@ -80,8 +80,8 @@ def list_effects(
 ) -> Page[Effect]:
     """Return effects, newest first.
 
-    :param open_only: leave out those that are done.
-    :param before: only smaller ids, for paging.
+    :param open_only: leave out effects that are done.
+    :param before: return only smaller ids, for paging.
     """
     with reading(source) as reader:
         c = EFFECTS.c
@@ -93,7 +93,7 @@ def list_effects(
 
 
 def list_doubts(source: Source, limit: int) -> Page[Effect]:
-    """Return the effects in doubt, the newest first."""
+    """Return the effects in doubt, newest first."""
     with reading(source) as reader:
         c = EFFECTS.c
         columns = c.id, c.key, literal("in_doubt"), c.run_id, c.locked_by, c.created_at, c.done_at

@@ -1,4 +1,4 @@
-"""The verdict: whether ticks come and work is claimed in time, and what needs a person."""
+"""The verdict: whether ticks come and work is claimed in time, and what needs attention."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .backlog import oldest_due
 from .checks import Finding, findings, last_tick
 from .reader import RUNS, Reader, Source, capped, count_of, reading
 
-#: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
-#: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
+#: ``never``: no tick has come yet. ``late``: the last tick is too long ago. ``overdue``: ticks
+#: come, but a runnable run or a slot has waited too long.
 HealthStatus: TypeAlias = Literal["ok", "never", "late", "overdue"]
-#: How the verdict looks: ``bad`` if it is not ok, ``warn`` if something needs a look.
+#: The color of the verdict: ``bad`` if it is not ok, ``warn`` if something needs attention.
 VerdictTone: TypeAlias = Literal["good", "warn", "bad"]
 
 
@@ -27,13 +27,13 @@ class Verdict:
     """Whether ticks come and work is claimed in time.
 
     :ivar word: the health status.
-    :ivar sentence: the same for people, such as ``Last tick 12 s ago from web-1``.
-    :ivar headline: how many things need a person, in words.
+    :ivar sentence: the status for people, such as ``Last tick 12 s ago from web-1``.
+    :ivar headline: the number of things that need attention, in words.
     :ivar now: the database's now.
-    :ivar last_tick_at: when a tick that did its work was last seen alive.
-    :ivar age: seconds since then.
-    :ivar host: where that was.
-    :ivar findings: what needs a person, the worst first.
+    :ivar last_tick_at: the time when a working tick was last seen alive.
+    :ivar age: the seconds since *last_tick_at*.
+    :ivar host: the host of that tick.
+    :ivar findings: the problems that need attention, worst first.
     """
 
     word: HealthStatus
@@ -52,21 +52,21 @@ class Verdict:
 
     @property
     def tone(self) -> VerdictTone:
-        """``bad`` if it is not ``ok``, ``warn`` if something needs a look, else ``good``."""
+        """``bad`` if it is not ``ok``, ``warn`` if something needs attention, else ``good``."""
         if not self.ok:
             return "bad"
         return "warn" if self.findings else "good"
 
     @property
     def ticks(self) -> str:
-        """When the last tick came: ``Last tick 12 s ago from web-1``; empty if none ever did."""
+        """The last tick, such as ``Last tick 12 s ago from web-1``; empty if there was none."""
         return _ticks(self.age, self.host)
 
 
 def read_verdict(source: Source, *, only_errors: bool = False) -> Verdict:
     """Return whether ticks come and runnable work is claimed in time.
 
-    :param only_errors: look only for what makes it red.
+    :param only_errors: run only the checks that can make it red.
     """
     with reading(source) as reader:
         tick = last_tick(reader)
@@ -109,7 +109,7 @@ def _headline(number: int) -> str:
 
 
 def read_figures(reader: Reader) -> dict[str, float]:
-    """Return what the metrics count beside the findings, by name."""
+    """Return the metrics beside the findings, by name."""
     figures: dict[str, float] = {
         "oldest_due_seconds": seconds_between(oldest_due(reader), reader.now) or 0.0,
         "running_runs": _count(reader, RUNNING),

@@ -1,4 +1,4 @@
-"""One concurrency key: who has it, and how many runs it lets run at once."""
+"""A concurrency key, its limit and the runs that hold it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .reader import RUNS, Source, reading
 from .run_filters import RunFilter
 from .run_rows import RunRow, rows_of
 
-#: How many of the runs that have the key are shown.
+#: Most runs of a key that are shown.
 SHOWN = 10
 
 
 class KeyView(NamedTuple):
-    """A concurrency key, as far as it may be looked up.
+    """A concurrency key that may be looked up.
 
-    :ivar limit: how many of its runs may run at once; None if none waits or runs.
-    :ivar holders: the runs that have it, at most ten.
+    :ivar limit: the number of its runs that may run at once; None if none waits or runs.
+    :ivar holders: the runs that hold it, at most ten.
     """
 
     key: str
@@ -29,7 +29,7 @@ class KeyView(NamedTuple):
 
 
 def find_key(source: Source, key: str) -> KeyView:
-    """Return who has the concurrency key *key*."""
+    """Return the limit and the holders of the concurrency key *key*."""
     with reading(source) as reader:
         which = RunFilter(concurrency_key=key)
         of_key = [each.condition(reader, value) for each, value in which.given()]

@@ -1,7 +1,7 @@
-"""What operators do: a row in the transaction that does it, and a line of the log; lists of them.
+"""Record what operators do, in a row and in the log, and list these operations.
 
-What reads for people imports `reader` in its functions: that maps the tables, which most that
-write here do not use.
+Only the functions that list operations import `reader`, since it maps the tables, and most callers
+that record an operation do not need them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from .reader import Page, Reader, Source
 
 T = TypeVar("T")
-#: How many characters of a target are kept.
+#: Most characters of a target that are kept.
 _LONGEST = 500
 
 
 class Operation(NamedTuple):
-    """What an operator does.
+    """An operator's action.
 
-    :ivar what: the verb for the log: ``paused``.
-    :ivar target: what it is done to.
-    :ivar run_id: the run, if it is one.
-    :ivar id: of its row, once that is there.
+    :ivar what: the verb for the log, such as ``paused``.
+    :ivar target: the object of the verb.
+    :ivar run_id: the run's id, if the target is a run.
+    :ivar id: the id of the operation's row, once it is inserted.
     """
 
     what: str
@@ -49,11 +49,11 @@ def perform(
     work: Callable[[Bookkeeping], T],
     changed: Callable[[T], bool] = bool,
 ) -> T:
-    """Do *work*, and if it changed something, note *operation* in the same transaction; log it.
+    """Do *work*; if it changes something, record *operation* in the same transaction and log it.
 
-    :param work: gets a connection on which all that it writes is committed together.
-    :param changed: whether what *work* has returned says that something was changed.
-    :raises DatabaseTrouble: it was not done, or perhaps it was: it is not done twice.
+    :param work: gets a bookkeeping whose writes are committed together.
+    :param changed: returns whether the result of *work* means that something was changed.
+    :raises DatabaseTrouble: the work failed, or its result is unknown. It is not tried again.
     """
 
     def both(inner: Bookkeeping) -> T:
@@ -77,13 +77,14 @@ def note(
 ) -> None:
     """Insert the row of an operation that has ended, in *connection*'s transaction.
 
-    :param asked: how many runs were to be changed; *done*: how many were.
+    :param asked: the number of runs to change.
+    :param done: the number of runs changed.
     """
     connection.execute(*_insert(d, operation, asked, done, ended=True))
 
 
 def begin(books: Bookkeeping, operation: Operation, asked: int) -> Operation:
-    """Insert the row of one that is to change *asked* runs, by several transactions; return it."""
+    """Insert the row of an operation that changes *asked* runs in several transactions."""
     (row,) = books.rows(*_insert(books.dialect, operation, asked, 0, ended=False), repeat=False)
     return operation._replace(id=row.id)
 
@@ -91,7 +92,7 @@ def begin(books: Bookkeeping, operation: Operation, asked: int) -> Operation:
 def _insert(
     d: Dialect, operation: Operation, asked: int | None, done: int | None, ended: bool
 ) -> tuple[TextClause, dict[str, Any]]:
-    """Return the INSERT of a row, and its values."""
+    """Return the INSERT of a row, and its parameters."""
     statement = f"""
         INSERT INTO job_operations
             (what, target, actor, run_id, asked, done, started_at, seen_at, finished_at)
@@ -110,40 +111,40 @@ def _insert(
 
 
 def count(operation: Operation, connection: Connection, d: Dialect, number: int) -> None:
-    """Count *number* runs more in its row, in the transaction of *connection* that changes them.
+    """Add *number* runs to the operation's row, in the transaction that changes them.
 
-    So the row says how far it came, wherever it stops.
+    Wherever the operation stops, its row says how many runs it has changed.
     """
     moved = f"UPDATE job_operations SET done = done + :number, seen_at = {d.now} WHERE id = :id"
     connection.execute(text(moved), {"number": number, "id": operation.id})
 
 
 def end(books: Bookkeeping, operation: Operation) -> int:
-    """Note that it has come to its end; return how many runs it has changed.
+    """Record the end of an operation; return the number of runs that it has changed.
 
-    That counts those of a transaction that was committed and whose answer was lost, too.
+    The number includes runs of a transaction that was committed, but whose answer was lost.
     """
     now = books.dialect.now
     ended = f"SET finished_at = {now}, seen_at = {now} WHERE id = :id RETURNING done"
     return int(books.rows(text(f"UPDATE job_operations {ended}"), {"id": operation.id})[0].done)
 
 
-#: An operation that has not ended is taken to be stopped after so many seconds without a change.
+#: Seconds without a change after which an unfinished operation counts as stopped.
 STOPPED_AFTER = 60.0
-#: How many operations on one run are shown.
+#: Most operations on one run that are shown.
 _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class OperationView:
-    """One operation.
+    """A recorded operation.
 
     :ivar what: the verb, as in the log.
-    :ivar target: what it was done to: ``34 runs of send, older than 6 h``.
-    :ivar run_id: the run, if it was one.
-    :ivar asked: how many runs it was to change; None if it was not about runs.
-    :ivar done: how many of them it has changed.
-    :ivar stopped: it did not come to its end.
+    :ivar target: the object of the verb, such as ``34 runs of send, older than 6 h``.
+    :ivar run_id: the run's id, if the target is one run.
+    :ivar asked: the number of runs to change; None if the target is not runs.
+    :ivar done: the number of runs changed.
+    :ivar stopped: whether the operation stopped before its end.
     """
 
     id: int
@@ -159,7 +160,7 @@ class OperationView:
 
     @property
     def progress(self) -> str:
-        """Say how far it came, if it has not ended: ``500 of 34,000, stopped``."""
+        """Return the progress of an unfinished operation, such as ``500 of 34,000, stopped``."""
         if self.finished_at is not None or self.asked is None:
             return ""
         return f"{self.done or 0:,} of {self.asked:,}, {'stopped' if self.stopped else 'at work'}"
@@ -170,8 +171,8 @@ def list_operations(
 ) -> Page[OperationView]:
     """Return operations, newest first.
 
-    :param before: only smaller ids, for paging.
-    :param limit: at most 100.
+    :param before: return only smaller ids, for paging.
+    :param limit: the number of operations, at most 100.
     """
     from .reader import OPERATIONS, page_of, reading
 
@@ -182,7 +183,7 @@ def list_operations(
 
 
 def operations_on(source: Source, run_id: int) -> tuple[OperationView, ...]:
-    """Return who touched a run: the latest ten operations on it alone, newest first."""
+    """Return the latest ten operations on one run alone, newest first."""
     from .reader import OPERATIONS, reading
 
     c = OPERATIONS.c

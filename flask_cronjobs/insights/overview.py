@@ -1,4 +1,4 @@
-"""The first page, read over one connection."""
+"""Read the first page over one connection."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .schedule_needs import DEAD_LOOKED_AT, latest_dead
 from .schedule_views import DefinitionList, Sort, list_definitions
 from .tick_views import Bucket, read_activity
 
-#: How many definitions the first page shows.
+#: Most definitions that the first page shows.
 DEFINITIONS_SHOWN = 12
 _GROUPS = 50
-#: How many labels of a group are shown.
+#: Most labels of a group that are shown.
 LABELS = 5
 _GROUPED = ("job_type", "error_type", "fingerprint")
 
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """Dead runs that ended with errors of one group: of one task and type.
+    """Dead runs of one task whose errors belong to one group.
 
-    :ivar fingerprint: of the error; None if an older version recorded it.
-    :ivar count: capped, since only the newest dead runs are read.
-    :ivar oldest: when the first of them ended.
-    :ivar newest: when the latest of them ended.
-    :ivar sample_id: the id of the latest.
-    :ivar message: the first line of its error.
-    :ivar labels: for whom the latest of them were.
+    :ivar fingerprint: the fingerprint of the error; None if an older version recorded it.
+    :ivar count: the number of runs, capped, since only the newest dead runs are read.
+    :ivar oldest: the end of the first run.
+    :ivar newest: the end of the latest run.
+    :ivar sample_id: the id of the latest run.
+    :ivar message: the first line of the latest run's error.
+    :ivar labels: the labels of the latest runs.
     """
 
     task: str
@@ -49,9 +49,9 @@ class DeadGroup:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the first page shows.
+    """The contents of the first page.
 
-    :ivar dead_groups: how many groups there are, of which *dead* are 50 at most.
+    :ivar dead_groups: the number of groups of dead runs; *dead* has at most 50 of them.
     """
 
     verdict: Verdict
@@ -64,11 +64,11 @@ class Overview:
 def read_overview(
     source: Source, sort: Sort = "need", page: int = 1, limit: int = DEFINITIONS_SHOWN
 ) -> Overview:
-    """Return what the first page shows.
+    """Return the contents of the first page.
 
-    :param sort: in which order definitions are.
-    :param page: which page of the definitions, from 1.
-    :param limit: how many of them at most.
+    :param sort: the order of the definitions.
+    :param page: the page of the definitions, from 1.
+    :param limit: the most definitions to return.
     """
     with reading(source) as reader:
         dead, groups = dead_groups(reader)
@@ -82,7 +82,7 @@ def read_overview(
 
 
 def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
-    """Return dead runs by task and group of errors, newest group first; how many groups there are.
+    """Return dead runs by task and error group, newest group first, and the number of groups.
 
     At most 50 groups are returned.
     """
@@ -123,7 +123,7 @@ def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
 
 
 def _labels(reader: Reader) -> dict[tuple[Any, ...], list[str]]:
-    """Return the labels of the latest dead runs of each group, each once, the latest first."""
+    """Return the distinct labels of the latest dead runs of each group, latest first."""
     dead = latest_dead()
     of = [dead.c[name] for name in _GROUPED]
     latest = func.max(dead.c.finished_at)

@@ -1,4 +1,4 @@
-"""Which tasks and queues are paused, and so which runs this app leaves alone."""
+"""The paused tasks and queues, and the conditions that leave their runs out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .reader import PAUSES, RUNS, Reader, is_none_of, read_once
 
 
 class PauseView(NamedTuple):
-    """A task or a queue that is paused.
+    """A paused task or queue.
 
     :ivar kind: ``task`` or ``queue``.
     """
@@ -28,14 +28,14 @@ class PauseView(NamedTuple):
 
 @read_once
 def list_pauses(reader: Reader) -> tuple[PauseView, ...]:
-    """Return what is paused, by kind and name."""
+    """Return the pauses, ordered by kind and name."""
     statement = select(*(PAUSES.c[name] for name in PauseView._fields))
     rows = reader.rows(statement.order_by(PAUSES.c.kind, PAUSES.c.name))
     return tuple(PauseView(*tuple(row)) for row in rows)
 
 
 def stopping(reader: Reader, task: str, queue: str) -> tuple[PauseView, ...]:
-    """Return those for which runs of *task* in *queue* wait until they are resumed."""
+    """Return the pauses that hold runs of *task* in *queue* back."""
     paused = _by_name(reader)
     return tuple(filter(None, (paused.get(("queue", queue)), paused.get(("task", task)))))
 
@@ -46,7 +46,7 @@ def _by_name(reader: Reader) -> dict[tuple[PauseKind, str], PauseView]:
 
 
 def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
-    """Return the conditions that a run is neither of a paused task nor in a paused queue.
+    """Return the conditions that neither a run's task nor its queue is paused.
 
     :param c: the columns of the runs.
     """
@@ -59,9 +59,9 @@ def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
 
 
 def ours(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
-    """Return the conditions that a run is not paused, and of a task that this code declares.
+    """Return the conditions that a run is not paused, and that this app declares its task.
 
-    No tick of this app is slow for the others.
+    Other runs do not count as late, since no tick of this app could start them.
 
     :param c: the columns of the runs.
     """
@@ -70,6 +70,6 @@ def ours(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
 
 
 def is_declared(reader: Reader, task: str) -> bool:
-    """Return whether this code declares *task*, or no task at all."""
+    """Return whether this app declares *task*, or declares no task at all."""
     tasks = reader.state.registry.tasks
     return not tasks or task in tasks

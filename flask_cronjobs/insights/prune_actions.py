@@ -1,4 +1,4 @@
-"""What an operator prunes by hand."""
+"""Pruning by hand."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def prune_all(
 ) -> int:
     """Delete the runs that are older than their retention.
 
-    :param dry_run: only count them.
-    :returns: how many there were.
+    :param dry_run: only count the runs.
+    :returns: the number of runs.
     """
     with state.bookkeeping() as books:
         if dry_run:

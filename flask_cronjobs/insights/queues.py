@@ -1,4 +1,4 @@
-"""Queues: what waits in each, who serves it. The hosts that tick."""
+"""Queues with their waiting runs and the hosts that serve them, and the hosts that tick."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .backlog import count_waiting, unpaused_groups, waiting_groups
 from .pauses import PauseView, is_declared, list_pauses
 from .reader import TICKS, Count, Page, Reader, Source, read_once, reading
 
-#: How many hosts `QueueView.service` names.
+#: Most hosts that `QueueView.service` names.
 _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue.
+    """A queue with its backlog.
 
-    :ivar waiting: how many runs wait in it, without those behind others in strict order.
-    :ivar due: how many of those are due; at least so many, if there are more than were counted.
-    :ivar oldest: since when the first of them has been due; None if none is.
-    :ivar hosts: those that serve it.
-    :ivar executor: what does so instead.
-    :ivar pause: by whom it is paused.
+    :ivar waiting: the number of waiting runs, without those behind others in strict order.
+    :ivar due: the number of due runs, capped if more wait than are counted.
+    :ivar oldest: the due time of the first due run; None if none is due.
+    :ivar hosts: the hosts that serve the queue.
+    :ivar executor: the executor that serves it instead.
+    :ivar pause: the queue's pause, if it is paused.
     """
 
     name: str
@@ -41,7 +41,7 @@ class QueueView:
     pause: PauseView | None
 
     def service(self, now: datetime) -> str:
-        """Say who serves it: ``web-1, web-2``, or why nobody does."""
+        """Return the hosts that serve it, such as ``web-1, web-2``, or why none does."""
         if self.pause is not None:
             by = self.pause.paused_by or "somebody"
             return f"paused by {by} {since(self.pause.paused_at, now)}"
@@ -51,9 +51,9 @@ class QueueView:
 
 
 def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
-    """Return the queues by name: of this code's tasks, of what waits or is paused.
+    """Return the queues of this app's tasks, of waiting runs and of pauses, ordered by name.
 
-    :param limit: how many at most: those that are paused, then those that have been due longest.
+    :param limit: the most queues to return. Paused ones come first, then those due for longest.
     """
     with reading(source) as reader:
         groups = waiting_groups(reader)
@@ -95,18 +95,18 @@ def _view(
     )
 
 
-#: How many ticks are looked at, the newest first.
+#: Most ticks that are read, newest first.
 _LOOKED_AT = 10_000
-#: For how long after its last tick a host counts as serving its queues, at least.
+#: The shortest time for which a host counts as serving its queues after its last tick.
 SERVES_FOR = timedelta(minutes=10)
 
 
 class Host(NamedTuple):
     """A host that ticked within the last day.
 
-    :ivar seen_at: when its last tick was seen.
-    :ivar queues: those that it serves, by its ticks of the last minutes; None: all.
-    :ivar version: of Flask-CronJobs.
+    :ivar seen_at: the time when its last tick was seen.
+    :ivar queues: the queues that its recent ticks served; None for all.
+    :ivar version: its version of Flask-CronJobs.
     """
 
     host: str
@@ -115,12 +115,12 @@ class Host(NamedTuple):
     version: str | None
 
 
-#: How many hosts are listed.
+#: Most hosts that are listed.
 HOSTS = 100
 
 
 def list_hosts(source: Source) -> Page[Host]:
-    """Return the hosts that ticked within the last day, the one seen last first."""
+    """Return the hosts that ticked within the last day, most recently seen first."""
     with reading(source) as reader:
         found = _hosts(reader)
         return Page(found[:HOSTS], None, reader.now, Count(len(found)))
@@ -133,15 +133,15 @@ def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
 
 
 def is_unserved(reader: Reader, queue: str) -> bool:
-    """Return whether there are hosts, and none of them serves *queue*."""
+    """Return whether hosts tick, but none of them serves *queue*."""
     served = _served(reader)
     return bool(_here(reader)) and served is not None and queue not in served
 
 
 def unserved_since(reader: Reader, before: datetime) -> str | None:
-    """Return the queue whose work was due *before*, and which no host serves; the oldest of them.
+    """Return the queue with the oldest work due *before* a time that no host serves.
 
-    Without the queues that have an executor, and what is paused.
+    Queues with an executor and paused work are left out.
     """
     executors = reader.state.settings.executors
     waiting = (
@@ -159,7 +159,7 @@ def unserved_since(reader: Reader, before: datetime) -> str | None:
 
 @read_once
 def _served(reader: Reader) -> frozenset[str] | None:
-    """Return the queues that hosts serve; None if one serves all."""
+    """Return the queues that hosts serve; None if a host serves all."""
     named = [each.queues for each in _here(reader)]
     return None if None in named else frozenset(chain(*filter(None, named)))
 
@@ -176,7 +176,7 @@ def _serving_since(reader: Reader) -> datetime:
 
 @read_once
 def _hosts(reader: Reader) -> list[Host]:
-    """Return the hosts, the one seen last first."""
+    """Return the hosts, most recently seen first."""
     found: dict[str, list[Row[Any]]] = {}
     for row in sorted(reader.rows(_grouped(reader)), key=lambda row: row.seen, reverse=True):
         found.setdefault(row.host, []).append(row)
@@ -196,7 +196,7 @@ def _grouped(reader: Reader) -> Any:
 
 
 def _host(reader: Reader, host: str, groups: Sequence[Row[Any]]) -> Host:
-    """Return a host by the *groups* of its ticks, the one seen last first."""
+    """Return a host from the *groups* of its ticks, most recently seen first."""
     here = [group for group in groups if group.seen >= _serving_since(reader)] or groups[:1]
     names: list[list[str]] = [json.loads(each.queues) for each in here if each.queues is not None]
     queues = tuple(sorted({*chain(*names)})) if len(names) == len(here) else None

@@ -1,4 +1,4 @@
-"""One connection for all reads of a page or command, the database's now, and pages of rows."""
+"""Read all of a page or command over one connection, as of one moment, in pages of rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PAUSES: Table = JobRun.metadata.tables["job_pauses"]
 RATES: Table = JobRun.metadata.tables["job_rates"]
 TICKS: Table = JobRun.metadata.tables["job_ticks"]
 
-#: What is set on PostgreSQL for the transaction of a page.
+#: A PostgreSQL setting for the transaction of a page; `Reader.now` says why.
 IN_ORDER = ("enable_bitmapscan", "off", True)
 
 #: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns differently; no annotation fits both.
@@ -64,7 +64,7 @@ Query: TypeAlias = Any
 class Reader:
     """An open connection that only reads, for one page or one command.
 
-    :ivar known: what the reports that are marked `read_once` have returned.
+    :ivar known: the results of reports that are marked with `read_once`.
     """
 
     state: State
@@ -73,15 +73,15 @@ class Reader:
 
     @property
     def dialect(self) -> Dialect:
-        """How the database says what it can."""
+        """The dialect of the database."""
         return dialect_of(self.connection.engine)
 
     @cached_property
     def now(self) -> datetime:
         """The database's now, read once, so that a page shows one moment.
 
-        With it, PostgreSQL is told to read the latest rows of something in order. Else it reads and
-        sorts all runs of a definition that has more than most.
+        The same statement makes PostgreSQL read the latest rows in the order of an index.
+        Otherwise it would read and sort all runs of a definition that has more than most.
         """
         now: ColumnElement[Any] = literal_column(self.dialect.now)
         opening = [now.label("database_now")]
@@ -103,7 +103,7 @@ class Reader:
 def is_one_of(
     reader: Reader, column: ColumnElement[int], ids: Iterable[int]
 ) -> ColumnElement[bool]:
-    """Return the condition that *column* is one of many *ids*, which are sent as one parameter."""
+    """Return the condition that *column* is among *ids*, which are sent as one parameter."""
     if reader.dialect.arrays:
         return column == any_(literal(list(ids), ARRAY(BigInteger)))
     return column.in_(select(_each(list(ids)).c.value))
@@ -112,14 +112,14 @@ def is_one_of(
 def is_none_of(
     reader: Reader, column: ColumnElement[str], names: Iterable[str]
 ) -> ColumnElement[bool]:
-    """Return the condition that *column* is none of many *names*, sent likewise."""
+    """Return the condition that *column* is not among *names*, which are sent as one parameter."""
     if reader.dialect.arrays:
         return column != all_(literal(list(names), ARRAY(String)))
     return column.not_in(select(_each(list(names)).c.value))
 
 
 def values_of(reader: Reader, values: Sequence[str]) -> TableValuedAlias:
-    """Return a table with one column ``value``: *values*, which are sent as one parameter."""
+    """Return *values*, sent as one parameter, as a table with the column ``value``."""
     if reader.dialect.arrays:
         values_array = literal(list(values), ARRAY(String))
         return func.unnest(values_array).table_valued("value").render_derived()
@@ -131,19 +131,19 @@ def _each(values: Sequence[object]) -> TableValuedAlias:
 
 
 def _load_odd_values(connection: Connection, cursor: Any, *rest: object) -> None:
-    # On each cursor, since the connection belongs to the app's pool.
+    # This is set on each cursor, since the connection belongs to the app's pool.
     load_odd_values(cursor)
 
 
-#: What a report reads from: an app's state, or a `Reader` that several reports share.
+#: The source of a report: an app's state, or a `Reader` that several reports share.
 Source: TypeAlias = State | Reader
 
 
 @contextmanager
 def reading(source: Source) -> Generator[Reader, None, None]:
-    """Open a `Reader` on a connection apart from ``db.session``; given a `Reader`, yield it.
+    """Open a `Reader` on a connection beside ``db.session``, or yield the given `Reader`.
 
-    In a test where the session has the only connection there is, use that.
+    If a test gives the session the only connection, the reader uses that.
 
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database cannot be read.
@@ -168,7 +168,7 @@ T = TypeVar("T")
 
 
 def read_once(report: Callable[[Reader], T]) -> Callable[[Source], T]:
-    """Let *report* read once for each `Reader`, however many parts of a page ask for it."""
+    """Make *report* read once for each `Reader`, however many parts of a page ask for it."""
 
     @wraps(report)
     def known(source: Source) -> T:
@@ -192,7 +192,7 @@ def steps(column: ColumnElement[Any], *where: Any, most: int) -> Query:
     return select(found.c.value).where(found.c.value.is_not(None)).limit(most)
 
 
-#: Counting stops here.
+#: The number of rows at which counting stops.
 CAP = 1000
 
 
@@ -200,7 +200,7 @@ CAP = 1000
 class Count:
     """A number of rows, counted up to a cap.
 
-    :ivar capped: whether there are more; then its text is ``1,000+``.
+    :ivar capped: whether there are more rows, so that the text is ``1,000+``.
     """
 
     value: int
@@ -214,7 +214,7 @@ class Count:
         return f"{self} {noun}s" if self.capped else plural(self.value, noun)
 
     def shown(self, shown: int, noun: str) -> str:
-        """Say how many of them are shown: ``50 of 71 groups``."""
+        """Return the number of them that is shown, such as ``50 of 71 groups``."""
         return self.of(noun) if Count(shown) == self else f"{shown:,} of {self.of(noun)}"
 
     def __bool__(self) -> bool:
@@ -226,12 +226,12 @@ def count_of(value: int) -> Count:
     return Count(min(value, CAP), value > CAP)
 
 
-#: How many rows a SELECT would have without its limit: another column of it.
+#: A column with the number of rows that a SELECT would have without its limit.
 NUMBER: Query = func.count().over().label("number")
 
 
 def number_of(rows: Sequence[Row[Any]]) -> Count:
-    """Return the `NUMBER` that *rows* have."""
+    """Return the `NUMBER` of *rows*."""
     return Count(rows[0].number if rows else 0)
 
 
@@ -242,7 +242,7 @@ def capped(statement: Query) -> ScalarSelect[int]:
 
 
 def record(kind: type[T], row: Any, /, **others: Any) -> T:
-    """Return the dataclass *kind* with *others*, and the columns of *row* for its other fields."""
+    """Return the dataclass *kind* with *others* and the columns of *row* for its other fields."""
     names = (field.name for field in fields(cast("Any", kind)) if field.name not in others)
     return kind(**{name: getattr(row, name) for name in names}, **others)
 
@@ -251,10 +251,10 @@ def record(kind: type[T], row: Any, /, **others: Any) -> T:
 class Page(Generic[T]):
     """The rows of a page.
 
-    :ivar next: what the next page begins after: the id or key of the last row; None if it is the
-        last page.
+    :ivar next: the id or key of the last row, after which the next page begins; None on the last
+        page.
     :ivar now: the database's now.
-    :ivar total: how many there are, of a list that has one page.
+    :ivar total: the number of all rows of a list with only one page.
     """
 
     rows: Sequence[T]
@@ -263,7 +263,7 @@ class Page(Generic[T]):
     total: Count | None = None
 
     def cut(self, noun: str) -> str:
-        """Say how many are shown, if not all are: ``50 of 71 hosts``; else return nothing."""
+        """Return the number shown, such as ``50 of 71 hosts``; an empty text if all are shown."""
         if self.total is None or self.total == Count(len(self.rows)):
             return ""
         return self.total.shown(len(self.rows), noun)
@@ -279,10 +279,10 @@ def page_of(
 ) -> Page[Any]:
     """Return a page of at most *limit* rows of *statement*, and whether there are more.
 
-    :param shown: makes of the rows what the page shows.
-    :param newest: by which columns, the last of them the id, the newest row comes first; none if
-        *statement* has its order.
-    :param before: only rows after the one with this id.
+    :param shown: converts the rows for the page.
+    :param newest: the columns that order the newest row first, ending with the id; none if
+        *statement* is already ordered.
+    :param before: return only rows after the row with this id.
     """
     if before is not None:
         of_that = select(*newest).where(newest[-1] == before).scalar_subquery()
@@ -295,7 +295,7 @@ def page_of(
 
 
 def plain_data(value: Any) -> Any:
-    """Return *value* for JSON: records as objects, times as ISO 8601 texts in UTC."""
+    """Convert *value* for JSON: records to objects, and times to ISO 8601 texts in UTC."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
     if (as_dict := getattr(value, "_asdict", None)) is not None:  # A named tuple, or a row.
