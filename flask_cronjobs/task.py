@@ -108,8 +108,8 @@ class Task(Handler, Generic[P, R]):
 
         >>> run = send_report.enqueue(1, week="2026-W03")
         >>> db.session.commit()
-        >>> run.payload
-        {'user_id': 1, 'week': '2026-W03'}
+        >>> run.payload["week"]
+        '2026-W03'
         """
         # Here, since it maps the tables, which takes long, and many processes enqueue nothing.
         from .core.enqueue import enqueue_one

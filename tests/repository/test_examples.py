@@ -17,8 +17,9 @@ from flask_sqlalchemy import SQLAlchemy
 
 import flask_cronjobs
 from flask_cronjobs import CronJobs, testing
+from flask_cronjobs.core.app_state import state_of
 
-from .pages import named, prelude
+from .pages import named
 
 API = named("api.md").read_text()
 #: Examples of others show these: `CronJobs.batch`, `signal` and `executors.celery`'s page.
@@ -68,12 +69,16 @@ def test_each_function_and_method_of_the_api_has_an_example() -> None:
     assert lacking == SHOWN_BY_OTHERS
 
 
-@pytest.fixture
-def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def names(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
     """What examples begin with, as the docstring of `CronJobs` says."""
     monkeypatch.chdir(tmp_path)
-    names = prelude()
-    app, db = names["app"], names["db"]
+    app = Flask("shop")
+    app.config["SQLALCHEMY_DATABASE_URI"] = request.getfixturevalue(f"{request.param}_url")
+    app.config["CRONJOBS_URL_PREFIX"] = None  # The pages take time to add.
+    db = SQLAlchemy(app)
     jobs = CronJobs(app)
 
     @jobs.task
@@ -83,15 +88,17 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     def send_mail(address: str) -> None:
         print("To:", address)
 
-    names |= {name: getattr(flask_cronjobs, name) for name in flask_cronjobs.__all__}
+    names = {name: getattr(flask_cronjobs, name) for name in flask_cronjobs.__all__}
     names |= {name: getattr(testing, name) for name in testing.__all__}
     names |= {"datetime": datetime, "timedelta": timedelta, "timezone": timezone}
-    names |= {"Flask": Flask, "SQLAlchemy": SQLAlchemy}
+    names |= {"Flask": Flask, "SQLAlchemy": SQLAlchemy, "app": app, "db": db}
     names |= {"jobs": jobs, "send_report": send_report, "send_mail": send_mail}
     with app.app_context():
         db.create_all()
         yield names
-        db.engine.dispose()
+        db.session.remove()
+        for engine in (db.engine, state_of().engine):
+            engine.dispose()
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTED if examples(DOCUMENTED[name])])
