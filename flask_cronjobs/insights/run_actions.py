@@ -1,4 +1,4 @@
-"""Retry, cancel and discard runs: what each action may change, and how one or many are changed."""
+"""Retry, cancel and discard runs: the rules of each action, and how it changes one or many."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from .operations import Operation, begin, count, end, note
 from .reader import Reader
 from .run_filters import RunFilter, matching, words
 
-#: Called with how many more runs are done, for a progress bar.
+#: Called with the number of runs done since the last call, for a progress bar.
 Progress = Callable[[int], object]
-#: How many runs one statement changes.
+#: Most runs that one statement changes.
 CHANGED_AT_ONCE = 500
-#: How many runs a filter finds.
+#: Most runs that a filter finds.
 MOST_MATCHING = 1_000_000
-#: For how many seconds PostgreSQL may look for the runs of a filter.
+#: Seconds that PostgreSQL may take to find the runs of a filter.
 _FOUND_WITHIN = 600.0
 
 
 class Change(NamedTuple):
-    """A run that was changed, its status, the number of its attempts, its batch and label."""
+    """A changed run with its new status, number of attempts, batch and label."""
 
     run_id: int
     task: str
@@ -55,12 +55,12 @@ class Change(NamedTuple):
 class BulkResult(NamedTuple):
     """The result of a bulk action, in numbers of runs.
 
-    :ivar changed: those it changed.
-    :ivar left: those it did not change: their status had changed meanwhile, they are locked, or
-        another run has their idempotency key.
-    :ivar asked: those of the changed that are running, and were asked to stop.
-    :ivar beyond: those it did not try, since it reached its limit.
-    :ivar result: what became of the changed that were not running, as `Action.result`.
+    :ivar changed: the runs that it changed.
+    :ivar left: the runs that it left, since their status had changed meanwhile, they are locked, or
+        another run holds their idempotency key.
+    :ivar asked: the changed runs that are running and were asked to stop.
+    :ivar beyond: the runs that it did not try, since it reached its limit.
+    :ivar result: the words for the changed runs that were not running; see `Action.result`.
     """
 
     changed: int
@@ -70,9 +70,9 @@ class BulkResult(NamedTuple):
     result: str
 
     def sentence(self, of: str = "") -> str:
-        """Return it for people: ``2 runs are cancelled. 1 running run is asked to stop.``
+        """Return the result in words: ``2 runs are cancelled. 1 running run is asked to stop.``
 
-        :param of: the task or the batch whose runs they are.
+        :param of: the task or the batch that the runs belong to.
         """
         at_once = self.changed - self.asked
         whose = f" of {of}" if of else ""
@@ -97,20 +97,20 @@ def _are(count: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """What an operator can do to runs: to one by its id, or to many by ids or a filter.
+    """An operator's action on one run by its id, or on many by ids or a filter.
 
-    :ivar doing: what the log says before a bulk action.
-    :ivar done: what the log says of each run.
-    :ivar result: what people are told of each run that is not running.
+    :ivar doing: the verb that is logged before a bulk action.
+    :ivar done: the verb that is logged for each run.
+    :ivar result: the words for changed runs that are not running.
     :ivar allowed: the statuses of runs that can be changed.
-    :ivar default: the statuses that a filter without a status means.
+    :ivar default: the statuses that a filter without a status stands for.
     :ivar refusals: for every other status, why such a run cannot be changed, and what to do.
-    :ivar values: returns SQL by column, with the parameter ``reason``, and for other columns that
-        are given.
-    :ivar revives: whether runs live again that had ended. Then the batches of these are held
-        meanwhile, and runs of those that another transaction holds are left. So is one that would
-        take its idempotency key back, if another run has it, or if a later one to be changed
-        wants it.
+    :ivar values: returns SQL by column, with the parameter ``reason``, and for the other columns
+        that are given.
+    :ivar revives: whether ended runs become live again. If so, their batches are locked meanwhile,
+        and runs whose batch another transaction has locked are left. A run that would take its
+        idempotency key back is left, too, if another run holds the key, or if a later run of the
+        same action wants it.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Action:
     ) -> Change:
         """Change the run *run_id*.
 
-        :param payload: the columns of another payload.
+        :param payload: the columns of a new payload.
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
@@ -156,11 +156,11 @@ class Action:
         most: int | None = None,
         found_by: RunFilter | None = None,
     ) -> BulkResult:
-        """Change all runs of *which*, in chunks; log how many, even if an error stops it.
+        """Change all runs of *which* in chunks; log the number, even if an error stops the action.
 
         :param progress: called after each chunk with the number of its runs.
-        :param most: change at most this many.
-        :param found_by: the filter that has found *which*, if that are ids.
+        :param most: the most runs to change.
+        :param found_by: the filter that has found *which*, if *which* is ids.
         :raises StateConflict: the filter's status does not allow it.
         """
         ids = self.ids(state, which) if isinstance(which, RunFilter) else which
@@ -200,11 +200,11 @@ class Action:
             return books.call(lambda opened: matching(Reader(state, opened), found, limit))
 
     def statuses(self, which: RunFilter) -> list[Status]:
-        """Return the statuses of those runs of *which* that can be changed; none if none can."""
+        """Return the statuses in which runs of *which* can be changed; none if none can."""
         return [status for status in _meant(self, which) if status in self.allowed]
 
     def refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
-        """Return why the run *run_id* cannot be changed."""
+        """Return the error that says why the run *run_id* cannot be changed."""
         found = books.rows(text("SELECT status FROM job_runs WHERE id = :id"), {"id": run_id})
         if not found:
             return no_run(run_id)
@@ -228,7 +228,7 @@ def _meant(action: Action, which: RunFilter) -> Sequence[Status]:
 
 
 def no_run(run_id: object) -> NotFound:
-    """Return the error that there is no run *run_id*."""
+    """Return the error for a run that does not exist."""
     return NotFound(
         f"There is no run {run_id!r}; it may have been pruned. To list runs: flask jobs admin list"
     )
@@ -242,13 +242,14 @@ def change_runs(
     given: Mapping[str, Any] | None = None,
     until: float = 0.0,
 ) -> list[Change]:
-    """Do *action* to those of *ids* that allow it, and note it with them as *operation*.
+    """Apply *action* to the runs of *ids* that allow it, and record *operation* with them.
 
-    Rows that another transaction has locked on PostgreSQL are waited for, but not for long.
+    On PostgreSQL, it waits for rows that another transaction has locked, but not for long.
 
-    :param operation: if it has a row, that moves on; else a change of the one run makes its row.
-    :param given: values of other columns, of the fields of a `NewRun`, to be changed, too.
-    :param until: until when to wait, by `time.monotonic`; default: some seconds from now.
+    :param operation: if it has a row, the row counts the runs; otherwise a change of one run
+        inserts the row.
+    :param given: values of other columns to change, named like the fields of a `NewRun`.
+    :param until: the deadline of the wait, by `time.monotonic`; default: some seconds from now.
     """
     d, until = books.dialect, until or time.monotonic() + LOCK_WAIT
     update, find = _statements(d, action, tuple(given or ()))
@@ -257,7 +258,7 @@ def change_runs(
     left: Sequence[int] = ids
     while True:
         work = partial(_change, d, action, update, values, left, operation)
-        # One run is not changed twice. Many go on, and are counted by the operation's row.
+        # A single run is not changed twice. A bulk action continues, since its row has the count.
         changes += books.transaction(work, repeat=operation.id is not None)
         done = {change.run_id for change in changes}
         others = [each for each in left if each not in done]
@@ -279,7 +280,7 @@ def _change(
     operation: Operation,
     connection: Connection,
 ) -> list[Change]:
-    """Change *ids* in *connection*'s transaction, and say in it how many that were."""
+    """Change *ids* in *connection*'s transaction, and record their number in it."""
     those: dict[str, Any] = {"ids": d.many(ids)}
     batches = connection.scalars(text(_batches(d)), those).all() if action.revives else ()
     busy = hold_batches(connection, d, batches) if batches else ()
@@ -300,14 +301,14 @@ def _batches(d: Dialect) -> str:
 def _statements(
     d: Dialect, action: Action, given: Collection[str]
 ) -> tuple[TextClause, TextClause]:
-    """Return the UPDATE of *action* for ``ids``, and the SELECT of those of them that allow it."""
+    """Return the UPDATE of *action* for ``ids``, and the SELECT of the ids that allow it."""
     which = f"status IN {sql_list(action.allowed)}"
     if action.revives:
         later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
         taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
         which = f"{which} AND NOT ({_wants_key('job_runs')} AND {taken})"
     found = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {which}"
-    # By the list, too: so PostgreSQL looks the rows up, also to compare them with the free.
+    # The list is repeated, so that PostgreSQL finds the rows by it before it compares them.
     update = f"""
         UPDATE job_runs SET {assigned(action.values(d, given))}
         WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
@@ -320,7 +321,7 @@ def _statements(
 def _tell(
     state: State, books: Bookkeeping, operation: Operation, changes: Sequence[Change]
 ) -> None:
-    """Log what was changed; end the batches whose last runs have ended, and send the signal."""
+    """Log the changes, end the batches whose last runs have ended, and send the signal."""
     ended_in = {each.batch_id for each in changes if each.status in TERMINAL}
     if batches := {batch for batch in ended_in if batch is not None}:
         end_batches(books, batches)
@@ -328,7 +329,7 @@ def _tell(
     for change in changes:
         log_run(
             logging.INFO,
-            # The worker logs when the run has ended.
+            # The worker logs the end of the run.
             f"{what} (asked of its worker)" if change.status == "running" else what,
             task=one_line(change.task),
             run_id=change.run_id,
@@ -344,7 +345,7 @@ def _tell(
 
 
 def _retried(d: Dialect, given: Collection[str]) -> dict[str, str]:
-    """Queued, due now, with at least one more attempt, even if it had used up all of them."""
+    """Return the values of a retried run: queued, due now, with at least one attempt left."""
     rate_key = parameter(d, "rate_key") if "rate_key" in given else "rate_key"
     return {
         "status": "'queued'",
@@ -360,10 +361,10 @@ def _retried(d: Dialect, given: Collection[str]) -> dict[str, str]:
 
 
 def _cancelled(d: Dialect, _: Collection[str]) -> dict[str, str]:
-    """Cancelled if it waits; if it runs, asked to stop.
+    """Return the values of a waiting run that is cancelled, or a running one that is asked to stop.
 
-    The latter ends when its worker has interrupted it. One that waits in an executor's broker ends
-    at once: its token is gone when it comes.
+    A running run ends when its worker has interrupted it. A run in an executor's broker ends at
+    once, since its token is invalid when its message arrives.
     """
     runs = f"status = 'running' AND ({HANDED}) IS NOT TRUE"
     requested = f"CASE WHEN {runs} THEN COALESCE(cancel_requested_at, {d.now})"
@@ -378,9 +379,9 @@ def _cancelled(d: Dialect, _: Collection[str]) -> dict[str, str]:
 
 
 def _discarded(d: Dialect, _: Collection[str]) -> dict[str, str]:
-    """Cancelled; its failed attempts stay.
+    """Return the values of a discarded run: cancelled, with its failed attempts kept.
 
-    It ends anew, so that it can be retried for as long as other cancelled runs.
+    Its end is set to now, so that it can be retried for as long as other cancelled runs.
     """
     return ended("'cancelled'", d.now, ":reason", "'Discarded'")
 
@@ -432,7 +433,7 @@ DISCARD = Action(
 
 
 def _key_holder(books: Bookkeeping, run_id: int) -> int | None:
-    """Return the run that keeps *run_id* from a retry, since it has its key; None if none."""
+    """Return the run that prevents a retry of *run_id* by holding its key; None if none does."""
     holder = _others_with_key(f"({HOLDS_KEY})")
     wanted = f"SELECT ({holder}) AS id FROM job_runs WHERE id = :id AND {_wants_key('job_runs')}"
     rows = books.rows(text(wanted), {"id": run_id})
@@ -449,7 +450,7 @@ def _others_with_key(condition: str) -> str:
 
 
 def _wants_key(run: str) -> str:
-    """Return the condition that *run* has given up its key, and a retry would take it back."""
+    """Return the condition that *run* has released its key, and a retry would take it back."""
     unbegun = f"({run}.unique_while = 'waiting' AND {run}.started_at IS NULL)"
     given_up = f"{run}.unique_while = 'pending' OR {unbegun}"
     ended_so = f"{run}.status IN {sql_list(RETRY.allowed)}"

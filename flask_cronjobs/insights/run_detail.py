@@ -1,4 +1,4 @@
-"""One run with its attempts."""
+"""A run with its attempts, steps and operations."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from .search import shown_keys
 from .step_views import StepView, steps_of
 from .wait_reasons import Wait, waits_of
 
-#: How many outputs a view has: each may have 64 kB.
+#: Most outputs in a view, since each may have 64 kB.
 OUTPUTS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a run.
+    """An attempt of a run.
 
-    :ivar number: which attempt it is, from 1.
-    :ivar outcome: ``failed``; of the latest attempt, the run's status; or ``released``, if it does
-        not count and has left an output, with which the next one goes on.
+    :ivar number: the number of the attempt, from 1.
+    :ivar outcome: ``failed``; for the latest attempt, the run's status; or ``released``, if it does
+        not count and has left an output that the next attempt continues.
     :ivar worker: the worker, without the secret part of its token; None once it succeeded.
-    :ivar output: what it printed and logged, if that is kept, of the latest `OUTPUTS_SHOWN`.
+    :ivar output: the kept output of the latest `OUTPUTS_SHOWN` attempts.
     """
 
     number: int
@@ -62,18 +62,18 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """One run in full, redacted by ``CRONJOBS_REDACT``.
+    """A run in full, redacted by ``CRONJOBS_REDACT``.
 
-    :ivar row: what a list shows of it.
-    :ivar attempts: the latest 50, newest first.
+    :ivar row: the run as lists show it.
+    :ivar attempts: the latest 50 attempts, newest first.
     :ivar now: the database's now.
     :ivar batch: the key of its batch.
     :ivar strict: whether it has a place in the strict order of its concurrency key.
-    :ivar waits: why it has not begun, the first reason first.
+    :ivar waits: the reasons why it has not begun, the main one first.
     :ivar pauses: the pauses of its task and its queue, if it waits.
-    :ivar steps: its durable steps, the latest 50, in order.
-    :ivar forgiven: how many attempts do not count, since a step ended in one of them.
-    :ivar operations: who changed it, the latest first: see `operations_on`.
+    :ivar steps: its latest 50 durable steps, in order.
+    :ivar forgiven: the number of first attempts that do not count, since a step ended in them.
+    :ivar operations: the operations on it, latest first; see `operations_on`.
     """
 
     row: RunRow
@@ -100,7 +100,7 @@ class RunView:
 
 
 def find_run(source: Source, run_id: int) -> RunView | None:
-    """Return one run with its attempts, redacted; None if there is no such run."""
+    """Return a run with its attempts, redacted; None if there is no such run."""
     with reading(source) as reader:
         batch = select(BATCHES.c.key).where(BATCHES.c.id == RUNS.c.batch_id).scalar_subquery()
         whole = with_definition(*RUNS.c, batch.label("batch"))
@@ -109,7 +109,7 @@ def find_run(source: Source, run_id: int) -> RunView | None:
 
 
 def facts_of(run: RunView) -> list[Fact]:
-    """Return what the command ``show`` says of *run*, in this order."""
+    """Return the facts about *run* in the command ``show``, in this order."""
     return known(
         Fact("label", run.row.label),
         Fact("attempts", f"{run.row.attempts} of {run.row.max_attempts}", _uncounted(run)),
@@ -123,7 +123,7 @@ def facts_of(run: RunView) -> list[Fact]:
 
 
 def own_facts(run: RunView) -> list[Fact]:
-    """Return those facts of *run* that the banner of its page does not say."""
+    """Return the facts about *run* that the banner of its page does not show."""
     row, now = run.row, run.now
     waits = row.status in ("queued", "failed")
     back, order = since(row.locked_until, now), "strict" if run.strict else None
@@ -191,7 +191,7 @@ def _snoozed(run: RunView) -> str | None:
 
 
 def _reason(run: RunView) -> str | None:
-    """Return why it has its status, where neither an attempt nor a snooze says so."""
+    """Return the reason for its status, unless an attempt or a snooze gives it."""
     if run.attempts and run.row.status not in ("cancelled", "skipped"):
         return None
     return None if run.row.error_type == "Snooze" and run.snoozes else run.last_error
@@ -227,7 +227,7 @@ def _view(reader: Reader, row: Row[Any]) -> RunView:
 
 
 def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
-    """Return the attempts of a run, the latest first: only failed ones have a row of their own."""
+    """Return the attempts of a run, latest first. Only failed ones have their own rows."""
     of_run = select(FAILURES).where(FAILURES.c.run_id == row.id)
     failures = reader.rows(of_run.order_by(FAILURES.c.attempt.desc()).limit(FAILURES_KEPT))
     written = _outputs(reader, row.id)

@@ -1,4 +1,4 @@
-"""What runs can be found by, one list for commands, pages and SQL."""
+"""The filters of runs: one list for commands, pages and SQL."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]
 
 
 class Filter(NamedTuple):
-    """One of the filters of runs: for commands, for pages and in SQL.
+    """A filter of runs, for commands, for pages and in SQL.
 
-    :ivar field: the field of `RunFilter`; the option of commands is named so, too.
-    :ivar kind: what its value is; ``type`` is a text that may be empty: runs without one.
-    :ivar condition: the condition for a value.
-    :ivar help: what the option does; None: commands do not have it.
-    :ivar label: what the pages call it, if not by its name.
-    :ivar parameter: its name in URLs, if it is another one.
-    :ivar is_rare: a page says that it has it, and removes it on a click; there is no other field.
+    :ivar field: the field of `RunFilter`, which also names the option of commands.
+    :ivar kind: the kind of its value; a ``type`` is a text that may be empty, for runs without one.
+    :ivar condition: returns the condition for a value.
+    :ivar help: the help of the option; None if commands do not have it.
+    :ivar label: the filter's name on the pages, if it differs from the field.
+    :ivar parameter: the filter's name in URLs, if it differs from the field.
+    :ivar is_rare: whether pages have no input for it, and only show it with a link to remove it.
     """
 
     field: str
@@ -66,7 +66,7 @@ class Filter(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in URLs."""
+        """The filter's name in URLs."""
         return self.parameter or self.field
 
 
@@ -90,7 +90,7 @@ def _has_error(_: Reader, part: str) -> ColumnElement[bool]:
 
 def _has_key(reader: Reader, key: str) -> ColumnElement[bool]:
     tasks = open_tasks(reader.state) if strip_credentials(key) == key else []
-    # As a range, so that PostgreSQL takes an index of keys.
+    # A range makes PostgreSQL use an index of keys.
     is_key = and_(RUNS.c.concurrency_key >= key, RUNS.c.concurrency_key <= key)
     return and_(is_key, RUNS.c.job_type.in_(tasks) if tasks else false())
 
@@ -108,7 +108,7 @@ def _is_until(reader: Reader, at: datetime | float) -> ColumnElement[bool]:
 
 
 def _time(reader: Reader, at: datetime | float) -> datetime:
-    """Return a time, or that of an age in seconds."""
+    """Return *at*, or the time that was *at* seconds ago."""
     return at if isinstance(at, datetime) else reader.now - timedelta(seconds=at)
 
 
@@ -121,7 +121,7 @@ def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
 
 
 def _all(*_: object) -> ColumnElement[bool]:
-    return true()  # Its statements have the condition, see `overdue`.
+    return true()  # The statements of `overdue` have the condition.
 
 
 _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
@@ -131,7 +131,7 @@ _OF_GROUP = _equals_or_lacks("fingerprint")
 _ALIKE = "Find only runs whose error is of this group."
 _IN_ERROR = "Find TEXT in the error's type or message."
 _SEARCHED = "Find an id, an idempotency key, or the beginning of a label or a task."
-#: In the order of the options of commands, and of the fields of the page.
+#: The filters, in the order of the options of commands and of the fields of the page.
 FILTERS = (
     Filter("status", "status", _equals("status"), "Find only runs of this status."),
     Filter("task", "name", _equals("job_type"), "Find only runs of this task."),
@@ -177,24 +177,26 @@ FILTERS = (
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to find; None means any.
+    """The runs to find; a None matches all runs.
 
-    :ivar error: a part of the error's type or message; case does not matter.
-    :ivar error_type: exactly the error's type; empty: runs without one.
+    The age and the time of a run count from its end, or from its due time if it has not ended.
+
+    :ivar error: a part of the error's type or message, in upper or lower case.
+    :ivar error_type: the exact type of the error; empty for runs without one.
     :ivar definition: the name of the runs' definition.
-    :ivar older_than: at least so many seconds since the run ended, or was due if it has not ended.
-    :ivar newer_than: at most so many seconds since then.
-    :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
-    :ivar stale: only running runs whose lease ran out.
-    :ivar since: it ended, or was due if it has not ended, then or later.
-    :ivar until: likewise, then or before.
-    :ivar search: exactly the id or the idempotency key, or how the label or the name of the task
-        begins; case does not matter there.
+    :ivar older_than: the least age in seconds.
+    :ivar newer_than: the greatest age in seconds.
+    :ivar overdue: find only runnable runs that were due ``CRONJOBS_HEALTH_OVERDUE`` ago.
+    :ivar stale: find only running runs whose lease ran out.
+    :ivar since: the earliest time.
+    :ivar until: the latest time.
+    :ivar search: the exact id or idempotency key, or the beginning of the label or of the task's
+        name, in upper or lower case.
     :ivar batch: the key of the runs' batch.
-    :ivar concurrency_key: the runs' concurrency key, of tasks whose key hides no value.
-    :ivar waits: only runs that wait for this, one of `WAITS`.
-    :ivar fingerprint: only runs whose latest error is of this group; empty: of none.
-    :ivar statuses: only runs of these, where one status is not enough.
+    :ivar concurrency_key: the runs' concurrency key, for tasks whose key hides no value.
+    :ivar waits: find only runs that wait for this, one of `WAITS`.
+    :ivar fingerprint: the group of the runs' latest error; empty for runs without a group.
+    :ivar statuses: the runs' statuses, if one status is not enough.
     """
 
     status: Status | None = None
@@ -217,7 +219,7 @@ class RunFilter:
     statuses: Sequence[Status] = ()
 
     def given(self) -> Iterator[tuple[Filter, Any]]:
-        """Yield the filters that narrow it, each with its value."""
+        """Yield the filters that are set, each with its value."""
         for each in FILTERS:
             value = getattr(self, each.field)
             if value is not None and value is not False:
@@ -225,7 +227,7 @@ class RunFilter:
 
 
 def words(which: RunFilter) -> str:
-    """Return *which* for people, to stand after "runs": `` of send, older than 6 h``."""
+    """Return *which* in words that follow "runs", such as `` of send, older than 6 h``."""
     task = f" of {one_line(which.task)}" if which.task else ""
     others = (_word(*each) for each in which.given() if each[0].field != "task")
     return "".join([task, *(f", {each}" for each in others)])
@@ -244,7 +246,7 @@ def _word(which: Filter, value: Any) -> str:
 def matching(reader: Reader, which: RunFilter, limit: int) -> list[int]:
     """Return all runs that match *which*, newest first, up to *limit*, for bulk actions.
 
-    :param which: with statuses of which an index has the runs: not those that succeeded.
+    :param which: a filter with statuses that have an index, so without succeeded runs.
     """
     found = [part.with_only_columns(RUNS.c.id) for part in statements(reader, which)]
     first = named_by(reader, which)
@@ -258,7 +260,7 @@ def matching(reader: Reader, which: RunFilter, limit: int) -> list[int]:
 
 
 def named_by(reader: Reader, which: RunFilter) -> list[int]:
-    """Return the runs whose id or key is searched for, however old they are."""
+    """Return the runs with the id or the key that is searched for, whatever their age."""
     if which.search is None:
         return []
     found = named(reader, which.search)
@@ -269,22 +271,22 @@ def named_by(reader: Reader, which: RunFilter) -> list[int]:
 
 
 def statements(reader: Reader, which: RunFilter) -> list[Query]:
-    """Return statements for the ids that match *which*: one for each index that is used."""
+    """Return statements for the ids that match *which*, one for each index that is used."""
     also = conditions(reader, which)
     if which.overdue:
         return [part.where(*also) for part in overdue(reader)]
     wanted = ("running",) if which.stale else which.statuses or (which.status,)
     if which.waits is not None and wanted == (None,):
         wanted = ("queued",)
-    # Each once: queued and failed runs are in the same indexes.
+    # Remove duplicates, since queued and failed runs are in the same indexes.
     parts = dict.fromkeys(part for status in wanted for part in parts_of(status, which))
-    parts = {"": None} if "" in parts else parts  # All rows, so also those of the others.
+    parts = {"": None} if "" in parts else parts  # The whole table includes the others.
     columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
     return [columns.where(*map(text, filter(None, [part])), *also) for part in parts]
 
 
 def parts_of(status: str | None, which: RunFilter) -> tuple[str, ...]:
-    """Return the exact conditions of the partial indexes that hold runs of *status*."""
+    """Return the exact conditions of the partial indexes that contain runs of *status*."""
     if which.batch is not None and status != "running":  # A batch has its own index.
         return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
     if status in ("queued", "failed"):
@@ -296,6 +298,6 @@ def parts_of(status: str | None, which: RunFilter) -> tuple[str, ...]:
 
 
 def conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
-    """Return what must be true of a run that *which* finds."""
+    """Return the conditions of the runs that *which* finds."""
     found = [each.condition(reader, value) for each, value in which.given()]
     return [*found, RUNS.c.status.in_(which.statuses)] if which.statuses else found

@@ -1,4 +1,4 @@
-"""Lists of runs, page by page."""
+"""List runs page by page."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ Columns: TypeAlias = Any
 class Sorting(NamedTuple):
     """An order of runs.
 
-    :ivar column: by which column; among equal ones, by id.
+    :ivar column: the column that is compared first, and then the id.
     """
 
     column: str
     descending: bool
 
     def clauses(self, c: Columns) -> tuple[ColumnElement[Any], ...]:
-        """Return what to order by, for the columns *c*."""
+        """Return the ORDER BY clauses for the columns *c*."""
         columns = (c[self.column],) if self.column == "id" else (c[self.column], c.id)
         return tuple(each.desc() if self.descending else each.asc() for each in columns)
 
     def beyond(self, c: Columns, cursor: Any) -> ColumnElement[bool]:
-        """Return the condition for what comes after *cursor*, or a row with its fields."""
+        """Return the condition for rows after *cursor*, which may also be a row with its fields."""
         further: ColumnElement[bool] = c.id < cursor.id if self.descending else c.id > cursor.id
         if self.column == "id" or cursor.moment is None:
             return further
@@ -80,7 +80,7 @@ DUE_FIRST = Sorting("run_at", False)
 class Cursor:
     """The last run of a page.
 
-    :ivar moment: the time by which it was listed; None: by its id alone.
+    :ivar moment: the time by which it was listed; None if the list is ordered by id alone.
     """
 
     id: int
@@ -88,7 +88,7 @@ class Cursor:
 
 
 def sorting_of(status: Status | None, overdue: bool) -> Sorting:
-    """Return the order for runs of *status*: the dead by their death, waiting ones as due."""
+    """Return the order for runs of *status*: dead runs by their end, waiting runs by due time."""
     if status == "dead":
         return LATEST_DEATH
     return DUE_FIRST if overdue or status in ("queued", "failed") else NEWEST
@@ -96,11 +96,11 @@ def sorting_of(status: Status | None, overdue: bool) -> Sorting:
 
 @dataclass(frozen=True, slots=True)
 class RunPage(Page[RunRow]):
-    """One page of runs; `next` is a `Cursor`.
+    """A page of runs, whose `next` is a `Cursor`.
 
-    :ivar searched_to: of a search that stopped before the page was full, when the last run was
-        created at which it looked.
-    :ivar waits: of each run that has not begun why it waits, the first reason first.
+    :ivar searched_to: the creation time of the last run that was read, if the search stopped before
+        the page was full.
+    :ivar waits: the reasons why each unbegun run waits, the main one first.
     """
 
     searched_to: datetime | None = None
@@ -108,7 +108,7 @@ class RunPage(Page[RunRow]):
 
     @property
     def partial(self) -> bool:
-        """Return whether the search stopped before the page was full; the next page goes on."""
+        """Return whether the search stopped before the page was full, to be continued."""
         return self.searched_to is not None
 
     @property
@@ -117,12 +117,12 @@ class RunPage(Page[RunRow]):
         return None if self.next is None else self.next.id
 
 
-#: How many rows a page reads where no index narrows the list.
+#: Most rows that a page reads if no index narrows the list.
 WINDOW = 50_000
 
 
 _LONGEST_PAGE = 500
-#: Of the waiting runs in their order, most match these.
+#: Filters that match most of the waiting runs.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 
 
@@ -135,9 +135,9 @@ def list_runs(
 ) -> RunPage:
     """Return the runs that match *which*, newest id first.
 
-    :param before: what comes after it: the ``next`` of the page before, or an id.
-    :param limit: how many runs; at most 500.
-    :param order: another order, as `sorting_of` gives for the filter's status.
+    :param before: where the page begins: the ``next`` of the previous page, or an id.
+    :param limit: the number of runs, at most 500.
+    :param order: the order, which `sorting_of` gives for the filter's status.
     """
     which = which or RunFilter()
     limit = max(1, min(limit, _LONGEST_PAGE))
@@ -169,9 +169,9 @@ def page_ids(
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
 ) -> tuple[Sequence[Any], Any]:
-    """Return up to *limit* plus one rows, as a `Cursor` each, and the last row read.
+    """Return up to *limit* plus one rows as `Cursor` objects, and the last row that was read.
 
-    The latter is None where an index narrows the list; elsewhere only `WINDOW` rows are read.
+    If an index narrows the list, the last row is None. Otherwise only `WINDOW` rows are read.
 
     :param named: runs to leave out.
     """
@@ -189,7 +189,7 @@ def page_ids(
 
 
 def _is_wide(which: RunFilter) -> bool:
-    """Return whether a list reads the primary key, also rows that do not match."""
+    """Return whether a list reads the primary key, including rows that do not match."""
     indexed = which.definition, which.batch
     if which.overdue or which.stale or any(each is not None for each in indexed):
         return False
@@ -199,12 +199,12 @@ def _is_wide(which: RunFilter) -> bool:
 
 
 def _is_fenced(which: RunFilter, order: Sorting) -> bool:
-    # The index of the dead has their order: so they need no fence.
+    # Dead runs need no fence, since their index has their order.
     return not _is_wide(which) and (order != LATEST_DEATH or which.batch is not None)
 
 
 def _floor(reader: Reader, which: RunFilter, cursor: Cursor | None, order: Sorting) -> Any:
-    """Return the last of the `WINDOW` rows after *cursor* that a list without an index reads."""
+    """Return the last of the `WINDOW` rows that a list without an index reads after *cursor*."""
     indexed = replace(which, search=None)
     if which == RunFilter() or (which == indexed and not _is_wide(which)):
         return None
@@ -236,10 +236,10 @@ def _first(found: Sequence[Query], limit: int, order: Sorting, fenced: bool) -> 
 
 #: The statuses whose runs `count_by_status` counts.
 COUNTED: tuple[Status, ...] = ("queued", "running", "failed", "dead")
-#: How many rows of each index it reads.
+#: Most rows that it reads of each index.
 _COUNTED_ROWS = 10_000
 _BY_GROUP = "job_type, queue, priority, run_at, id"
-#: The order of each index: without one, PostgreSQL may read the whole table instead.
+#: The order of each index. Without it, PostgreSQL may read the whole table instead.
 _INDEX_ORDER = {
     UNKEYED: "priority DESC, run_at, id",
     KEYED: "priority DESC, run_at, id",
@@ -251,14 +251,14 @@ _INDEX_ORDER = {
     DEAD: "finished_at",
     IN_BATCH: "batch_id, status, run_at, id",
 }
-#: What conditions may need of a run.
+#: The columns of a run that conditions may need.
 _SMALL = [column for column in RUNS.c if column.name not in ("payload", "result")]
 
 
 def count_by_status(source: Source, which: RunFilter) -> dict[Status, Count]:
-    """Return how many runs of each of `COUNTED` match *which*, whatever status that asks for.
+    """Return how many runs of each status in `COUNTED` match *which*, whatever its own status.
 
-    Up to `CAP`, among the first 10,000 rows of each index: so a count of 0 may be capped, too.
+    Each index is read up to 10,000 rows and each count up to `CAP`, so even a 0 may be capped.
     """
     with reading(source) as reader:
         which = replace(which, status=None, statuses=(), stale=False, overdue=False)

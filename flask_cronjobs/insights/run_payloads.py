@@ -1,6 +1,6 @@
 """Retry a run with another payload, or run it again as a new run.
 
-A payload is checked as by ``enqueue``.
+The payload passes the same checks as in ``enqueue``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .run_actions import RETRY, Change, no_run
 def retry_with(
     state: State, run_id: int, payload: Mapping[str, object], actor: str = DEFAULT_ACTOR
 ) -> Change:
-    """Queue a dead, cancelled or failed run again, with another *payload*.
+    """Queue a dead, cancelled or failed run again with a new *payload*.
 
     :raises NotFound: there is no such run.
     :raises StateConflict: its status does not allow it; or it is in strict order, and *payload*
-        makes another concurrency key.
+        gives another concurrency key.
     :raises UnknownTask: this app's code does not declare its task.
     :raises TypeError: the handler does not take *payload*.
     :raises PayloadError: *payload* is not plain JSON, or was copied with hidden values.
@@ -57,7 +57,7 @@ def run_again(
     payload: Mapping[str, object] | None = None,
     actor: str = DEFAULT_ACTOR,
 ) -> int:
-    """Queue a new run like *run_id*, whatever became of that one, due now.
+    """Queue a new run like *run_id*, due now, whatever the status of that run.
 
     It has the same task, definition, queue and priority, but no idempotency key.
 
@@ -84,9 +84,9 @@ def run_again(
 
 
 def refuse_hidden(state: State, given: Mapping[str, object], stored: JSON) -> None:
-    """Refuse a payload that was copied with the mark of values that are hidden in *stored*.
+    """Refuse a payload that contains the mark of a value that is hidden in *stored*.
 
-    :raises PayloadError: it was.
+    :raises PayloadError: it contains one.
     """
     check_keys(given)
     is_hidden = redacted(stored, state.settings.redact) != stored
@@ -95,7 +95,7 @@ def refuse_hidden(state: State, given: Mapping[str, object], stored: JSON) -> No
 
 
 def _like(state: State, run: Row[Any], payload: Mapping[str, object]) -> NewRun:
-    """Return a new run like *run*, with *payload*; a definition's own key and limit stay."""
+    """Return a new run like *run* with *payload*, and with the key and limit of a definition."""
     handler = _handler(state, run)
     refuse_hidden(state, payload, _parsed(run))
     given = handler.payload_from(payload)
@@ -109,9 +109,9 @@ def _like(state: State, run: Row[Any], payload: Mapping[str, object]) -> NewRun:
 
 
 def _keep_order(run: Row[Any], key: str | None) -> None:
-    """Refuse another key for a run with a place in the strict order of its own.
+    """Refuse a new concurrency key for a run that has a place in the strict order of its key.
 
-    :raises StateConflict: *key* is another.
+    :raises StateConflict: *key* is not the run's own.
     """
     if run.strict and key != run.concurrency_key:
         raise StateConflict(
@@ -122,9 +122,9 @@ def _keep_order(run: Row[Any], key: str | None) -> None:
 
 
 def _stored(books: Bookkeeping, run_id: int) -> Row[Any]:
-    """Return what of a run goes into a new one like it.
+    """Return the columns of a run that a new one like it needs.
 
-    Its ``payload`` is a JSON text, and its ``definition_id`` None if the definition is gone.
+    ``payload`` is a JSON text, and ``definition_id`` is None if the definition is gone.
 
     :raises NotFound: there is no such run.
     """
@@ -166,9 +166,9 @@ def _as_mapping(run: Row[Any]) -> Mapping[str, JSON]:
 
 
 def insert_by_operator(books: Bookkeeping, new: NewRun) -> tuple[int, str | None]:
-    """Insert a run, unless another has its idempotency key.
+    """Insert a run, unless another holds its idempotency key.
 
-    :returns: its id, and None; or the id of the run that has the key, and its task.
+    :returns: the new run's id and None, or the id and the task of the run that holds the key.
     """
     d = books.dialect
     columns = {name: parameter(d, name) for name in COLUMNS}
@@ -176,8 +176,8 @@ def insert_by_operator(books: Bookkeeping, new: NewRun) -> tuple[int, str | None
     columns["scheduled_for"] = d.now
     statement = text(insert_into_runs(columns, due_sql(d), d.now, returned))
     holder = f"SELECT id, job_type FROM job_runs WHERE idempotency_key = :key AND {HOLDS_KEY}"
-    # A definition has one run per instant. If somebody else has just used this one, the next try
-    # uses a later one.
+    # A definition has one run per instant. If another transaction has just used this instant, the
+    # next try uses a later one.
     while not (rows := books.rows(statement, parameters_of(d, new))):
         if found := books.rows(text(holder), {"key": new.idempotency_key}):
             return found[0].id, found[0].job_type
@@ -185,9 +185,9 @@ def insert_by_operator(books: Bookkeeping, new: NewRun) -> tuple[int, str | None
 
 
 def queue_new(books: Bookkeeping, new: NewRun, operation: Operation) -> tuple[int, str | None]:
-    """Insert a run as `insert_by_operator` does; if it is new, note *operation* with it.
+    """Insert a run as `insert_by_operator` does; if it is new, record *operation* with it.
 
-    :raises DatabaseTrouble: it was not inserted, or perhaps it was: there are not two of them.
+    :raises DatabaseTrouble: the insert failed, or its result is unknown. It is not tried again.
     """
 
     def both(inner: Bookkeeping) -> tuple[int, str | None]:
@@ -201,6 +201,6 @@ def queue_new(books: Bookkeeping, new: NewRun, operation: Operation) -> tuple[in
 
 
 def set_queue(books: Bookkeeping, run_id: int, queue: str) -> None:
-    """Give a run another queue, as a test of an app wants it."""
+    """Move a run to another queue, for the tests of an app."""
     statement = text("UPDATE job_runs SET queue = :queue WHERE id = :id")
     books.rows(statement, {"queue": queue, "id": run_id})

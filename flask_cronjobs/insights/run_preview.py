@@ -1,4 +1,4 @@
-"""What is shown of runs before an action changes them."""
+"""The preview of runs before an action changes them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ..types import Status
 from .reader import CAP, RUNS, Source, is_one_of, reading
 from .run_rows import RunRow, rows_of
 
-#: How many runs, and how many errors, are shown.
+#: Most runs and most errors that are shown.
 SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Some runs that are to be changed.
+    """A preview of the runs to be changed.
 
-    :ivar first: the first ten, in the order in which they were given.
-    :ivar errors: of the first 1,000: the most frequent tasks and types of error, with numbers.
-    :ivar looked_at: of how many runs those are.
+    :ivar first: the first ten runs, in the given order.
+    :ivar errors: the most frequent tasks and types of error among the first 1,000 runs, with their
+        numbers.
+    :ivar looked_at: the number of runs whose errors were counted.
     """
 
     first: tuple[RunRow, ...]
@@ -37,14 +38,14 @@ class Preview:
         ]
 
     def heading(self, total: int) -> str:
-        """Say of how many runs `errors` are, if not of all *total*."""
+        """Return the heading of `errors`, which says if only some of the *total* were read."""
         if self.looked_at >= total:
             return "By task and error"
         return f"By task and error, of the first {plural(self.looked_at, 'run')}"
 
 
 def preview(source: Source, ids: Sequence[int]) -> Preview:
-    """Return what the runs *ids* are."""
+    """Return a preview of the runs *ids*."""
     some = ids[:CAP]
     with reading(source) as reader:
         kinds = RUNS.c.job_type, RUNS.c.error_type
@@ -56,7 +57,7 @@ def preview(source: Source, ids: Sequence[int]) -> Preview:
 
 
 def of_status(source: Source, ids: Sequence[int], statuses: Sequence[Status]) -> list[int]:
-    """Return those of *ids* whose run has one of *statuses*, the newest first."""
+    """Return the *ids* of runs that have one of *statuses*, newest first."""
     with reading(source) as reader:
         found = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
         wanted = found.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())

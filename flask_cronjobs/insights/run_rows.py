@@ -1,4 +1,4 @@
-"""Runs as lists and pages show them."""
+"""Rows of runs for lists and pages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .search import label_of, payload_columns
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in a list: without payload and stack, its error cut to one line.
+    """A run in a list, without payload and stack, its error cut to one line.
 
-    :ivar label: what or whom it is for; in a list, without one, the head of the payload if pages
-        may show that.
+    :ivar label: its label; in a list, a run without one has the beginning of its payload, if pages
+        may show payloads.
     """
 
     id: int
@@ -45,9 +45,9 @@ class RunRow:
 
     @property
     def waited(self) -> float | None:
-        """For how many seconds its latest attempt was due before it began, if it is known.
+        """The seconds from the due time of its latest attempt to its start, if they are known.
 
-        A retry and a cancel may have changed the times since.
+        They are unknown if a retry or a cancel has changed the times since.
         """
         if self.handed_to is not None:
             return None
@@ -56,18 +56,18 @@ class RunRow:
 
     @property
     def took(self) -> float | None:
-        """How many seconds its latest attempt took, if it ran to an end."""
+        """The seconds that its latest attempt took, if it ran to an end."""
         return seconds_taken(self.status, self.started_at, self.finished_at)
 
     @property
     def handed_to(self) -> str | None:
-        """The executor to which it was handed and where it has not begun."""
+        """The executor to which it was handed over, if it has not begun there."""
         return handed_to(self.locked_by) if self.status == "running" else None
 
     def is_stale(self, now: datetime) -> bool:
         """Return whether it is running and its lease ran out.
 
-        One that waits in an executor's broker comes back by its lease, but no worker was lost.
+        A run in an executor's broker does not count, since no worker was lost.
         """
         if self.handed_to is not None:
             return False
@@ -76,7 +76,7 @@ class RunRow:
         )
 
 
-#: How many characters of an error a list shows.
+#: Most characters of an error that a list shows.
 ERROR_SHOWN = 300
 
 
@@ -105,7 +105,7 @@ def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
 def seconds_taken(
     status: Status, started: datetime | None, finished: datetime | None
 ) -> float | None:
-    """Return how many seconds the latest attempt of a run took; None if it did not end by itself.
+    """Return the seconds that a run's latest attempt took; None if it did not run to its end.
 
     A cancelled run may have started long before, in an earlier attempt.
     """
@@ -121,7 +121,7 @@ def run_row(row: Row[Any], label: str | None) -> RunRow:
 def first_line(error: str | bytes | None) -> str | None:
     """Return the first line of *error*, cut to `ERROR_SHOWN` characters.
 
-    On SQLite, others may have stored bytes in any column.
+    On SQLite, other programs may have stored bytes in any column.
     """
     if isinstance(error, bytes):
         error = error.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Add, remove and run definitions; pause and resume them, and the runs of a task or a queue."""
+"""Add, remove and run definitions; pause and resume definitions, tasks and queues."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def remove(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
 
 
 class QueuedRun(NamedTuple):
-    """A run that was asked for.
+    """A run that an operator has queued.
 
-    :ivar is_new: False if it was there already, with the same idempotency key.
+    :ivar is_new: False if a run with the same idempotency key existed already.
     """
 
     id: int
@@ -84,8 +84,8 @@ def queue_run(
     :param name: a definition's name, or else a task's.
     :param payload: the handler's keyword arguments; default: the definition's payload.
     :param tasks: whether *name* may be a task's.
-    :param options: as of `Task.using`, all but ``replace``: a run that waits with the key stays as
-        it is.
+    :param options: the options of `Task.using` except ``replace``, so that a run that waits with
+        the key stays as it is.
     :raises NotFound: no definition or task has that name; the message suggests similar names.
     :raises UnknownTask: the definition's task is not declared by this app's code.
     :raises TypeError: the handler does not take *payload*.
@@ -139,21 +139,21 @@ def _definition_run(
     if payload is not None:
         refuse_hidden(state, payload, spec.payload)
         made = new_run(task, task.payload_from(payload), options, state.settings, keyed=False)
-        if made.concurrency_key is None:  # The row may have one that the code has dropped.
+        if made.concurrency_key is None:  # The row may have a key that the code has dropped.
             made.concurrency_key = run.concurrency_key
             made.concurrency_limit = run.concurrency_limit
         run = replace(run, **made.of_payload)
     if spec.overlap == "skip":
-        # As for its slots: no two runs of the definition are at work at once.
+        # As with its slots, no two runs of the definition run at the same time.
         run.concurrency_key = run.concurrency_key or f"definition:{spec.name}"
         run.concurrency_limit = 1
     return run
 
 
 def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
-    """Return the error that there is no definition *name*; it suggests similar names.
+    """Return the error for a definition that does not exist, with suggestions of similar names.
 
-    :param verb: the command that takes a task as well, with ``--task``.
+    :param verb: the command that also takes a task, with ``--task``.
     """
     if verb is not None and name in state.registry.tasks:
         return NotFound(
@@ -172,7 +172,7 @@ def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
 def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTOR) -> bool:
     """Insert or change a definition that is kept in the database.
 
-    A slot that is already due is recorded first, under the schedule that the row still has.
+    A slot that is already due is recorded first, under the old schedule.
 
     :returns: whether the definition is new.
     :raises TaskError: code declares a definition of that name.
@@ -197,10 +197,10 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
 def _when_free(
     state: State, name: str, change: Callable[[Bookkeeping, DefinitionRow | None], T | None]
 ) -> T:
-    """Call *change* with the definition called *name*, again and again, and return what it returns.
+    """Call *change* with the definition *name* until it returns a result, and return that.
 
-    :param change: returns None if the row has changed since it was read, or others have locked it.
-    :raises StateConflict: it stays locked.
+    :param change: returns None if the row is locked or has changed since it was read.
+    :raises StateConflict: the row stays locked.
     """
     wait = waiting_for_lock(f"The definition {name!r}")
     with state.bookkeeping() as books:
@@ -210,7 +210,7 @@ def _when_free(
 
 
 def _change(books: Bookkeeping, row: DefinitionRow, spec: DefinitionSpec, actor: str) -> bool:
-    """Change *row* to *spec*, and note it, unless they are the same."""
+    """Change *row* to *spec* and record the operation, unless they are equal."""
     first = first_slot(spec, row.now)
     change = partial(definitions.change, definition=row, spec=spec, first=first)
     if row.spec == spec:
@@ -259,14 +259,14 @@ Kind: TypeAlias = Literal["definition", "queue", "task"]
 
 
 class Target(NamedTuple):
-    """What is paused or resumed."""
+    """A definition, task or queue to pause or resume."""
 
     kind: Kind
     name: str
 
 
 def only(name: str | None, queue: str | None, task: str | None) -> Target | None:
-    """Return what was given: a definition's *name*, a queue or a task; None if not just one was."""
+    """Return the only given target: a definition's *name*, a queue or a task; otherwise None."""
     each: dict[Kind, str | None] = {"definition": name, "queue": queue, "task": task}
     given = [Target(kind, name) for kind, name in each.items() if name is not None]
     return given[0] if len(given) == 1 else None
@@ -275,10 +275,10 @@ def only(name: str | None, queue: str | None, task: str | None) -> Target | None
 def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
     """Pause *target* until `resume`.
 
-    None of a definition's slots runs; one that is due is recorded first. The runs of a task or a
-    queue wait, and those that run go on to their end.
+    A paused definition runs none of its slots; a slot that is already due is recorded first. New
+    runs of a paused task or queue wait, and running ones continue to their end.
 
-    :returns: False if it is a task or a queue that was paused before.
+    :returns: False if the task or queue was paused before.
     :raises NotFound: no definition has that name, and the message suggests similar names; this
         app's code declares no such task; or the queue's name cannot be one.
     """
@@ -295,10 +295,10 @@ def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
 
 
 def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
-    """Resume *target*, also a task or a queue that no code declares any more.
+    """Resume *target*, which may be a task or a queue that no code declares any more.
 
-    A definition goes on from its next slot after now. Slots that passed meanwhile are not made up:
-    they are recorded as one skipped row.
+    A definition continues with its next slot after now. The slots that passed meanwhile are
+    recorded as one skipped row and are not run.
 
     :returns: False if it was not paused.
     :raises NotFound: no definition has that name.

@@ -1,4 +1,4 @@
-"""One definition, one task, and what a run of either would get."""
+"""Details of a definition or a task, and the payload that a run of it would get."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from .schedule_needs import set_aside
 from .schedule_views import DefinitionView, definition_views, whole_rows
 from .search import shown_key
 
-#: How many of the latest runs are shown.
+#: Most of the latest runs that are shown.
 SHOWN = 10
-#: How many gaps in its slots a definition's page shows.
+#: Most gaps in its slots that a definition's page shows.
 GAPS = 5
 
 
@@ -46,9 +46,9 @@ GAPS = 5
 class MissedSlots:
     """A gap in the slots of a definition.
 
-    :ivar run_id: the row that stands for it.
-    :ivar number: how many slots were missed, from *first* to *last*.
-    :ivar why: what kept them from being run.
+    :ivar run_id: the id of the row that records it.
+    :ivar number: the number of slots that were missed, from *first* to *last*.
+    :ivar why: the reason why they were not run.
     """
 
     run_id: int
@@ -60,12 +60,12 @@ class MissedSlots:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionDetail:
-    """One definition.
+    """A definition with its task, its missed slots and its last runs.
 
-    :ivar payload: redacted by ``CRONJOBS_REDACT``.
-    :ivar task: what this app's code says about its task; None if it does not declare it.
-    :ivar missed: the latest slots that it missed, the last gap first, at most 5.
-    :ivar gaps: how many gaps there are, of those that are looked at.
+    :ivar payload: its payload, redacted by ``CRONJOBS_REDACT``.
+    :ivar task: this app's code of its task; None if the app does not declare it.
+    :ivar missed: the latest gaps in its slots, newest first, at most 5.
+    :ivar gaps: the number of gaps among the rows that are read.
     :ivar runs: its last ten runs, newest first.
     :ivar now: the database's now.
     """
@@ -85,7 +85,7 @@ class DefinitionDetail:
 
 
 def find_definition(source: Source, name: str) -> DefinitionDetail | None:
-    """Return one definition with its last runs; None if there is no such definition."""
+    """Return a definition with its last runs; None if there is no such definition."""
     with reading(source) as reader:
         rows = reader.rows(whole_rows(reader).where(DEFINITIONS.c.name == name))
         if not rows:
@@ -131,9 +131,9 @@ def _gap(row: Row[Any]) -> MissedSlots:
 
 
 def read_arguments(source: Source, name: str) -> tuple[str, JSON] | None:
-    """Return the task that the definition or task *name* stands for, and its payload, redacted.
+    """Return the task of the definition or task *name*, and the redacted payload of its runs.
 
-    A task without a definition has None. Returns None if there is neither.
+    The payload of a task without a definition is None. If neither exists, return None.
     """
     with reading(source) as reader:
         registry, hidden = reader.state.registry, reader.state.settings.redact
@@ -152,9 +152,9 @@ _LONGEST_TEXT = 4_000
 
 @dataclass(frozen=True, slots=True)
 class TaskCode:
-    """What this app's code says about a task.
+    """A task as this app's code declares it.
 
-    :ivar arguments: the names of the handler's arguments, as in its signature.
+    :ivar arguments: the names of the handler's arguments, in the order of its signature.
     :ivar doc: the handler's docstring.
     :ivar options: the names and values of its options, as texts for people.
     """
@@ -165,7 +165,7 @@ class TaskCode:
 
 
 def task_code(state: State, name: str) -> TaskCode | None:
-    """Return what the code says about the task *name*; None if it does not declare it."""
+    """Return the task *name* as code declares it; None if this app does not declare it."""
     handler = state.registry.tasks.get(name)
     if handler is None:
         return None
@@ -178,7 +178,7 @@ def task_code(state: State, name: str) -> TaskCode | None:
 
 
 def _options(state: State, handler: Handler) -> Iterator[tuple[str, str]]:
-    """Return the retry policy, the timeout, and all other options that are not the default."""
+    """Return the retry policy, the timeout, and all options that differ from their defaults."""
     yield "retry", _retry(handler.retry_policy(state.settings.max_attempts))
     yield "timeout", duration(handler.options.timeout or state.settings.timeout)
     usual = TaskOptions()._asdict()

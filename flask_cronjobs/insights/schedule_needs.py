@@ -1,4 +1,4 @@
-"""Definitions that need a person: slots missed, slots that no tick records, dead runs, doubts."""
+"""Definitions that need attention: missed or unrecorded slots, dead runs, effects in doubt."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
 from ..text.humanize import minute, plural
 from .reader import DEFINITIONS, EFFECTS, RUNS, Query, Reader, is_one_of, read_once, values_of
 
-#: How many skipped and cancelled runs, newest first, are searched for missed slots.
+#: Most skipped and cancelled runs, newest first, that are searched for missed slots.
 _LOOKED_AT = 2000
-#: How many definitions a sentence names.
+#: Most definitions that a sentence names.
 _NAMED = 3
 
 
@@ -36,11 +36,11 @@ _NAMED = 3
 class Missed:
     """Slots that were missed, as recorded in the last 24 hours.
 
-    :ivar slots: how many.
-    :ivar first: the first of them.
-    :ivar last: the last.
-    :ivar definition_ids: the definitions that missed them.
-    :ivar names: the names of those that are still there.
+    :ivar slots: the number of slots.
+    :ivar first: the first slot.
+    :ivar last: the last slot.
+    :ivar definition_ids: the ids of the definitions that missed them.
+    :ivar names: the names of those definitions that still exist.
     """
 
     slots: int
@@ -50,7 +50,7 @@ class Missed:
     names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the same for people, such as "3 slots of a and b were missed, from … to …"."""
+        """Return a sentence, such as "3 slots of a and b were missed, from … to …"."""
         were = "was" if self.slots == 1 else "were"
         first, until = minute(self.first), minute(self.last)
         span = f"at {first}" if first == until else f"from {first} to {until}"
@@ -62,7 +62,7 @@ class Missed:
 
 
 def set_aside(reader: Reader) -> Query:
-    """Return a subquery of the newest runs that were skipped or cancelled."""
+    """Return a subquery of the newest skipped or cancelled runs."""
     names = "result", "id", "definition_id", "error_type", "last_error", "scheduled_for"
     columns = (RUNS.c[name] for name in (*names, "finished_at"))
     newest = select(*columns).where(text(SET_ASIDE)).order_by(RUNS.c.id.desc())
@@ -73,7 +73,7 @@ def set_aside(reader: Reader) -> Query:
 def missed_slots(reader: Reader) -> Missed | None:
     """Return the slots that were recorded as missed in the last 24 hours; None if there are none.
 
-    Slots of a pause, of a time when no code declared the definition, and overlaps are not missed.
+    Slots do not count as missed if the definition was paused or undeclared, or for an overlap.
     """
     newest = set_aside(reader)
     rows = reader.rows(
@@ -99,7 +99,7 @@ def missed_slots(reader: Reader) -> Missed | None:
 def unrecorded(reader: Reader) -> list[str]:
     """Return the names of the definitions that this app's code declares and the table lacks.
 
-    A tick inserts them. Those that were found once are not looked for again.
+    A tick inserts them. Names that were found in the table once are not checked again.
     """
     known = reader.state.known_rows
     wanted = [name for name in reader.state.registry.declarations if name not in known]
@@ -109,29 +109,29 @@ def unrecorded(reader: Reader) -> list[str]:
     return [name for name in wanted if name not in known]
 
 
-#: Why a definition needs a person, the most urgent first. ``missed``: slots in the last 24 hours;
-#: ``dead``: runs that nobody has retried or discarded; ``doubt``: effects of its runs that are in
-#: doubt; ``late``: a slot that no tick records.
+#: The reasons why a definition needs attention, most urgent first. ``missed``: it missed slots in
+#: the last 24 hours. ``dead``: it has dead runs that were neither retried nor discarded. ``doubt``:
+#: effects of its runs are in doubt. ``late``: no tick records a due slot.
 Need: TypeAlias = Literal["missed", "dead", "doubt", "late"]
-#: The same in words.
+#: The words for each need.
 NEEDS: Mapping[Need, str] = {
     "missed": "missed slots",
     "dead": "dead runs",
     "doubt": "effect in doubt",
     "late": "late",
 }
-#: How many dead runs, newest first, are looked at.
+#: Most dead runs, newest first, that are read.
 DEAD_LOOKED_AT = 10_000
-#: At most so many definitions are found for each need.
+#: Most definitions that are found for each need.
 _FOUND_AT_MOST = 1_000
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The definitions that need a person.
+    """The definitions that need attention.
 
-    :ivar ids: those that missed slots, have dead runs, or effects in doubt.
-    :ivar late_before: a definition is late if its next slot was due before this.
+    :ivar ids: the ids of definitions with missed slots, dead runs or effects in doubt.
+    :ivar late_before: the time before which a due slot makes its definition late.
     """
 
     reader: Reader
@@ -139,7 +139,7 @@ class Needs:
     late_before: datetime
 
     def of(self, row: Row[Any]) -> tuple[Need, ...]:
-        """Return why the definition *row* needs a person, the most urgent first."""
+        """Return the needs of the definition *row*, most urgent first."""
         at: datetime | None = row.next_run_at
         found: dict[Need, bool] = {need: row.id in ids for need, ids in self.ids.items()}
         found["late"] = row.paused_at is None and at is not None and at < self.late_before
@@ -153,14 +153,14 @@ class Needs:
 
     @property
     def order(self) -> ColumnElement[int]:
-        """The place of a definition by its most urgent need; those without one come last."""
+        """The rank of a definition by its most urgent need; definitions without one come last."""
         places = [(self.condition(need), literal(at, Integer)) for at, need in enumerate(NEEDS)]
         return case(*places, else_=literal(len(NEEDS), Integer))
 
 
 @read_once
 def needs(reader: Reader) -> Needs:
-    """Return which definitions need a person."""
+    """Return the definitions that need attention."""
     missed = missed_slots(reader)
     newest = latest_dead()
     with_dead_runs = _having("dead", newest.c.definition_id).select_from(newest)
@@ -174,7 +174,7 @@ def needs(reader: Reader) -> Needs:
 
 
 def latest_dead() -> Query:
-    """Return a subquery of the latest dead runs: what they are, and of which errors."""
+    """Return a subquery of the latest dead runs with their errors."""
     names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at", "label"
     dead = select(*(RUNS.c[name] for name in names)).where(text(DEAD))
     return dead.order_by(RUNS.c.finished_at.desc()).limit(DEAD_LOOKED_AT).subquery()

@@ -1,4 +1,4 @@
-"""Definitions, with their last outcomes and next slots; the list of all of them."""
+"""Definitions with their last outcomes and next slots, and the list of all definitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .schedule_needs import Need, Needs, needs
 class Cell:
     """One of the last runs of a definition.
 
-    :ivar took: how many seconds its last attempt took, if it ran to an end.
+    :ivar took: the seconds that its last attempt took, if it ran to an end.
     """
 
     id: int
@@ -43,17 +43,17 @@ class DefinitionView:
 
     :ivar origin: ``code`` or ``database``.
     :ivar cells: its last ten runs, oldest first.
-    :ivar last_seconds: the duration of the newest of them that ran to an end.
+    :ivar last_seconds: the seconds that the newest of them took that ran to an end.
     :ivar next_slots: the next three slots, in the definition's zone; none while it is paused. The
         first is past if no tick has recorded it yet.
-    :ivar broken: why its schedule cannot be read, if it cannot.
+    :ivar broken: the reason why it cannot be read, if it cannot.
     :ivar orphaned: whether this app's code does not declare its task.
     :ivar undeclared: whether it came from code, but this app's code does not declare it.
     :ivar elsewhere: whether it is undeclared here, but other code that ticks declares it.
     :ivar app: the name of the app whose code declared it.
-    :ivar due_since: the slot that is due and not recorded yet, if there is one.
-    :ivar ping: the host of its ping URL; the rest is a secret.
-    :ivar needs: why it needs a person, the most urgent first.
+    :ivar due_since: the slot that is due and not yet recorded, if there is one.
+    :ivar ping: the host of its ping URL; the rest of the URL is a secret.
+    :ivar needs: the reasons why it needs attention, most urgent first.
     """
 
     id: int
@@ -81,11 +81,11 @@ class DefinitionView:
     needs: tuple[Need, ...]
 
 
-#: How many runs of each definition are shown.
+#: Most runs of each definition that are shown.
 CELLS = 10
-#: How many of its next slots are shown.
+#: Most of its next slots that are shown.
 NEXT = 3
-#: How far ahead to search for a slot: the next February 29 can be 8 years away, on a Monday 40.
+#: The time in which a slot is searched: the next February 29 can be 8 years away, a Monday one 40.
 _HORIZON = timedelta(days=366 * 41)
 _NAMES = 5_000
 _OF_A_RUN = (
@@ -94,7 +94,7 @@ _OF_A_RUN = (
 
 
 def definition_names(source: Source) -> list[str]:
-    """Return the names of all definitions, up to 5,000, to suggest one for a typo."""
+    """Return the names of all definitions, up to 5,000, to suggest one for a misspelled name."""
     with reading(source) as reader:
         statement = select(DEFINITIONS.c.name).order_by(DEFINITIONS.c.name).limit(_NAMES)
         return [row.name for row in reader.rows(statement)]
@@ -163,7 +163,7 @@ def _due_since(row: Row[Any], now: datetime) -> datetime | None:
 
 
 def _broken(row: Row[Any]) -> str | None:
-    """Return why the definition *row* cannot be read, if it cannot."""
+    """Return the reason why the definition *row* cannot be read, if it cannot."""
     if row.next_run_at == UNREADABLE:
         return "Its next_run_at is not a time."
     if not isinstance(row.payload, dict):
@@ -181,7 +181,7 @@ def _unreadable(cron: str, zone: str) -> str | None:
 
 
 def _slots(row: Row[Any], now: datetime) -> tuple[datetime, ...]:
-    """Return the next slots; before them the one that is due, and that no tick has recorded yet."""
+    """Return the next slots, after the due slot that no tick has recorded yet, if there is one."""
     if row.paused_at is not None or _broken(row) is not None:
         return ()
     # Slots are at whole minutes.
@@ -198,7 +198,7 @@ def _cell(run: Row[Any]) -> Cell:
 
 
 def _last_runs_by_id(reader: Reader, ids: Sequence[int]) -> dict[int, list[Row[Any]]]:
-    """Return the latest runs of each definition that has some, newest first."""
+    """Return the latest runs of each definition that has runs, newest first."""
     found: dict[int, list[Row[Any]]] = defaultdict(list)
     for row in reader.rows(_last_runs(reader, ids)) if ids else ():
         found[row.definition_id].append(row)
@@ -222,7 +222,7 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
             .where(some)
             .order_by(found.c.definition_id, found.c.scheduled_for.desc())
         )
-    # Without LATERAL, a correlated subquery of ids uses the index too.
+    # A correlated subquery of ids uses the index even without LATERAL.
     own = last.with_only_columns(latest.c.id).correlate(DEFINITIONS)
     return (
         select(*(RUNS.c[name] for name in _OF_A_RUN))
@@ -232,17 +232,17 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
     )
 
 
-#: ``need``: those that need a person first, then by name; ``next``: by the next slot.
+#: ``need`` orders by the most urgent need, then by name; ``next`` orders by the next slot.
 Sort: TypeAlias = Literal["need", "name", "next"]
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionList:
-    """One page of definitions.
+    """A page of definitions.
 
-    :ivar total: how many match, on all pages.
+    :ivar total: the number of definitions on all pages.
     :ivar page: the number of this page, from 1.
-    :ivar pages: how many pages there are, at least 1.
+    :ivar pages: the number of pages, at least 1.
     :ivar now: the database's now.
     """
 
@@ -256,9 +256,9 @@ class DefinitionList:
 def list_definitions(
     source: Source, sort: Sort = "need", page: int = 1, limit: int = 50, after: str | None = None
 ) -> DefinitionList:
-    """Return one page of the definitions; the last one if *page* is too high.
+    """Return a page of the definitions, or the last page if *page* is too high.
 
-    :param after: only names after this one.
+    :param after: return only names after this one.
     """
     page = max(1, page)
     with reading(source) as reader:
@@ -285,7 +285,7 @@ def _order(sort: Sort, found: Needs) -> tuple[ColumnElement[Any], ...]:
     if sort == "need":
         return found.order, name
     if sort == "next":
-        # Those without a next slot, or paused, come last.
+        # Paused definitions and those without a next slot come last.
         waits = (DEFINITIONS.c.paused_at.is_(None) & DEFINITIONS.c.next_run_at.is_not(None)).desc()
         return waits, DEFINITIONS.c.next_run_at, name
     return (name,)

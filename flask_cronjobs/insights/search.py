@@ -1,6 +1,6 @@
-"""What people are shown of a run: what it is for, and its keys; and the search for those.
+"""Labels and keys of runs as people may see them, and the search for them.
 
-Neither shows nor finds what the pages hide.
+Values that the pages hide are neither shown nor found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..text.redaction import HIDDEN, redacted, strip_credentials
 from ..types import JSON, MAX_ID
 from .reader import RUNS, Reader
 
-#: How many letters of a payload stand for a label, and of how long a payload at most.
+#: Characters of a payload that replace a missing label, and the longest such payload.
 HEAD, LONGEST = 80, 4_000
 
 
@@ -33,7 +33,7 @@ def payload_columns(reader: Reader) -> tuple[Any, ...]:
 
 
 def label_of(reader: Reader, row: Row[Any]) -> str | None:
-    """Return the label of *row*, or the head of what is shown of its payload."""
+    """Return the label of *row*, or the beginning of its redacted payload."""
     payload = getattr(row, "payload", None)
     if row.label is not None or not payload:
         return None if row.label is None else one_line(str(row.label))
@@ -49,18 +49,18 @@ def _plain(value: object) -> str:
 
 
 class Keys(NamedTuple):
-    """The keys of a run, as people are shown them."""
+    """The keys of a run as people may see them."""
 
     idempotency: str | None
     concurrency: str | None
 
 
-#: What `shown_keys` needs of a run, beside its payload.
+#: The columns of a run that `shown_keys` needs beside the payload.
 KEYS = RUNS.c.job_type, RUNS.c.idempotency_key, RUNS.c.concurrency_key
 
 
 def shown_keys(state: State, row: Any) -> Keys:
-    """Return the keys of *row*, which has `KEYS` and the payload."""
+    """Return the visible keys of *row*, which has `KEYS` and the payload."""
     return Keys(
         shown_key(state, row.job_type, row.payload, "unique", row.idempotency_key),
         shown_key(state, row.job_type, row.payload, "concurrency_key", row.concurrency_key),
@@ -68,13 +68,13 @@ def shown_keys(state: State, row: Any) -> Keys:
 
 
 def shown_key(state: State, task: str, payload: object, option: str, key: str | None) -> str | None:
-    """Return *key* of a run without the values that are hidden in its payload.
+    """Return the *key* of a run without the values that are hidden in its payload.
 
-    If the task's template has made it, it is made again of what is shown. Another one, by hand or
-    of another payload, is hidden if a value is: the key may have all of it, or a part.
+    If the task's template has made the key, it is made again from the redacted payload. Any other
+    key is hidden if a value is hidden, since it may contain that value.
 
-    :param payload: as it is stored.
-    :param option: the option of the task that makes such keys.
+    :param payload: the payload as it is stored.
+    :param option: the name of the task's option that makes such keys.
     """
     if key is None:
         return None
@@ -100,15 +100,15 @@ def _filled(template: str, payload: JSON) -> str | None:
 
 
 def searched(search: str) -> ColumnElement[bool]:
-    """Return the condition that a run's label or the name of its task begins with *search*."""
+    """Return the condition that a run's label or its task's name begins with *search*."""
     columns = RUNS.c.label, RUNS.c.job_type
     return or_(*(column.istartswith(search, autoescape=True) for column in columns))
 
 
 def named(reader: Reader, search: str) -> list[int]:
-    """Return the runs whose id or idempotency key is *search*, the one with the id first.
+    """Return the runs whose id or idempotency key is *search*, the run with the id first.
 
-    A key that has a hidden value in it is not found: finding it would confirm a guess.
+    A key with a hidden value is not found, since finding it would confirm a guess.
     """
     c, number = RUNS.c, search.strip().removeprefix("#")
     is_id = number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID
@@ -120,13 +120,14 @@ def named(reader: Reader, search: str) -> list[int]:
 
 
 def _by_key(reader: Reader, key: str) -> list[int]:
-    """Return the runs whose idempotency key is *key*, the latest first, if they are shown with it.
+    """Return the runs that are shown with the idempotency key *key*, latest first.
 
-    The time of a guess must not tell whether it is a hidden key. Most of those are not looked up;
-    and for each guess one payload is read: of the latest run with that key, or of the latest run.
+    The time that a guess takes must not reveal whether it is a hidden key. Most hidden keys are not
+    looked up, and each guess reads one payload: of the latest run with that key, or of the latest
+    run.
     """
     c, closed = RUNS.c, closed_tasks(reader.state)
-    # In a range, so that PostgreSQL takes the index of keys.
+    # A range makes PostgreSQL use the index of keys.
     is_key = and_(c.idempotency_key >= key, c.idempotency_key <= key, c.job_type.not_in(closed))
     latest = select(c.id).where(is_key).order_by(c.idempotency_key, c.id.desc()).limit(1)
     either = func.coalesce(latest.scalar_subquery(), select(func.max(c.id)).scalar_subquery())
@@ -142,7 +143,7 @@ def _by_key(reader: Reader, key: str) -> list[int]:
 def closed_tasks(state: State) -> list[str]:
     """Return the tasks whose idempotency keys are not looked up, since they may hide a value.
 
-    Their templates name one; or keys are given by hand, and an argument is one.
+    Either their template names a hidden value, or callers give the keys and an argument is hidden.
     """
     hides = state.settings.redact
     return [
@@ -154,7 +155,7 @@ def closed_tasks(state: State) -> list[str]:
 
 
 def open_tasks(state: State) -> list[str]:
-    """Return the tasks whose concurrency keys can be looked up: their templates hide nothing."""
+    """Return the tasks whose concurrency keys can be looked up, since they hide no value."""
     hides = state.settings.redact
     return [
         name

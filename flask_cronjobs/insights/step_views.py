@@ -1,4 +1,4 @@
-"""Durable steps of a run, for people."""
+"""The durable steps of a run, for people."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..text.redaction import redacted
 from ..types import JSON, without_secret
 from .reader import STEPS, Reader, record
 
-#: How many steps of a run a view has: the latest.
+#: Most steps of a run that a view has; it has the latest.
 SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One durable step of a run, as `JobStep`, redacted by ``CRONJOBS_REDACT``.
+    """A durable step of a run, with the columns of `JobStep`, redacted by ``CRONJOBS_REDACT``.
 
-    :ivar worker: the worker that wrote it last, without the secret part of its token.
+    :ivar worker: the worker that last wrote it, without the secret part of its token.
     """
 
     name: str
@@ -43,7 +43,7 @@ class StepView:
 
     @property
     def state(self) -> str:
-        """Return what became of it, in words."""
+        """Return the state of the step in words."""
         chunks = plural(self.chunks, "chunk")
         if self.finished_at is None:
             return WAITS.get(self.kind, f"{chunks} done")
@@ -66,9 +66,9 @@ def steps_of(reader: Reader, run_id: int) -> tuple[StepView, ...]:
 
 
 def _shown(name: str, result: JSON, names: Sequence[str]) -> JSON:
-    """Return *result* redacted; also by the name of its step, as by a key beside which it stands.
+    """Return *result* redacted; the step's name hides all of it, as a key hides its value.
 
-    None stays, since it says that a wait has timed out.
+    None stays, since it means that a wait has timed out.
     """
     whole = cast("dict[str, JSON]", redacted({name: result}, names))
     return None if result is None else whole[name]

@@ -1,4 +1,4 @@
-"""What people see of ticks: the activity of a day, the gaps, and the ticks themselves."""
+"""Ticks for people: the activity of a day, the gaps, and the ticks themselves."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .reader import NUMBER, TICKS, Count, Page, Source, number_of, page_of, read
 
 
 class Bucket(NamedTuple):
-    """What the ticks that started in one hour did.
+    """The work of the ticks that started in one hour.
 
-    :ivar start: when the hour began, in UTC.
+    :ivar start: the beginning of the hour, in UTC.
     """
 
     start: datetime
@@ -36,9 +36,9 @@ _SUMMED = Bucket._fields[1:-1]
 
 
 def read_activity(source: Source) -> tuple[Bucket, ...]:
-    """Return what the ticks of the last 24 hours did, by the hour they began in, oldest first.
+    """Return the work of the last 24 hours' ticks by the hour in which they began, oldest first.
 
-    Sums the counts that ticks record, so the cost does not depend on the number of runs.
+    It sums the counts that ticks record, so the cost does not depend on the number of runs.
     """
     with reading(source) as reader:
         last = reader.now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
@@ -56,9 +56,9 @@ def read_activity(source: Source) -> tuple[Bucket, ...]:
 
 
 def did_its_work(d: Dialect) -> ColumnElement[Any]:
-    """Return the condition that a tick recorded its slots: it finished, or its workers were seen.
+    """Return the condition that a tick recorded its slots: it finished or was seen again.
 
-    A tick that fails begins, and is neither finished nor seen again.
+    A tick that fails begins, but is neither finished nor seen again.
     """
     seen = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + {SEEN_AFTER}"
     return literal_column(f"(finished_at IS NOT NULL OR {seen})")
@@ -75,9 +75,9 @@ _GAPS = 50
 
 
 def list_gaps(source: Source) -> Page[Gap]:
-    """Return when no tick came for ``CRONJOBS_HEALTH_TICK_AGE``, newest first; at most 50.
+    """Return up to 50 gaps of ``CRONJOBS_HEALTH_TICK_AGE`` between ticks, newest first.
 
-    This looks at the ticks that are kept, those of the last day.
+    Only the ticks of the last day are kept.
     """
     with reading(source) as reader:
         d, age = reader.dialect, reader.state.settings.health_tick_age
@@ -101,9 +101,9 @@ def list_gaps(source: Source) -> Page[Gap]:
 
 
 def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:
-    """Return the latest ticks, newest first: where and when they ran, and what they did.
+    """Return the latest ticks with their hosts, times and work, newest first.
 
-    :param before: only ticks before the one with this id.
+    :param before: return only ticks before the tick with this id.
     """
     ticks = select(*(TICKS.c[name] for name in _SHOWN))
     newest = TICKS.c.started_at, TICKS.c.id

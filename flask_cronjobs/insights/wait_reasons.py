@@ -1,6 +1,6 @@
-"""Why one run that has not begun waits: a list of reasons, for lists, pages and commands.
+"""The reasons why a run has not begun, for lists, pages and commands.
 
-How much waits, `backlog` says; `checks` what may wait for ever.
+`backlog` counts the waiting runs, and `checks` finds runs that may wait for ever.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .run_rows import RunRow
 
 
 class Wait(NamedTuple):
-    """One reason why a run has not begun.
+    """The reason why a particular run has not begun.
 
-    :ivar kind: its name, such as ``turn``.
-    :ivar short: the reason for people, in a few words.
-    :ivar what: the same as the end of "It waits".
-    :ivar run_id: the run for which it waits.
+    :ivar kind: the name of the reason, such as ``turn``.
+    :ivar short: the reason in a few words.
+    :ivar what: the reason as the rest of a sentence that begins with "It waits".
+    :ivar run_id: the id of the run for which it waits.
     """
 
     kind: str
@@ -38,8 +38,8 @@ class Wait(NamedTuple):
 class _Waiting(NamedTuple):
     """A run that waits.
 
-    :ivar key: what the rows say of its keys and its steps, see `_of_keys`.
-    :ivar others: the runs that are named there, by id.
+    :ivar key: the row of its keys and steps; see `_of_keys`.
+    :ivar others: the runs that this row names, by id.
     """
 
     reader: Reader
@@ -59,12 +59,12 @@ class _Waiting(NamedTuple):
 
     @property
     def before(self) -> Row[Any] | None:
-        """In a strict order, the run that must end first."""
+        """The run that must end first, if the run is in strict order."""
         return self.others.get(self.key.before)
 
 
 def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ...]]:
-    """Return of each of *rows* that has not begun why it waits, the first reason first."""
+    """Return the reasons why each unbegun run of *rows* waits, the main one first."""
     waiting = [row for row in rows if row.status in ("queued", "failed")]
     if not waiting:
         return {}
@@ -81,9 +81,9 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
 
 
 def _of_keys(ids: Sequence[int]) -> Any:
-    """Return the SELECT of runs, each with who has the shares of its key, and who comes before it.
+    """Return the SELECT of runs, each with a holder of its key's shares and the run before it.
 
-    In ranges, so that PostgreSQL goes along the index of a key.
+    Ranges make PostgreSQL follow the index of a key.
     """
     c = RUNS.c
     columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.strict
@@ -194,12 +194,12 @@ Condition: TypeAlias = Callable[[Reader], ColumnElement[bool]]
 
 
 class Reason(NamedTuple):
-    """One reason why runs wait.
+    """A reason why runs wait.
 
-    :ivar waits: yields it, if a run waits for it.
-    :ivar kind: its name, by which the filter finds what waits for it; empty if it does not.
-    :ivar label: what the pages call it, after "Waits for".
-    :ivar condition: returns the condition that a run that has not begun waits for it.
+    :ivar waits: yields the `Wait` of a run, if the run waits for this reason.
+    :ivar kind: the name of the reason for the filter; empty if the filter cannot find it.
+    :ivar label: the words on the pages after "Waits for".
+    :ivar condition: returns the condition that an unbegun run waits for this reason.
     """
 
     waits: Callable[[_Waiting], Iterable[Wait]]
@@ -232,7 +232,7 @@ def _is_later(reader: Reader) -> ColumnElement[bool]:
     return RUNS.c.run_at > reader.now
 
 
-#: The first is the one that lists show. A new one is a row and a function here.
+#: The reasons; lists show the first that applies. To add one, add a row and its function.
 REASONS = (
     Reason(_in_order, "turn", "its turn", _is_behind),
     Reason(_paused, "paused", "the end of a pause", _of_a_pause),
@@ -243,11 +243,11 @@ REASONS = (
     Reason(_for_executor),
     Reason(_not_due, "later", "its time", _is_later),
 )
-#: What the filter can find, by its name.
+#: The reasons that the filter can find, by name.
 WAITS = {reason.kind: reason for reason in REASONS if reason.kind}
 
 
 def waits_for(reader: Reader, kind: str) -> ColumnElement[bool]:
-    """Return the condition that a run that has not begun waits for *kind*, one of `WAITS`."""
+    """Return the condition that an unbegun run waits for *kind*, one of `WAITS`."""
     condition = WAITS[kind].condition
     return false() if condition is None else condition(reader)
