@@ -26,8 +26,7 @@ from .core.tasks.validation import (
 )
 from .core.uncommitted import watch_commits
 from .db.database import Database, database_of
-from .db.engines import remember_app
-from .db.transactions import begin_before_savepoints, end_interrupted_transactions
+from .db.engines import begin_before_savepoints, end_interrupted_transactions, remember_app
 from .errors import SetupError
 from .log import logger
 from .methods import OperatorMethods, StepMethods

@@ -69,7 +69,7 @@ def view_of(state: State, run_id: int) -> RunView:
 def all_of(state: State, which: RunFilter) -> list[int]:
     """The ids of all runs that a filter finds, newest first, as a bulk action takes them."""
     with reading(state) as reader:
-        return matching(reader, which, 10_000)
+        return matching(state, which, 10_000, reader.connection)
 
 
 class Rows:

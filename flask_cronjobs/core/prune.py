@@ -5,30 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 
 from ..config import Settings
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
 from ..models.conditions import DEAD, DONE_ALONE, DONE_EFFECT
-from ..types import stored_time, time_or_none
 from . import features, ticks
 
 #: Counts so many runs as deleted, in the transaction that deletes them.
 Counted: TypeAlias = Callable[[Connection, Dialect, int], object]
 #: For how many seconds operations are kept.
 KEPT = 365 * 86400.0
-
-
-class Source(Protocol):
-    """What reads rows: a bookkeeping connection, or a reader."""
-
-    @property
-    def dialect(self) -> Dialect: ...
-
-    def rows(self, statement: TextClause, parameters: Mapping[str, Any]) -> Sequence[Any]: ...
 
 
 class Kind(NamedTuple):
@@ -113,7 +103,7 @@ def _lock(d: Dialect) -> str:
 
 
 @lru_cache
-def _behind(d: Dialect) -> str:
+def behind(d: Dialect) -> str:
     """Return the query for the time, and when the oldest row of each growing kind ended."""
     oldest_of = (
         f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in growing()
@@ -184,16 +174,6 @@ def prunable(books: Bookkeeping, kept: Settings) -> int:
             which.append(f"{d.any_of(kind.runs_by, old)} AND status <> 'running'")
     counts = (f"SELECT count(*) FROM job_runs WHERE {each}" for each in which)
     return sum(books.rows(text(sql), given)[0][0] for sql in counts)
-
-
-def seconds_behind(source: Source, kept: Settings) -> float:
-    """Return for how many seconds the oldest row of the growing kinds is past its retention."""
-    given, late = _given(source.dialect, kept), 0.0
-    (row,) = source.rows(text(_behind(source.dialect)), given)
-    for kind, at in zip(growing(), map(time_or_none, row[1:]), strict=True):
-        if at is not None:  # It is there, and has a time.
-            late = max(late, (stored_time(row[0]) - at).total_seconds() - given[kind.age])
-    return late
 
 
 def _prune_runs(

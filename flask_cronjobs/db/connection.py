@@ -83,7 +83,7 @@ class Bookkeeping:
         :raises TablesMissing: the job tables do not exist.
         :raises DatabaseTrouble: the statement failed, and retries did not help.
         """
-        return self.call(lambda connection: execute(connection, statement, parameters), repeat)
+        return self.call(partial(execute, statement=statement, parameters=parameters), repeat)
 
     def rows_of_each(self, statements: Sequence[Statement], repeat: bool = True) -> Sequence[Rows]:
         """Run *statements* in order in one transaction; return the rows of each.
@@ -107,7 +107,7 @@ class Bookkeeping:
         :raises TablesMissing: the job tables do not exist.
         :raises DatabaseTrouble: *work* failed, and retries did not help.
         """
-        return self.call(lambda connection: self._transact(connection, work), repeat)
+        return self.call(partial(self._transact, work=work), repeat)
 
     def call(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
         """Call *work* with the connection, and retry it after errors until `patience` runs out.

@@ -1,22 +1,21 @@
-"""The transactions of sessions: blocks whose work commits as one, and what SQLite needs.
+"""The transactions of sessions: blocks whose work commits as one, and SQLite's lock.
 
 The caller of a guarded block adds its last statements and commits; the code inside cannot commit
 the session. A COMMIT that it sends as SQL or through its driver goes unnoticed.
 
-The last part is about SQLite: its single write lock, and the transactions that its driver does not
-begin or end. While ``db.session`` holds the lock, our own connection cannot write.
+The last part is about SQLite's single write lock. While ``db.session`` holds it, our own connection
+cannot write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
-from sqlalchemy.pool import PoolResetState
 
 from ..errors import AtomicCommit, DatabaseTrouble, SetupError
 from .connection import Bookkeeping, is_locked
@@ -179,62 +178,6 @@ def unless_locked(connection: Connection, work: Callable[[Connection], T]) -> T 
             raise
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT cronjobs_step")
         return None
-
-
-def begin_before_savepoints(engine: Engine) -> None:
-    """Make SQLite connections of *engine* begin a transaction before a savepoint.
-
-    sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but not before SAVEPOINT. To SQLite, a
-    savepoint without a transaction is the whole transaction, so releasing it commits: runs that
-    were enqueued in it would survive a rollback of the session, and work in it would not be atomic.
-    The transaction must begin before the savepoint, since afterwards it is too late.
-    """
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "savepoint", _begin)
-
-
-def end_interrupted_transactions(engine: Engine) -> None:
-    """Make sure that no connection of *engine* keeps a transaction that was interrupted.
-
-    After an interruption inside a query, SQLAlchemy closes the connection. SQLite keeps the
-    transaction of a closed connection, and its write lock, while any cursor is open. SQLAlchemy's
-    frames have one, and they live on in the exception's traceback.
-
-    After an interruption at the start of a commit, SQLAlchemy believes that the transaction has
-    ended, and returns the connection to the pool with its locks, and with work that the next user
-    of the connection would commit. This was seen with SQLAlchemy 2.1.9 on both databases.
-    """
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "invalidate", _roll_back)
-    event.listen(engine, "reset", _roll_back_unended)
-
-
-def is_in_transaction(driver: Any) -> bool:
-    """Return, without a query, whether a driver's connection has an open transaction.
-
-    :param driver: a connection of sqlite3 or psycopg; for those of other drivers this is False.
-    """
-    status = getattr(getattr(driver, "info", None), "transaction_status", 0)  # `IDLE` is 0.
-    return bool(getattr(driver, "in_transaction", status))
-
-
-def _begin(connection: Connection, name: str | None) -> None:
-    driver: Any = connection.connection.dbapi_connection
-    # An app that handles transactions itself (AUTOCOMMIT, or SQLAlchemy's recipe with a listener
-    # that sends BEGIN) has made its own choice.
-    ours = driver.isolation_level is not None and getattr(driver, "autocommit", False) is not True
-    if ours and not driver.in_transaction:
-        connection.exec_driver_sql("BEGIN")
-
-
-def _roll_back(driver: Any, _record: object, _error: object) -> None:
-    with suppress(Exception):  # The connection may be broken or closed already.
-        driver.rollback()
-
-
-def _roll_back_unended(driver: Any, _record: object, state: PoolResetState) -> None:
-    if state.transaction_was_reset and is_in_transaction(driver):
-        driver.rollback()
 
 
 def refuse_own_lock(session: Session, books: Bookkeeping) -> None:

@@ -26,7 +26,10 @@ from sqlalchemy import (
     union_all,
 )
 
-from ..core.prune import seconds_behind
+from ..config import Settings
+from ..core.prune import behind, growing
+from ..core.ticks import DELETED_AT_ONCE
+from ..db.connection import Bookkeeping
 from ..models.columns import UNREADABLE
 from ..models.conditions import (
     DEAD,
@@ -42,7 +45,7 @@ from ..models.conditions import (
     SNOOZED,
 )
 from ..text.humanize import Link, ago, capitalized, duration, seconds_since
-from ..types import HANDED_LEASES
+from ..types import HANDED_LEASES, stored_time, time_or_none
 from .backlog import Waiting, oldest_due, overdue, unpaused_groups, waiting_groups
 from .effects import in_doubt
 from .pauses import is_declared, list_pauses, not_paused, ours
@@ -58,6 +61,7 @@ from .reader import (
     Source,
     capped,
     count_of,
+    present,
     read_once,
     reading,
 )
@@ -132,6 +136,8 @@ class Check:
     :ivar look: yields the problems that began before a given time, oldest first.
     :ivar patience: the time that the problem may last before it counts; None stands for
         ``CRONJOBS_HEALTH_OVERDUE``.
+    :ivar rare: the rows without which the check is skipped, a name of `present`.
+    :ivar setting: the name of the setting without which the check is skipped.
     """
 
     id: str
@@ -142,6 +148,8 @@ class Check:
     link: Link | None = None
     patience: timedelta | None = None
     act: Button | None = None
+    rare: str | None = None
+    setting: str = ""
 
     def findings(self, reader: Reader) -> Iterator[Finding]:
         """Yield the problems that the check finds."""
@@ -175,8 +183,15 @@ def findings(source: Source, *, only_errors: bool = False) -> list[Finding]:
     :param only_errors: run only the checks that can make the verdict red.
     """
     with reading(source) as reader:
-        checks = (check for check in CHECKS if check.level == "error" or not only_errors)
-        return [found for check in checks for found in check.findings(reader)]
+        settings, rare = reader.state.settings, {None, *present(reader)}
+        return [
+            found
+            for check in CHECKS
+            if check.rare in rare
+            and (check.level == "error" or not only_errors)
+            and (not check.setting or getattr(settings, check.setting) is not None)
+            for found in check.findings(reader)
+        ]
 
 
 def _filled(link: Link, values: Seen) -> Link:
@@ -431,13 +446,23 @@ def _unpruned(reader: Reader, before: datetime) -> Iterator[Seen]:
         yield {"since": since}
 
 
+def seconds_behind(source: Reader | Bookkeeping, kept: Settings) -> float:
+    """Return for how many seconds the oldest row of the growing kinds is past its retention."""
+    ages = {"retention": kept.retention, "retention_dead": kept.retention_dead}
+    first = {"place": source.dialect.earliest, "chunk": DELETED_AT_ONCE}
+    (row,) = source.rows(text(behind(source.dialect)), {**ages, **first})
+    now, late = stored_time(row[0]), 0.0
+    for kind, at in zip(growing(), map(time_or_none, row[1:]), strict=True):
+        if at is not None:  # It is there, and has a time.
+            late = max(late, seconds_since(at, now) - ages[kind.age])
+    return late
+
+
 def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
     """Find the time since which finished ticks have not reached the webhook.
 
     One tick may have finished just now and be about to call it; two in a row have failed.
     """
-    if reader.state.settings.alert_url is None:
-        return
     c = TICKS.c
     told = select(func.max(c.started_at)).where(c.findings.is_not(None)).scalar_subquery()
     since_then = c.started_at > func.coalesce(told, literal(UNREADABLE, c.started_at.type))
@@ -529,6 +554,7 @@ CHECKS = (
         id="held-key",
         level="error",
         look=_held_keys,
+        rare="shares",
         what="run {run} waits for run {other}, which has held the concurrency key {name!r} for "
         "{long}",
         todo="See what it does, and end it: flask jobs admin show {other}",
@@ -563,6 +589,7 @@ CHECKS = (
         id="effects-in-doubt",
         level="warning",
         look=_doubts,
+        rare="effects",
         what="{some} {are} in doubt",
         todo="A process died before it could record the result. See `flask jobs admin effects`. "
         "Find out what happened, then use --done or --redo.",
@@ -598,6 +625,7 @@ CHECKS = (
         id="snoozed",
         level="warning",
         look=_snoozed,
+        rare="snoozed",
         patience=_A_DAY,
         what="run {run} of {name!r} was due {ago} and has been snoozed {other:,} times",
         todo="See what it waits for, or cancel it: flask jobs admin show {run}",
@@ -607,6 +635,7 @@ CHECKS = (
         id="open-batch",
         level="warning",
         look=_open_batches,
+        rare="open_batches",
         patience=_A_DAY,
         what="the batch {name!r} was opened {ago} and not closed",
         todo="If all of its runs are in: flask jobs admin batches {quoted} --close",
@@ -626,6 +655,7 @@ CHECKS = (
         id=WEBHOOK,
         level="warning",
         look=_failed_webhook,
+        setting="alert_url",
         what="CRONJOBS_ALERT_URL has not answered for {long}",
         todo="Nobody is told what needs a person. The log of the ticks says why: search it for "
         "CRONJOBS_ALERT_URL.",

@@ -28,6 +28,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
+    text,
     tuple_,
 )
 from sqlalchemy.exc import SQLAlchemyError
@@ -38,6 +39,7 @@ from ..db.engines import is_shared, without_echo
 from ..db.errors import explain
 from ..db.shared_connection import borrowed
 from ..models import JobRun
+from ..models.conditions import HAS_SHARE, ODD, OPEN_BATCH, OPEN_EFFECT, SNOOZED
 from ..text.humanize import plural
 from ..types import stored_time
 
@@ -178,6 +180,23 @@ def read_once(report: Callable[[Reader], T]) -> Callable[[Source], T]:
             return cast("T", reader.known[report])
 
     return known
+
+
+#: What few apps have rows of, by name: what is about them is asked for only if there is one.
+_RARE = {
+    "shares": f"job_runs WHERE {HAS_SHARE}",
+    "snoozed": f"job_runs WHERE {ODD} AND {SNOOZED}",
+    "effects": f"job_effects WHERE {OPEN_EFFECT}",
+    "open_batches": f"job_batches WHERE {OPEN_BATCH} AND closed_at IS NULL",
+}
+_EXIST = ", ".join(f"EXISTS (SELECT 1 FROM {rows}) AS {name}" for name, rows in _RARE.items())
+
+
+@read_once
+def present(reader: Reader) -> frozenset[str]:
+    """Return the names of `_RARE` of which there are rows."""
+    (row,) = reader.rows(text(f"SELECT {_EXIST}"))
+    return frozenset(name for name in _RARE if getattr(row, name))
 
 
 def steps(column: ColumnElement[Any], *where: Any, most: int) -> Query:

@@ -28,7 +28,6 @@ from ..text import one_line
 from ..text.humanize import plural
 from ..types import STATUSES, TERMINAL, Outcome, Status
 from .operations import Operation, begin, count, end, note
-from .reader import Reader
 from .run_filters import RunFilter, matching, words
 
 #: Called with the number of runs done since the last call, for a progress bar.
@@ -197,7 +196,7 @@ class Action:
         found = replace(which, statuses=allowed)
         with state.bookkeeping() as books:
             books.limit = _FOUND_WITHIN
-            return books.call(lambda opened: matching(Reader(state, opened), found, limit))
+            return books.call(partial(matching, state, found, limit))
 
     def statuses(self, which: RunFilter) -> list[Status]:
         """Return the statuses in which runs of *which* can be changed; none if none can."""
@@ -252,12 +251,12 @@ def change_runs(
     :param until: the deadline of the wait, by `time.monotonic`; default: some seconds from now.
     """
     d, until = books.dialect, until or time.monotonic() + LOCK_WAIT
-    update, find = _statements(d, action, tuple(given or ()))
+    update, find, batches = _statements(d, action, tuple(given or ()))
     values = {"reason": f"{operation.what} by {operation.actor}", **(given or {})}
     changes: list[Change] = []
     left: Sequence[int] = ids
     while True:
-        work = partial(_change, d, action, update, values, left, operation)
+        work = partial(_change, d, update, batches, values, left, operation)
         # A single run is not changed twice. A bulk action continues, since its row has the count.
         changes += books.transaction(work, repeat=operation.id is not None)
         done = {change.run_id for change in changes}
@@ -273,17 +272,20 @@ def change_runs(
 
 def _change(
     d: Dialect,
-    action: Action,
     update: TextClause,
+    batches: TextClause | None,
     values: Mapping[str, Any],
     ids: Sequence[int],
     operation: Operation,
     connection: Connection,
 ) -> list[Change]:
-    """Change *ids* in *connection*'s transaction, and record their number in it."""
+    """Change *ids* in *connection*'s transaction, and record their number in it.
+
+    :param batches: selects the batches to hold meanwhile; None to hold none.
+    """
     those: dict[str, Any] = {"ids": d.many(ids)}
-    batches = connection.scalars(text(_batches(d)), those).all() if action.revives else ()
-    busy = hold_batches(connection, d, batches) if batches else ()
+    to_hold = () if batches is None else connection.scalars(batches, those).all()
+    busy = hold_batches(connection, d, to_hold) if to_hold else ()
     rows = connection.execute(update, {**values, **those, "busy": d.many(busy)}).all()
     if operation.id is not None:
         count(operation, connection, d, len(rows))
@@ -292,16 +294,14 @@ def _change(
     return [Change(*tuple(row)) for row in rows]
 
 
-def _batches(d: Dialect) -> str:
-    runs = f"FROM job_runs WHERE {d.among('id')}"
-    return f"SELECT DISTINCT batch_id {runs} AND batch_id IS NOT NULL"
-
-
 @lru_cache
 def _statements(
     d: Dialect, action: Action, given: Collection[str]
-) -> tuple[TextClause, TextClause]:
-    """Return the UPDATE of *action* for ``ids``, and the SELECT of the ids that allow it."""
+) -> tuple[TextClause, TextClause, TextClause | None]:
+    """Return the statements of *action* for ``ids``.
+
+    They are the UPDATE, the SELECT of the ids that allow it, and that of the batches to hold.
+    """
     which = f"status IN {sql_list(action.allowed)}"
     if action.revives:
         later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
@@ -315,7 +315,9 @@ def _statements(
             AND {d.any_of("id", f"{found} {d.skip_locked}")}
         RETURNING id, job_type, status, attempts, batch_id, label
     """
-    return text(update), text(found)
+    runs = f"FROM job_runs WHERE {d.among('id')}"
+    batches = text(f"SELECT DISTINCT batch_id {runs} AND batch_id IS NOT NULL")
+    return text(update), text(found), batches if action.revives else None
 
 
 def _tell(

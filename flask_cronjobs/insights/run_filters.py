@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     and_,
     false,
     func,
@@ -19,6 +20,7 @@ from sqlalchemy import (
     union_all,
 )
 
+from ..core.app_state import State
 from ..models.conditions import (
     DEAD,
     IN_BATCH,
@@ -243,20 +245,21 @@ def _word(which: Filter, value: Any) -> str:
     return f"{name} {one_line(said) or 'none'}"
 
 
-def matching(reader: Reader, which: RunFilter, limit: int) -> list[int]:
+def matching(state: State, which: RunFilter, limit: int, connection: Connection) -> list[int]:
     """Return all runs that match *which*, newest first, up to *limit*, for bulk actions.
 
     :param which: a filter with statuses that have an index, so without succeeded runs.
     """
+    reader = Reader(state, connection)
     found = [part.with_only_columns(RUNS.c.id) for part in statements(reader, which)]
-    first = named_by(reader, which)
+    first = [] if which.search is None else named_by(reader, which)
     # OFFSET 0: see `run_list`.
     parts: list[Any] = [part.offset(0).subquery() for part in found]
     either = union_all(*(select(part) for part in parts)).subquery()
     others = select(either.c.id).order_by(either.c.id.desc()).limit(limit)
     if first:
         others = others.where(either.c.id.not_in(first))
-    return [*first, *(row.id for row in reader.rows(others))][:limit]
+    return [*first, *connection.scalars(others)][:limit]
 
 
 def named_by(reader: Reader, which: RunFilter) -> list[int]:

@@ -24,7 +24,17 @@ from ..core.slots import slots_of
 from ..features.once.once_effects import is_in_doubt
 from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
 from ..text.humanize import minute, plural
-from .reader import DEFINITIONS, EFFECTS, RUNS, Query, Reader, is_one_of, read_once, values_of
+from .reader import (
+    DEFINITIONS,
+    EFFECTS,
+    RUNS,
+    Query,
+    Reader,
+    is_one_of,
+    present,
+    read_once,
+    values_of,
+)
 
 #: Most skipped and cancelled runs, newest first, that are searched for missed slots.
 _LOOKED_AT = 2000
@@ -164,7 +174,8 @@ def needs(reader: Reader) -> Needs:
     missed = missed_slots(reader)
     newest = latest_dead()
     with_dead_runs = _having("dead", newest.c.definition_id).select_from(newest)
-    both = union_all(*(select(each.subquery()) for each in (with_dead_runs, _in_doubt(reader))))
+    some = [with_dead_runs, *([_in_doubt(reader)] if "effects" in present(reader) else [])]
+    both = union_all(*(select(each.subquery()) for each in some))
     found: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
     found["missed"].update(() if missed is None else missed.definition_ids[:_FOUND_AT_MOST])
     for row in reader.rows(both):

@@ -319,7 +319,7 @@ class TestSQLite:
     ) -> None:
         monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
         with pytest.raises(SetupError, match=r"needs 3\.35\.0 or later"):
-            dialect_of(kit.engine)
+            dialect_of(create_engine(kit.engine.url))
 
 
 # Others may go on while it waits for the database

@@ -14,12 +14,12 @@ from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, w
 BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 20),
     ("enqueue", "postgresql"): Size(9, 20),
-    ("tick", "sqlite"): Size(49, 253),
-    ("tick", "postgresql"): Size(50, 268),
-    ("page", "sqlite"): Size(33, 135),
-    ("page", "postgresql"): Size(33, 138),
-    ("retry", "sqlite"): Size(20, 85),
-    ("retry", "postgresql"): Size(21, 96),
+    ("tick", "sqlite"): Size(48, 252),
+    ("tick", "postgresql"): Size(49, 267),
+    ("page", "sqlite"): Size(29, 122),
+    ("page", "postgresql"): Size(29, 125),
+    ("retry", "sqlite"): Size(18, 78),
+    ("retry", "postgresql"): Size(19, 89),
 }
 
 

@@ -28,7 +28,7 @@ from flask_cronjobs.core.leases import (
     watch,
 )
 from flask_cronjobs.core.outcome import FAILURES_KEPT, write_output
-from flask_cronjobs.core.prune import prune, seconds_behind
+from flask_cronjobs.core.prune import prune
 from flask_cronjobs.core.tasks.options import Rate
 from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.db.statements import SETTINGS
@@ -37,6 +37,7 @@ from flask_cronjobs.features.batches.ending import end_batches
 from flask_cronjobs.features.rates import rates
 from flask_cronjobs.features.steps import step_rows as steps
 from flask_cronjobs.insights.batch_views import find_batch, list_batches
+from flask_cronjobs.insights.checks import seconds_behind
 from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.insights.effects import list_doubts
 from flask_cronjobs.insights.health import read_verdict
