@@ -1,8 +1,8 @@
 """The pages for operators, and the routes for machines: health, metrics, and a tick by URL.
 
 Here the blueprint gets its routes, the guard before each request, and the headers after it.
-Importing this package is fast, since every tick does it: the first request that needs a view
-imports its module.
+Importing this package must be fast, since every tick does it. The first request that needs a view
+imports the view's module.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..types import MAX_ID
 from . import guard
 from .guard import NAME, ROUTES
 
-#: Nothing from other sites, nothing inline. ``connect-src`` lets a page refresh itself.
+#: Pages load nothing from other sites and nothing inline. ``connect-src`` lets them refresh.
 CSP = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-#: The title of an error's page by its code. Our handler is registered for each: otherwise an app's
-#: handler for a code comes before ours.
+#: The title of an error's page by its code. Our handler is registered for each code; otherwise an
+#: app's handler for that code would come first.
 TITLES = {
     400: "Bad request",
     401: "Please log in",
@@ -50,7 +50,7 @@ def create_blueprint() -> Blueprint:
         NAME,
         __name__,
         static_folder="static",
-        static_url_path="/cronjobs-static",  # At the root, the app's own /static comes first.
+        static_url_path="/cronjobs-static",  # At the root, /static is the app's own.
     )
     for route in ROUTES:
         view = _later(route.view)
@@ -66,10 +66,10 @@ def create_blueprint() -> Blueprint:
 
 
 def _later(name: str) -> Callable[..., ResponseReturnValue]:
-    """Return a function that calls the one that *name* says, which its first call imports.
+    """Return a function that imports the view *name* at its first call, and calls it.
 
-    :param name: ``module:function``, of a module of this package; of a route with ``act`` in its
-        rule, with ``{act}``.
+    :param name: ``module:function``, in a module of this package; for a route with ``act`` in its
+        rule, the function has ``{act}`` in its name.
     """
 
     def call(*args: Any, act: str = "", **values: Any) -> ResponseReturnValue:
@@ -77,7 +77,7 @@ def _later(name: str) -> Callable[..., ResponseReturnValue]:
             abort(404, f"There is no run {str(values['run_id'])[:20]}.")
         return _imported(name.format(act=act))(*args, **values)
 
-    # Flask-WTF exempts a view from its check by name.
+    # Flask-WTF exempts views by name.
     call.__name__ = call.__qualname__ = name
     return call
 
@@ -94,17 +94,17 @@ def _add_headers(response: Response) -> Response:
     headers = response.headers
     headers["Content-Security-Policy"] = CSP
     headers["X-Content-Type-Options"] = "nosniff"
-    # Not no-referrer: under that, browsers send "Origin: null" with a form.
+    # With no-referrer, browsers would send "Origin: null" with a form.
     headers["Referrer-Policy"] = "same-origin"
     headers["X-Frame-Options"] = "DENY"
-    # Not public: the app may set its session cookie with any answer.
+    # A public cache would keep the session cookie that the app may set with any response.
     cacheable = request.endpoint == f"{NAME}.static" and response.status_code in (200, 304)
     headers["Cache-Control"] = "private, max-age=3600" if cacheable else "no-store"
     return response
 
 
 def _exempt_tick(setup: BlueprintSetupState) -> None:
-    """Exempt the tick by URL from Flask-WTF's CSRF check: it needs a token, and uses no cookie."""
+    """Exempt the tick by URL from Flask-WTF's CSRF check, since it uses a token and no cookie."""
     app = setup.app
     assert isinstance(app, Flask)
     endpoint = f"{NAME}.tick"
@@ -120,5 +120,5 @@ def _exempt_tick(setup: BlueprintSetupState) -> None:
 
     if state_of(app).settings.tick_token is not None:
         exempt()
-        # CSRFProtect may be initialized later. Then its check runs after this one.
+        # If CSRFProtect is initialized later, its check runs after this function.
         app.before_request(exempt_later)

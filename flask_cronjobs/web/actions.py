@@ -1,6 +1,6 @@
-"""The views that change something. Each is a POST that redirects to a page with a message.
+"""The views that change something: each is a POST that redirects to a page with a message.
 
-The guard has checked the right to act and the origin of the request before.
+Before, the guard has checked the right to act and the origin of the request.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from ..types import JSON, json_object, stored_json
 from .params import needed, text
 from .render import Message, back, reader_page, sent_from
 
-#: How many runs one click retries: web servers end requests that take long.
+#: Most runs that one click retries, since web servers end long requests.
 RUNS_A_CLICK = 10_000
-#: What the name of an argument's field begins with.
+#: The beginning of the name of an argument's field.
 FIELD = "argument:"
 View: TypeAlias = Callable[..., ResponseReturnValue]
 
 
-#: What an action has done: the message, or the answer that says it.
+#: The result of an action: the message, or a response.
 Done: TypeAlias = "str | Message | Response"
 
 
 def action(endpoint: str, *names: str) -> Callable[[Callable[..., Done]], View]:
-    """Turn a function that acts into a view that redirects to a page that says what was done.
+    """Turn a function that acts into a view that redirects to a page with a message.
 
-    If a payload was sent that cannot be used, the form is shown again instead.
+    If the sent payload is invalid, the view shows the form again.
 
-    :param endpoint: the page, if the form does not say from which one it was sent; it also gets the
-        view's own arguments.
-    :param names: the fields of the form that the function gets as arguments, of which the first may
-        not be empty.
-    :raises NotFound: what is to be changed does not exist; `TablesMissing` and `DatabaseTrouble`
-        are raised, too.
+    :param endpoint: the page to redirect to, unless the form names its own; it also gets the view's
+        arguments.
+    :param names: the form's fields that the function gets as arguments; the first must not be
+        empty.
+    :raises NotFound: the object of the action does not exist. `TablesMissing` and
+        `DatabaseTrouble` are raised, too.
     """
 
     def decorate(act: Callable[..., Done]) -> View:
@@ -84,7 +84,7 @@ def action(endpoint: str, *names: str) -> Callable[[Callable[..., Done]], View]:
 
 @action("run")
 def run_retry(run_id: int) -> str:
-    """Queue a run again, with the payload that was typed, if one was."""
+    """Queue a run again, with the payload that was typed, if any."""
     payload = _typed_payload()
     if payload is None:
         RETRY.one(state_of(), run_id, actor())
@@ -118,7 +118,7 @@ def run_discard(run_id: int) -> str:
 
 @action("status", "name")
 def definition_run(name: str) -> Done:
-    """Queue a run of a definition, due now; with a payload, also of a task."""
+    """Queue a run of a definition, due now, or, with a payload, of a task."""
     payload = _typed_payload()
     run = queue_run(state_of(), name, payload, actor(), tasks=payload is not None)
     became = "is queued. The next tick runs it." if run.is_new else "has the same key already."
@@ -174,7 +174,7 @@ def _task_or_queue() -> Target:
 
 @action("status", "task", "error_type", "fingerprint")
 def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
-    """Queue again the dead runs of one task that ended with one type of error, or without one."""
+    """Queue the dead runs of a task and an error type, or without a type, again."""
     alike = fingerprint if "fingerprint" in request.form else None
     group = RunFilter(status="dead", task=task, error_type=error_type, fingerprint=alike)
     return RETRY.many(state_of(), group, actor(), most=RUNS_A_CLICK).sentence(task)
@@ -188,13 +188,13 @@ def batch_retry(key: str) -> str:
 
 @action("runs", "key")
 def batch_cancel(key: str) -> str:
-    """Cancel all of a batch that has not ended."""
+    """Cancel the runs of a batch that have not ended."""
     return cancel_batch(state_of(), key, actor(), most=RUNS_A_CLICK).sentence(key)
 
 
 @action("runs", "key")
 def batch_close(key: str) -> str:
-    """Close a batch that nobody will fill any more."""
+    """Close a batch, so that no run can join it any more."""
     if close_batch(state_of(), key, actor()):
         return f"{key} is closed. It ends with its last run."
     return f"{key} was closed already."
@@ -215,7 +215,10 @@ def effect_redo(key: str) -> str:
 
 
 def actor() -> str:
-    """Return who acts: what the app's `actor` returns, else the request's address. Never raises."""
+    """Return who acts: the app's `actor`, or else the request's address.
+
+    It never raises an error.
+    """
     state = state_of()
     named = ""
     if state.actor is not None:
@@ -223,7 +226,7 @@ def actor() -> str:
             named = str(state.app.ensure_sync(state.actor)() or "")
         except Exception:
             logger.exception("actor() raised, so the log names the address instead")
-    # A line break would forge a line of the log.
+    # A line break could forge a line of the log.
     return one_line(named or f"the pages, from {request.remote_addr}")[:100]
 
 
@@ -235,15 +238,16 @@ def run_or_404(run_id: int) -> RunView:
     return found
 
 
-# The forms for arguments: run something now, or a run again with another payload.
+# The forms for arguments: to run something now, or to run a run again with another payload.
 
 
 def _typed_payload() -> dict[str, object] | None:
-    """Return the payload that the request's form has, or None if it has none.
+    """Return the payload in the request's form, or None if it has none.
 
-    ``payload`` has the arguments without a field of their own. An empty field gives no argument.
+    The field ``payload`` has the arguments that have no field of their own. An empty field means
+    that the argument is not given.
 
-    :raises PayloadError: it is not a JSON object, or a field cannot be read.
+    :raises PayloadError: ``payload`` is not a JSON object, or a field cannot be read.
     """
     typed = request.form.get("payload")
     if typed is None:
@@ -293,7 +297,7 @@ def edit(run_id: int, error: Exception | None = None) -> Response:
 def _form(
     state: State, task: str, payload: JSON, error: Exception | None, **values: Any
 ) -> Response:
-    """Render a form with *payload*, or as it was sent if there is an *error*."""
+    """Render a form with *payload*, or, after an *error*, with the values that were sent."""
     if HIDDEN in json.dumps(payload):
         abort(403, "A value of this payload is hidden, so it cannot be edited here.")
     handler = state.registry.tasks.get(task)

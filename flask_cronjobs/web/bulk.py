@@ -1,6 +1,6 @@
-"""One action on many runs: the question before it, which shows them, and the act.
+"""One action on many runs: the page that shows them and asks, and the action itself.
 
-The guard has checked the right to act and the origin of the request before.
+Before, the guard has checked the right to act and the origin of the request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .render import ACTIONS, Message, back, reader_page
 
 
 def bulk() -> ResponseReturnValue:
-    """Ask whether to change the picked runs, or all of the URL's filter; say which those are."""
+    """Ask whether to change the picked runs, or all that match the URL's filter; show the runs."""
     return _to_many(request.args, _ask)
 
 
 def bulk_act() -> ResponseReturnValue:
-    """Change the picked runs, or all of the form's filter, up to `RUNS_A_CLICK`."""
+    """Change the picked runs, or all that match the form's filter, up to `RUNS_A_CLICK`."""
     return _to_many(request.form, _change)
 
 
@@ -37,9 +37,9 @@ def _to_many(
     args: MultiDict[str, str],
     act: Callable[[Action, RunFilter, list[int] | None], Response | Message],
 ) -> ResponseReturnValue:
-    """Call *act* with what the parameters say, and go back to the list with its message.
+    """Call *act* with the request's parameters, and return to the list with its message.
 
-    They are an action, the filter of the list, and the ids that were picked in it; None: all of it.
+    The parameters are an action, the list's filter and the picked ids, which are None for all runs.
     """
     name = needed(args, "do")
     if name not in ACTIONS:

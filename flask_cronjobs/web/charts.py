@@ -11,23 +11,23 @@ from ..insights.schedule_views import Cell
 from ..insights.tick_views import Bucket
 from .format import Tone
 
-#: How high a chart is, in its own units; the style sheet scales it.
+#: The height of a chart in its own units; the style sheet scales it.
 HEIGHT = 100.0
-# The least height of a block, so that even one outcome can be seen.
+# The least height of a block, so that a single outcome is visible.
 _LEAST = 1.5
 _PARTS: tuple[tuple[str, Tone], ...] = (
     ("succeeded", "good"),
     ("failed", "warn"),
     ("dead", "bad"),
 )
-#: A colored piece of a bar: its tone, its top and its height.
+#: A colored block of a bar: its tone, its top and its height.
 Block: TypeAlias = tuple[Tone, float, float]
 
 
 class Bar(NamedTuple):
-    """One hour of all tasks.
+    """The bar of an hour, for all tasks.
 
-    :ivar blocks: its pieces, from the bottom up.
+    :ivar blocks: the blocks of the bar, from the bottom up.
     :ivar silent: whether no tick began in the hour.
     """
 
@@ -37,9 +37,9 @@ class Bar(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Hours, a bar each.
+    """A chart with a bar for each hour.
 
-    :ivar peak: how many attempts the highest bar stands for.
+    :ivar peak: the number of attempts that the highest bar shows.
     """
 
     bars: list[Bar]
@@ -47,7 +47,7 @@ class Chart(NamedTuple):
 
 
 def chart(buckets: Sequence[Bucket]) -> Chart:
-    """Return the chart of *buckets*, which are oldest first."""
+    """Return the chart of *buckets*, which begin with the oldest."""
     ticked = {at for at, bucket in enumerate(buckets) if bucket.ticks}
     silent = set(range(min(ticked, default=len(buckets)), len(buckets) - 1)) - ticked
     stacks = [_parts(bucket) for bucket in buckets]
@@ -73,12 +73,12 @@ def _stacked(parts: Sequence[tuple[Tone, int]], peak: int) -> Iterator[Block]:
             yield tone, round(ground, 2), round(height, 2)
 
 
-#: Runs shorter than that are not told apart by the heights of their cells, in seconds.
+#: Seconds under which runs do not differ in the heights of their cells.
 _LONG = 1.0
 
 
 def height(took: float | None, runs: Sequence[Cell | RunRow]) -> str:
-    """Return the class of a cell, by its quarter of the longest of *runs*; none for the last."""
+    """Return the class for a cell's height in quarters of the longest of *runs*, if any."""
     longest = max((run.took or 0.0 for run in runs), default=0.0)
     if took is None or longest < _LONG or took > longest * 0.75:
         return ""

@@ -20,14 +20,14 @@ from ..text import cut, printable
 from ..text.humanize import Link, since
 from ..types import JSON, Status
 
-#: A color of the pages: a class name of the style sheet.
+#: A color of the pages, which is a class name of the style sheet.
 Tone: TypeAlias = Literal["good", "warn", "bad", "busy", "idle"]
 
-#: How many characters of a payload or a result a page shows.
+#: Most characters of a payload or a result that a page shows.
 LONGEST_JSON = 20_000
-#: How many characters of an error the banner of a run shows.
+#: Most characters of an error that the banner of a run shows.
 _LONGEST_ERROR = 500
-#: How many characters of a name a list shows: two lines on a phone.
+#: Most characters of a name that a list shows, which are two lines on a phone.
 _LONGEST_NAME = 60
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -49,12 +49,12 @@ def status_tone(status: Status) -> Tone:
 
 
 def status_word(status: Status) -> str:
-    """Return *status* in a word that says what comes: ``failed`` means that it will be retried."""
+    """Return the word for *status*; ``failed`` is shown as ``to be retried``."""
     return {"queued": "waiting", "failed": "to be retried"}.get(status, status)
 
 
 def run_tone(run: RunView) -> Tone:
-    """Return the tone of a run; that of a lost worker is as bad as that of a dead run."""
+    """Return the tone of a run; one whose worker was lost is as bad as a dead run."""
     return "bad" if run.row.is_stale(run.now) else status_tone(run.row.status)
 
 
@@ -88,7 +88,7 @@ def day(local: datetime) -> str:
 
 
 def hour(moment: datetime, zone: str) -> str:
-    """Return the time of *moment* in *zone*, with seconds unless it is a whole minute: a slot."""
+    """Return the time of *moment* in *zone*, with seconds unless it is a whole minute."""
     return _hour(moment.astimezone(_zone(zone)))
 
 
@@ -97,7 +97,7 @@ def _hour(local: datetime) -> str:
     return f"{local:%H:%M}" if whole else f"{local:%H:%M:%S}"
 
 
-#: In a sentence: a moment, a command or a name of code, and a number before its unit.
+#: Matches a moment, a name of code, or a number before its unit in a sentence.
 _IN_TEXT = re.compile(
     r"(?P<moment>[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}) UTC|`(?P<code>[^`]+)`"
     r"|(?P<number>[0-9]) (?=(?:ms|s|min|h|d|kB|MB|%)\b)"
@@ -105,9 +105,9 @@ _IN_TEXT = re.compile(
 
 
 def prose(sentence: str, zone: str, now: datetime) -> Markup:
-    """Return *sentence* as HTML: moments as `clock` says them, code, and numbers with their units.
+    """Return *sentence* as HTML, with moments as `clock` formats them, code and units marked up.
 
-    A page has one zone; UTC is the title.
+    A page shows one time zone; the title of a moment has it in UTC.
     """
     parts, at = list[str](), 0
     for found in _IN_TEXT.finditer(text := printable(sentence)):
@@ -126,7 +126,7 @@ def _in_text(found: re.Match[str], zone: str, now: datetime) -> Markup:
     return escape(f"{found['number']}\N{NO-BREAK SPACE}")
 
 
-#: The pages of what an operation was done to, by the first word of its target.
+#: The page of an operation's target, by the first word of the target.
 _TARGETS: dict[str, tuple[str, str]] = {
     "definition": ("definition", "name"),
     "task": ("runs", "task"),
@@ -136,7 +136,7 @@ _TARGETS: dict[str, tuple[str, str]] = {
 
 
 def place_of(operation: OperationView) -> Link | None:
-    """Return the page of what an operation was done to; None if it has none."""
+    """Return the page of an operation's target; None if it has none."""
     if operation.run_id is not None:
         return "run", {"run_id": operation.run_id}
     kind, _, name = operation.target.partition(" ")
@@ -165,13 +165,13 @@ def brief(value: JSON) -> str:
 
 
 def breakable(name: str) -> Markup:
-    """Return *name* as HTML in which lines may break between its words, not inside them."""
+    """Return *name* as HTML in which lines break only between its words."""
     parts = re.split(r"(?<=[_.:/-])(?![_.:/-])", printable(name))
     return Markup("<wbr>").join(escape(part) for part in parts)
 
 
 def short(name: str) -> Markup:
-    """Return *name* as `breakable` does; a long one cut in its middle, and whole as its title."""
+    """Return *name* as `breakable` does; cut a long one in the middle, with all of it as title."""
     whole = printable(name)
     if len(whole) <= _LONGEST_NAME:
         return breakable(whole)
@@ -181,7 +181,7 @@ def short(name: str) -> Markup:
 
 
 def flowing(doc: str) -> str:
-    """Return a docstring without the ends of lines at which only its source is broken."""
+    """Return a docstring without the line breaks that only wrap its source."""
     return re.sub(r"(?<=\S)\n(?=\w)", " ", doc)
 
 
@@ -218,7 +218,7 @@ def describe(run: RunView) -> str:
 
 
 def error_of(run: RunView) -> str:
-    """Return what ended the latest attempt, or the run; cut, empty if nothing did."""
+    """Return the error that ended the latest attempt or the run, cut; empty if there is none."""
     row = run.row
     if row.status in ("queued", "running", "succeeded") or row.error_type == "Snooze":
         return ""

@@ -1,4 +1,4 @@
-"""Every route of the pages, the right that it needs, and the check of that before each request."""
+"""The routes of the pages with the rights that they need, and the check before each request."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..log import logger
 
 NAME = "cronjobs"
 
-#: ``open``: everyone. ``token``: those with the tick token. ``read`` and ``act``: those whom
-#: `authorize` allows; to act, a user must be allowed to read, too. ``form``: a page with a form
-#: for those who may act.
+#: The users of a route. ``open``: everyone. ``token``: callers with the tick token. ``read`` and
+#: ``act``: users whom `authorize` allows; to act, a user also needs the right to read. ``form``: a
+#: page with a form, for users who may act.
 Right: TypeAlias = Literal["open", "token", "read", "form", "act"]
 
 
 class Route(NamedTuple):
-    """One route. Its view is a function of a module of this package, as ``module:function``.
+    """A route, whose view is a function in a module of this package, as ``module:function``.
 
-    A route with ``act`` in its rule stands for several, since each takes 0.3 ms of an app's start:
-    their views are ``actions:run_retry``, ``actions:run_cancel`` and so on.
+    A route with ``act`` in its rule serves several views, such as ``actions:run_retry`` and
+    ``actions:run_cancel``, since each route adds 0.3 ms to an app's start.
     """
 
     rule: str
@@ -40,10 +40,10 @@ class Route(NamedTuple):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Return ``GET`` for pages, ``POST`` for actions.
+        """The methods that reach the guard: ``GET`` for pages, ``GET`` and ``POST`` for actions.
 
-        All for the tick, since a 405 would say that the route exists: the guard lets two pass. Also
-        ``GET`` for actions: the guard answers 405 as a page of ours.
+        The tick accepts all methods, since a 405 would reveal that the route exists; the guard lets
+        two of them pass. Actions accept ``GET``, so that the guard can render our page for a 405.
         """
         if self.right == "token":
             return ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -82,10 +82,10 @@ RIGHTS: dict[str, Right] = {
     **{f"{NAME}.{route.endpoint}": route.right for route in ROUTES},
 }
 
-#: The routes for machines: they answer in plain text or JSON, also on errors.
+#: The routes for machines, which answer in plain text or JSON, even on errors.
 MACHINES = frozenset(f"{NAME}.{endpoint}" for endpoint in ("health", "metrics", "tick", "static"))
 
-#: The apps whose log has a warning of this module already.
+#: The apps that have logged a warning of this module already.
 _warned: WeakSet[Flask] = WeakSet()
 
 CLOSED = (
@@ -106,17 +106,17 @@ _PROXY = (
     "authorize= they are open to direct requests from this machine only. Give authorize= to "
     "CronJobs, or use the address of the app itself."
 )
-#: Headers with which a proxy says for whom it asks, beside those that begin with X-Forwarded-.
+#: Headers in which a proxy names its client, beside those that begin with X-Forwarded-.
 _FORWARDED = ("forwarded", "via")
 _HERE = r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?"
-#: Warnings of wrong tick tokens: one in so many seconds, since anybody can cause them.
+#: Seconds between two warnings about wrong tick tokens, since anyone can cause them.
 _wrong_token = Throttle()
 _BETWEEN_WARNINGS = 60.0
-#: How many characters of what a client sent the log repeats.
+#: Most characters of a client's text that the log repeats.
 _LONGEST_SHOWN = 200
-#: The parameters that are searched for in texts.
+#: The parameters that search in texts.
 _SEARCHES = ("q", "error")
-#: The key in a request's environment that says whether the user may read.
+#: The key in a request's environment that tells whether the user may read.
 _READER = "flask_cronjobs.reader"
 
 
@@ -124,8 +124,8 @@ def check() -> ResponseReturnValue | None:
     """Let the current request pass, or refuse it.
 
     1. Open routes pass; the route of the tick does not exist without its token.
-    2. All other routes need the right to read, and no page of another site may fetch them.
-    3. Those that change something also need to come from our own pages, and the right to act.
+    2. All other routes need the right to read, and pages of other sites may not fetch them.
+    3. Requests that change something also need the right to act, and must come from our own pages.
     """
     right = RIGHTS.get(request.endpoint or "", "act")
     if right == "open":
@@ -154,7 +154,7 @@ def check() -> ResponseReturnValue | None:
 
 
 def may(action: str) -> bool:
-    """Return whether the user may *action*, so that no button is shown that would be refused."""
+    """Return whether the user may *action*, so that buttons that would be refused are hidden."""
     try:
         return _refusal(action) is None
     except HTTPException:
@@ -167,10 +167,10 @@ def is_reader() -> bool:
 
 
 def _is_read_by_another_site() -> bool:
-    """Return whether a page of another site, or of another subdomain, fetches or frames this.
+    """Return whether a page of another site or subdomain fetches or frames this page.
 
-    It could not read the answer, but it could measure how long it takes. A user who follows a link
-    is let pass.
+    Such a page could not read the response, but it could measure its time. A user who follows a
+    link may pass.
     """
     headers = request.headers
     if headers.get("Sec-Fetch-Site") not in ("cross-site", "same-site"):
@@ -180,17 +180,17 @@ def _is_read_by_another_site() -> bool:
 
 
 def _is_led_to_a_search() -> bool:
-    """Return whether another site has opened a search, whose time it could measure."""
+    """Return whether another site has opened a search, since it could measure the search's time."""
     is_search = any(request.args.get(name, "").strip() for name in _SEARCHES)
     return is_search and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
 
 
 def is_same_origin() -> bool:
-    """Return whether a page of this site sent the request, as the browser says.
+    """Return whether a page of this site sent the request, as the browser reports it.
 
-    Uses ``Sec-Fetch-Site``. Browsers send it to secure origins only, so where it is absent the host
-    of ``Origin`` must be the request's. An ``http`` origin is refused only if the request is known
-    to be https: behind a proxy that ends TLS it may look like http.
+    Browsers send ``Sec-Fetch-Site`` to secure origins only. If it is absent, the host of ``Origin``
+    must be the request's. An ``http`` origin is refused only if the request is known to be https,
+    since behind a proxy that ends TLS, an https request may look like http.
     """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
@@ -205,7 +205,7 @@ def is_same_origin() -> bool:
 
 
 def _refusal(action: str) -> Response | AnyResponse | None:
-    """Return None if `authorize` allows *action*, or its own response; else abort."""
+    """Return None if `authorize` allows *action*, or the response that it returns; or abort."""
     state = state_of()
     if state.authorize is None:
         if _is_open_for_debugging(state):
@@ -221,7 +221,7 @@ def _refusal(action: str) -> Response | AnyResponse | None:
 
 
 def _is_open_for_debugging(state: State) -> bool:
-    """Return whether debug mode opens the pages to this request; if not, log why, once."""
+    """Return whether debug mode opens the pages to this request; if not, log the reason once."""
     elsewhere = next((peer for peer in _peers() if not _is_loopback(peer)), None)
     forwarded = next((name for name, _ in request.headers if _is_of_a_proxy(name)), None)
     if not current_app.debug:
@@ -233,7 +233,7 @@ def _is_open_for_debugging(state: State) -> bool:
         # Another machine can send any Host.
         _warn_once(state, _PEER, repr(elsewhere[:_LONGEST_SHOWN]))
     elif forwarded is not None:
-        # A proxy on this machine may stand for any other.
+        # A proxy on this machine may act for any other machine.
         _warn_once(state, _PROXY, forwarded[:_LONGEST_SHOWN])
     else:
         return True
@@ -246,7 +246,7 @@ def _is_of_a_proxy(header: str) -> bool:
 
 
 def _peers() -> Iterator[str]:
-    """Return the address of the peer; also the one that `ProxyFix` replaced by one of a header."""
+    """Yield the address of the peer, and the original address if `ProxyFix` has replaced it."""
     yield request.environ.get("REMOTE_ADDR") or ""
     original: Mapping[str, str | None] = request.environ.get("werkzeug.proxy_fix.orig") or {}
     if "REMOTE_ADDR" in original:
@@ -263,9 +263,9 @@ def _is_loopback(address: str) -> bool:
 
 
 def _ask(state: State, action: str) -> bool | AnyResponse:
-    """Call `authorize`. Return whether it returned True, or its response.
+    """Call `authorize`; return whether it returned True, or return its response.
 
-    Another value that is true, such as the member of an enumeration of roles, is an error.
+    Any other true value, such as a member of an enumeration of roles, is an error.
     """
     assert state.authorize is not None
     try:
@@ -291,10 +291,10 @@ def _warn_once(state: State, message: str, *values: object) -> None:
 
 
 def _check_token() -> None:
-    """Let a GET or POST with the tick token pass; answer all others as the app does unknown routes.
+    """Let a GET or POST with the tick token pass; answer others like requests to unknown routes.
 
-    Many a platform's cron can only GET. No browser sends the header by itself, so a page or a
-    prefetch does not tick; a token in the address is not looked at, since logs keep addresses.
+    GET is allowed since the cron of many platforms sends nothing else. Browsers do not send the
+    header, so a page or a prefetch cannot tick. A token in the URL is ignored: logs keep URLs.
     """
     token = state_of().settings.tick_token
     if token is not None and request.method in ("GET", "POST"):

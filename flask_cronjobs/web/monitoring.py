@@ -1,7 +1,7 @@
 """The routes for machines: a tick by URL, health for a monitor, metrics for Prometheus.
 
-The route of health is open: without limits, requests to it could occupy the database and all
-threads. So there is one look at a time, and other requests get the last answer meanwhile.
+The route of health is open, so requests to it could occupy the database and all threads. Therefore
+only one request checks the health at a time, and the others get the last answer.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..text.humanize import seconds_since
 from ..types import TickReport
 from .params import clamped
 
-#: For how many seconds others wait for the first answer, and take an earlier one.
+#: Seconds that other requests wait for the first answer, and that an answer stays valid.
 LIMIT = 5.0
 
 
 class HealthLook:
-    """Looks at the health once at a time for all requests of a process. Thread-safe.
+    """Checks the health for all requests of a process, one check at a time. It is thread-safe.
 
-    :param look: returns the status, and never raises.
+    :param look: returns the status, and never raises an error.
     """
 
     def __init__(self, look: Callable[[], str]) -> None:
@@ -51,8 +51,8 @@ class HealthLook:
     def status(self) -> str:
         """Return the status.
 
-        While another request looks, return the last status; ``down`` once that takes longer than
-        `LIMIT` seconds.
+        While another request checks, return the last status, or ``down`` if the check takes longer
+        than `LIMIT` seconds.
         """
         if not self._lock.acquire(timeout=0 if self._last else LIMIT):
             return self._last if time.monotonic() < self._began + LIMIT else "down"
@@ -67,8 +67,8 @@ class HealthLook:
 def tick() -> ResponseReturnValue:
     """Run one tick in this request and return its report; the guard has checked the token.
 
-    One runs at a time in a process, so that ticks cannot occupy all threads: a second one gets 409.
-    ``?budget=SECONDS`` shortens the tick, for platforms that end long requests.
+    A process runs one tick at a time, so that ticks cannot occupy all threads; a second request
+    gets 409. ``?budget=SECONDS`` shortens the tick, for platforms that end long requests.
     """
     state = state_of()
     kept: dict[str, Any] = current_app.extensions
@@ -79,7 +79,7 @@ def tick() -> ResponseReturnValue:
     if not running.acquire(blocking=False):
         return _json(409, error="A tick by URL is running in this process already.")
     try:
-        # A new context, so that handlers see neither the request nor its token.
+        # In a new context, handlers see neither the request nor its token.
         done = Context().run(_tick, state, TickOptions(budget=budget))
     except CronJobsError as error:
         logger.error("The tick by URL could not do its work: %s", error)
@@ -90,7 +90,7 @@ def tick() -> ResponseReturnValue:
 
 
 def _json(status: int, **values: object) -> Response:
-    """Return *values* as JSON, whatever provider the app has for its own."""
+    """Return *values* as JSON, without the app's own JSON provider."""
     return Response(f"{json.dumps(values)}\n", status, mimetype="application/json")
 
 
@@ -115,7 +115,7 @@ def _health(state: State) -> str:
     try:
         return read_verdict(state, only_errors=True).word
     except Exception as error:
-        # Report any error to the monitor, but no details: the route is open.
+        # Report any error to the monitor, but no details, since the route is open.
         logger.error("Health could not be read: %s: %s", type(error).__name__, error)
         return "down"
 
@@ -123,7 +123,7 @@ def _health(state: State) -> str:
 _FIGURES = {
     "oldest_due_seconds": "Seconds for which the oldest runnable run has been due",
     "running_runs": "Runs that a worker is running; counting stops at 1,000",
-    "handed_runs": "Runs that wait in the brokers of executors, likewise",
+    "handed_runs": "Runs that wait in executors' brokers; counting stops at 1,000",
 }
 _OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "skipped")
 
@@ -138,15 +138,15 @@ def metrics() -> ResponseReturnValue:
         families = list(_gauges(reader))
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    except (TypeError, ValueError):  # It asks for a version that does not exist.
+    except (TypeError, ValueError):  # The scraper asks for a version that does not exist.
         encode, content_type = choose_encoder("")
-    # All that it asks of a registry.
+    # prometheus_client needs only this method of a registry.
     registry: Any = SimpleNamespace(collect=lambda: families)
     return Response(encode(registry), content_type=content_type)
 
 
 def _gauges(reader: Reader) -> Iterator[Any]:
-    """Yield the gauges: a few figures, and what each check finds."""
+    """Yield the gauges: a few figures, and the findings of each check."""
     verdict = read_verdict(reader)
     yield _gauge("healthy", "1 if ticks come and work is claimed in time", {(): verdict.ok})
     if verdict.age is not None:
@@ -160,10 +160,10 @@ def _gauges(reader: Reader) -> Iterator[Any]:
         if found.since is not None:
             age = seconds_since(found.since, reader.now)
             ages[found.id,] = max(age, ages.get((found.id,), 0.0))
-    yield _gauge("findings", "How many a check of the verdict has found", numbers, "id")
-    text = "Seconds for which a check of the verdict has found the oldest of them"
+    yield _gauge("findings", "Problems that a check of the verdict has found", numbers, "id")
+    text = "Seconds since the oldest problem of a check began"
     yield _gauge("finding_age_seconds", text, ages, "id")
-    # A gauge, not a counter: ticks are kept for a day only, so the sum can fall.
+    # This is a gauge, since ticks are kept for only a day, so the sum can fall.
     text = "Outcomes recorded by the ticks of the last 24 hours"
     day = read_activity(reader)
     sums = {(kind,): sum(getattr(hour, kind) for hour in day) for kind in _OUTCOMES}
@@ -171,7 +171,7 @@ def _gauges(reader: Reader) -> Iterator[Any]:
 
 
 def _gauge(name: str, text: str, values: Mapping[Any, float], *labels: str) -> Any:
-    """Return a gauge with *values*, by what its *labels* are."""
+    """Return a gauge with *values* by the values of its *labels*."""
     from prometheus_client.core import GaugeMetricFamily
 
     gauge = GaugeMetricFamily(f"cronjobs_{name}", text, labels=labels)

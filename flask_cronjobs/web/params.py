@@ -18,18 +18,18 @@ from ..types import MAX_ID, STATUSES
 
 MAX_TEXT = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-#: In microseconds since then: the year 9999.
+#: The year 9999 in microseconds since then.
 _LAST_MOMENT = 253_000_000_000_000_000
 MAX_PAGE = 200
 Choice = TypeVar("Choice", bound=str)
 
 
 class BadQuery(BadRequest):
-    """A parameter is wrong: 400 with its name and what to write."""
+    """A parameter is invalid: a 400 with its name and the expected value."""
 
 
 def run_filter(args: Mapping[str, str]) -> RunFilter:
-    """Return the filter that the parameters describe; absent or empty ones mean any.
+    """Return the filter that the parameters describe; absent or empty ones match all runs.
 
     :raises BadQuery: a value is wrong.
     """
@@ -39,7 +39,7 @@ def run_filter(args: Mapping[str, str]) -> RunFilter:
 
 
 def filter_args(which: RunFilter) -> dict[str, str]:
-    """Return the parameters that `run_filter` reads as *which*."""
+    """Return the parameters from which `run_filter` makes *which*."""
     return {each.name: _printed(value) for each, value in which.given()}
 
 
@@ -50,9 +50,9 @@ def _printed(value: object) -> str:
 
 
 def typed_args(args: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters of a filter as they were typed, without the empty ones.
+    """Return the parameters of a filter as they were typed, without empty ones.
 
-    An empty type of error is one: it means runs without a type.
+    An empty error type is kept, since it finds runs without a type.
     """
     given = {each: args[each.name] for each in FILTERS if each.name in args}
     return {each.name: value for each, value in given.items() if value or each.kind == "type"}
@@ -68,7 +68,7 @@ def cursor(args: Mapping[str, str]) -> Cursor | None:
     if found is None or not moment:
         return None if found is None else Cursor(found)
     if not re.fullmatch("[0-9]{1,18}", moment) or int(moment) > _LAST_MOMENT:
-        raise BadQuery("before must be what a page of runs links to.")
+        raise BadQuery("before must be the value in the link of a page of runs.")
     return Cursor(found, _EPOCH + timedelta(microseconds=int(moment)))
 
 
@@ -127,9 +127,9 @@ def needed(args: Mapping[str, str], name: str) -> str:
 
 
 def choice(args: Mapping[str, str], name: str, choices: Sequence[Choice]) -> Choice | None:
-    """Return the one of *choices* in *name*, or None if it is absent.
+    """Return the choice in *name*, or None if it is absent.
 
-    :raises BadQuery: it is none of them.
+    :raises BadQuery: it is not one of *choices*.
     """
     value = text(args, name)
     if value is not None and value not in choices:
@@ -176,5 +176,5 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
 
 
 def is_short(value: str) -> bool:
-    """Return whether a page may repeat *value*, of a parameter that it has not read."""
+    """Return whether *value*, of a parameter that was not read, is short enough to repeat."""
     return len(value) <= MAX_TEXT

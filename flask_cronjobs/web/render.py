@@ -41,16 +41,16 @@ from .format import Tone
 from .guard import MACHINES, is_reader, may
 from .params import MAX_TEXT, is_short
 
-# Not Flask's flash: it needs a SECRET_KEY, and reading it would remove the app's messages.
+# Flask's flash would need a SECRET_KEY, and reading it would remove the app's messages.
 _COOKIE = "cronjobs_message"
 # Browsers drop cookies over 4,096 bytes.
 _LONGEST_MESSAGE = 300
 _MESSAGE_AGE = 60
-# Where the app has no SECRET_KEY. Only the process that made a message shows it then.
+# The key for apps without a SECRET_KEY. Then only the process that made a message shows it.
 _OWN_KEY = secrets.token_bytes(32)
-#: The actions that can be done to many runs, by name.
+#: The actions on many runs, by name.
 ACTIONS: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
-# What templates call ``say``.
+# The object that templates call ``say``.
 _SAY = SimpleNamespace(
     **{**vars(humanize), **vars(format), **vars(charts)},
     facts_of=facts_of, own_facts=own_facts, NEEDS=NEEDS, FILTERS=FILTERS, WAITS=WAITS,
@@ -59,7 +59,7 @@ _SAY = SimpleNamespace(
 
 
 class Message(NamedTuple):
-    """What the next page says of an action.
+    """A message about an action, for the next page.
 
     :ivar run_id: the run to which it links.
     """
@@ -101,17 +101,17 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     return response
 
 
-#: Shorter pages are not worth compressing.
+#: Bytes under which a page is not worth compressing.
 _LEAST_PACKED = 1000
 
 
 def _packed(response: Response, is_secret: bool) -> Response:
-    """Give a page an ETag of its content without the header, and compress it for who can unpack it.
+    """Give a page an ETag of its content, and compress it if the client accepts that.
 
-    No cache may keep a page: the ETag is for the script, which renews it. The header says how old a
-    page is.
+    The ETag is for the script that renews a page, since caches may not keep pages. It leaves out
+    the page's header, which shows the time.
 
-    :param is_secret: whether the page has a token, whose size compression would tell about.
+    :param is_secret: whether the page has a token, which compression could reveal.
     """
     html = response.get_data()
     before, _, rest = html.partition(b"<header")
@@ -131,10 +131,10 @@ REFRESH = 15
 def reader_page(
     template: str, found: Any = None, tone: Tone = "idle", *, status: int = 200, **values: Any
 ) -> Response:
-    """Render a page for a user who may read; show buttons if they may act.
+    """Render a page for a user who may read; show buttons if the user may act.
 
-    :param found: what the page shows. Its ``now`` is then the moment of the page, and the page is
-        refreshed; ``now`` and ``refresh`` are others.
+    :param found: the content of the page. Its ``now`` becomes the time of the page, which is then
+        refreshed, unless *values* have another ``now`` or ``refresh``.
     """
     may_act = may("act")
     values |= {"may_act": may_act, "csrf": _csrf() if may_act else None, "found": found}
@@ -143,13 +143,13 @@ def reader_page(
     return _packed(page(template, status, tone, **values), is_secret=values["csrf"] is not None)
 
 
-#: The pages to which an action goes back if its form was there, and what their URLs keep.
+#: The pages to which actions return, with the parameters that their URLs keep.
 _PLACES = ("status", "runs", "workers", "definition")
 _KEPT = ("name", "sort", "page", "task", "batch", "key")
 
 
 def here() -> str:
-    """Return the page and what its URL keeps, for the field ``back`` of forms."""
+    """Return the page with the kept parameters of its URL, for the field ``back`` of forms."""
     given = {name: request.args.get(name, "") for name in _KEPT}
     kept = {name: value for name, value in given.items() if value and is_short(value)}
     endpoint = (request.endpoint or "").rpartition(".")[2]
@@ -189,12 +189,12 @@ def back(endpoint: str, message: Message, **values: Any) -> AnyResponse:
 def _templates() -> Environment:
     """Return the environment of our templates.
 
-    The app's own may have other delimiters, and its globals, filters and context processors may
-    have our names.
+    The app's environment may have other delimiters, and its globals, filters and context processors
+    may use our names.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        # The input fields of forms use the filter `e`, which keeps their values as they are.
+        # Forms use the filter `e` for the values of fields, since it does not clean them.
         autoescape=True,
         finalize=_printable,
         auto_reload=False,
@@ -205,7 +205,7 @@ def _templates() -> Environment:
 
 
 def _printable(value: object) -> object:
-    """Clean a text for a page; what macros return is markup, and clean already."""
+    """Clean a text for a page; the markup that macros return is clean already."""
     return printable(value) if type(value) is str else value
 
 
@@ -218,7 +218,7 @@ def _message() -> Message | None:
 
 
 def _serializer() -> URLSafeTimedSerializer:
-    """Return what signs the message: another subdomain can set cookies for this site, too."""
+    """Return the signer of the message, since other subdomains can set cookies for this site."""
     config = cast("Mapping[str, Any]", current_app.config)
     key: object = config.get("SECRET_KEY") or _OWN_KEY
     return URLSafeTimedSerializer(cast("str | bytes", key), salt=_COOKIE)
@@ -233,14 +233,14 @@ def _csrf() -> str | None:
     make = cast("Mapping[str, object]", current_app.jinja_env.globals).get("csrf_token")
     try:
         return str(make()) if callable(make) else None
-    except Exception:  # The pages show what they have; only their forms are refused.
+    except Exception:  # The pages are still shown; only their forms are refused.
         logger.exception("The app's csrf_token() raised, so the forms of the job pages have none")
         return None
 
 
-#: Seconds after which a page whose server or database is in trouble is asked for again.
+#: Seconds after which a page is requested again if its server or database has failed.
 RETRY_AFTER = 10
-#: How many characters of a message are shown.
+#: Most characters of a message that are shown.
 _LONGEST_ERROR = 500
 _CODES: tuple[tuple[type[CronJobsError], int], ...] = (
     (NotFound, 404),
@@ -282,7 +282,10 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
 
 
 def failure(code: int, text: str, title: str | None = None) -> Response:
-    """Render *text* as a page or, for machines, as a line; cut, since it may repeat the request."""
+    """Render *text* as a page, or as a line for machines.
+
+    The text is cut, since it may repeat the request.
+    """
     text = shortened(text, _LONGEST_ERROR)
     if request.endpoint in MACHINES:
         return Response(f"{text}\n", code, mimetype="text/plain")

@@ -1,4 +1,4 @@
-"""The list of runs, with what it may be about: a batch, a concurrency key, a task; and one run."""
+"""The list of runs, with the batch, concurrency key or task that it is about, and one run."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from .render import ACTIONS, REFRESH, reader_page
 
 #: Seconds after which the page of a run is refreshed, by its status.
 _REFRESH_RUN: dict[str, int] = {"running": 5, "queued": 5, "failed": REFRESH}
-#: The same if it has ended: somebody may retry it.
+#: Seconds after which the page of an ended run is refreshed, since the run may be retried.
 REFRESH_ENDED = 60
 
 
 class TaskHead(NamedTuple):
     """A task, above the list of its runs.
 
-    :ivar code: what this app's code says about it; None if it does not declare it.
-    :ivar has_form: whether it can be run with arguments: no value of its payload is hidden.
+    :ivar code: the task in this app's code; None if the app does not declare it.
+    :ivar has_form: whether it can be run with arguments, since no value of its payload is hidden.
     """
 
     name: str
@@ -47,7 +47,7 @@ class TaskHead(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What a list of runs is about."""
+    """The batch, the concurrency key and the task that a list of runs is about."""
 
     batch: BatchView | None = None
     key: KeyView | None = None
@@ -102,13 +102,13 @@ def _task(reader: Reader, name: str) -> TaskHead:
 
 
 def _offered(found: RunPage) -> list[Action]:
-    """Return what can be done to one or more of the runs that are shown."""
+    """Return the actions that are possible on one or more of the shown runs."""
     statuses = {row.status for row in found.rows}
     return [action for action in ACTIONS.values() if statuses & set(action.allowed)]
 
 
 def _bulk(which: RunFilter, counts: Mapping[Status, Count], found: RunPage) -> list[Action]:
-    """Return what can be done to all that match, if that are more than are shown."""
+    """Return the actions that are possible on all matching runs, if more match than are shown."""
     if which == RunFilter() or found.next is None:
         return []
     return [

@@ -19,17 +19,17 @@ from .format import definition_tone
 from .params import choice, clamped, needed
 from .render import reader_page
 
-#: How many rows of each kind the first page shows.
+#: Most rows of each kind that the first page shows.
 SCHEDULES_SHOWN = 25
 GROUPS_SHOWN = 10
 DOUBTS_SHOWN = 10
 OPERATIONS_SHOWN = 5
-#: In which order schedules are shown: those first that need a person, or those that come next.
+#: The order of schedules: those that need attention first, or those that are due next.
 Sort: TypeAlias = Literal["need", "next"]
 
 
 def status() -> ResponseReturnValue:
-    """Render what needs a person, what failed, the schedules, the last day, and who did what."""
+    """Render the findings, dead runs, schedules, the last day, and the latest operations."""
     sort: Sort = "need"
     page = 1
     if request.args:
@@ -53,7 +53,7 @@ def status() -> ResponseReturnValue:
 
 
 def workers() -> ResponseReturnValue:
-    """Render the queues, the hosts that serve them, and when no tick came."""
+    """Render the queues, the hosts that serve them, and the gaps between ticks."""
     with reading(state_of()) as reader:
         queues, hosts, gaps = list_queues(reader), list_hosts(reader), list_gaps(reader)
     return reader_page("workers", queues, hosts=hosts, gaps=gaps)

@@ -131,7 +131,7 @@ def test_a_hidden_value_is_not_found(filled: Pages) -> None:
     assert len(asked) == 2
     for search in (*asked, SECRET, SECRET[:4], f"k:{SECRET}"):
         filled.shows(f"runs?q={quote(search)}", "No runs match")
-        filled.shows(f"runs?key={quote(search)}", "No run has it now.", "No runs match")
+        filled.shows(f"runs?key={quote(search)}", "No run holds it now.", "No runs match")
 
 
 @on_both

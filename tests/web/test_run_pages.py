@@ -137,7 +137,7 @@ def test_a_batch_stands_above_its_runs(pages: Pages) -> None:
     pages.shows("runs?batch=open", "it can still be filled", ">Close<")
     for said in ("open is closed.", "open was closed already."):
         assert said in pages.get(pages.post("/jobs/batches/close", key="open").location).text
-    pages.shows("runs?batch=nothing", "There is no batch of the key nothing")
+    pages.shows("runs?batch=nothing", "There is no batch with the key nothing")
 
 
 def test_a_concurrency_key_says_who_has_it(pages: Pages) -> None:
@@ -145,10 +145,10 @@ def test_a_concurrency_key_says_who_has_it(pages: Pages) -> None:
     holder = pages.add("running", concurrency_share=1, label="shop 3", **key)
     waits = pages.add("queued", **key)
     other = pages.add("queued", concurrency_key="account:11", concurrency_limit=1)
-    has_it = f'<a href="/jobs/runs/{holder}">Run {holder}</a> of remind shop 3 has it'
+    has_it = f'<a href="/jobs/runs/{holder}">Run {holder}</a> of remind shop 3 holds it'
     pages.shows("runs?key=account:1", "at most 2 at once", "account:<wbr>1</h2>", has_it)
     assert listed(pages, "key=account:1") == [waits, holder]
-    pages.shows("runs?key=account:11", "No run has it now.")
+    pages.shows("runs?key=account:11", "No run holds it now.")
     pages.shows(f"runs/{other}", 'href="/jobs/runs?key=account:11"')
 
 

@@ -16,15 +16,15 @@ document.addEventListener("click", async (event) => {
 
 async function copyText(from) {
   if (navigator.clipboard) return navigator.clipboard.writeText(from.textContent);
-  // Over plain HTTP there is no clipboard but that of the selection.
+  // Over plain HTTP, only a selection can be copied.
   const selection = document.getSelection();
   selection.selectAllChildren(from);
   document.execCommand("copy");
   selection.removeAllRanges();
 }
 
-// Renewing. A page is fetched on time. What came is shown at once, unless the user selects, types or
-// picks just now, or the mouse moves or is pressed: a row may not move away under a click.
+// Renewing: a page is fetched regularly. It is shown at once, unless the user selects, types or
+// picks, or the mouse moves or is pressed, since a row must not move away under a click.
 
 let moved = 0;
 let pressed = false;
@@ -53,14 +53,14 @@ function isAimedAt() {
   return !document.hidden && (pressed || Date.now() - moved < 700);
 }
 
-// What stands for an element in the page that replaces it.
+// The name by which an element is found in the page that replaces it.
 function nameOf(element) {
   const form = element.closest("form")?.getAttribute("action") ?? "";
   const label = element.getAttribute("href") ?? element.getAttribute("aria-label");
   return `${element.tagName} ${element.id} ${form} ${label ?? element.textContent}`;
 }
 
-// Calls back with each element of the old page and the one of the same name in the fresh page.
+// Calls back with each element of the old page and its namesake in the fresh page.
 function pair(old, fresh, css, act) {
   const named = new Map(Array.from(fresh.querySelectorAll(css), (each) => [nameOf(each), each]));
   for (const each of old.querySelectorAll(css)) {
@@ -122,9 +122,9 @@ function keepFresh(main, stamp) {
   let [etag, waiting, paused, asking, failures, why] = ["", null, false, false, 0, ""];
   let [shown, seen, asked] = [Date.now(), Date.now(), Date.now()];
 
-  // Returns the page, or null if it is still as it was.
+  // Returns the page, or null if it has not changed.
   async function ask() {
-    // A server that is silent is given up.
+    // Give up if the server does not answer.
     const signal = AbortSignal.timeout(Math.max(period(), 5000));
     const headers = etag ? { "If-None-Match": etag } : {};
     const answer = await fetch(location.href, { credentials: "same-origin", headers, signal });
