@@ -17,8 +17,10 @@ from .app_state import State
 from .ticks import TickRow
 
 if TYPE_CHECKING:
+    from .claim import Answer, ClaimRequest
     from .current import CurrentRun
     from .prune import Kind
+    from .tasks.options import Rate
     from .worker.admission import Kinds
     from .worker.context import RunnerContext
     from .worker.held_runs import Working
@@ -68,6 +70,30 @@ class Watcher(Protocol):
 
     def close(self, patience: float) -> None:
         """Bring to an end what is under way, within *patience* seconds."""
+
+
+class Starts(Protocol):
+    """What lets runs begin only so often. It belongs to the keeper's thread."""
+
+    @property
+    def next_at(self) -> float:
+        """When the next may begin of the due runs that wait for it, by `time.monotonic`."""
+        ...
+
+    def open(self, idle: bool, tasks: tuple[str, ...] | None = None) -> None:
+        """Let due runs be claimed that may begin now.
+
+        :param idle: whether the worker has nothing else to do.
+        :param tasks: those of the claim; None for all.
+        """
+
+    def spend(self, claims: Sequence[Claim]) -> Collection[Claim]:
+        """Take starts for *claims*; return those that got none, and must not begin."""
+        ...
+
+    def record_holding(self, outcomes: Sequence[Outcome]) -> Answer:
+        """Record those of *outcomes* that hold others back."""
+        ...
 
 
 class Beside(Protocol):
@@ -148,6 +174,18 @@ def beside(state: State) -> tuple[Callable[[State, WorkOptions, Keeper], Beside]
 def loop(context: RunnerContext) -> Loop | None:
     """Return what performs runs side by side for a worker that begins; None if none are to be."""
     found = [begin(context) for begin in _of("loop", _used(context.state))]
+    return found[0] if found else None
+
+
+def starts(
+    state: State, books: Bookkeeping, request: ClaimRequest, rates: Mapping[str, Rate] | None
+) -> Starts | None:
+    """Return what lets runs begin only so often, for a worker's claims; None if nothing does.
+
+    :param request: for the tasks and queues of the worker.
+    :param rates: as of `WorkOptions`.
+    """
+    found = [each(state, books, request, rates) for each in _of("starts", _used(state))]
     return found[0] if found else None
 
 

@@ -191,31 +191,16 @@ UNKNOWN = {
     "core": ("features", "insights", "faces"),
     **dict.fromkeys(("features", "insights"), ("faces",)),
 }
-#: What they import of it today. None may be added; whoever mends one deletes its line.
-THROUGH_WALLS = frozenset(
-    {
-        ("core.worker.claims", "features.rates.starts"),
-    }
-)
 
 
-@cache
-def through_walls() -> frozenset[tuple[str, str]]:
-    """Each import by a module of what its room is not to know."""
-    return frozenset(
+def test_nothing_is_imported_through_walls() -> None:
+    """Delayed imports count, too."""
+    found = [
         (here, target)
         for here, target in arrows()
         if room_of(target) in UNKNOWN.get(room_of(here), ())
-    )
-
-
-def test_nothing_more_is_imported_through_walls() -> None:
-    assert sorted(through_walls() - THROUGH_WALLS) == []
-
-
-@pytest.mark.parametrize("pair", sorted(THROUGH_WALLS), ids=" to ".join)
-def test_import_through_a_wall_is_still_there(pair: tuple[str, str]) -> None:
-    assert pair in through_walls(), "Delete its line."
+    ]
+    assert sorted(found) == []
 
 
 def test_every_module_has_a_room() -> None:

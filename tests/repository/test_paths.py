@@ -14,8 +14,8 @@ from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, w
 BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 20),
     ("enqueue", "postgresql"): Size(9, 20),
-    ("tick", "sqlite"): Size(48, 252),
-    ("tick", "postgresql"): Size(49, 267),
+    ("tick", "sqlite"): Size(47, 241),
+    ("tick", "postgresql"): Size(48, 255),
     ("page", "sqlite"): Size(29, 122),
     ("page", "postgresql"): Size(29, 125),
     ("retry", "sqlite"): Size(18, 78),

@@ -9,7 +9,7 @@ import pytest
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.core import reclaim
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.features.rates import starts
+from flask_cronjobs.features.rates import limits
 from tests.state_machine.store_machine import compare
 from tests.state_machine.two_workers import ATTEMPTS, TwoWorkers
 
@@ -17,9 +17,9 @@ from tests.state_machine.two_workers import ATTEMPTS, TwoWorkers
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers send the same statements however fast they are."""
-    monkeypatch.setattr(starts, "LOOK_EVERY", 0.0)
-    monkeypatch.setattr(starts, "LONGEST_REST", 0.0)
-    monkeypatch.setattr(starts, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(limits, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(limits, "LONGEST_REST", 0.0)
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(reclaim, "renewal_window", lambda lease: 0.0)
 
 

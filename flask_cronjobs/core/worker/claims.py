@@ -9,9 +9,8 @@ from contextlib import suppress
 
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
-from ...features.rates.starts import RateLimits
 from ...types import Outcome
-from .. import gate
+from .. import features, gate
 from ..app_state import State, Throttle
 from ..claim import Answer, ClaimRequest, already_recorded, record_and_claim, release_token
 from ..look import look_at_queue, next_run
@@ -148,7 +147,7 @@ class LockedRuns:
             self.ids = frozenset()
 
     def note(self, answer: Answer) -> bool:
-        """Note what a claim has found locked; return whether another may find more.
+        """Note what a claim has passed over; return whether another may find more.
 
         As long as it finds nothing else, nothing is forgotten: it is to come behind them.
         """
@@ -169,7 +168,9 @@ class WorkerClaims:
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar lost: gives back the claims whose answers were lost.
     :ivar orders: opens what comes next in strict orders.
-    :ivar starts: opens the starts of rate limits before claims, and takes them after.
+    :ivar starts: lets runs begin only so often, if they are to: opens starts before claims, and
+        takes them after.
+    :ivar next_start: when the next start comes for which a due run waits, by `time.monotonic`.
     """
 
     def __init__(self, books: Bookkeeping, state: State, options: WorkOptions) -> None:
@@ -191,8 +192,8 @@ class WorkerClaims:
         self.lost: LostClaims = LostClaims(books, request.lease)
         self._unconfirmed: set[tuple[int, str]] = set()
         self.orders: Orders = Orders(books, state.registry.ordered)
-        own = state.registry.rates if options.rates is None else options.rates
-        self.starts: RateLimits = RateLimits(books, own, request)
+        self.starts: features.Starts | None = features.starts(state, books, request, options.rates)
+        self.next_start: float = float("inf")
 
     def record(self, outcomes: Sequence[Outcome]) -> Answer:
         """Record *outcomes*, and claim nothing.
@@ -234,13 +235,16 @@ class WorkerClaims:
         try:
             if self.lost.unknown:
                 self.lost.give_back()
-            sent_before = self._sent_before(outcomes)
+            sent_before = self._sent_before(outcomes) if self._unconfirmed else []
             request: ClaimRequest | None = None
             if wanted > 0 and not sent_before:
-                self._locked.forget_old()
+                if self._locked.ids:
+                    self._locked.forget_old()
                 if self.orders.pend:
                     self.orders.open()
-                self.starts.open(not outcomes, tasks)
+                if self.starts is not None:
+                    self.starts.open(not outcomes, tasks)
+                    self.next_start = self.starts.next_at
                 if look_first and self._got_less and not outcomes and self._queue_is_empty():
                     self.exhausted = not (self.orders.tasks and self.orders.mend())
                     return Answer()
@@ -253,14 +257,19 @@ class WorkerClaims:
                     locked=self._locked.ids,
                     tasks=self._request.tasks if tasks is None else tasks,
                 )
-            before, unsent = Answer(), outcomes
+            before, unsent = None, outcomes
             if request is not None and self.orders.tasks and self.orders.concern(outcomes):
                 # Record, open, then claim: so the claim finds what comes next.
                 before, unsent = self._send(outcomes, None), ()
                 self.orders.note(outcomes, before)
                 self.orders.open()
-            answer = self._confirm(sent_before, self._send(unsent, request)).plus(before)
-            self.orders.note(unsent, answer)
+            answer = self._send(unsent, request)
+            if sent_before:
+                answer = self._confirm(sent_before, answer)
+            if before is not None:
+                answer = answer.plus(before)
+            if answer.parked or self.orders.tasks:
+                self.orders.note(unsent, answer)
             if self.exhausted and self.orders.tasks and self.orders.mend():
                 self.exhausted = False
         except DatabaseTrouble:
@@ -276,12 +285,15 @@ class WorkerClaims:
         if request is not None:
             self.lost.sent(request.token)
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
-        unwritten = [outcome for outcome in outcomes if not outcome.finalized]
-        holding = self.starts.record_holding(unwritten)
-        tried = holding.recorded | holding.locked
-        others = [outcome for outcome in unwritten if outcome.id not in tried]
-        answer = record_and_claim(self._books, others, request, repeat=False).plus(holding)
-        too_early = self.starts.spend(answer.claims)
+        others, holding = [each for each in outcomes if not each.finalized], None
+        if self.starts is not None:
+            holding = self.starts.record_holding(others)
+            tried = holding.recorded | holding.locked
+            others = [outcome for outcome in others if outcome.id not in tried]
+        answer = record_and_claim(self._books, others, request, repeat=False)
+        if holding is not None:
+            answer = answer.plus(holding)
+        too_early = self.starts.spend(answer.claims) if self.starts is not None else ()
         if too_early:
             back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
             if back.locked:  # By an open transaction. As after a lost answer: look again.
@@ -289,7 +301,7 @@ class WorkerClaims:
         # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
         # the keys: only a claim without either that finds nothing is final.
         found = outcomes or answer.claims or answer.parked or self._after_key
-        looks_on = request is not None and self._locked.note(answer)
+        looks_on = bool(answer.passed_over) and self._locked.note(answer)
         self.exhausted = not (request is None or found or looks_on)
         if request is not None:
             self.lost.answered(request.token)
@@ -303,8 +315,6 @@ class WorkerClaims:
 
     def _sent_before(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Return those of *outcomes* that were sent before, and whose answer was lost."""
-        if not self._unconfirmed:  # As nearly always: nothing is paid for each outcome.
-            return []
         return [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
 
     def _confirm(self, sent_before: Sequence[Outcome], answer: Answer) -> Answer:

@@ -260,7 +260,7 @@ class Keeper(threading.Thread):
 
     def _waits_for_runs(self) -> bool:
         """Return whether the worker stays when there are no runs now."""
-        return self._options.resident or self._claims.starts.next_at < self._options.until
+        return self._options.resident or self._claims.next_start < self._options.until
 
     def _act(self, decision: Decision) -> float:
         """Do what is due; return for how many seconds to wait for messages then."""
@@ -313,21 +313,21 @@ class Keeper(threading.Thread):
             side_by_side=wanted.side_by_side,
             look_first=not self._held_runs.woken,
         )
-        self._is_back()
+        if self._trouble.since is not None:
+            self._is_back()
         if wanted.limit > 0:
             self._has_asked = True
             if self._kinds is not None:
                 self._kinds.received(wanted, answer.claims)
         self._receive(outcomes, answer, sent)
-        next_start = self._claims.starts.next_at
+        next_start = self._claims.next_start
         self._pace.note_answer(len(answer.claims), wanted.limit, self._claims.exhausted, next_start)
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.exhausted = False
 
     def _is_back(self) -> None:
-        if self._trouble.since is not None:
-            self._trouble.over("The database")
+        self._trouble.over("The database")
 
     def _write_reports(self) -> None:
         """Write the last progress that handlers reported."""

@@ -165,8 +165,10 @@ class _Queue:
         :raises DatabaseTrouble: the database could not be used. Claimed runs come back by their
             leases.
         """
-        self._claims.starts.open(idle=True)
-        self.waits = self._claims.starts.next_at < self._until
+        starts, self.waits = self._claims.starts, False
+        if starts is not None:
+            starts.open(idle=True)
+            self.waits = starts.next_at < self._until
         if not look_at_queue(self._books):
             return 0
         room = self._limit - in_brokers(self._books, self._name)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...core.app_state import State
 from ...core.claim import ClaimRequest
 from ...db.connection import Bookkeeping
 from . import rates
 
+if TYPE_CHECKING:
+    from ...core.tasks.options import Rate
+    from .limits import RateLimits
+
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float | None:
     """Let runs begin whose rates allow it; return the seconds until the next, if any."""
     request = ClaimRequest(1, "", tuple(state.registry.tasks), tuple(queues))
     return rates.open_starts(books, state.registry.rates, request).wait
+
+
+def starts(
+    state: State, books: Bookkeeping, request: ClaimRequest, own: Mapping[str, Rate] | None
+) -> RateLimits:
+    """Return what opens and takes the starts of a worker's claims."""
+    from .limits import RateLimits
+
+    return RateLimits(books, state.registry.rates if own is None else own, request)
 
 
 def mend(state: State, books: Bookkeeping) -> None:

@@ -27,8 +27,8 @@ from flask_cronjobs.core.worker.work_options import WorkOptions
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.statements import cut
 from flask_cronjobs.errors import DatabaseTrouble
+from flask_cronjobs.features.rates import limits as limits_module
 from flask_cronjobs.features.rates import rates
-from flask_cronjobs.features.rates import starts as starts_module
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Outcome
 from tests.kit import outcome, statements
@@ -136,6 +136,7 @@ def test_task_that_is_full_keeps_no_other_of_its_rate_key_from_starts(
     for name in ("export", "ask"):
         jobs.enqueue(name, commit=True)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
+    assert claims.starts is not None
     claims.starts.open(True, ("export", "ask"))
     (claim,) = claims.claim([], 1, idle=True, tasks=("ask",)).claims
     assert claim.job_type == "ask"
@@ -148,7 +149,7 @@ def test_worker_rests_behind_a_locked_row_of_a_rate(
 ) -> None:  # fmt: skip
     """And takes other keys meanwhile."""
     now = [1000.0]
-    monkeypatch.setattr(starts_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     spent: list[object] = []
     spend = rates.spend
 
@@ -172,7 +173,7 @@ def test_worker_rests_behind_a_locked_row_of_a_rate(
         found = [claims.claim([], 1, idle=True).claims for _ in range(20)]
         assert [claim.concurrency_key for each in found for claim in each] == [None]
         assert len(spent) <= 4
-        assert 0 < claims.starts.next_at - now[0] <= 1
+        assert 0 < claims.next_start - now[0] <= 1
         now[0] += 2
         for _ in range(20):
             claims.claim([], 1, idle=True)
