@@ -22,7 +22,7 @@ from tests.handlers import ends
 pytestmark = pytest.mark.usefixtures("context")
 
 #: Into how many parts the moments of a handler are divided; one of each is tried.
-PARTS = 16
+PARTS = 40
 
 
 class Base(DeclarativeBase):
