@@ -366,8 +366,10 @@ def _is_cleaning_up(frame: FrameType | None) -> bool:
     """Return whether *frame* is part of a finalizer, or of a connection's begin or way back.
 
     Interrupted on its way back to its pool, it would stay open, with its transaction and its locks;
-    and so would one that psycopg has just opened, and not returned yet.
+    and so would one that psycopg has just opened, and not returned yet. But before, it may wait for
+    a server that never answers.
     """
+    waits = False
     while frame is not None:
         name = frame.f_code.co_name
         if name == "__del__":
@@ -376,6 +378,7 @@ def _is_cleaning_up(frame: FrameType | None) -> bool:
         if name in _POOL_CLEANUP and module == "sqlalchemy.pool.base":
             return True
         if name == "connect" and module == "psycopg.connection":
-            return True
+            return not waits
+        waits = waits or (name == "select" and module == "selectors")
         frame = frame.f_back
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sqlite3
 import time
 from contextlib import closing, suppress
@@ -68,6 +69,23 @@ def test_teardown_that_raises_leaks_no_session_into_the_next_run(
 def registry(db: SQLAlchemy) -> dict[int, Any]:
     sessions: Any = db.session.registry
     return cast("dict[int, Any]", sessions.registry)
+
+
+@on_sqlite
+def test_timeout_ends_a_wait_for_a_server_that_does_not_answer(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+) -> None:
+    """It accepts the connection, and says nothing: psycopg would wait for two minutes."""
+    psycopg = pytest.importorskip("psycopg")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def connects() -> None:
+            psycopg.connect(host="127.0.0.1", port=port, connect_timeout=15)
+
+        enqueue(connects, timeout=0.5, retry=False)
+        jobs.tick()
+    assert ends(db) == [("dead", "TimedOut")]
 
 
 @on_sqlite
