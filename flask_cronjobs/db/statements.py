@@ -301,6 +301,10 @@ def cancel_query(frame: FrameType | None) -> None:
             if isinstance(connection, psycopg.Connection):
                 if connection.info.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                     cancel(connection)
+                # Of a pipeline, psycopg may raise another error instead, and leave the connection
+                # in that mode: each later query of whoever takes it from its pool would fail.
+                if connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF:
+                    connection.close()
                 return
         frame = frame.f_back
 

@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import pytest
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from flask_cronjobs import CronJobs, TimedOut, current_run
 from flask_cronjobs.models import JobRun
 from tests.handlers import ends
+from tests.marks import on_postgresql
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -164,3 +165,39 @@ def test_interruption_inside_sqlalchemy_ends_the_run_and_leaves_nothing(
     assert locked_after == []
     db.session.remove()
     assert cast("Any", db.engine.pool).checkedout() == 0
+
+
+@on_postgresql
+@pytest.mark.parametrize("moment", [("return", "_enter_gen"), ("call", "_exit")])
+def test_interruption_of_a_pipeline_breaks_no_later_run(
+    jobs: CronJobs, db: SQLAlchemy, moment: tuple[str, str]
+) -> None:
+    """psycopg has one for several rows at once. Its connection stayed in that mode, in its pool."""
+    Base.metadata.create_all(db.engine)
+    heard: list[str] = []
+
+    def hear(frame: FrameType, event: str, argument: object) -> None:
+        if (event, frame.f_code.co_name) == moment:
+            sys.setprofile(None)
+            heard.append(event)
+            ring: Any = signal.getsignal(signal.SIGALRM)
+            ring.__self__.requested[current_run.claim.identity] = TimedOut("now")
+            ring(signal.SIGALRM, frame)
+
+    @jobs.task(retry=False)
+    def it(interrupts: bool) -> None:
+        sys.setprofile(hear if interrupts else None)
+        try:
+            db.session.execute(text("DELETE FROM work"))
+            db.session.add_all([Work(number=1), Work(number=2)])
+            db.session.flush()
+            for row in db.session.scalars(select(Work)):
+                row.number += 1
+            db.session.commit()
+        finally:
+            sys.setprofile(None)
+
+    it.using(commit=True).enqueue_many({"interrupts": each} for each in (True, False, False))
+    jobs.tick()
+    assert heard == [moment[0]]
+    assert ends(db) == [("dead", "TimedOut"), *[("succeeded", None)] * 2]
