@@ -1,4 +1,4 @@
-"""The commands ``flask jobs tick``, ``work`` and ``admin``. Only this package imports click."""
+"""The commands ``flask jobs tick``, ``work`` and ``admin``; only this package imports click."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def add_commands(app: Flask, beside_server: bool) -> None:
     """
     app.cli.add_command(jobs_group)
     if beside_server and app.debug and hasattr(os, "fork"):
-        # On Windows, a process does not notice that its parent has ended.
+        # On Windows, the worker would not notice the end of its parent.
         _work_beside_server()
 
 
 def _work_beside_server() -> None:
     """Start a worker if this is the process in which ``flask run --debug`` serves the app.
 
-    It stops when this process ends, and so does the one of the old code when code has changed: the
-    reloader ends the process that serves, and starts another.
+    The worker stops when this process ends. When the code changes, the reloader ends this process
+    and starts another, so a worker with the new code replaces the old one.
     """
     from werkzeug.serving import is_running_from_reloader
 

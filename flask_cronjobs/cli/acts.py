@@ -1,4 +1,4 @@
-"""Act: on runs, and on definitions, queues and tasks."""
+"""Commands that act on runs, definitions, queues and tasks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .output import Answer, act, admin_command, moment, table
 from .params import JSON_FLAG, F, Id, actor, age, filtered, json_object, time_in_zone
 from .runs import advice_on, whose
 
-#: Show a progress bar for this many runs or more.
+#: Fewest runs for which a progress bar is shown.
 _LONG = 500
 
 
 def _acts(action: Action, *calls: str) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator for a command that does *action* to runs, by id or by a filter."""
+    """Return a decorator for a command that applies *action* to runs, by id or by a filter."""
     ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
-    yes = click.option("--yes", is_flag=True, help="Do not ask.")
+    yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
     add = act(action.name, *calls)
     return lambda function: add(ids(filtered(yes(function))))
 
@@ -79,7 +79,7 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     """Discard dead runs, by id or by a filter.
 
-    They end cancelled: nobody is asked about them any more, and retry still queues them again.
+    They end cancelled and need no more attention, but can still be retried.
     """
     _act(DISCARD, ids, which, yes)
 
@@ -97,7 +97,7 @@ def again(run_id: int, payload: dict[str, JSON] | None) -> Answer:
 
 @contextmanager
 def _explained() -> Generator[None, None, None]:
-    """Turn the error about arguments that a handler does not take into one of the command."""
+    """Turn an error about unexpected arguments of a handler into an error of the command."""
     try:
         yield
     except TypeError as error:
@@ -105,7 +105,7 @@ def _explained() -> Generator[None, None, None]:
 
 
 def _act(action: Action, ids: Sequence[int], which: RunFilter, confirmed: bool) -> None:
-    """Do *action* to the runs of *ids* or of the filter *which*, and print what came of it."""
+    """Apply *action* to the runs of *ids* or of the filter *which*, and print the results."""
     if bool(ids) == (which != RunFilter()):
         if ids:
             raise click.UsageError("Give ids or a filter, not both.")
@@ -143,7 +143,7 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
 
 
 def _print_preview(ids: Sequence[int]) -> None:
-    """Print which runs are about to be changed: the first of them, and the split by error."""
+    """Print the first runs that are about to be changed, and their numbers by error."""
     seen = preview(state_of(), ids)
     labels = any(row.label for row in seen.first)
     first = [
@@ -157,7 +157,7 @@ def _print_preview(ids: Sequence[int]) -> None:
 
 
 def _others(action: Action, which: RunFilter) -> str:
-    """Return which statuses *action* leaves alone unless it is asked for them."""
+    """Return advice about the statuses that *action* changes only with ``--status``."""
     others = [status for status in action.allowed if status not in action.statuses(which)]
     if which.status is not None or not others:
         return ""
@@ -166,7 +166,7 @@ def _others(action: Action, which: RunFilter) -> str:
 
 @contextmanager
 def progress_bar(label: str, length: int) -> Generator[Progress, None, None]:
-    """Count the runs that are done, with a progress bar on a terminal; say it after Ctrl-C."""
+    """Count the finished runs, with a progress bar on a terminal; print the number after Ctrl-C."""
     done: list[int] = []
     try:
         if length < _LONG or not sys.stdout.isatty():
@@ -246,8 +246,8 @@ def _which(function: F) -> F:
 def pause(name: str | None, queue: str | None, task: str | None) -> None:
     """Pause a definition, a queue or a task.
 
-    A paused definition enqueues no runs. Of a paused queue or task, runs are enqueued, but no
-    worker begins them; those that run go on.
+    A paused definition enqueues no runs. Runs of a paused queue or task are still enqueued, but no
+    worker begins them. Runs that are running continue.
     """
     target = _only(name, queue, task)
     what = _named(target)
@@ -266,7 +266,7 @@ def resume(name: str | None, queue: str | None, task: str | None) -> None:
     """Resume a definition, a queue or a task.
 
     Slots that passed while a definition was paused are not run. Runs that waited for a queue or a
-    task are.
+    task can begin.
     """
     target = _only(name, queue, task)
     if actions.resume(state_of(), target, actor()):

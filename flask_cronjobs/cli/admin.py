@@ -1,4 +1,4 @@
-"""``flask jobs admin``: the group of the admin commands; alone, what needs a person."""
+"""``flask jobs admin``: the group of the admin commands, which alone prints an overview."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _AdminGroup(JobsGroup):
 def admin(ctx: click.Context, as_json: bool, wide: bool) -> None:
     """Show and manage the jobs.
 
-    Without a command, print what needs a person, then the schedules.
+    Without a command, print what needs attention, then the schedules.
     """
     token = printed_zone.set(partial(parse_zone, state_of().settings.timezone))
     ctx.call_on_close(partial(printed_zone.reset, token))
@@ -81,7 +81,7 @@ def _print(seen: Overview) -> None:
 
 
 def _print_verdict(seen: Overview) -> None:
-    """Print the verdict in the color that the page has, and what needs a person."""
+    """Print the verdict in the color of the page, and the findings."""
     verdict = seen.verdict
     word = "warn" if verdict.tone == "warn" else verdict.word
     click.echo(f"{paint(word, word.upper())}  {verdict.headline}")

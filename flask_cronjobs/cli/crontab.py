@@ -1,4 +1,4 @@
-"""``crontab``: the line or the systemd units that start a tick each minute."""
+"""``crontab``: print the line or the systemd units that start a tick each minute."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ def _print_texts(texts: Mapping[str, str], systemd: bool, log: Path) -> None:
 def wake_texts(
     folder: Path, command: Sequence[str], app: str | None, log: Path, grace: float
 ) -> dict[str, str]:
-    """Return what starts ticks: a crontab line, a systemd unit and a systemd timer.
+    """Return the texts that start ticks: a crontab line, a systemd unit and a systemd timer.
 
     :param command: the program that ticks and its arguments; all paths are absolute.
     :param app: the value of FLASK_APP; None if Flask finds the app without it.
-    :param grace: seconds that a handler may go on after SIGTERM, and again after it is interrupted.
+    :param grace: seconds that a handler may continue after SIGTERM, and after its interruption.
     :raises SetupError: a part has a control character.
     """
     for part in (str(folder), *command, app or "", str(log)):
         if any(ord(char) < 32 or ord(char) == 127 for char in part):
             raise SetupError(
-                f"{part!r} has a control character, such as a line break, which no line of a "
-                "crontab can hold. Rename it, or write the line by hand."
+                f"{part!r} has a control character, such as a line break, which a crontab "
+                "cannot contain. Rename it, or write the line by hand."
             )
     variable = f"FLASK_APP={shlex.quote(app)} " if app else ""
     line = (
@@ -101,7 +101,7 @@ WorkingDirectory={}
 KillMode=mixed
 TimeoutStopSec={}
 """
-#: systemd does not start a oneshot unit again while it is still running.
+#: The timer. systemd does not start a oneshot unit again while it is still running.
 _TIMER = """\
 [Unit]
 Description=Flask-CronJobs: a tick each minute
@@ -116,7 +116,7 @@ WantedBy=timers.target
 
 
 def _default_log(app: Flask) -> Path:
-    """Return a log in a folder that exists: if the shell cannot open the log, no tick starts."""
+    """Return a log in an existing folder, since no tick starts if the shell cannot open it."""
     log = Path(app.instance_path, "cronjobs.log")
     return log if _is_writable(log) else Path.cwd() / log.name
 
@@ -127,7 +127,7 @@ def _is_writable(log: Path) -> bool:
 
 
 def _absolute_app(app: str) -> str:
-    """Return FLASK_APP with an absolute path; the name of a module stays."""
+    """Return FLASK_APP with an absolute path, or the name of a module unchanged."""
     path, colon, rest = app.partition(":")
     if path.endswith(".py") or os.sep in path:
         return f"{Path(path).absolute()}{colon}{rest}"
@@ -135,7 +135,7 @@ def _absolute_app(app: str) -> str:
 
 
 def _flask() -> tuple[str, ...]:
-    """Return the ``flask`` next to this Python, or this Python with ``-m flask``."""
+    """Return the ``flask`` beside this Python, or this Python with ``-m flask``."""
     beside = Path(sys.executable).with_name("flask")
     if beside.is_file() and os.access(beside, os.X_OK):
         return (str(beside),)

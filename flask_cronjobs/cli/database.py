@@ -1,4 +1,4 @@
-"""The database: ``doctor``, ``init``, ``prune``."""
+"""Commands for the database: ``doctor``, ``init`` and ``prune``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .params import actor
 
 
 @look("doctor", "flask jobs admin doctor", "flask jobs admin doctor --strict --json")
-@click.option("--strict", is_flag=True, help="Exit 1 for a warning, too.")
+@click.option("--strict", is_flag=True, help="Exit 1 for warnings, too.")
 def doctor(strict: bool) -> Answer:
-    """Find what is wrong, and say what to do.
+    """Find problems, and print what to do about them.
 
-    Exits 1 if anything is an error.
+    Exits 1 if there is an error.
     """
     findings = examine(state_of())
     bad = {"error", "warning"} if strict else {"error"}
@@ -66,7 +66,7 @@ def init(force: bool) -> Answer:
 
 
 @set_up("prune", "flask jobs admin prune --dry-run")
-@click.option("--dry-run", is_flag=True, help="Count, and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Count the runs, but delete nothing.")
 def prune(dry_run: bool) -> Answer:
     """Delete runs older than their retention. Each tick deletes a few, too."""
     state = state_of()

@@ -1,4 +1,4 @@
-"""Definitions in a table: ``definitions``, and a part of ``admin`` alone."""
+"""The table of definitions, which ``definitions`` and ``admin`` print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..text import printable
 from ..text.humanize import duration, late, plural, seconds_since
 from .output import Answer, listing, look_at_list
 
-#: The letter for an outcome.
+#: The letter of each outcome.
 _LETTERS = {
     "succeeded": ".",
     "running": "r",
@@ -26,7 +26,7 @@ _LETTERS = {
 
 @look_at_list("definitions", "flask jobs admin definitions", limit=50, by="NAME")
 def definitions(limit: int, after: str | None) -> Answer:
-    """List definitions, their last runs and next slots."""
+    """List definitions with their last runs and next slots."""
     found = list_definitions(state_of(), "name", limit=limit, after=after)
     is_last = found.total == len(found.rows)
     headers = ("NAME", "TASK", "SCHEDULE", "LAST TEN", "TOOK", "NEXT")
@@ -52,7 +52,7 @@ def schedule_of(row: DefinitionView) -> str:
 
 
 def outcomes_of(row: DefinitionView) -> str:
-    """Return the last outcomes, one letter each, oldest first."""
+    """Return a letter for each of the last outcomes, oldest first."""
     return "".join(_LETTERS.get(cell.status, "?") for cell in row.cells)
 
 
@@ -64,7 +64,7 @@ def legend_of(rows: Sequence[DefinitionView]) -> list[str]:
 
 
 def obstacle_to(row: DefinitionView, now: datetime) -> str:
-    """Return why *row* does not run at its next slot; empty if it does."""
+    """Return why *row* will not run at its next slot; empty if it will."""
     if row.broken is not None:
         return f"broken: {row.broken}"
     if row.paused_at is not None:
@@ -79,7 +79,7 @@ def obstacle_to(row: DefinitionView, now: datetime) -> str:
 
 
 def no_definitions() -> str:
-    """Return what to print where no tick has recorded a definition."""
+    """Return the text for a table without definitions."""
     declared = len(state_of().registry.declarations)
     if declared:
         schedules, them = plural(declared, "schedule"), "it" if declared == 1 else "them"

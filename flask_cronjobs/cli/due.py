@@ -1,4 +1,4 @@
-"""What is due now, or will be next, for ``tick`` and ``work``."""
+"""Print what is due now or next, for ``tick`` and ``work``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .output import moment, since
 
 
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
-    """Print which slots and how many runs are due now, or what will be due next."""
+    """Print the due slots and the number of due runs, or else what will be due next."""
     with reading(state) as reader:
         found, following = due(reader, queues), _following(reader)
     if as_json:
@@ -32,7 +32,7 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
 
 
 def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]) -> None:
-    """Print what will be due next, or how many due runs wait though a tick ran nothing."""
+    """Print what will be due next, or the number of due runs that an idle tick has left."""
     with reading(state) as reader:
         number, following = due(reader, queues).runs, _following(reader)
     if number:
@@ -43,7 +43,7 @@ def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]
 
 
 def what_is_due(state: State, queues: tuple[str, ...]) -> str:
-    """Return how many runs are due, or else what will be due next."""
+    """Return the number of due runs, or else what will be due next."""
     with reading(state) as reader:
         number = due(reader, queues).runs
         return f"{number.of('run')} due" if number else _following(reader)

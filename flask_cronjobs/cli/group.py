@@ -1,4 +1,4 @@
-"""Groups of commands: they print our errors in one line; and commands to paste into a shell."""
+"""Groups of commands that print our errors in one line, and commands to paste into a shell."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from flask.cli import AppGroup, FlaskGroup
 from ..errors import CronJobsError
 from ..text import clean, one_line, similar_names
 
-#: The errors of a stream that takes no more: of a full disk, or a closed terminal.
+#: The errors of a stream that cannot be written to: of a full disk, or a closed terminal.
 _TAKES_NO_MORE = (errno.ENOSPC, errno.EFBIG, errno.EIO)
-#: For a group and all commands in it.
+#: The settings of a group and of all its commands.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 def examples(*commands: str) -> str:
-    """Return what the help of a command says at its end."""
+    """Return the examples for the end of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
 class JobsGroup(AppGroup):
     """A group of commands that run in the app's context.
 
-    An error of ours ends a command with one line and exit status 1. NO_COLOR turns colors off.
+    Our own errors end a command with one line and exit status 1. NO_COLOR turns colors off.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; turn our errors into click's."""
+        """Run the command; turn our errors into errors of click."""
         from .terminal import leave, ready_streams
 
         if os.environ.get("NO_COLOR"):
@@ -51,16 +51,16 @@ class JobsGroup(AppGroup):
             raise click.ClickException(said(error)) from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse what no database takes, before any command looks for it."""
+        """Refuse arguments that no database accepts, before a command uses them."""
         for each in args:
-            if clean(str(each)) != str(each):  # A test of an app may give a path.
+            if clean(str(each)) != str(each):  # An app's test may pass a path.
                 raise click.UsageError(f"The argument {each!a} is not UTF-8.", ctx)
         return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that *args* begin with; suggest one for a wrong name."""
+        """Return the command with which *args* begin; for a wrong name, suggest one."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             meant = _meant(args)
             hint = f" Did you mean: {meant}" if meant else ""
@@ -69,7 +69,7 @@ class JobsGroup(AppGroup):
 
 
 class LazyGroup(JobsGroup):
-    """A group that imports the module of a command when it is used.
+    """A group that imports the module of a command when the command is used.
 
     :param lazy: the names of the commands, each with ``module:attribute``.
     """
@@ -91,7 +91,7 @@ class LazyGroup(JobsGroup):
         return command
 
 
-# Commands to paste into a shell: they are called as the user called this one.
+# Commands to paste into a shell, called like the current one.
 
 
 def command(*words: str) -> str:
@@ -100,17 +100,17 @@ def command(*words: str) -> str:
 
 
 def said(error: Exception) -> str:
-    """Return the message of *error* in one line, with commands as the user has to call them."""
+    """Return the message of *error* in one line, with its commands as the user can call them."""
     return as_called(one_line(" ".join(str(error).split())))
 
 
 def as_called(text: str) -> str:
-    """Return *text* with the ``flask jobs …`` in it as the user has to call it."""
+    """Return *text* with each ``flask jobs …`` in it as the user can call it."""
     return text.replace("flask jobs ", f"{one_line(shlex.join(_program()))} jobs ")
 
 
 def this_command(**changed: object) -> str:
-    """Return the current command with the parameters *changed*."""
+    """Return the current command with *changed* parameters."""
     from ..text.humanize import print_age
 
     ctx = click.get_current_context()
@@ -130,7 +130,7 @@ def this_command(**changed: object) -> str:
 
 
 def _meant(args: Sequence[str]) -> str:
-    """Return the command that somebody may mean who wrote *args*; empty if there is none."""
+    """Return the command that *args* may have meant; empty if there is none."""
     from . import jobs_group
     from .admin import admin
 
@@ -154,7 +154,7 @@ def _line(*words: str) -> str:
 
 
 def _program() -> list[str]:
-    """Return ``flask`` as it was called, with its own options, such as ``--app``."""
+    """Return ``flask`` as it was called, with its own options such as ``--app``."""
     ctx = click.get_current_context(silent=True)
     root = None if ctx is None else ctx.find_root()
     if root is None or not isinstance(root.command, FlaskGroup):

@@ -1,4 +1,4 @@
-"""Lists: ``queues ticks batches effects operations``."""
+"""Commands that list ``queues``, ``ticks``, ``batches``, ``effects`` and ``operations``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .terminal import paint
 
 @look_at_list("queues", "flask jobs admin queues")
 def queues() -> Answer:
-    """List the queues: what waits, and who serves it."""
+    """List the queues with their waiting runs and the hosts that serve them."""
     found = list_queues(state_of())
     headers = ("QUEUE", "WAITING", "DUE", "OLDEST", "SERVED BY")
     cells = (
@@ -46,7 +46,7 @@ def queues() -> Answer:
 def ticks(limit: int, before: int | None) -> Answer:
     """List the ticks of the last day, the gaps between them, and the hosts.
 
-    The newest tick is first. The last lines say when each host was seen.
+    The newest tick comes first. The last lines say when each host was seen.
     """
     with reading(state_of()) as reader:
         found = list_ticks(reader, limit, before)
@@ -97,10 +97,10 @@ def _did(tick: Row[Any]) -> str:
     limit=25,
 )
 @click.argument("key", required=False)
-@click.option("--retry", is_flag=True, help="Retry its dead runs.")
-@click.option("--cancel", is_flag=True, help="Cancel all of it that has not ended.")
-@click.option("--close", is_flag=True, help="Close it: nobody will fill it any more.")
-@click.option("--all", "everything", is_flag=True, help="Also list those that have finished.")
+@click.option("--retry", is_flag=True, help="Retry the batch's dead runs.")
+@click.option("--cancel", is_flag=True, help="Cancel its unfinished runs.")
+@click.option("--close", is_flag=True, help="Close it, so that no run can join it.")
+@click.option("--all", "everything", is_flag=True, help="Also list finished batches.")
 def batches(
     key: str | None,
     retry: bool,
@@ -110,7 +110,7 @@ def batches(
     limit: int,
     before: int | None,
 ) -> Answer | None:
-    """List unfinished batches; or show or change the batch KEY."""
+    """List unfinished batches, or show or change the batch KEY."""
     if (retry + cancel + close) > 1:
         raise click.UsageError("Give one of --retry, --cancel and --close.")
     if not (retry or cancel or close):
@@ -165,11 +165,11 @@ def _show(batch: BatchView, now: datetime) -> None:
 )
 @click.option("--done", metavar="KEY", help="It was done: do not do it again.")
 @click.option("--redo", metavar="KEY", help="It was not done: do it again.")
-@click.option("--all", "everything", is_flag=True, help="Also list those that are done.")
+@click.option("--all", "everything", is_flag=True, help="Also list effects that are done.")
 def effects(
     done: str | None, redo: str | None, everything: bool, limit: int, before: int | None
 ) -> Answer | None:
-    """List effects begun or in doubt, or resolve one in doubt."""
+    """List effects that are being done or in doubt, or resolve one in doubt."""
     if done is not None and redo is not None:
         raise click.UsageError("Give --done or --redo, not both.")
     key, settle, became = done, effect_done, "done. It will not be done again."
@@ -196,7 +196,7 @@ def _list_effects(everything: bool, limit: int, before: int | None) -> Answer:
 
 @look_at_list("operations", "flask jobs admin operations", limit=20)
 def operations(limit: int, before: int | None) -> Answer:
-    """List what operators did, newest first.
+    """List the operations of users, newest first.
 
     Each retry, cancel, discard, pause, resume, run, edit and prune is kept for a year.
     """

@@ -1,4 +1,4 @@
-"""What admin commands print: paragraphs, tables, lists and JSON; how they are declared."""
+"""Declare admin commands, and print their paragraphs, tables, lists and JSON."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .group import JobsGroup, as_called, examples, this_command
 from .params import JSON_FLAG, WIDE, paging
 from .terminal import paint
 
-#: The width of a line, in characters, where there is no terminal.
+#: Characters in a line where there is no terminal.
 WIDTH = 80
-#: What stands between two columns of a table.
+#: The space between two columns of a table.
 _GAP = "  "
-#: A column is not cut to fewer characters than these.
+#: Fewest characters to which a column is cut.
 _LEAST_WIDTH = 6
 
 
@@ -44,7 +44,7 @@ def heading(text: str) -> None:
 
 
 def indented(text: str) -> str:
-    """Return *text* of a stranger with each line indented, so that none looks like ours."""
+    """Return foreign *text* with each line indented, so that no line looks like ours."""
     return textwrap.indent(printable(text).rstrip(), "  ", lambda _: True)
 
 
@@ -80,7 +80,7 @@ def since(value: datetime | None, now: datetime) -> str:
 
 
 def print_facts(facts: Sequence[Fact], now: datetime) -> None:
-    """Print *facts*, one a line."""
+    """Print each of *facts* on its own line."""
     longest = max((len(fact.label) for fact in facts), default=0)
     for fact in facts:
         note = since(fact.note, now) if isinstance(fact.note, datetime) else fact.note
@@ -89,7 +89,7 @@ def print_facts(facts: Sequence[Fact], now: datetime) -> None:
 
 
 def print_finding(found: Finding, what: str) -> None:
-    """Print *what* a finding says, with its level, and what to do."""
+    """Print the level of a finding, the text *what*, and the advice."""
     if what:
         paragraph(paint(found.level, f"{found.level:<8}"), " " * 8, as_called(what))
     if found.todo:
@@ -128,7 +128,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _cut(text: str, size: int) -> str:
     """Return *text* in at most *size* characters.
 
-    A name, which has no space, is cut in the middle: its end tells as much as its beginning.
+    A name, which has no space, is cut in the middle, since its end matters as much as its start.
     """
     if len(text) <= size:
         return text
@@ -138,10 +138,10 @@ def _cut(text: str, size: int) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command prints.
+    """The output of a command.
 
-    :ivar data: for ``--json``.
-    :ivar text: what to print without it; or a function that prints it.
+    :ivar data: the output for ``--json``.
+    :ivar text: the output otherwise, or a function that prints it.
     :ivar status: the exit status.
     """
 
@@ -150,7 +150,7 @@ class Answer:
     status: int = 0
 
     def print(self, as_json: bool) -> None:
-        """Print it, and exit if the status is not 0."""
+        """Print the answer, and exit if the status is not 0."""
         if as_json:
             click.echo(json.dumps(plain_data(self.data), indent=2))
         elif callable(self.text):
@@ -173,14 +173,15 @@ def listing(
     note: str = "",
     **others: object,
 ) -> Answer:
-    """Return what a list prints: a table of a page, and the command for the next page.
+    """Return the output of a list: the table of a page, and the command for the next page.
 
-    :param name: what the rows are called in JSON.
+    :param name: the name of the rows in JSON.
     :param rows: the cells of each row of *page*.
-    :param none: what to print if there are no rows.
-    :param above: lines to print before the table; *below*: after it.
+    :param none: the text to print if there are no rows.
+    :param above: the lines to print before the table.
+    :param below: the lines to print after the table.
     :param note: a line for standard error.
-    :param others: what else JSON has.
+    :param others: more values for JSON.
     """
 
     def show() -> None:
@@ -197,7 +198,7 @@ def listing(
 
 
 def _next(page: Page[Any]) -> str:
-    """Return the command for the next page, or how many rows there are if not all are shown."""
+    """Return the command for the next page, or the number of rows if only some are shown."""
     if page.next is not None:
         word = "Older" if _behind() == "before" else "More"
         return f"{word}: {this_command(**{_behind(): page.next})}"
@@ -206,12 +207,12 @@ def _next(page: Page[Any]) -> str:
 
 
 def _behind() -> str:
-    """Return the option of this command that takes where a page ended."""
+    """Return the option of this command that takes the end of the page before."""
     return "after" if "after" in click.get_current_context().params else "before"
 
 
 Function: TypeAlias = Callable[..., Any]
-#: The commands of ``admin``, as their modules declare them, and the section of each in its help.
+#: The commands of ``admin``, which their modules declare, and the help section of each.
 COMMANDS: JobsGroup = JobsGroup("admin")
 SECTIONS: dict[str, str] = {}
 
@@ -219,12 +220,12 @@ SECTIONS: dict[str, str] = {}
 def admin_command(
     section: str, options: Sequence[click.Parameter], name: str, *calls: str
 ) -> Callable[[Function], click.Command]:
-    """Return a decorator that makes the command *name* of ``admin`` of a function.
+    """Return a decorator that makes a function the command *name* of ``admin``.
 
-    The function returns an `Answer`, unless it prints by itself.
+    The function returns an `Answer`, or prints its output itself.
 
-    :param options: options after its own ones.
-    :param calls: examples for its help.
+    :param options: options to add after the function's own.
+    :param calls: examples for the help.
     """
 
     def make(function: Function) -> click.Command:
@@ -237,7 +238,7 @@ def admin_command(
 
 
 def _printing(function: Function) -> Function:
-    """Return a function that prints the `Answer` that *function* returns, if it returns one."""
+    """Return a function that calls *function* and prints its `Answer`, if it returns one."""
 
     @wraps(function)
     def call(*args: Any, as_json: bool = False, wide: bool = False, **given: Any) -> None:
@@ -257,16 +258,17 @@ set_up: _Decorated = partial(admin_command, "Set up", [JSON_FLAG])
 def look_at_list(
     name: str, *calls: str, limit: int = 0, by: str = "ID"
 ) -> Callable[[Function], click.Command]:
-    """Return a decorator for a list; the function returns what `listing` returns.
+    """Return a decorator for a list, whose function returns the result of `listing`.
 
-    :param limit: how many rows it prints without ``--limit``; 0: all, without that option.
-    :param by: what a page ends with: an ``ID``, which ``--before`` takes, else ``--after``.
+    :param limit: the number of rows without ``--limit``; 0 for a list that prints all rows and
+        lacks the option.
+    :param by: the value that ends a page: an ``ID`` for ``--before``, or another for ``--after``.
     """
     options = [*(paging(limit, by) if limit else ()), JSON_FLAG, WIDE]
     return admin_command("Look", options, name, *calls)
 
 
 def refuse_json() -> None:
-    """Refuse ``--json`` where the current command changes something."""
+    """Refuse ``--json`` if the current command changes something."""
     if click.get_current_context().params["as_json"]:
         raise click.UsageError("--json is for a list. Leave it out of a change.")

@@ -1,4 +1,4 @@
-"""Parameters of commands: ages, payloads, filters; the user."""
+"""Parameters of commands, such as ages, payloads and filters, and the user."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def age(value: object) -> float:
-    """Return an age such as ``90s``, ``30m``, ``2h``, ``1d``, ``2w`` in seconds.
+    """Parse an age such as ``90s``, ``30m``, ``2h``, ``1d`` or ``2w``; return seconds.
 
-    A bare number is one of seconds.
+    A bare number is a number of seconds.
     """
     seconds = parse_age(str(value), unit="s")
     if seconds is None:
@@ -33,7 +33,7 @@ def age(value: object) -> float:
 
 
 def time_in_zone(value: object) -> datetime:
-    """Return a time with its zone, such as ``2026-11-20T06:00Z``."""
+    """Parse a time with its zone, such as ``2026-11-20T06:00Z``."""
     moment = parse_time(str(value))
     if not is_moment(moment):
         raise click.BadParameter(
@@ -44,7 +44,7 @@ def time_in_zone(value: object) -> datetime:
 
 
 def json_object(value: str) -> dict[str, Any]:
-    """Return the JSON object that *value* is."""
+    """Parse *value* as a JSON object."""
     try:
         return types.json_object(types.stored_json(value))
     except ValueError as error:
@@ -55,7 +55,7 @@ def json_object(value: str) -> dict[str, Any]:
 
 
 class Id(click.IntRange):
-    """A row's id. A larger number is none, and the databases refuse it."""
+    """The type of a row's id, which excludes numbers that are too large for the databases."""
 
     name = "id"
 
@@ -102,7 +102,7 @@ def _option(each: Filter, multiple: bool) -> Callable[[F], F]:
 def filtered(command: F, several: bool = False) -> F:
     """Add the options of a filter to *command*, which gets ``which``, a `RunFilter`.
 
-    :param several: let several statuses be given.
+    :param several: whether several statuses may be given.
     """
 
     @wraps(command)
@@ -120,20 +120,20 @@ def filtered(command: F, several: bool = False) -> F:
     return cast("F", wrapped)
 
 
-#: For each command that prints data.
+#: The option of each command that prints data.
 JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
-#: For each list.
-WIDE = click.Option(["--wide"], is_flag=True, help="Cut nothing to the width of the terminal.")
+#: The option of each list.
+WIDE = click.Option(["--wide"], is_flag=True, help="Do not cut rows to the width of the terminal.")
 
 
-#: How many rows a list prints at most.
+#: Most rows that a list prints.
 MOST_ROWS = 500
 
 
 def paging(limit: int, by: str) -> Iterator[click.Option]:
-    """Yield the options of a list that prints *limit* rows unless told otherwise.
+    """Yield the options of a list that prints *limit* rows by default.
 
-    :param by: what ``--before`` takes if that is an ``ID``, else ``--after``.
+    :param by: the value of ``--before`` if it is ``ID``, otherwise the value of ``--after``.
     """
     yield click.Option(
         ["--limit"],
@@ -154,5 +154,5 @@ def actor() -> str:
     try:
         return f"{getpass.getuser()} (shell)"
     except (KeyError, OSError):
-        # A user in a container may have no name.
+        # A user ID in a container may have no name.
         return f"uid {os.getuid()} (shell)" if hasattr(os, "getuid") else "shell"

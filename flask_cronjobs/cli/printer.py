@@ -1,4 +1,4 @@
-"""What ``tick`` and ``work`` print: for a person on a terminal, or for a log."""
+"""Print the output of ``tick`` and ``work``, for a person on a terminal or for a log."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..text import one_line
 from ..types import OUTCOME_KINDS, TickReport
 from .terminal import file_number, is_read, leave, paint, write
 
-#: How the time of a line in a log is written, in UTC.
+#: The format of the time in a line of a log, in UTC.
 STAMP = "%Y-%m-%dT%H:%M:%SZ"
-#: How long a line waits for somebody to read, in seconds. Behind one that nobody read none waits.
+#: Seconds that a line waits for a reader. After a dropped line, the next ones do not wait.
 LINE_WITHIN = 0.2
-#: How long the end of a command waits for a reader to go on, in seconds.
+#: Seconds that a command waits at its end for a reader to continue.
 END_WITHIN = 5.0
 
 
 class Printer:
-    """Hears of a tick, and prints a line for each run, or collects all for ``--json``.
+    """Prints a line for each run of a tick, or collects the runs for ``--json``.
 
-    A line that nobody reads is dropped: no run waits for a pager.
+    A line that is not read is dropped, so that no run waits for a pager.
 
     :param stamped: whether each line begins with the time.
     :ivar on_terminal: whether a person reads the lines as they come.
@@ -44,7 +44,7 @@ class Printer:
         self._dropped = 0
 
     def __call__(self, kind: str, value: Any) -> None:
-        """Print news; see `signals.News`."""
+        """Print news of the tick; see `signals.News`."""
         if kind == "outcome":
             self._outcome(value)
         elif kind == "slot":
@@ -53,9 +53,9 @@ class Printer:
             self.put(f"replaced   {value}")
 
     def put(self, line: str) -> None:
-        """Print a line, or drop it if nobody reads."""
+        """Print a line, or drop it if the reader is stuck."""
         stamp = f"{time.strftime(STAMP, time.gmtime())} " if self._stamped else ""
-        lost = f"({self._dropped} lines were dropped: nobody read them)\n" if self._dropped else ""
+        lost = f"({self._dropped} unread lines were dropped)\n" if self._dropped else ""
         if self._write(f"{lost}{stamp}{line}\n", 0.0 if self._dropped else LINE_WITHIN):
             self._dropped = 0
         else:
@@ -64,7 +64,7 @@ class Printer:
     def _write(self, text: str, within: float) -> bool:
         try:
             return write(self._stream, text, within)
-        except OSError as error:  # A full disk, a closed pipe.
+        except OSError as error:  # The disk may be full, or the pipe closed.
             logger.error("A line could not be printed: %s", error)
             return True
 
@@ -80,7 +80,7 @@ class Printer:
         )
 
     def _slot(self, slot: dict[str, Any]) -> None:
-        """Print a skipped slot; a run is printed when it has run."""
+        """Print a skipped slot. Other slots are printed as runs when they have run."""
         if self.as_json:
             self.slots.append(slot)
         elif slot["skipped"]:
@@ -91,7 +91,7 @@ class Printer:
             self.put(f"{self._word('skipped')}  {task}  {skipped}  {slot['reason']}")
 
     def summary(self, report: TickReport) -> None:
-        """Print the last line; nothing if nothing was due."""
+        """Print the last line, unless nothing was due."""
         if self.as_json:
             everything = {"tick": report._asdict(), "slots": self.slots, "runs": self.runs}
             self._write(f"{json.dumps(everything)}\n", END_WITHIN)
@@ -101,9 +101,9 @@ class Printer:
             self.put(f"tick: {', '.join(counts) or 'no runs'} in {report.seconds:.1f} s")
 
     def end(self) -> None:
-        """Let the command end, though nobody reads."""
+        """Let the command end even if its output is not read."""
         if not is_read(self._stream, END_WITHIN):
-            logger.warning("Nobody read the standard output, and the rest of it was dropped")
+            logger.warning("The standard output was not read, and the rest of it was dropped")
             leave(self._stream)
 
     def _word(self, kind: str) -> str:
@@ -120,11 +120,11 @@ class Stamped(logging.Formatter):
 
 
 def is_log(stream: TextIO) -> bool:
-    """Return whether *stream* is a file, which keeps its lines for later."""
+    """Return whether *stream* is a file, whose lines are kept for later."""
     number = file_number(stream)
     return number is not None and stat.S_ISREG(os.fstat(number).st_mode)
 
 
 def is_idle(report: TickReport) -> bool:
-    """Return whether a tick did nothing that a person wants to know."""
+    """Return whether a tick did nothing worth printing."""
     return not (report.attempts or report.skipped or report.reclaimed or report.lost)

@@ -1,4 +1,4 @@
-"""Look at runs: ``list``, ``show``, ``wait``."""
+"""Commands that look at runs: ``list``, ``show`` and ``wait``."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from .output import (
 from .params import Id, age, filtered
 from .terminal import paint
 
-#: The columns of `show_list` with ``--wide``, beside the others.
+#: The columns that ``--wide`` adds to `show_list`.
 _WIDE = ("QUEUE", "DUE", "TOOK", "WORKER")
-#: How often the run is looked at, in seconds.
+#: Seconds between two checks of the run.
 EVERY = 1.0
-#: The exit status for each outcome, and for none in time, as of ``timeout``.
+#: The exit status for each outcome, and, like that of ``timeout``, for none in time.
 STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
-#: How long a search goes on for one page.
+#: Seconds that the search for a page may take.
 _SEARCHED_SECONDS = 10.0
-#: How many characters of a payload or a result are printed; --json prints all.
+#: Most characters of a payload or a result that are printed; --json prints all.
 _LONGEST_JSON = 20_000
 
 
@@ -67,9 +67,9 @@ _LONGEST_JSON = 20_000
 def show_list(which: RunFilter, limit: int, before: int | None) -> Answer:
     """List runs, newest first.
 
-    Of a search, the run of that id or key comes first.
+    In a search, the run with that id or key comes first.
 
-    With --wide, also their queues, workers, when they were due and how long they took.
+    With --wide, print their queues, workers, due times and durations, too.
     """
     state = state_of()
     found = _page(state, which, before, limit)
@@ -89,7 +89,7 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Answer:
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
-    """Return a full page, in as many reads as it takes in ten seconds; the next begins after it."""
+    """Return a page, read until it is full or ten seconds are over; the next begins after it."""
     rows: list[RunRow] = []
     waits: dict[int, tuple[Wait, ...]] = {}
     until = time.monotonic() + _SEARCHED_SECONDS
@@ -103,7 +103,7 @@ def _page(state: State, which: RunFilter, before: int | None, limit: int) -> Run
 
 
 def advice_on(which: RunFilter, verb: str) -> str:
-    """Return what to say where *verb* has found no run of *which*: a name may be misspelled."""
+    """Return advice if *verb* has found no run of *which*, since a name may be misspelled."""
     state = state_of()
     advice = [state.registry.advice(which.task)]
     if which.queue is not None and which.queue not in state.queues:
@@ -136,7 +136,7 @@ def _cells(page: RunPage, row: RunRow, labels: bool) -> Sequence[object]:
 @look("show", "flask jobs admin show 5")
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
-@click.option("--output", is_flag=True, help="Print the output of its latest attempt alone.")
+@click.option("--output", is_flag=True, help="Print only the output of the latest attempt.")
 def show(run_id: int, frames: bool, output: bool) -> Answer | None:
     """Show one run with its payload, attempts, errors and stacks."""
     view = find_run(state_of(), run_id)
@@ -217,8 +217,8 @@ def _print_attempt(attempt: Attempt, frames: bool) -> None:
 def wait(run_id: int, timeout: float | None) -> None:
     """Wait until a run has ended.
 
-    The exit status says how: 0 succeeded, 1 dead, 3 cancelled, 4 skipped, 124 not in time; 2 if
-    there is no such run, or it cannot be read.
+    The exit status is 0 if it succeeded, 1 if it is dead, 3 if cancelled, 4 if skipped, 124 if the
+    time is over, and 2 if there is no such run or it cannot be read.
     """
     try:
         views = looks(state_of(), run_id, timeout)
@@ -236,7 +236,7 @@ def wait(run_id: int, timeout: float | None) -> None:
 
 
 def _say_what_it_waits_for(view: RunView) -> None:
-    """Say it at once, and on standard error: in a pipe, nothing else is printed until the end."""
+    """Print why the run waits to standard error, since a pipe gets no output until the end."""
     if view.row.status not in TERMINAL:
         why = f": it waits {view.waits[0].what}" if view.waits else ""
         click.echo(
@@ -245,7 +245,7 @@ def _say_what_it_waits_for(view: RunView) -> None:
 
 
 def looks(state: State, run_id: int, timeout: float | None = None) -> Iterator[RunView]:
-    """Yield the run, again and again, until it has ended or *timeout* seconds are over.
+    """Yield the run repeatedly until it has ended or *timeout* seconds are over.
 
     :raises NotFound: there is no such run.
     """

@@ -1,6 +1,6 @@
-"""A terminal or another stream: writes for which nobody waits, and colors.
+"""Writes to a terminal or another stream that cannot block for long, and colors.
 
-A terminal may be stopped by Ctrl-S, a pager may read no further, a collector of logs may hang.
+A terminal may be stopped by Ctrl-S, a pager may stop reading, and a collector of logs may hang.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 else:
     TextHandler = logging.StreamHandler  # Python 3.10 cannot subscript it.
 
-#: How many bytes are written at once: a pipe that takes anything takes so many.
+#: Bytes that are written at once, which a pipe that is ready always accepts.
 BYTES_AT_ONCE: int = getattr(select, "PIPE_BUF", 512)
-#: How long a warning waits until it can be written, in seconds.
+#: Seconds that a warning waits until it can be written.
 WARN_WITHIN = 0.2
 
 
 def write(stream: TextIO, text: str, within: float) -> bool:
-    """Write *text* to *stream* as far as it is read; return whether all of it was written.
+    """Write *text* to *stream* until the reader is stuck; return whether all of it was written.
 
-    It writes to the stream's file and not through its buffer: a thread that is stuck in there holds
-    the buffer's lock, and with that up a handler that prints, or the end of the process.
+    It writes directly to the stream's file. A thread that is stuck in a buffered write would hold
+    the buffer's lock, which would block handlers that print and the end of the process.
 
-    :param within: how long to wait for the reader, each time, in seconds.
+    :param within: the seconds to wait for the reader before each part.
     """
     number = file_number(stream)
     if number is None:
@@ -44,16 +44,16 @@ def write(stream: TextIO, text: str, within: float) -> bool:
 
 
 def is_read(stream: TextIO, within: float) -> bool:
-    """Return whether a stream can be written to, now or within some seconds."""
+    """Return whether a stream can be written to now, or will be within some seconds."""
     number = file_number(stream)
     try:
         return number is None or bool(select.select([], [number], [], within)[1])
-    except (OSError, ValueError):  # Windows knows this of sockets only.
+    except (OSError, ValueError):  # On Windows, select supports only sockets.
         return True
 
 
 def file_number(stream: Any) -> int | None:
-    """Return the number of a stream's file; None if it has none, as in tests."""
+    """Return the file descriptor of a stream; None if it has none, as in tests."""
     try:
         number: int = stream.fileno()
     except (AttributeError, OSError, ValueError):
@@ -62,7 +62,7 @@ def file_number(stream: Any) -> int | None:
 
 
 def leave(stream: TextIO) -> None:
-    """Let the process end though nobody reads *stream*, which Python flushes at the end."""
+    """Discard the rest of *stream*, so that Python's flush at the end does not block."""
     number = file_number(stream)
     if number is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -71,26 +71,26 @@ def leave(stream: TextIO) -> None:
 
 
 def ready_streams() -> None:
-    """Open a stream anew that the caller closed, as by ``>&-``; let each take any character.
+    """Reopen a stream that the caller closed, as by ``>&-``, and let each accept any character.
 
-    And print line by line, so that what handlers print is in order with our own lines.
+    The streams are line-buffered, so that handlers' output is in order with our own lines.
     """
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(stream, "reconfigure"):
-            # Only where it must: it asks for the place in the file, which may have become a pipe.
+            # Avoid it if possible: it asks for the position in the file, which may be a pipe now.
             if stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")
             stream.reconfigure(line_buffering=True)
 
 
 class Warnings(TextHandler):
-    """Prints to standard error what can be written there soon, and drops the rest."""
+    """Prints records that standard error accepts soon, and drops the others."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print *record*, unless nobody reads."""
+        """Print *record*, unless the reader is stuck."""
         if is_read(self.stream, WARN_WITHIN):
             super().emit(record)
 

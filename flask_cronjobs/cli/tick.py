@@ -27,9 +27,9 @@ from .terminal import Warnings
 
 @contextmanager
 def handlers_print_to_stderr() -> Generator[None]:
-    """Send what handlers print to standard error, so that standard output has our JSON alone.
+    """Send handlers' output to standard error, so that standard output has only our JSON.
 
-    This includes what forked workers and subprocesses print, and logs to standard output.
+    This includes the output of forked workers and subprocesses, and logs to standard output.
     """
     sys.stdout.flush()
     kept = os.dup(1)
@@ -44,7 +44,7 @@ def handlers_print_to_stderr() -> Generator[None]:
 
 
 def _print_warnings(stamped: bool) -> None:
-    """If the app does not configure logging, print warnings, except those that `Printer` prints.
+    """Print warnings if the app does not configure logging, except those that `Printer` prints.
 
     :param stamped: whether each line begins with the time.
     """
@@ -59,7 +59,7 @@ def _print_warnings(stamped: bool) -> None:
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds. That of click lets ``nan`` through."""
+    """A number of seconds. click's own type would accept ``nan``."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -75,9 +75,10 @@ class Seconds(click.FloatRange):
 
 
 def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
-    """Log which of *queues* no code uses, if one that is used has nearly its name.
+    """Warn about *queues* that no code uses if their names are close to a queue in use.
 
-    Others are left in peace: cron would mail it each minute, and `using` may name any queue.
+    Other names cause no warning, since cron would mail it each minute, and `using` may name any
+    queue.
     """
     tasks = state.registry.tasks.values()
     known = {*(task.options.queue for task in tasks), *state.settings.executors}
@@ -103,7 +104,7 @@ def printing(
     is_stamped: Callable[[TextIO], bool],
     as_json: bool = False,
 ) -> tuple[Printer, TickOptions]:
-    """Make ready to print what runs; return what prints it, and the options of a tick.
+    """Prepare the output; return the printer and the options of a tick.
 
     :param is_stamped: whether each line in a stream begins with the time.
     """
@@ -172,8 +173,8 @@ def tick_command(
 ) -> None:
     """Run what is due, once.
 
-    Prints nothing if nothing was due, since cron mails what is printed; on a terminal it says what
-    is next. Exits 0 if the tick did its work, 1 if it could not, 2 for wrong usage. Failed runs do
+    Prints nothing if nothing was due, since cron mails all output; on a terminal, it prints what is
+    due next. Exits 0 if the tick did its work, 1 if it could not, 2 for wrong usage. Failed runs do
     not change the exit status. To install it in crontab: flask jobs admin crontab
     """
     state = state_of()

@@ -32,7 +32,7 @@ from .tick import printing, queues_option, workers_option
     "--max-memory",
     type=click.IntRange(1),
     metavar="MB",
-    help="Replace a worker once it has held more resident memory than MB.",
+    help="Replace a worker once its resident memory has exceeded MB.",
 )
 @click.option(
     "--max-runs", type=click.IntRange(1), metavar="N", help="Replace a worker after N runs."
@@ -41,13 +41,13 @@ from .tick import printing, queues_option, workers_option
     "--parent",
     type=click.IntRange(1),
     metavar="PID",
-    help="Stop when the process PID, which started this one, has ended, however it did.",
+    help="Stop when the process PID, which started this one, has ended in any way.",
 )
 @click.option(
     "--started-by",
     metavar="NAME",
     default="",
-    help="The server that started this, as the doctor is to call it.",
+    help="The name of the server that started this, for the doctor.",
 )
 @with_appcontext
 def work_command(
@@ -60,18 +60,18 @@ def work_command(
 ) -> None:
     """Run what is due until stopped: for containers without cron.
 
-    Does each minute what a tick does, starts new runs soon, and stops gracefully at SIGTERM,
-    SIGINT and SIGHUP. Any number of these commands and of ticks may run at once.
+    Each minute, it does the work of a tick. It starts new runs soon, and stops gracefully at
+    SIGTERM, SIGINT and SIGHUP. Any number of these commands and of ticks may run at once.
 
-    A worker that has reached a limit (--max-…) ends after the run that it is at, and a fresh one
-    takes its place.
+    A worker that has reached a limit (--max-…) ends after its current run, and a fresh one takes
+    its place.
     """
     limits = _limits(max_runs, max_memory)
     state = state_of()
     printer, options = printing(state, workers, queues, lambda stream: not stream.isatty())
     if state.app.debug and not is_running_from_reloader():
         logger.warning(
-            "Debug mode: this command goes on with the code as it is now. To start it again when "
+            "Debug mode: this command continues with the current code. To start it again when "
             "that changes, set CRONJOBS_WORK_IN_DEBUG, and run `flask run --debug` alone."
         )
     try:
@@ -83,7 +83,7 @@ def work_command(
 
 
 def _limits(runs: int | None, memory: int | None) -> Limits | None:
-    """Return the limits of each worker, or None if there are none."""
+    """Return the limits of each worker; None if there are none."""
     limits = Limits(runs, memory)
     if limits == Limits():
         return None
@@ -96,11 +96,11 @@ def _limits(runs: int | None, memory: int | None) -> Limits | None:
 
 
 def _greet(state: State, queues: tuple[str, ...], printer: Printer) -> None:
-    """Say to a person that the command works, and what it is waiting for."""
+    """Tell a person that the command is working, and what is due next."""
     from .due import what_is_due
 
     try:
         printer.put(f"Working until Ctrl-C; {what_is_due(state, queues)}")
-    except DatabaseTrouble:  # The worker tries again, and says so.
+    except DatabaseTrouble:  # The worker retries, and logs it.
         printer.put("Working until Ctrl-C")
     state.engine.dispose()  # No connection may be open while workers fork.
