@@ -185,15 +185,24 @@ class Action:
         left, beyond = len(some) - changed, len(ids) - len(some)
         return BulkResult(changed, left, asked, beyond, self.result)
 
-    def ids(self, state: State, which: RunFilter, limit: int = MOST_MATCHING) -> list[int]:
+    def ids(
+        self,
+        state: State,
+        which: RunFilter,
+        limit: int = MOST_MATCHING,
+        opened: Connection | None = None,
+    ) -> list[int]:
         """Return the ids of the runs of *which* that can be changed, up to *limit*, newest first.
 
+        :param opened: a connection to read by; default: one of bookkeeping.
         :raises StateConflict: the filter's status does not allow it.
         """
         allowed = self.statuses(which)
         if not allowed:
             raise StateConflict(f"Each of these runs {self.refusals[_meant(self, which)[0]]}")
         found = replace(which, statuses=allowed)
+        if opened is not None:
+            return matching(state, found, limit, opened)
         with state.bookkeeping() as books:
             books.limit = _FOUND_WITHIN
             return books.call(partial(matching, state, found, limit))

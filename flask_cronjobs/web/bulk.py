@@ -14,7 +14,7 @@ from werkzeug.datastructures import MultiDict
 
 from ..core.app_state import state_of
 from ..errors import StateConflict
-from ..insights.reader import CAP, Count
+from ..insights.reader import CAP, Count, reading
 from ..insights.run_actions import Action
 from ..insights.run_filters import RunFilter
 from ..insights.run_preview import of_status, preview
@@ -61,7 +61,8 @@ def _ask(action: Action, which: RunFilter, picked: list[int] | None) -> Response
         ids = of_status(state_of(), picked, action.allowed)
         count = Count(len(ids))
     else:
-        found = action.ids(state_of(), which, RUNS_A_CLICK + 1)
+        with reading(state_of()) as reader:
+            found = action.ids(reader.state, which, RUNS_A_CLICK + 1, reader.connection)
         count, ids = Count(min(len(found), RUNS_A_CLICK), len(found) > RUNS_A_CLICK), found[:CAP]
     data: dict[str, Any] = {
         "do": action.name,

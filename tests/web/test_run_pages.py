@@ -214,6 +214,14 @@ def test_retry_and_cancel_all_up_to_a_limit(pages: Pages, monkeypatch: pytest.Mo
     assert said == "2 runs are cancelled. 1 running run is asked to stop."
 
 
+def test_question_before_a_bulk_action_opens_no_connection_of_bookkeeping(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages.add("dead")
+    monkeypatch.setattr(State, "bookkeeping", None)
+    pages.shows("runs/bulk?do=retry", "Each of them")
+
+
 def test_what_cannot_be_done_with_all_is_refused(pages: Pages) -> None:
     pages.add("succeeded")
     form = {"do": "discard", "status": "succeeded"}
