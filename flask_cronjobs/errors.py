@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 MAX_DELAY = 366 * 86400
-#: Between these, a time can be written in any time zone.
+#: The earliest and the latest time that can be written in any time zone.
 EARLIEST = datetime(1000, 1, 1, tzinfo=timezone.utc)
 FARTHEST = datetime(9999, 12, 30, tzinfo=timezone.utc)
 _LONGEST_MESSAGE = 6_000
@@ -35,11 +35,11 @@ class CronJobsError(Exception):
 
 
 class SetupError(CronJobsError, RuntimeError):
-    """The call is not possible here: no app, no usable database, or ``once`` inside itself."""
+    """The call is not possible here, such as without an app or a usable database."""
 
 
 class ConfigError(CronJobsError, ValueError):
-    """A ``CRONJOBS_*`` value is not valid; the message names it."""
+    """A ``CRONJOBS_*`` value is invalid; the message names it."""
 
 
 class ScheduleError(CronJobsError, ValueError):
@@ -47,7 +47,7 @@ class ScheduleError(CronJobsError, ValueError):
 
 
 class TaskError(CronJobsError, ValueError):
-    """A task or definition is declared with options that are not valid."""
+    """A task or a definition is declared with invalid options."""
 
 
 class UnknownTask(CronJobsError, LookupError):
@@ -55,7 +55,7 @@ class UnknownTask(CronJobsError, LookupError):
 
 
 class PayloadError(CronJobsError, ValueError):
-    """A payload is not a plain JSON object, too large, or does not fit the handler's annotations.
+    """A payload is not a plain JSON object, is too large, or does not fit the annotations.
 
     The message names the key.
     """
@@ -70,7 +70,7 @@ class StateConflict(CronJobsError):
 
 
 class BatchClosed(CronJobsError):
-    """No run can join a batch any more: it is closed."""
+    """The batch is closed, so no run can join it any more."""
 
 
 class KeyConflict(CronJobsError):
@@ -78,14 +78,13 @@ class KeyConflict(CronJobsError):
 
 
 class TablesMissing(CronJobsError):
-    """Job tables are missing, or of another version. Run: flask jobs admin init"""
+    """Job tables are missing or have another version. Run: flask jobs admin init"""
 
 
 class DatabaseTrouble(CronJobsError):
     """The database could not be used, and retries did not help.
 
-    :ivar transient: whether the cause may pass without a change, such as a lost connection or a
-        lock.
+    :ivar transient: whether the cause may pass by itself, such as a lost connection or a lock.
     """
 
     def __init__(self, message: str, transient: bool = False) -> None:
@@ -102,12 +101,12 @@ class AtomicCommit(CronJobsError, RuntimeError):
 
 
 class RetryLater(CronJobsError):
-    """Raise it in a handler to end this attempt and retry after *delay*.
+    """Raise this in a handler to end the attempt and retry the run after *delay*.
 
     :param delay: seconds (a number or a `timedelta`) until the run may be claimed again.
     :param reason: a short text for the operator, kept as the attempt's error.
-    :param rate: hold all runs of its rate key back for *delay*, as after a "429 Too Many Requests".
-        The task needs a ``rate``.
+    :param rate: whether to hold back all runs of the rate key for *delay*, as after a "429 Too Many
+        Requests". The task needs a ``rate``.
 
     The attempt counts: a run that raises this in its last attempt ends dead. `Snooze` does not
     count the attempt.
@@ -137,10 +136,10 @@ class RetryLater(CronJobsError):
 
 
 class Snooze(CronJobsError):
-    """Raise it in a handler to end this attempt, and to come back later without counting it.
+    """Raise this in a handler to end the attempt without counting it, and to continue later.
 
-    :param delay: seconds (a number or a `timedelta`, 1 at least) until the run may be claimed
-        again; or an aware time, before which it is not.
+    :param delay: seconds (a number or a `timedelta`, at least 1) until the run may be claimed
+        again, or the aware time at which it may.
     :param reason: a short text for the operator, kept in the run's row until its next outcome.
 
     The run waits with as many attempts left as before, however often it is snoozed. To limit that,
@@ -165,7 +164,7 @@ class Snooze(CronJobsError):
 
 
 class Discard(CronJobsError):
-    """Raise it in a handler to end this run as cancelled, without a retry.
+    """Raise this in a handler to end the run as cancelled, without a retry.
 
     :param reason: a short text for the operator, kept as the run's last error.
 
@@ -187,9 +186,9 @@ class WorkerLost(CronJobsError):
 
 
 class Interruption(BaseException):
-    """The base of what is raised inside a handler from outside.
+    """The base of the exceptions that are raised inside a handler from outside.
 
-    It is a `BaseException`, so that code which catches ``Exception`` does not swallow it.
+    It is a `BaseException`, so that code that catches ``Exception`` does not swallow it.
     """
 
 
@@ -208,7 +207,7 @@ class ShuttingDown(Interruption):
 class Suspended(Interruption):
     """The run continues later from the step that it reached; the attempt is not counted.
 
-    :ivar delay: seconds until then, if the step's row could not say it.
+    :ivar delay: seconds until then, if the step's row does not record it.
     """
 
     def __init__(self, message: str = "", delay: float = 0.0) -> None:
@@ -217,11 +216,11 @@ class Suspended(Interruption):
 
 
 class LeaseLost(Interruption):
-    """Another worker has the run's lease. What this handler still does is not recorded."""
+    """Another worker has the run's lease, so this handler's outcome is not recorded."""
 
 
 def _utc(moment: datetime) -> datetime:
-    """Return *moment* in UTC, limited to what every database, driver and time zone can show."""
+    """Return *moment* in UTC, limited to the range of all databases, drivers and time zones."""
     if moment.utcoffset() is None:
         raise ValueError(
             f"Snooze: {str(moment)!r} has no time zone. Give an aware time, such as "
@@ -229,14 +228,14 @@ def _utc(moment: datetime) -> datetime:
         )
     try:
         utc = moment.astimezone(timezone.utc)
-    except OverflowError:  # It is not within the years 1 to 9999 in UTC.
+    except OverflowError:  # In UTC, it is outside the years 1 to 9999.
         return FARTHEST if moment.year > EARLIEST.year else EARLIEST
     return min(max(utc, EARLIEST), FARTHEST)
 
 
 def _seconds(name: str, delay: float | timedelta, least: int) -> float:
     seconds = math.nan
-    with suppress(TypeError, ValueError):  # A number as a text will do: a Retry-After is one.
+    with suppress(TypeError, ValueError):  # A Retry-After header is a number as a text.
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
     if not least <= seconds <= MAX_DELAY:
         raise ValueError(

@@ -47,18 +47,18 @@ H = TypeVar("H", bound=AroundHook)
 class CronJobs(OperatorMethods, StepMethods):
     """Scheduled and background work for a Flask app.
 
-    :param app: the app. With an app factory, leave it out and call `init_app`.
+    :param app: the app. If you have an app factory, leave it out and call `init_app`.
     :param authorize: called with ``"read"`` or ``"act"`` on every request to the pages; only
         ``True`` allows it. Without it the pages are closed, except in debug mode.
     :param actor: returns the name of the user who acts on the pages, for the log.
-    :param session: the app's sessions, which `enqueue` joins. Only for SQLAlchemy alone, without
-        one of its extensions. "``db.session``" in these texts means it.
+    :param session: the app's scoped session, which `enqueue` joins. Give it only if you use
+        SQLAlchemy without an extension. Then "``db.session``" in these texts means it.
     :param engine: the engine of the job tables, if you give *session*.
     :param metadata: the metadata of the app's models, so that ``create_all()`` and Alembic see the
-        job tables. Flask-SQLAlchemy has its own. Without it, ``flask jobs admin init`` makes the
-        tables.
+        job tables. Flask-SQLAlchemy has its own. Without metadata, ``flask jobs admin init``
+        creates the tables.
 
-    Tasks belong to the instance. Everything else belongs to each app that it is initialized on.
+    Tasks belong to the instance. Everything else belongs to each app on which it is initialized.
 
     >>> from flask import Flask
     >>> from flask_cronjobs import CronJobs
@@ -103,9 +103,9 @@ class CronJobs(OperatorMethods, StepMethods):
 
         The parameters are those of the class, for this app.
 
-        :raises SetupError: the app's database is not known, is neither PostgreSQL nor SQLite, or is
-            reached by an unsupported driver; the app has this extension already; or a parameter is
-            not what it should be.
+        :raises SetupError: the app's database is unknown, is neither PostgreSQL nor SQLite, or has
+            an unsupported driver; the app has this extension already; or a parameter has the wrong
+            type.
         :raises ConfigError: a ``CRONJOBS_*`` value is invalid.
 
         1. Read ``CRONJOBS_*``. 2. Copy the job tables into the app's metadata. 3. Add the commands
@@ -186,40 +186,42 @@ class CronJobs(OperatorMethods, StepMethods):
 
     @answering({"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields}, "task")
     def task(self, func: Any = None, /, **options: Any) -> Any:
-        """Make a task of a function. Use it bare, or with keywords.
+        """Turn a function into a task. Use it bare or with keywords.
 
         :param name: the task's name in the table; default: the function's.
         :param schedule: cron text, or an alias such as ``@daily``; see `Schedule`. It declares a
             definition with the task's name; *timezone*, *payload*, *catchup*, *overlap* and *ping*
             are its options, which `Task.schedule` describes.
-        :param queue: which ``--queue`` the runs belong to.
-        :param priority: runs with a higher one are claimed first.
+        :param queue: the queue of the runs, for ``--queue``.
+        :param priority: runs with a higher priority are claimed first.
         :param retry: a `Retry`, a number of attempts, ``False`` for one, or a callable of attempt
             and exception that returns seconds, or None to give up.
         :param timeout: seconds that an attempt may take, at most 30 days; default
             ``CRONJOBS_TIMEOUT``. Every attempt has a timeout.
-        :param concurrency: how many runs of a concurrency key may run at once, on all hosts.
+        :param concurrency: the number of runs of a concurrency key that may run at once, on all
+            hosts.
         :param concurrency_key: a format that is filled in from the payload, such as
             ``"user:{user_id}"``; default: one key for the whole task.
-        :param atomic: commit the handler's ``db.session`` work and the run's success together.
-        :param async_at_once: how many runs of an ``async def`` handler one process works on at
-            once, at most; default ``CRONJOBS_ASYNC_AT_ONCE``, which limits all such tasks together.
-        :param around: what the handler is called inside of; see `around`.
-        :param keep_output: keep the last 64 kB of what the handler prints and logs; default
+        :param atomic: whether to commit the handler's ``db.session`` work and the run's success
+            together.
+        :param async_at_once: the most runs of an ``async def`` handler that a process runs at once;
+            default ``CRONJOBS_ASYNC_AT_ONCE``, which limits all such tasks together.
+        :param around: a hook around the handler; see `around`.
+        :param keep_output: whether to keep the last 64 kB that the handler prints and logs; default
             ``CRONJOBS_KEEP_OUTPUT``.
         :param order: ``"strict"`` executes the runs of a concurrency key one after the other, in
             the order of their ids. A run waits until the one before it has ended, even while that
             one waits for a retry. It needs *concurrency_key*.
         :param unique: a format that is filled in from the payload, such as ``"import:{shop_id}"``:
             the idempotency key of runs that are enqueued without one. Runs of schedules have none.
-        :param unique_while: how long a run holds its key, unless a call says otherwise; see
-            `Task.using`. The default is ``"pending"`` for a key that *unique* makes.
-        :param rate: how many attempts of a rate key may begin in which time, on all hosts, such as
-            ``"100/minute"``, ``"5/s"`` or ``"20/10s"``.
+        :param unique_while: how long a run holds its key, unless `Task.using` overrides it. The
+            default is ``"pending"`` for a key that *unique* makes.
+        :param rate: the number of attempts of a rate key that may begin in a period, on all hosts,
+            such as ``"100/minute"``, ``"5/s"`` or ``"20/10s"``.
         :param rate_key: a format that is filled in from the payload, such as
             ``"mail:{account_id}"``; default: one key for the whole task. Tasks with the same key
             share its rate.
-        :param burst: how many attempts may begin at once after a rest; default 1.
+        :param burst: the number of attempts that may begin at once after a rest; default 1.
         :param label: a format that is filled in from the payload, such as ``"invoice
             {invoice_id}"``. Lists show it. Values that ``CRONJOBS_REDACT`` names are hidden.
         :returns: the `Task`.
@@ -252,18 +254,18 @@ class CronJobs(OperatorMethods, StepMethods):
         return register if func is None else register(func)
 
     def around(self, hook: H) -> H:
-        """Call the handlers of all tasks inside of *hook*. Use it as a decorator.
+        """Wrap the handlers of all tasks in *hook*. Use it as a decorator.
 
-        :param hook: takes the run, a `CurrentRun`, and has one ``yield``, at which the handler is
-            called; or returns a context manager. The first hook is the outermost; a task's own
-            ``around=`` is the innermost.
+        :param hook: a function that takes the run, a `CurrentRun`, and either has one ``yield``, at
+            which the handler is called, or returns a context manager. The first hook is the
+            outermost; a task's own ``around=`` is the innermost.
         :returns: *hook* itself.
         :raises TaskError: *hook* is not a function, or is asynchronous.
 
-        The hook is called in the handler's thread and app context, at each attempt, and its time
-        counts towards the timeout. What it raises ends the attempt like an error of the handler. It
-        sees the handler's errors, and may raise others instead, but cannot swallow them. With
-        ``atomic=True`` it is left before the commit.
+        The hook is called for each attempt, in the handler's thread and app context, and its time
+        counts towards the timeout. Its errors end the attempt like errors of the handler. It sees
+        the handler's errors and may raise others instead, but cannot swallow them. With
+        ``atomic=True``, it ends before the commit.
 
         >>> @jobs.around
         ... def announced(run):
@@ -303,7 +305,7 @@ class CronJobs(OperatorMethods, StepMethods):
         """Return the task called *name*.
 
         :returns: the `Task` that `task` made.
-        :raises UnknownTask: there is none.
+        :raises UnknownTask: no task has that name.
 
         >>> jobs.get("send_report") is send_report
         True
@@ -326,7 +328,7 @@ class CronJobs(OperatorMethods, StepMethods):
         max_attempts: int | None = None,
         commit: bool | None = None,
     ) -> JobRun:
-        """Enqueue a run of a task by its name, in ``db.session``: your commit makes it exist.
+        """Enqueue a run of a task by its name in ``db.session``: your commit makes it exist.
 
         :param name: the task's name.
         :param payload: the handler's keyword arguments.
@@ -334,7 +336,7 @@ class CronJobs(OperatorMethods, StepMethods):
         :raises UnknownTask: no task has that name.
         :raises TypeError: the handler does not take *payload*.
 
-        `Task.using` describes the options. What it and `Task.enqueue` raise is raised here, too.
+        `Task.using` describes the options. Its errors and those of `Task.enqueue` are raised here.
 
         >>> run = jobs.enqueue("send_report", {"user_id": 1, "week": "2026-W03"}, delay=60)
         >>> db.session.commit()
@@ -353,12 +355,12 @@ class CronJobs(OperatorMethods, StepMethods):
         then: Task[..., Any] | str | None = None,
         then_payload: Mapping[str, object] | None = None,
     ) -> Batch:
-        """Fill a batch: in its ``with`` block, each run that you enqueue joins it.
+        """Open a batch to fill: each run that you enqueue in its ``with`` block joins it.
 
         :param key: the batch's name, unique as long as its row is kept; at most 500 characters.
         :param then: a task, or its name. One run of it is enqueued when the last run of the batch
-            has ended: succeeded, dead, cancelled or skipped. Its ``current_run.batch`` has the
-            counts.
+            has ended, whether succeeded, dead, cancelled or skipped. Its ``current_run.batch`` has
+            the counts.
         :param then_payload: the keyword arguments of that run.
         :returns: the `Batch`. The end of its block closes it. Entering a closed batch raises
             `BatchClosed`.
@@ -367,7 +369,7 @@ class CronJobs(OperatorMethods, StepMethods):
         :raises TypeError: the handler of *then* does not take *then_payload*.
         :raises PayloadError: *then_payload* is not plain JSON.
 
-        A batch is made in ``db.session``: it and its runs exist with your commit, or not at all.
+        The batch and its runs are made in ``db.session``, so they exist once you commit.
 
         >>> @jobs.task
         ... def sum_up():
@@ -395,26 +397,26 @@ class CronJobs(OperatorMethods, StepMethods):
         in_doubt: InDoubt = "skip",
         **kwargs: Any,
     ) -> R | None:
-        """Call *func*, unless the effect *key* is done; return its result, recorded or new.
+        """Call *func* unless the effect *key* is done; return the recorded or new result.
 
-        :param key: what the effect is, such as ``"charge:invoice:812"``; never the attempt.
+        :param key: the name of the effect, such as ``"charge:invoice:812"``, without the attempt.
         :param func: does the effect; called with *args* and *kwargs*.
-        :param in_doubt: what to do if a process died during the effect: ``"skip"`` (logged, and
-            shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
-        :returns: what *func* returned, as JSON gives it back: a tuple as a list. A result that is
-            not JSON, or is too large, is not kept: a warning is logged, the first call returns the
-            result unchanged, and later calls return None.
+        :param in_doubt: the reaction if a process died during the effect: ``"skip"`` (returns None;
+            the doubt is logged and shown to operators), ``"redo"``, or ``"raise"``.
+        :returns: the result of *func* after a round trip through JSON, so that a tuple is a list. A
+            result that is not JSON or is too large is not kept: a warning is logged, the first call
+            returns the result unchanged, and later calls return None.
         :raises EffectInDoubt: *in_doubt* is ``"raise"``, and the effect is in doubt.
-        :raises TaskError: *key* or *in_doubt* is not valid.
-        :raises TypeError: *func* cannot be called, perhaps because it is a result.
+        :raises TaskError: *key* or *in_doubt* is invalid.
+        :raises TypeError: *func* is not callable, perhaps because it was called already.
         :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
             write lock.
 
-        If *func* raises, the mark is removed, so that a retry does the effect. On SQLite this rolls
-        back what *func* wrote in ``db.session`` and did not commit. If two callers use one key at
-        the same time, one calls *func* and the other waits for the result. Outside a run, an effect
-        that takes longer than ``CRONJOBS_LEASE`` may be done by another caller, too; an error in
-        the log says so.
+        If *func* raises an error, the mark is removed, so that a retry does the effect. On SQLite,
+        this rolls back the uncommitted work of *func* in ``db.session``. If two callers use a key
+        at the same time, one calls *func* and the other waits for the result. Outside a run,
+        another caller may repeat an effect that takes longer than ``CRONJOBS_LEASE``; an error in
+        the log reports it.
 
         >>> jobs.once("reminder:812", send_mail, "ada@example.com")
         To: ada@example.com
@@ -455,7 +457,7 @@ def _add_commands_and_pages(app: Flask, settings: Settings) -> None:
 
 
 def _refuse_translation(engine: Engine) -> None:
-    """Refuse an engine that puts tables without a schema into one: our own SQL would miss them."""
+    """Refuse an engine that translates the schema of our tables, since our SQL would miss them."""
     schemas: dict[str | None, str] = engine.get_execution_options().get("schema_translate_map", {})
     if schemas.get(None):
         raise SetupError(
@@ -466,7 +468,7 @@ def _refuse_translation(engine: Engine) -> None:
 
 
 def _check_names(app: Flask, db: Database) -> None:
-    """Refuse an app that has a command or a table of its own by one of our names."""
+    """Refuse an app that uses one of our names for its own command or table."""
     if GROUP in app.cli.commands:
         raise SetupError(
             f"The app {app.name!r} has a command or a group {GROUP!r} already, perhaps a "

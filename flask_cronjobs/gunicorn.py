@@ -1,14 +1,14 @@
-"""Hooks for gunicorn: ``flask jobs work`` beside the web workers, for as long as the server runs.
+"""Hooks for gunicorn that run ``flask jobs work`` beside the web workers.
 
 Use it as gunicorn's configuration (``gunicorn --config python:flask_cronjobs.gunicorn shop:app``)
 or import its hooks into your own::
 
     from flask_cronjobs.gunicorn import *
 
-If you have a hook of the same name, both are called.
+If your configuration has a hook of the same name, both are called.
 
-The command uses the app that gunicorn serves, or ``FLASK_APP`` if that is set. Set its options by
-the environment, such as ``FLASK_JOBS_WORK_MAX_MEMORY=512``.
+The command uses the app that gunicorn serves, or ``FLASK_APP`` if it is set. Set its options in the
+environment, such as ``FLASK_JOBS_WORK_MAX_MEMORY=512``.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .core.worker.process_signals import STOP_FROM_PARENT
 
 __all__ = ["nworkers_changed", "on_exit", "on_reload", "when_ready"]
 
-#: Seconds between two checks of whether the process has ended. gunicorn takes the exit status of
-#: each child of its own process, so we cannot wait for it.
+#: Seconds between two checks of whether the process has ended. We cannot wait for it, since
+#: gunicorn collects the exit status of all its children.
 _LOOK_EVERY = 0.5
-#: The first and the longest pause in seconds before the process is started again. A process that
-#: ran for longer than the longest pause begins with the first one again.
+#: The first and the longest pause in seconds before the process is started again. After a process
+#: that ran for longer than the longest pause, the first one applies again.
 _PAUSES = 1.0, 60.0
 
 
 def nworkers_changed(server: Any, number: object, before: object) -> None:
-    """Call the other hooks beside hooks of the configuration that have the same names.
+    """Combine our hooks with the hooks of the same names in the user's configuration.
 
-    gunicorn calls this one whenever it has read its configuration, before all others.
+    gunicorn calls this hook before all others, whenever it has read its configuration.
     """
     for ours in (when_ready, on_reload, on_exit):
         own = getattr(server.cfg, ours.__name__)
@@ -47,7 +47,7 @@ def nworkers_changed(server: Any, number: object, before: object) -> None:
 def when_ready(server: Any) -> None:
     """Start the process when gunicorn is about to start its workers.
 
-    If the hooks of the configuration call this, too, there is still one process.
+    If hooks of the configuration also call this, there is still only one process.
     """
     with _lock:
         if any(keeper.has(server.cfg) for keeper in _keepers):
@@ -58,12 +58,12 @@ def when_ready(server: Any) -> None:
 
 
 def on_reload(server: Any) -> None:
-    """Start a process with the new code at gunicorn's SIGHUP, while that of the old code ends."""
+    """Start a process with the new code at gunicorn's SIGHUP, while the old process ends."""
     when_ready(server)
 
 
 def on_exit(server: Any) -> None:
-    """End the process when gunicorn has no worker left, and wait until its handlers have ended."""
+    """End the process after gunicorn's last worker, and wait until its handlers have ended."""
     for keeper in _keepers:
         keeper.stop()
     for keeper in _keepers:
@@ -84,10 +84,10 @@ class _Both:
 
 
 class _Keeper(threading.Thread):
-    """Keep one process running until `stop`.
+    """Keeps one process running until `stop`.
 
-    The first is started in gunicorn's own thread, before that forks its workers: a worker that is
-    forked at the same time would delay the start of another process until it ends.
+    The first process is started in gunicorn's own thread, before gunicorn forks its workers. A
+    worker that is forked at the same time would delay the start of the process until it ends.
     """
 
     def __init__(self, server: Any) -> None:
@@ -98,7 +98,7 @@ class _Keeper(threading.Thread):
         self.start()
 
     def has(self, cfg: object) -> bool:
-        """Return whether it keeps a process for this configuration."""
+        """Return whether it keeps a process running for this configuration."""
         return self._cfg is cfg and not self._stopping.is_set()
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ class _Keeper(threading.Thread):
             if self._is_reloaded():
                 when_ready(self._server)
             if self._stopping.wait(_LOOK_EVERY):
-                # A service manager may send SIGTERM to all processes, and a second one kills.
+                # A service manager may send SIGTERM to all processes, and a second one would kill.
                 process.send_signal(STOP_FROM_PARENT)
                 process.wait()
                 self._server.log.info("Stopped flask jobs work (pid: %s)", process.pid)

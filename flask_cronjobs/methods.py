@@ -1,6 +1,6 @@
-"""The methods of `CronJobs` that act on the tables: for operators, and for handlers of long jobs.
+"""The methods of `CronJobs` for operators, and for handlers of long jobs.
 
-Each imports what it needs when it is called, so that an app starts fast.
+Each method imports its modules when it is called, so that an app starts fast.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ T = TypeVar("T")
 class OperatorMethods:
     """The methods of `CronJobs` that act on the tables, each in the current app.
 
-    Each writes and commits at once, on its own connection beside ``db.session``. SQLite has one
-    write lock: while the session holds it, the methods that write raise `SetupError`. Commit the
-    session first.
+    Each method writes and commits at once, on its own connection beside ``db.session``. SQLite has
+    only one write lock. While the session holds it, the methods that write raise `SetupError`, so
+    commit the session first.
     """
 
     def tick(
@@ -51,19 +51,19 @@ class OperatorMethods:
         max_runs: int | None = None,
         queues: Sequence[str] = (),
     ) -> TickReport:
-        """Run one tick here and now: in a test, in a shell, or in a process of your own.
+        """Run one tick in this thread, as in a test, a shell or your own process.
 
-        :param budget: seconds after which nothing more is claimed; default
+        :param budget: seconds after which no more runs are claimed; default
             ``CRONJOBS_TICK_BUDGET``.
-        :param max_runs: how many runs to claim at most.
-        :param queues: claim from these queues only; default all.
-        :returns: what the tick did.
+        :param max_runs: the most runs to claim.
+        :param queues: the queues to claim from; default: all.
+        :returns: the report of the tick.
         :raises TypeError: *queues* is one name, not a list of names.
         :raises ValueError: *max_runs* is negative, or *budget* is not finite.
         :raises TablesMissing: the job tables do not exist.
         :raises DatabaseTrouble: the database could not be used.
 
-        Any thread may call it. Timeouts, and cancelling a running handler, need the main thread.
+        Any thread may call it, but timeouts and cancelling a running handler need the main thread.
 
         >>> run = send_report.using(commit=True).enqueue(1, "2026-W03")
         >>> jobs.tick(max_runs=10).succeeded
@@ -92,8 +92,8 @@ class OperatorMethods:
         """Queue a dead, cancelled or failed run again, with at least one attempt left.
 
         :param run_id: the run's id.
-        :param payload: its keyword arguments from now on; default: unchanged.
-        :returns: the change: its ``run_id``, ``task`` and ``status`` now.
+        :param payload: new keyword arguments; default: unchanged.
+        :returns: the change, with the ``run_id``, ``task`` and new ``status``.
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it.
         :raises TypeError: the handler does not take *payload*.
@@ -115,7 +115,7 @@ class OperatorMethods:
     def run_again(self, run_id: int, payload: Mapping[str, object] | None = None) -> int:
         """Queue a new run with the task and arguments of another one, due now.
 
-        :param run_id: the other run's id. Its status does not matter.
+        :param run_id: the other run's id, whatever its status.
         :param payload: the handler's keyword arguments; default: those of the other run.
         :returns: the new run's id.
         :raises NotFound: there is no such run.
@@ -137,7 +137,7 @@ class OperatorMethods:
         :param run_id: the run's id.
         :returns: the change; its status is ``running`` until the worker has interrupted the run.
         :raises NotFound: there is no such run.
-        :raises StateConflict: it has ended already.
+        :raises StateConflict: the run has ended already.
 
         >>> run = send_report.using(commit=True).enqueue(1, "2026-W03")
         >>> jobs.cancel(run.id).status
@@ -155,10 +155,10 @@ class OperatorMethods:
         queue: str | None = None,
         task: str | Task[..., Any] | None = None,
     ) -> None:
-        """Pause a definition, a queue or a task until `resume`. Give one of them.
+        """Pause a definition, a queue or a task until `resume`. Give exactly one of them.
 
-        :param name: a definition's name. None of its slots is recorded.
-        :param queue: a queue. Within a second, no worker begins its runs; they wait.
+        :param name: a definition's name. Its slots are not recorded while it is paused.
+        :param queue: a queue. After at most a second, workers begin none of its runs.
         :param task: a task, or its name. All its runs wait, including those of definitions.
         :raises NotFound: no definition or task has that name.
 
@@ -176,10 +176,10 @@ class OperatorMethods:
         queue: str | None = None,
         task: str | Task[..., Any] | None = None,
     ) -> bool:
-        """Resume a definition, a queue or a task. Give one of them.
+        """Resume a definition, a queue or a task. Give exactly one of them.
 
-        :param name: a definition's name. Slots that passed meanwhile do not run.
-        :param queue: a queue. Runs that waited in it can begin.
+        :param name: a definition's name. Slots that passed meanwhile are not run.
+        :param queue: a queue. The runs that waited in it can begin.
         :param task: a task, or its name. Its runs can begin.
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
@@ -197,12 +197,12 @@ class OperatorMethods:
     def run_now(
         self, name: str | Task[..., Any], payload: Mapping[str, object] | None = None
     ) -> int:
-        """Queue a run of a definition, or of a task, due now.
+        """Queue a run of a definition or a task, due now.
 
         :param name: the definition's name, or the task's, or the task.
         :param payload: the handler's keyword arguments; default: the definition's own.
         :returns: the run's id.
-        :raises NotFound: neither has that name.
+        :raises NotFound: no definition and no task has that name.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
 
@@ -215,11 +215,11 @@ class OperatorMethods:
         return queue_run(_writable(), name_of(name), payload).id
 
     def batch_counts(self, key: str) -> BatchCounts | None:
-        """Return how many runs of a batch have ended, and how, as their rows say now.
+        """Return the current counts of a batch's runs by outcome.
 
         :param key: the batch's key.
-        :returns: the counts, with whether the batch has ``finished``; None if there is no such
-            batch.
+        :returns: the counts, and as ``finished`` whether the batch has ended; None if there is no
+            such batch.
 
         >>> with jobs.batch("reports:2026-W03"):
         ...     run = send_report.enqueue(1, "2026-W03")
@@ -234,10 +234,10 @@ class OperatorMethods:
         return None if found is None else found.counts
 
     def prune(self, dry_run: bool = False) -> int:
-        """Delete the runs that are older than their retention. Ticks do it, too.
+        """Delete the runs that are older than their retention. Ticks also do this.
 
-        :param dry_run: only count them.
-        :returns: how many runs there were.
+        :param dry_run: whether to only count the runs.
+        :returns: the number of runs.
 
         >>> jobs.prune(dry_run=True)
         0
@@ -250,8 +250,8 @@ class OperatorMethods:
     def health(self) -> Verdict:
         """Return whether ticks run and due runs start in time.
 
-        :returns: the verdict: ``ok``; ``sentence``, which says why; and ``age``, how many seconds
-            ago the last tick was alive.
+        :returns: the verdict, with ``ok``, a ``sentence`` that says why, and the ``age`` of the
+            last tick in seconds.
 
         >>> report = jobs.tick()
         >>> jobs.health().ok
@@ -274,21 +274,21 @@ class OperatorMethods:
         overlap: Overlap = "skip",
         ping: str | None = None,
     ) -> bool:
-        """Store a definition in the database: a schedule that is not in the code.
+        """Store a definition, which is a schedule that is not in the code, in the database.
 
-        :param name: unique among all definitions.
+        :param name: the definition's name, unique among all definitions.
         :param task: the task, or its name.
         :param schedule: cron text; see `Schedule`.
-        :returns: whether it is new.
+        :returns: whether the definition is new.
         :raises ScheduleError: the schedule or zone cannot be read.
         :raises UnknownTask: no task has that name.
         :raises TaskError: code declares a definition of that name, or a policy is unknown.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON, or too large.
 
-        Use it for schedules that users create, or for one of each customer. `Task.schedule`
-        describes the other parameters. If an earlier call made a definition of that name, this one
-        changes it. If the schedule or zone changes, its next slot is computed again.
+        Use it for schedules that users create, or for a schedule per customer. `Task.schedule`
+        describes the other parameters. If an earlier call made a definition of that name, this call
+        changes it. If the schedule or zone changes, the next slot is computed again.
 
         >>> weekly = {"user_id": 7, "week": "the last"}
         >>> jobs.add_definition("report-7", send_report, schedule="0 7 * * 1", payload=weekly)
@@ -329,9 +329,9 @@ class OperatorMethods:
 def _target(
     name: str | Task[..., Any] | None, queue: str | None, task: str | Task[..., Any] | None
 ) -> Target:
-    """Return which one was given.
+    """Return the target that was given.
 
-    :raises TypeError: none was, or several.
+    :raises TypeError: none was given, or several.
     """
     from .insights.schedule_actions import only
 
@@ -351,7 +351,7 @@ def _writable() -> State:
 
 
 class StepMethods:
-    """The methods of `CronJobs` for durable steps. All but `signal` work in handlers alone.
+    """The methods of `CronJobs` for durable steps. All but `signal` work only in handlers.
 
     Each step needs a name of 1 to 200 characters that is unique within the attempt. To end an
     attempt on purpose, a step raises an `Interruption`, which is not an `Exception`.
@@ -367,14 +367,14 @@ class StepMethods:
         step_timeout: float | timedelta | None = None,
         **kwargs: Any,
     ) -> T:
-        """Call *func*, unless the step *name* of this run has ended; return its result.
+        """Call *func* unless this run's step *name* has ended; return the recorded or new result.
 
         :param name: the step's name, such as ``"totals"``.
         :param func: does the work; called with *args* and *kwargs*. It must not commit
             ``db.session``. If it is an async function, await the step.
-        :param step_timeout: seconds that *func* may take; then the attempt fails as timed out. All
-            other arguments go to *func*, also a ``timeout``.
-        :returns: what *func* returned, as JSON gives it back: a tuple as a list.
+        :param step_timeout: seconds that *func* may take before the attempt fails as timed out. All
+            other arguments go to *func*, even one called ``timeout``.
+        :returns: the result of *func* after a round trip through JSON, so that a tuple is a list.
         :raises SetupError: it is called outside a run, inside another step, with a name that this
             attempt has used, or while ``db.session`` has uncommitted work; or the task has
             ``atomic=True``.
@@ -413,18 +413,18 @@ class StepMethods:
     def each(self, name: str, next_ids: Callable[[Any], Iterable[T]]) -> Iterator[list[T]]: ...
 
     def each(self, name: str, next_ids: Callable[[Any], Any]) -> Any:
-        """Go through many rows in chunks: for use in a ``for`` loop.
+        """Go through many rows in chunks, in a ``for`` loop.
 
         :param name: the step's name.
-        :param next_ids: gets the last id of the chunk before, or None at first, and returns the
-            next ids, ascending; an empty list at the end. If it is an async function, use ``async
-            for``.
+        :param next_ids: a function that gets the last id of the previous chunk, or None at first,
+            and returns the next ids in ascending order; an empty list at the end. If it is an async
+            function, use ``async for``.
         :returns: an iterator of lists of ids.
-        :raises SetupError: the same as for `step`; or the ids do not ascend.
+        :raises SetupError: as for `step`, or the ids do not ascend.
 
-        When the loop asks for the next chunk, the work of its body in ``db.session`` and the place
-        are committed together. If the body raises, or leaves the loop, the chunk is rolled back,
-        and the run gets a warning. The body must not commit, and must not call other steps.
+        When the loop asks for the next chunk, the body's work in ``db.session`` and its position
+        are committed together. If the body raises an error or leaves the loop, the chunk is rolled
+        back, and the run gets a warning. The body must not commit, and must not call other steps.
 
         >>> def next_ids(after):
         ...     return [1, 2] if after is None else [3] if after == 2 else []
@@ -449,7 +449,7 @@ class StepMethods:
         :param delay: seconds (a number or a `timedelta`), at most a year.
         :raises SetupError: the same as for `step`.
 
-        The time begins when the run first comes here. The run holds no worker meanwhile.
+        The time begins when the run first reaches this line. Meanwhile, the run holds no worker.
 
         >>> @jobs.task
         ... def remind():
@@ -465,23 +465,23 @@ class StepMethods:
         pause(state_of(), "sleep", name, delay)
 
     def wait(self, name: str, timeout: float | timedelta = MAX_DELAY) -> JSON:
-        """Return the payload of the signal *name*. Until it comes, end this attempt.
+        """Return the payload of the signal *name*; until it comes, end this attempt.
 
         :param name: the step's name, which is also the signal's.
-        :param timeout: seconds (a number or a `timedelta`) from when the run first comes here, at
-            most a year (366 days), the default.
+        :param timeout: seconds (a number or a `timedelta`) from when the run first reaches this
+            line; at most a year (366 days), which is the default.
         :returns: the payload; None if no signal came in time.
         :raises SetupError: the same as for `step`.
 
-        The attempt is not counted, and the run holds no worker meanwhile. A signal that was sent
-        before is returned at once. `signal` has an example.
+        The attempt is not counted, and meanwhile the run holds no worker. A signal that was sent
+        earlier is returned at once. `signal` has an example.
         """
         from .features.steps.steps import pause
 
         return pause(state_of(), "wait", name, timeout)
 
     def signal(self, run: JobRun | int | str, name: str, payload: object = True) -> bool:
-        """Send a payload to a run that waits for it, or will, in ``db.session``.
+        """Send a payload, in ``db.session``, to a run that waits for it or will wait.
 
         :param run: the run, its id or its idempotency key.
         :param name: the name of the `wait`.
@@ -491,7 +491,7 @@ class StepMethods:
         :raises NotFound: there is no such run.
         :raises PayloadError: *payload* is None, not plain JSON, or too large.
 
-        Your commit sends the signal, and makes a run due that waits for it.
+        Your commit sends the signal, and makes a run that waits for it due.
 
         >>> @jobs.task
         ... def order(order_id):

@@ -34,7 +34,7 @@ class Task(Handler, Generic[P, R]):
     `CronJobs.task` makes it. It keeps the handler's signature for type checkers.
     """
 
-    #: Of a copy that `using` made: whether nothing was done with it so far. None: it is no copy.
+    #: Whether a copy that `using` made is still unused; None if the task is not a copy.
     _is_idle: bool | None = None
 
     def __init__(
@@ -55,7 +55,7 @@ class Task(Handler, Generic[P, R]):
 
     @property
     def enqueue_options(self) -> EnqueueOptions:
-        """The options that `using` has set.
+        """The options that `using` has set on this copy.
 
         >>> send_report.using(priority=5, commit=True).enqueue(1, "2026-W03").priority
         5
@@ -64,7 +64,7 @@ class Task(Handler, Generic[P, R]):
         return self._enqueue_options
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the handler here and now, without a run.
+        """Call the handler directly, without a run.
 
         :raises TypeError: this is a copy that `using` made.
 
@@ -97,13 +97,13 @@ class Task(Handler, Generic[P, R]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobRun:
         """Enqueue a run with these arguments, in ``db.session``: your commit makes it exist.
 
-        :returns: the run. If another run holds its idempotency key, that one. Its ``is_new`` says
+        :returns: the run, or the run that already holds its idempotency key. ``is_new`` says
             whether this call inserted it.
         :raises KeyConflict: a run of another task holds the idempotency key.
         :raises TypeError: the handler does not take these arguments.
         :raises PayloadError: an argument does not fit its annotation, or is not plain JSON.
         :raises TaskError: the task's concurrency key cannot be made from them; or `using` gave
-            *unique_while* or *replace*, and no idempotency key.
+            *unique_while* or *replace* without an idempotency key.
         :raises TablesMissing: the job tables do not exist.
 
         >>> run = send_report.enqueue(1, week="2026-W03")
@@ -111,19 +111,19 @@ class Task(Handler, Generic[P, R]):
         >>> run.payload["week"]
         '2026-W03'
         """
-        # Here, since it maps the tables, which takes long, and many processes enqueue nothing.
+        # Import it here: it maps the tables, which takes time, and many processes never enqueue.
         from .core.enqueue import enqueue_one
 
         self._use()
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, object]]) -> RunIds:
-        """Enqueue a run for each of *payloads*, in ``db.session``, a thousand with each statement.
+        """Enqueue a run for each of *payloads* in ``db.session``, a thousand per statement.
 
-        :param payloads: keyword arguments of the handler, one mapping for each run. A generator is
+        :param payloads: the handler's keyword arguments, one mapping for each run. A generator is
             read a thousand at a time, or to its end if the task is declared with *unique*.
-        :returns: the ids of the runs, in the order of *payloads*. If a run holds an idempotency key
-            already, its id. Their ``is_new`` says which are new.
+        :returns: the ids of the runs, in the order of *payloads*. If a run already holds an
+            idempotency key, its id is returned. ``is_new`` says which runs are new.
         :raises KeyConflict: a run of another task holds an idempotency key.
         :raises TypeError: the handler does not take the arguments of one of them.
         :raises PayloadError: an argument does not fit its annotation, or is not plain JSON.
@@ -131,8 +131,8 @@ class Task(Handler, Generic[P, R]):
             runs cannot share.
         :raises TablesMissing: the job tables do not exist.
 
-        An error about one of them begins with its place, such as ``payloads[3]``, and then none is
-        enqueued.
+        An error about a payload begins with its position, such as ``payloads[3]``, and then no run
+        is enqueued.
 
         >>> payloads = ({"user_id": id, "week": "2026-W03"} for id in range(1000))
         >>> ids = send_report.enqueue_many(payloads)
@@ -170,20 +170,21 @@ class Task(Handler, Generic[P, R]):
         max_attempts: int | None = None,
         commit: bool | None = None,
     ) -> Task[P, R]:
-        """Return a copy of the task whose `enqueue` uses these options. Others stay as they are.
+        """Return a copy of the task whose `enqueue` uses these options; others stay unchanged.
 
-        :param run_at: the run is not due before this time (aware).
+        :param run_at: the time (aware) from which the run is due.
         :param delay: seconds (a number or a `timedelta`) from now until the run is due, by the
             database's clock.
-        :param idempotency_key: at most one run holds it, for as long as *unique_while* says.
-        :param unique_while: a run holds its key while its row is ``"kept"`` (the default), while it
-            is ``"pending"`` (has not ended), or while it is ``"waiting"`` (has not begun).
-        :param replace: give the run that waits with this key the new ``"payload"``, the new time
-            (``"run_at"``), or both (True). A run that has begun stays, and a new one is made.
+        :param idempotency_key: a key that at most one run holds, as long as *unique_while* says.
+        :param unique_while: how long a run holds its key: while its row is ``"kept"`` (the
+            default), while it is ``"pending"`` (has not ended), or while it is ``"waiting"`` (has
+            not begun).
+        :param replace: gives the run that waits with this key the new ``"payload"``, the new time
+            (``"run_at"``), or both (True). A run that has begun stays, and a new one is enqueued.
         :param queue: the run's queue; default: the task's.
         :param priority: runs with a higher one are claimed first; default: the task's.
-        :param max_attempts: how many attempts the run has; default: as the retry policy says.
-        :param commit: commit ``db.session`` at once.
+        :param max_attempts: the number of attempts; default: that of the retry policy.
+        :param commit: whether to commit ``db.session`` at once.
         :returns: the copy; the task itself stays as it is.
         :raises TaskError: a value is invalid.
 
@@ -205,12 +206,12 @@ class Task(Handler, Generic[P, R]):
         return task
 
     def upgrade(self, func: U) -> U:
-        """Convert payloads that older code has stored to today's, by *func*. Use it as a decorator.
+        """Register *func* to convert payloads that older code has stored. Use it as a decorator.
 
         :param func: takes a stored payload, a dict of JSON values, and returns one that the handler
             takes today. It is called before an attempt, and only if the payload does not fit.
         :returns: *func* itself.
-        :raises TaskError: *func* is not a function, is asynchronous, or is not the first.
+        :raises TaskError: *func* is not a function or is asynchronous, or the task has one already.
 
         >>> @jobs.task
         ... def greet(name: str):  # Older runs have a customer_id.
@@ -236,18 +237,18 @@ class Task(Handler, Generic[P, R]):
         overlap: Overlap = "skip",
         ping: str | None = None,
     ) -> Task[P, R]:
-        """Declare one more schedule for this task: a definition.
+        """Declare a definition, which is another schedule for this task.
 
         :param cron: five fields, or an alias such as ``@daily``; see `Schedule`.
         :param name: the definition's name, unique in the app.
         :param payload: the handler's keyword arguments for these runs.
         :param timezone: an IANA zone; default ``CRONJOBS_TIMEZONE``.
-        :param catchup: which slots to run that no tick saw in time: ``"latest"``, ``"all"`` or
-            ``"none"``. The others are recorded as skipped.
-        :param overlap: ``"skip"`` a slot while an earlier run of the definition has not finished,
-            or ``"allow"`` it.
+        :param catchup: the slots to run of those that no tick saw in time: ``"latest"``, ``"all"``
+            or ``"none"``. The others are recorded as skipped.
+        :param overlap: whether to ``"skip"`` a slot while an earlier run of the definition has not
+            finished, or to ``"allow"`` it.
         :param ping: the URL of a monitor. It is fetched with ``/start`` when an attempt begins,
-            without it when a run has succeeded, and with ``/fail`` when a run ended otherwise.
+            unchanged when a run succeeds, and with ``/fail`` when a run ends otherwise.
         :returns: the task itself.
         :raises ScheduleError: *cron* or *timezone* cannot be read.
         :raises TaskError: the name is taken, or a policy is unknown.

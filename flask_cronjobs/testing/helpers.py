@@ -38,26 +38,26 @@ from ..text import did_you_mean
 from ..types import RecordedSlot, TickReport, stored_time
 from .inline import inline_worker
 
-#: How much later than asked for the clock is set, in seconds: SQLite's counts milliseconds.
+#: Seconds by which the clock is set later than requested, since SQLite's counts milliseconds.
 _SURELY = 0.002
 
 
 def drain(
     jobs: CronJobs | None = None, raise_errors: bool = True, with_delayed: bool = False
 ) -> TickReport:
-    """Run what is due, here and now, until nothing is.
+    """Run all due runs in this thread until no more are due.
 
     :param jobs: the current app's `~flask_cronjobs.CronJobs`; may be left out.
-    :param raise_errors: raise what a handler raised, as soon as its run is recorded. Runs that are
-        due after it stay queued. If False, failures are only counted.
-    :param with_delayed: also run what is due later, such as retries: move the clock to each run in
-        turn, as `travel` does, until nothing waits.
-    :returns: how many attempts came to which outcome.
-    :raises SetupError: nothing can run, or not all: there is no app, ``db.session`` has uncommitted
-        work, a run is of a task that the app does not declare, or was enqueued while the clock was
-        moved ahead, as by `fire`.
+    :param raise_errors: whether to raise a handler's error as soon as its run is recorded, so that
+        later runs stay queued. If False, failures are only counted.
+    :param with_delayed: whether to also run later runs, such as retries. The clock moves to each
+        run in turn, as `travel` moves it, until no run waits.
+    :returns: the number of attempts by outcome.
+    :raises SetupError: there is no app; ``db.session`` has uncommitted work; or a due run belongs
+        to a task that the app does not declare, or was enqueued while `fire` or `travel` had moved
+        the clock ahead.
 
-    It makes no runs from the slots of schedules: see `fire`.
+    It makes no runs from the slots of schedules; use `fire` for these.
 
     >>> run = send_report.using(commit=True, delay=3600).enqueue(1, "2026-W03")
     >>> drain(jobs).succeeded
@@ -83,12 +83,12 @@ def drain(
 
 
 def enqueued(task: Task[..., Any] | str | None = None, *, after: int = 0) -> list[JobRun]:
-    """Return the runs that were enqueued, oldest first, whatever their status.
+    """Return the enqueued runs of any status, oldest first.
 
     :param task: the task, or its name; None for all tasks.
-    :param after: leave out runs up to this id, such as those that other tests have committed.
-    :returns: the runs, with their ``payload``, ``run_at``, ``idempotency_key`` and ``status``. Runs
-        that ``db.session`` has not committed yet are among them; slots of schedules are not.
+    :param after: an id up to which runs are left out, such as those that other tests committed.
+    :returns: the runs, with their ``payload``, ``run_at``, ``idempotency_key`` and ``status``. They
+        include runs that ``db.session`` has not committed yet, but no slots of schedules.
     :raises UnknownTask: no task has that name.
 
     >>> run = send_report.enqueue(1, "2026-W03")
@@ -104,7 +104,7 @@ def enqueued(task: Task[..., Any] | str | None = None, *, after: int = 0) -> lis
 
 
 def last_run() -> int:
-    """Return the id of the newest run that is committed; 0 if there is none, or no table."""
+    """Return the id of the newest committed run; 0 if there is no run or no table."""
     with suppress(TablesMissing), state_of().bookkeeping() as books:
         (row,) = books.rows(text("SELECT COALESCE(max(id), 0) FROM job_runs"))
         return int(row[0])
@@ -123,7 +123,7 @@ def run(
 
     :param task: the task, or its name.
     :param payload: arguments of the handler; more may be given by name.
-    :param raise_errors: raise what the handler raised.
+    :param raise_errors: whether to raise the handler's error.
     :returns: the run after its first attempt, with its ``status`` and ``result``.
     :raises UnknownTask: no task has that name.
     :raises TypeError: the handler does not take these arguments.
@@ -152,13 +152,13 @@ def run(
 def fire(
     definition: Task[..., Any] | str, at: datetime | None = None, raise_errors: bool = True
 ) -> JobRun:
-    """Make a run from a slot of a definition and perform it, at its time.
+    """Make a run from a slot of a definition, and perform it at the slot's time.
 
     :param definition: the definition's name, or the task if the definition has its name.
-    :param at: a moment that its schedule names (aware); default: the next one. The clock is moved
-        there meanwhile, as `travel` does.
-    :param raise_errors: raise what the handler raised.
-    :returns: the run as it ended; ``skipped`` if an earlier one has not finished.
+    :param at: the time of a slot (aware); default: the next slot. Meanwhile the clock is moved
+        there, as `travel` moves it.
+    :param raise_errors: whether to raise the handler's error.
+    :returns: the ended run; ``skipped`` if an earlier run has not finished.
     :raises NotFound: there is no such definition.
     :raises ValueError: its schedule does not name *at*.
     :raises StateConflict: the slot has a run already, or its run cannot be claimed.
@@ -184,14 +184,14 @@ def fire(
 
 @contextmanager
 def travel(to: datetime | timedelta) -> Generator[None]:
-    """Move the clock that jobs see, which is the database's. It continues from there.
+    """Move the database's clock, which jobs use. It continues from the new time.
 
     :param to: a time (aware), or a `timedelta` by which to move.
-    :raises ValueError: it is neither, or a naive time.
+    :raises ValueError: *to* is neither, or is a naive time.
     :raises SetupError: there is no current app.
 
-    At the end of the block the clock is set back. It holds for all apps of this process, and for
-    what is enqueued, claimed and recorded; not for Python's clock, nor for other processes.
+    The end of the block sets the clock back. All apps of this process enqueue, claim and record
+    runs at the moved time. Python's clock and other processes are not affected.
 
     >>> run = send_report.using(commit=True, delay=timedelta(days=7)).enqueue(1, "2026-W03")
     >>> with travel(timedelta(days=7)):
@@ -211,13 +211,13 @@ def travel(to: datetime | timedelta) -> Generator[None]:
 def _ready(jobs: CronJobs | None = None) -> State:
     """Return the state of the current app.
 
-    :raises SetupError: a worker would not see what the test has done so far.
+    :raises SetupError: a worker would not see the test's work so far.
     """
     state = state_of()
     if not isinstance(jobs, CronJobs | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
-            f"{jobs!r} is no CronJobs. Give that of the current app, or leave it out: the app "
-            "itself is known by its context."
+            f"{jobs!r} is not a CronJobs. Give that of the current app, or leave it out, since the "
+            "app is known by its context."
         )
     if jobs is not None and jobs.tasks is not state.registry.tasks:
         raise SetupError(f"This CronJobs is not initialized on the current app {state.app.name!r}.")
@@ -234,7 +234,7 @@ def _ready(jobs: CronJobs | None = None) -> State:
 
 @contextmanager
 def _fresh_session(state: State) -> Generator[None]:
-    """Let the test's session load again, after this block, what was changed in it."""
+    """Make the test's session reload all objects after this block."""
     try:
         yield
     finally:
@@ -242,10 +242,10 @@ def _fresh_session(state: State) -> Generator[None]:
 
 
 def _waits(state: State, with_delayed: bool) -> list[float]:
-    """Return in how many seconds the next run of each task comes due, of those that wait.
+    """Return the seconds until the next waiting run of each task is due.
 
-    :param with_delayed: whether they are to be run, too.
-    :raises SetupError: a run is due, or was when it was enqueued, and will never be performed.
+    :param with_delayed: whether delayed runs are performed, too.
+    :raises SetupError: a run that is due, or was due when enqueued, would never be performed.
     """
     with state.bookkeeping() as books:
         now = books.dialect.now
@@ -280,9 +280,9 @@ def _some_name() -> str:
 
 
 def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
-    """Perform the run *run_id*, and no other: it has a queue of its own until it is claimed.
+    """Perform only the run *run_id*, which gets its own queue until it is claimed.
 
-    :raises StateConflict: it cannot be claimed.
+    :raises StateConflict: the run cannot be claimed.
     """
     own, queue = _some_name(), _loaded(state, run_id).queue
     with state.bookkeeping() as books:
@@ -300,7 +300,7 @@ def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
 
 
 def _loaded(state: State, run_id: int) -> JobRun:
-    """Return a run as it is now, in ``db.session``."""
+    """Return the current state of a run, loaded in ``db.session``."""
     return state.db.session().get_one(JobRun, run_id, populate_existing=True)
 
 
@@ -320,7 +320,7 @@ def _find_definition(state: State, name: str) -> DefinitionRow:
 def _slot_of(found: DefinitionRow, at: datetime | None) -> datetime:
     """Return *at*, or the next slot of a definition.
 
-    :raises ValueError: its schedule does not name it.
+    :raises ValueError: *at* is not a slot of the definition's schedule.
     """
     schedule = Schedule(found.spec.schedule, found.spec.timezone)
     moment = schedule.next_after(found.now) if at is None else _aware(at)
@@ -334,9 +334,9 @@ def _slot_of(found: DefinitionRow, at: datetime | None) -> datetime:
 
 
 def _insert_slot(state: State, found: DefinitionRow, moment: datetime) -> RecordedSlot:
-    """Insert the row of a definition's slot. Its watermark stays: the slots until then are owed.
+    """Insert the row of a definition's slot, without moving past the slots before it.
 
-    :raises StateConflict: there is one already.
+    :raises StateConflict: the slot has a row already.
     """
     slots = {found.id: (Slot(moment),)}
     with state.bookkeeping() as books:
@@ -350,9 +350,9 @@ def _insert_slot(state: State, found: DefinitionRow, moment: datetime) -> Record
 
 
 def _aware(moment: datetime) -> datetime:
-    """Return *moment*, a time.
+    """Return *moment* if it is an aware time.
 
-    :raises ValueError: it is naive, or no time.
+    :raises ValueError: *moment* is naive, or not a time.
     """
     MOMENT.check("The time", moment, ValueError)
     return moment

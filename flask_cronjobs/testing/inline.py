@@ -32,16 +32,16 @@ from ..log import worker_name
 from ..signals import announce
 from ..types import Claim, Outcome
 
-#: How many attempts one test may perform in a call: more look like a handler that enqueues itself.
+#: Most attempts that a call may perform, since more look like a handler that enqueues itself.
 ATTEMPTS_A_CALL = 10_000
 
 
 class InlineWorker:
     """Claims one run at a time, and performs it as any worker does.
 
-    :param queues: claim from these only; none means all.
-    :param raise_errors: raise what a handler raised, once it is recorded.
-    :ivar counts: how many attempts came to which outcome.
+    :param queues: the queues to claim from; none for all.
+    :param raise_errors: whether to raise a handler's error once it is recorded.
+    :ivar counts: the number of attempts by outcome.
     """
 
     def __init__(self, context: RunnerContext, queues: tuple[str, ...], raise_errors: bool) -> None:
@@ -49,14 +49,14 @@ class InlineWorker:
         self._app = context.state.app
         self._context = context
         self._raise_errors = raise_errors
-        # A test does not wait for its rate; only a key that is held back keeps its runs.
+        # Tests do not wait for rates; runs wait only while their key is held back.
         unlimited = dict.fromkeys(context.state.registry.rates, UNLIMITED)
         options = WorkOptions(worker_name(), queues=queues, rates=unlimited)
         self._claims = WorkerClaims(context.books, context.state, options)
         self._runner = Runner(context)
 
     def drain(self) -> None:
-        """Perform what is due until nothing is."""
+        """Perform all due runs until no more are due."""
         while (claim := self.claim()) is not None:
             if self.counts.total() >= ATTEMPTS_A_CALL:
                 raise SetupError(
@@ -97,25 +97,25 @@ class InlineWorker:
     def _raise(self, outcome: Outcome) -> None:
         if self._context.interrupted is not None:
             raise self._context.interrupted
-        # A handler that says RetryLater has decided something; it has not failed.
+        # A handler that raises RetryLater has made a decision; it has not failed.
         decided = outcome.kind == "failed" and isinstance(outcome.exception, RetryLater)
         if self._raise_errors and outcome.exception is not None and not decided:
             raise outcome.exception
 
 
 class _Mailbox(SimpleQueue[Any]):
-    """Takes the progress of the handler at work. It is written when the handler has ended."""
+    """Keeps the progress of the running handler, which is written when the handler has ended."""
 
     run: CurrentRun | None = None
 
     def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
-        """Keep the progress of *item*, and answer it at once."""
+        """Keep the progress of *item*, and answer the request at once."""
         if isinstance(item, ProgressRequest):
             self.run = item.run
             item.answered.put(None)
 
     def write_progress(self, write: Callable[[Claim, float, str | None], object]) -> None:
-        """Pass the last progress to *write*, if there was any."""
+        """Pass the last progress to *write*, if there is any."""
         if self.run is not None:
             self.run.write_progress(write)
             self.run = None
@@ -127,7 +127,7 @@ def inline_worker(
 ) -> Generator[InlineWorker]:
     """Yield a worker for this block.
 
-    No keeper renews its leases, so they hold as long as it works.
+    No keeper renews its leases, so they never end while it works.
     """
     if isinstance(state.database, Connection):
         state.db.session().commit()  # Its savepoint must end before others begin.
@@ -143,7 +143,7 @@ def inline_worker(
 
 @contextmanager
 def _timer_kept() -> Generator[None]:
-    """Set SIGALRM's timer again after this block: pytest-timeout uses it, and so do we."""
+    """Restore SIGALRM's timer after this block, since both pytest-timeout and we use it."""
     in_main = threading.current_thread() is threading.main_thread()
     if not (in_main and hasattr(signal, "setitimer")):
         yield

@@ -1,4 +1,4 @@
-"""A pytest plugin: the helpers as fixtures, for the app that the fixture ``app`` returns.
+"""A pytest plugin that provides the helpers as fixtures, for the app of the fixture ``app``.
 
 pytest loads it automatically; ``-p no:flask_cronjobs`` leaves it out. It imports Flask and the
 helpers only when a test asks for a fixture.
@@ -60,7 +60,7 @@ def _helper(
 ) -> Callable[..., Any]:
     """Return the helper *name* for the fixture ``app``.
 
-    :param then: is called with what the helper returns, in the same context.
+    :param then: called with the result of the helper, in the same context.
     """
     app = _app(request)
 

@@ -132,7 +132,7 @@ def test_runs_come_due_where_the_clock_has_moved(shop: Shop) -> None:
 
 Given = dict[str, Any]
 WRONG: list[tuple[Any, tuple[Any, ...], Given, type[Exception], str]] = [
-    (drain, (5,), {}, TypeError, "is no CronJobs"),
+    (drain, (5,), {}, TypeError, "is not a CronJobs"),
     (run, ("mail", 5), {}, PayloadError, r"payload is of type int\. Give a dict"),
     (run, ("mail", 1, "x"), {}, TypeError, "from 1 to 2 positional arguments but 3 were given"),
     (run, ("ship", {"order_id": object()}), {}, PayloadError, "of type object"),
