@@ -447,13 +447,13 @@ def _unpruned(reader: Reader, before: datetime) -> Iterator[Seen]:
 
 
 def seconds_behind(source: Reader | Bookkeeping, kept: Settings) -> float:
-    """Return for how many seconds the oldest row of the growing kinds is past its retention."""
+    """Return the most seconds by which a row of the growing kinds is past its retention."""
     ages = {"retention": kept.retention, "retention_dead": kept.retention_dead}
     first = {"place": source.dialect.earliest, "chunk": DELETED_AT_ONCE}
     (row,) = source.rows(text(behind(source.dialect)), {**ages, **first})
     now, late = stored_time(row[0]), 0.0
     for kind, at in zip(growing(), map(time_or_none, row[1:]), strict=True):
-        if at is not None:  # It is there, and has a time.
+        if at is not None:  # A row exists, and has a time.
             late = max(late, seconds_since(at, now) - ages[kind.age])
     return late
 
@@ -657,7 +657,7 @@ CHECKS = (
         look=_failed_webhook,
         setting="alert_url",
         what="CRONJOBS_ALERT_URL has not answered for {long}",
-        todo="Nobody is told what needs a person. The log of the ticks says why: search it for "
+        todo="Findings are not reported there. The log of the ticks says why: search it for "
         "CRONJOBS_ALERT_URL.",
     ),
     Check(

@@ -182,7 +182,7 @@ def read_once(report: Callable[[Reader], T]) -> Callable[[Source], T]:
     return known
 
 
-#: What few apps have rows of, by name: what is about them is asked for only if there is one.
+#: Rows that few apps have, by name. Further queries about them run only if one exists.
 _RARE = {
     "shares": f"job_runs WHERE {HAS_SHARE}",
     "snoozed": f"job_runs WHERE {ODD} AND {SNOOZED}",
@@ -194,15 +194,15 @@ _EXIST = ", ".join(f"EXISTS (SELECT 1 FROM {rows}) AS {name}" for name, rows in 
 
 @read_once
 def present(reader: Reader) -> frozenset[str]:
-    """Return the names of `_RARE` of which there are rows."""
+    """Return the names of `_RARE` whose rows exist."""
     (row,) = reader.rows(text(f"SELECT {_EXIST}"))
     return frozenset(name for name in _RARE if getattr(row, name))
 
 
 def steps(column: ColumnElement[Any], *where: Any, most: int) -> Query:
-    """Return a SELECT of the highest values of *column*, as ``value``, each once.
+    """Return a SELECT of the highest distinct values of *column*, as ``value``.
 
-    It goes from one to the next by an index: one step for each, however many rows have it.
+    It steps from value to value through an index, however many rows have the same value.
     """
     highest = select(func.max(column).label("value")).where(*where)
     found = highest.cte("steps", recursive=True)

@@ -308,6 +308,6 @@ def _check_token() -> None:
                 "A tick by URL was refused with 404, since its bearer token is not "
                 "CRONJOBS_TICK_TOKEN"
             )
-    # Without a rule, neither the handlers of errors nor the headers of the blueprint apply.
+    # If the request has no rule, the blueprint's error handlers and headers do not apply.
     request.url_rule = None
     abort(404)

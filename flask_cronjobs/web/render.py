@@ -73,7 +73,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     """Render ``cronjobs/<template>.html``.
 
     :param tone: the color of the favicon.
-    :param values: what the template needs besides the common values.
+    :param values: the values that the template needs beside the common ones.
     """
     state = state_of()
     config = cast("Mapping[str, Any]", current_app.config)
