@@ -1,85 +1,42 @@
 WITH RECURSIVE
-    unkeyed_window AS MATERIALIZED (
+    look AS MATERIALIZED (
         SELECT
             id,
-            CASE
-                WHEN run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-                    AND attempts < max_attempts
-                    AND job_type IN (SELECT value FROM json_each(:tasks))
-                    AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-                    AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
-                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue') THEN 1
-            END AS claimable
-        FROM job_runs
-        WHERE status IN ('queued', 'failed') AND concurrency_key IS NULL AND rate_mark IS NULL
-        ORDER BY priority DESC, run_at, id
-        LIMIT :limit + 100
-    ),
-    keyed_window AS MATERIALIZED (
-        SELECT
-            id,
-            concurrency_key,
-            concurrency_limit,
+            concurrency_key AS key,
+            COALESCE(concurrency_limit, 0) AS most,
+            strict,
             priority,
             run_at,
-            strict,
-            CASE
-                WHEN run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-                    AND attempts < max_attempts
-                    AND job_type IN (SELECT value FROM json_each(:tasks))
-                    AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-                    AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
-                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue') THEN 1
-            END AS claimable
-        FROM job_runs
-        WHERE
-            concurrency_key IS NOT NULL
-            AND gate IS NULL
-            AND rate_mark IS NULL
-            AND status IN ('queued', 'failed')
-        ORDER BY priority DESC, run_at, id
-        LIMIT :limit + 100
-    ),
-    suffices AS MATERIALIZED (
-        SELECT (
-            SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 FROM unkeyed_window
-        ) AS unkeyed,
-        (SELECT count(*) < :limit + 100 OR count(claimable) >= :limit + 20 FROM keyed_window) AS keyed
-    ),
-    unkeyed_in_order AS MATERIALIZED (
-        SELECT
-            id,
             (
                 max_attempts - attempts > 1
                 AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost'))
                 AND (rate_key IS NULL OR :side_by_side)
             ) AS in_company,
-            priority,
-            run_at,
-            CAST(NULL AS integer) AS share
+            CASE
+                WHEN run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                    AND attempts < max_attempts
+                    AND job_type IN (SELECT value FROM json_each(:tasks))
+                    AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
+                    AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue') THEN 1
+            END AS claimable
         FROM job_runs
-        WHERE
-            status IN ('queued', 'failed')
-            AND concurrency_key IS NULL
-            AND rate_mark IS NULL
-            AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-            AND attempts < max_attempts
-            AND job_type IN (SELECT value FROM json_each(:tasks))
-            AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-            AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
-            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+        WHERE status IN ('queued', 'failed') AND gate IS NULL AND rate_mark IS NULL
         ORDER BY priority DESC, run_at, id
-        LIMIT (SELECT unkeyed * :limit FROM suffices)
+        LIMIT :looked + 100
     ),
-    unkeyed_group(job_type, queue, priority) AS (
+    enough AS MATERIALIZED (
+        SELECT count(*) < :looked + 100 OR count(claimable) >= :looked + 20 AS yes FROM look
+    ),
+    grp(job_type, queue, priority) AS (
         SELECT task, CAST('' AS varchar), -2147483648
         FROM (SELECT value AS task FROM json_each(:tasks))
         WHERE
             task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-            AND NOT (SELECT unkeyed FROM suffices)
+            AND NOT (SELECT yes FROM enough)
         UNION ALL
         SELECT grp.job_type, r.queue, r.priority
-        FROM unkeyed_group AS grp
+        FROM grp
         CROSS JOIN job_runs r
         WHERE
             r.id IN (
@@ -88,35 +45,6 @@ WITH RECURSIVE
                 WHERE
                     finished_at IS NULL
                     AND locked_by IS NULL
-                    AND concurrency_key IS NULL
-                    AND rate_mark IS NULL
-                    AND job_type = grp.job_type
-                    AND (queue, priority) >= (
-                        grp.queue || CASE WHEN grp.priority + 0 = grp.priority THEN '' ELSE ' ' END,
-                        grp.priority + 1
-                    )
-                ORDER BY job_type, queue, priority, run_at, id
-                LIMIT 1
-            )
-    ),
-    keyed_group(job_type, queue, priority) AS (
-        SELECT task, CAST('' AS varchar), -2147483648
-        FROM (SELECT value AS task FROM json_each(:tasks))
-        WHERE
-            task NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-            AND NOT (SELECT keyed FROM suffices)
-        UNION ALL
-        SELECT grp.job_type, r.queue, r.priority
-        FROM keyed_group AS grp
-        CROSS JOIN job_runs r
-        WHERE
-            r.id IN (
-                SELECT id
-                FROM job_runs
-                WHERE
-                    finished_at IS NULL
-                    AND locked_by IS NULL
-                    AND concurrency_key IS NOT NULL
                     AND gate IS NULL
                     AND rate_mark IS NULL
                     AND job_type = grp.job_type
@@ -128,411 +56,204 @@ WITH RECURSIVE
                 LIMIT 1
             )
     ),
-    next_keyed AS MATERIALIZED (
+    of_groups(id, key, most, strict, priority, run_at) AS MATERIALIZED (
+        SELECT
+            r.id,
+            r.concurrency_key,
+            COALESCE(r.concurrency_limit, 0),
+            r.strict,
+            r.priority,
+            r.run_at
+        FROM
+            (
+                SELECT *
+                FROM grp
+                WHERE
+                    ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
+                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
+            ) AS grp
+        CROSS JOIN job_runs r
+        WHERE
+            r.id IN (
+                SELECT id
+                FROM job_runs
+                WHERE
+                    finished_at IS NULL
+                    AND locked_by IS NULL
+                    AND gate IS NULL
+                    AND rate_mark IS NULL
+                    AND job_type = grp.job_type
+                    AND queue = grp.queue
+                    AND priority = grp.priority
+                    AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                    AND attempts < max_attempts
+                ORDER BY job_type, queue, priority, run_at, id
+                LIMIT :looked + 20
+            )
+        ORDER BY r.priority DESC, r.run_at, r.id
+        LIMIT :looked + 20
+    ),
+    held AS MATERIALIZED (
+        SELECT *
+        FROM
+            (
+                SELECT id, key, most, strict, priority, run_at, in_company
+                FROM look
+                WHERE claimable = 1 AND (SELECT yes FROM enough)
+            ) AS front
+        UNION ALL
+        SELECT *
+        FROM
+            (
+                SELECT
+                    id,
+                    concurrency_key AS key,
+                    COALESCE(concurrency_limit, 0) AS most,
+                    strict,
+                    priority,
+                    run_at,
+                    (
+                        max_attempts - attempts > 1
+                        AND (
+                            attempts = 0
+                            OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost')
+                        )
+                        AND (rate_key IS NULL OR :side_by_side)
+                    ) AS in_company
+                FROM job_runs
+                WHERE
+                    id IN (SELECT id FROM of_groups)
+                    AND (
+                        status IN ('queued', 'failed')
+                        AND gate IS NULL
+                        AND rate_mark IS NULL
+                        AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+                    ) IS TRUE
+            ) AS others
+    ),
+    placed AS MATERIALIZED (
         SELECT
             *,
             CASE
-                WHEN strict AND id > min(CASE WHEN strict THEN id END) OVER of_key THEN 1 = 0
+                WHEN key IS NULL THEN 0
+                WHEN behind OR place > most THEN most + 1
                 ELSE (
-                    CASE
-                        WHEN met.strict THEN met.id = (
-                            SELECT first.id
-                            FROM job_runs AS first
-                            WHERE
-                                strict
-                                AND finished_at IS NULL
-                                AND first.concurrency_key >= met.concurrency_key
-                                AND first.concurrency_key <= met.concurrency_key
-                            ORDER BY first.concurrency_key, first.id
-                            LIMIT 1
-                        )
-                        ELSE 1 = 1
-                    END
+                    SELECT numbered.place + count(*)
+                    FROM
+                        (
+                            SELECT
+                                concurrency_share - row_number() OVER (ORDER BY concurrency_share) AS free
+                            FROM job_runs
+                            WHERE concurrency_key = numbered.key AND concurrency_share IS NOT NULL
+                        ) AS taken
+                    WHERE free < numbered.place
                 )
-            END AS comes_first
-        FROM
-            (
-                SELECT id, concurrency_key, concurrency_limit, priority, run_at, strict
-                FROM keyed_window
-                WHERE claimable = 1 AND (SELECT keyed FROM suffices)
-                UNION ALL
-                SELECT *
-                FROM
-                    (
-                        SELECT
-                            r.id,
-                            r.concurrency_key,
-                            r.concurrency_limit,
-                            r.priority,
-                            r.run_at,
-                            r.strict
-                        FROM
-                            (
-                                SELECT *
-                                FROM keyed_group
-                                WHERE
-                                    (
-                                        (queue IN (SELECT value FROM json_each(:queues))) <> :but_queues
-                                    )
-                                    AND queue NOT IN (
-                                        SELECT name FROM job_pauses WHERE kind = 'queue'
-                                    )
-                            ) AS grp
-                        CROSS JOIN job_runs r
-                        WHERE
-                            r.id IN (
-                                SELECT id
-                                FROM job_runs
-                                WHERE
-                                    finished_at IS NULL
-                                    AND locked_by IS NULL
-                                    AND concurrency_key IS NOT NULL
-                                    AND gate IS NULL
-                                    AND rate_mark IS NULL
-                                    AND job_type = grp.job_type
-                                    AND queue = grp.queue
-                                    AND priority = grp.priority
-                                    AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-                                    AND attempts < max_attempts
-                                ORDER BY job_type, queue, priority, run_at, id
-                                LIMIT :limit + 100
-                            )
-                        ORDER BY r.priority DESC, r.run_at, r.id
-                        LIMIT :limit + 100
-                    ) AS of_groups
-            ) AS met WINDOW of_key AS (PARTITION BY concurrency_key)
-    ),
-    first_of_key AS MATERIALIZED (
-        SELECT
-            id,
-            concurrency_limit AS most,
-            (
-                CASE
-                    WHEN (
-                        SELECT id
-                        FROM job_runs
-                        WHERE concurrency_key = first.concurrency_key AND concurrency_share = 1
-                        LIMIT 1
-                    ) IS NULL THEN 1
-                    ELSE (
-                        SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                        FROM
-                            (
-                                SELECT
-                                    concurrency_share AS share,
-                                    row_number() OVER (ORDER BY concurrency_share) AS place
-                                FROM job_runs
-                                WHERE
-                                    concurrency_key = first.concurrency_key
-                                    AND concurrency_share IS NOT NULL
-                            ) AS taken
-                    )
-                END
-            ) AS share
+            END AS share
         FROM
             (
                 SELECT
                     *,
-                    row_number() OVER (
-                        PARTITION BY concurrency_key ORDER BY priority DESC, run_at, id
-                    ) AS place
-                FROM next_keyed
-                WHERE comes_first
-            ) AS first
-        WHERE place = 1
-    ),
-    key_walk(key, id, following, walked) AS (
-        SELECT
-            CAST('' AS varchar),
-            CAST(NULL AS bigint),
-            (
-                SELECT concurrency_key
-                FROM job_runs
-                WHERE
-                    concurrency_key IS NOT NULL
-                    AND gate IS NULL
-                    AND rate_mark IS NULL
-                    AND status IN ('queued', 'failed')
-                    AND concurrency_key > :after
-                ORDER BY concurrency_key
-                LIMIT 1
-            ),
-            0
-        WHERE
-            (SELECT count(*) FROM next_keyed) >= :limit + 20
-            AND (SELECT count(*) FROM first_of_key WHERE share <= most) < :limit
-        UNION ALL
-        SELECT
-            following,
-            (
-                SELECT
-                    CASE
-                        WHEN (
-                            CASE
-                                WHEN (
-                                    SELECT id
-                                    FROM job_runs
-                                    WHERE concurrency_key = following AND concurrency_share = 1
-                                    LIMIT 1
-                                ) IS NULL THEN 1
-                                ELSE (
-                                    SELECT
-                                        COALESCE(
-                                            min(CASE WHEN share <> place THEN place END),
-                                            count(*) + 1
-                                        )
-                                    FROM
-                                        (
-                                            SELECT
-                                                concurrency_share AS share,
-                                                row_number() OVER (ORDER BY concurrency_share) AS place
-                                            FROM job_runs
-                                            WHERE
-                                                concurrency_key = following
-                                                AND concurrency_share IS NOT NULL
-                                        ) AS taken
-                                )
-                            END
-                        ) <= concurrency_limit THEN id
-                    END
-                FROM job_runs
-                WHERE
-                    concurrency_key IS NOT NULL
-                    AND gate IS NULL
-                    AND rate_mark IS NULL
-                    AND status IN ('queued', 'failed')
-                    AND concurrency_key >= following
-                    AND concurrency_key <= following
-                    AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-                    AND attempts < max_attempts
-                    AND job_type IN (SELECT value FROM json_each(:tasks))
-                    AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
-                    AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
-                    AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-                ORDER BY concurrency_key, priority DESC, run_at, id
-                LIMIT 1
-            ),
-            (
-                SELECT concurrency_key
-                FROM job_runs
-                WHERE
-                    concurrency_key IS NOT NULL
-                    AND gate IS NULL
-                    AND rate_mark IS NULL
-                    AND status IN ('queued', 'failed')
-                    AND concurrency_key > following
-                ORDER BY concurrency_key
-                LIMIT 1
-            ),
-            walked + CASE WHEN id IS NULL THEN 0 ELSE 1 END
-        FROM key_walk
-        WHERE following IS NOT NULL AND walked + CASE WHEN id IS NULL THEN 0 ELSE 1 END < :limit
-    ),
-    found AS MATERIALIZED (
-        SELECT id, CAST(NULL AS bigint) AS share
-        FROM
-            (
-                SELECT r.id, r.priority, r.run_at
+                    row_number() OVER (PARTITION BY key, behind ORDER BY priority DESC, run_at, id) AS place
                 FROM
                     (
-                        SELECT *
-                        FROM unkeyed_group
-                        WHERE
-                            ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
-                            AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-                    ) AS grp
-                CROSS JOIN job_runs r
-                WHERE
-                    r.id IN (
-                        SELECT id
-                        FROM job_runs
-                        WHERE
-                            finished_at IS NULL
-                            AND locked_by IS NULL
-                            AND concurrency_key IS NULL
-                            AND rate_mark IS NULL
-                            AND job_type = grp.job_type
-                            AND queue = grp.queue
-                            AND priority = grp.priority
-                            AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-                            AND attempts < max_attempts
-                        ORDER BY job_type, queue, priority, run_at, id
-                        LIMIT :limit + 20
-                    )
-                ORDER BY r.priority DESC, r.run_at, r.id
-                LIMIT :limit + 20
-            ) AS of_groups
-        UNION ALL
-        SELECT id, share
-        FROM first_of_key
-        WHERE share <= most
-        UNION
-        SELECT
-            id,
-            (
-                CASE
-                    WHEN (
-                        SELECT id
-                        FROM job_runs
-                        WHERE concurrency_key = key_walk.key AND concurrency_share = 1
-                        LIMIT 1
-                    ) IS NULL THEN 1
-                    ELSE (
-                        SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1)
-                        FROM
-                            (
-                                SELECT
-                                    concurrency_share AS share,
-                                    row_number() OVER (ORDER BY concurrency_share) AS place
-                                FROM job_runs
-                                WHERE
-                                    concurrency_key = key_walk.key AND concurrency_share IS NOT NULL
-                            ) AS taken
-                    )
-                END
-            )
-        FROM key_walk
-        WHERE
-            (
-                SELECT
-                    (
-                        CASE
-                            WHEN r.strict THEN r.id = (
-                                SELECT first.id
-                                FROM job_runs AS first
-                                WHERE
-                                    strict
-                                    AND finished_at IS NULL
-                                    AND first.concurrency_key >= r.concurrency_key
-                                    AND first.concurrency_key <= r.concurrency_key
-                                ORDER BY first.concurrency_key, first.id
-                                LIMIT 1
-                            )
-                            ELSE 1 = 1
-                        END
-                    )
-                FROM job_runs AS r
-                WHERE r.id = key_walk.id
-            )
-    ),
-    by_id AS MATERIALIZED (
-        SELECT
-            r.id,
-            (
-                max_attempts - attempts > 1
-                AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost'))
-                AND (rate_key IS NULL OR :side_by_side)
-            ) AS in_company,
-            r.priority,
-            r.run_at,
-            found.share
-        FROM found
-        CROSS JOIN job_runs AS r
-        WHERE
-            r.id = found.id
-            AND (
-                r.status IN ('queued', 'failed')
-                AND r.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
-                AND CASE
-                    WHEN found.share IS NULL THEN r.concurrency_key IS NULL
-                    ELSE found.share <= r.concurrency_limit AND r.gate IS NULL
-                END
-            ) IS TRUE
-        ORDER BY r.priority DESC, r.run_at, r.id
-        LIMIT :limit
+                        SELECT
+                            *,
+                            NOT (
+                                CASE
+                                    WHEN found.strict THEN found.id = (
+                                        SELECT first.id
+                                        FROM job_runs AS first
+                                        WHERE
+                                            strict
+                                            AND finished_at IS NULL
+                                            AND first.concurrency_key >= found.key
+                                            AND first.concurrency_key <= found.key
+                                        ORDER BY first.concurrency_key, first.id
+                                        LIMIT 1
+                                    )
+                                    ELSE 1 = 1
+                                END
+                            ) AS behind
+                        FROM (SELECT *, 1 AS held FROM held) AS found
+                    ) AS met
+            ) AS numbered
     ),
     candidate AS MATERIALIZED (
-        SELECT
-            id, in_company, share, row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
-        FROM (SELECT * FROM unkeyed_in_order UNION ALL SELECT * FROM by_id) AS either
+        SELECT id, share, in_company, row_number() OVER (ORDER BY priority DESC, run_at, id) AS nth
+        FROM placed
+        WHERE held = 1 AND share <= most
         ORDER BY priority DESC, run_at, id
         LIMIT :limit
     ),
-    chosen AS MATERIALIZED (
-        SELECT id, share, 1 AS takes
+    takes AS MATERIALIZED (
+        SELECT id, NULLIF(share, 0) AS share
         FROM candidate
         WHERE
             CASE
                 WHEN (:side_by_side AND NOT :idle)
-                    OR (SELECT in_company FROM candidate WHERE place = 1) THEN in_company
-                ELSE :idle AND place = 1
+                    OR (SELECT in_company FROM candidate WHERE nth = 1) THEN in_company
+                ELSE :idle AND nth = 1
             END
-        UNION ALL
-        SELECT id, NULL, 0
-        FROM
-            (
-                SELECT id
-                FROM job_runs
-                WHERE
-                    id IN (
-                        SELECT id
-                        FROM next_keyed
-                        WHERE NOT comes_first
-                        UNION
-                        SELECT id
-                        FROM key_walk
-                        WHERE
-                            NOT (
-                                SELECT
-                                    (
-                                        CASE
-                                            WHEN r.strict THEN r.id = (
-                                                SELECT first.id
-                                                FROM job_runs AS first
-                                                WHERE
-                                                    strict
-                                                    AND finished_at IS NULL
-                                                    AND first.concurrency_key >= r.concurrency_key
-                                                    AND first.concurrency_key <= r.concurrency_key
-                                                ORDER BY first.concurrency_key, first.id
-                                                LIMIT 1
-                                            )
-                                            ELSE 1 = 1
-                                        END
-                                    )
-                                FROM job_runs AS r
-                                WHERE r.id = key_walk.id
-                            )
-                    )
-                    AND (gate IS NULL AND status IN ('queued', 'failed')) IS TRUE
-            ) AS parked
+    ),
+    parks AS MATERIALIZED (
+        SELECT id, CASE WHEN behind THEN 'order' ELSE 'keys' END AS gate
+        FROM placed
+        WHERE
+            held = 1
+            AND NOT share <= most
+            AND (
+                behind
+                OR key NOT IN (
+                    SELECT key
+                    FROM placed
+                    WHERE share <= most AND key IS NOT NULL AND id NOT IN (SELECT id FROM takes)
+                )
+            )
+    ),
+    chosen AS MATERIALIZED (
+        SELECT id, share, NULL AS gate FROM takes UNION ALL SELECT id, NULL, gate FROM parks
     )
 UPDATE job_runs
 SET
-    gate = CASE WHEN takes = 0 THEN 'order' END,
-    attempts = job_runs.attempts + takes,
+    gate = chosen.gate,
     concurrency_share = chosen.share,
-    updated_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
-    status = CASE WHEN takes = 1 THEN 'running' ELSE job_runs.status END,
-    locked_by = CASE WHEN takes = 1 THEN :token ELSE job_runs.locked_by END,
-    locked_until = CASE
-        WHEN takes = 1 THEN strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :lease))
-        ELSE job_runs.locked_until
-    END,
     started_at = CASE
-        WHEN takes = 1 THEN strftime('%Y-%m-%d %H:%M:%f000', 'now')
+        WHEN chosen.gate IS NULL THEN strftime('%Y-%m-%d %H:%M:%f000', 'now')
         ELSE job_runs.started_at
     END,
-    progress = CASE WHEN takes = 1 THEN NULL ELSE job_runs.progress END,
-    progress_message = CASE WHEN takes = 1 THEN NULL ELSE job_runs.progress_message END
+    updated_at = CASE
+        WHEN chosen.gate IS NULL THEN strftime('%Y-%m-%d %H:%M:%f000', 'now')
+        ELSE job_runs.updated_at
+    END,
+    status = CASE WHEN chosen.gate IS NULL THEN 'running' ELSE job_runs.status END,
+    attempts = CASE WHEN chosen.gate IS NULL THEN job_runs.attempts + 1 ELSE job_runs.attempts END,
+    locked_by = CASE WHEN chosen.gate IS NULL THEN :token ELSE job_runs.locked_by END,
+    progress = CASE WHEN chosen.gate IS NULL THEN NULL ELSE job_runs.progress END,
+    progress_message = CASE WHEN chosen.gate IS NULL THEN NULL ELSE job_runs.progress_message END,
+    locked_until = CASE
+        WHEN chosen.gate IS NULL THEN strftime(
+            '%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :lease)
+        )
+        ELSE job_runs.locked_until
+    END
 FROM chosen
 WHERE job_runs.id = chosen.id
 RETURNING
-    job_runs.id AS id,
-    job_runs.job_type AS job_type,
+    job_runs.id,
+    job_runs.job_type,
     +job_runs.payload AS payload,
-    job_runs.attempts AS attempts,
-    job_runs.max_attempts AS max_attempts,
-    job_runs.scheduled_for AS scheduled_for,
-    job_runs.idempotency_key AS idempotency_key,
-    job_runs.definition_id AS definition_id,
-    job_runs.concurrency_key AS concurrency_key,
-    job_runs.error_type AS error_type,
-    job_runs.snoozes AS snoozes,
-    job_runs.batch_id AS batch_id,
-    job_runs.forgiven AS forgiven,
-    job_runs.label AS label,
+    job_runs.attempts,
+    job_runs.max_attempts,
+    job_runs.scheduled_for,
+    job_runs.idempotency_key,
+    job_runs.definition_id,
+    job_runs.concurrency_key,
+    job_runs.error_type,
+    job_runs.snoozes,
+    job_runs.batch_id,
+    job_runs.forgiven,
+    job_runs.label,
     -CAST(job_runs.priority AS bigint) AS rank,
     CAST(job_runs.run_at AS text) AS run_at,
-    job_runs.id AS ids,
-    job_runs.gate AS why
+    CASE WHEN job_runs.status <> 'running' THEN job_runs.id END AS parked,
+    NULL AS locked

@@ -5,23 +5,7 @@ FROM
     (
         SELECT run_at
         FROM job_runs
-        WHERE status IN ('queued', 'failed') AND concurrency_key IS NULL AND rate_mark IS NULL
-        ORDER BY priority DESC, run_at, id
-        LIMIT 100
-    ) AS first_window
-UNION ALL
-SELECT
-    count(*) AS waiting,
-    count(CASE WHEN run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') THEN 1 END) AS due
-FROM
-    (
-        SELECT run_at
-        FROM job_runs
-        WHERE
-            concurrency_key IS NOT NULL
-            AND gate IS NULL
-            AND rate_mark IS NULL
-            AND status IN ('queued', 'failed')
+        WHERE status IN ('queued', 'failed') AND gate IS NULL AND rate_mark IS NULL
         ORDER BY priority DESC, run_at, id
         LIMIT 100
     ) AS first_window

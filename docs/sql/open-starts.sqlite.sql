@@ -43,33 +43,19 @@ WITH
                     AND (
                         r.concurrency_key IS NULL
                         OR (
-                            CASE
-                                WHEN (
-                                    SELECT id
+                            SELECT 1 + count(*)
+                            FROM
+                                (
+                                    SELECT
+                                        concurrency_share - row_number() OVER (
+                                            ORDER BY concurrency_share
+                                        ) AS free
                                     FROM job_runs
                                     WHERE
                                         concurrency_key = r.concurrency_key
-                                        AND concurrency_share = 1
-                                    LIMIT 1
-                                ) IS NULL THEN 1
-                                ELSE (
-                                    SELECT
-                                        COALESCE(
-                                            min(CASE WHEN share <> place THEN place END),
-                                            count(*) + 1
-                                        )
-                                    FROM
-                                        (
-                                            SELECT
-                                                concurrency_share AS share,
-                                                row_number() OVER (ORDER BY concurrency_share) AS place
-                                            FROM job_runs
-                                            WHERE
-                                                concurrency_key = r.concurrency_key
-                                                AND concurrency_share IS NOT NULL
-                                        ) AS taken
-                                )
-                            END
+                                        AND concurrency_share IS NOT NULL
+                                ) AS taken
+                            WHERE free < 1
                         ) <= r.concurrency_limit
                     )
             ) AS number
@@ -84,30 +70,19 @@ WITH
                 WHEN (
                     r.concurrency_key IS NULL
                     OR (
-                        CASE
-                            WHEN (
-                                SELECT id
-                                FROM job_runs
-                                WHERE concurrency_key = r.concurrency_key AND concurrency_share = 1
-                                LIMIT 1
-                            ) IS NULL THEN 1
-                            ELSE (
+                        SELECT 1 + count(*)
+                        FROM
+                            (
                                 SELECT
-                                    COALESCE(
-                                        min(CASE WHEN share <> place THEN place END), count(*) + 1
-                                    )
-                                FROM
-                                    (
-                                        SELECT
-                                            concurrency_share AS share,
-                                            row_number() OVER (ORDER BY concurrency_share) AS place
-                                        FROM job_runs
-                                        WHERE
-                                            concurrency_key = r.concurrency_key
-                                            AND concurrency_share IS NOT NULL
-                                    ) AS taken
-                            )
-                        END
+                                    concurrency_share - row_number() OVER (
+                                        ORDER BY concurrency_share
+                                    ) AS free
+                                FROM job_runs
+                                WHERE
+                                    concurrency_key = r.concurrency_key
+                                    AND concurrency_share IS NOT NULL
+                            ) AS taken
+                        WHERE free < 1
                     ) <= r.concurrency_limit
                 ) THEN 1
             END AS counts,

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -25,6 +23,7 @@ from ..db.connection import Bookkeeping, Rows, Statement
 from ..db.dialect import Dialect
 from ..models.conditions import RUNNING, sql_list
 from ..types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome
+from . import gate
 from .claim_statement import claim_statement
 from .columns import CLAIMED, most_attempts
 from .leases import begin, passed_over
@@ -51,7 +50,7 @@ class ClaimRequest(NamedTuple):
     :ivar elsewhere: queues not to claim from, also if they are among *queues*.
     :ivar lease: seconds that the claim holds without a heartbeat.
     :ivar idle: whether the worker holds nothing else, so that a retry may be claimed.
-    :ivar after: the concurrency key after which a search from key to key begins.
+    :ivar beyond: how many more runs to lock, since many may have to be parked.
     :ivar side_by_side: whether the runs are to run at the same time, as async handlers do. Then
         retries are claimed together with others, but for a last attempt, and for one after a lost
         worker; and unless *idle*, those are passed over.
@@ -66,7 +65,7 @@ class ClaimRequest(NamedTuple):
     elsewhere: frozenset[str] = frozenset()
     lease: float = 120.0
     idle: bool = True
-    after: str = ""
+    beyond: int = 0
     side_by_side: bool = False
     handed: tuple[int, str] | None = None
     locked: frozenset[int] = frozenset()
@@ -79,6 +78,7 @@ class ClaimRequest(NamedTuple):
             queues = tuple(each for each in self.queues if each not in self.elsewhere)
         return {
             **self._asdict(),
+            "looked": self.limit + self.beyond,
             "id": run_id,
             "handed": handed,
             "locked": list(self.locked),
@@ -98,7 +98,7 @@ class Answer(NamedTuple):
     :ivar locked: the ids of the runs that are held still, and whose outcomes cannot be recorded
         yet: another transaction has locked their rows.
     :ivar passed_over: the ids of waiting runs that the claim has chosen, and found locked.
-    :ivar parked: the ids of waiting runs that the claim has met, and that others must open.
+    :ivar parked: the ids of waiting runs that the claim has parked: their keys are to be opened.
     """
 
     recorded: frozenset[int] = frozenset()
@@ -126,6 +126,7 @@ def record_and_claim(
     outcomes: Sequence[Outcome],
     request: ClaimRequest | None,
     repeat: bool = True,
+    opens: Collection[int] = (),
 ) -> Answer:
     """Record *outcomes* under their tokens, and claim what *request* asks for.
 
@@ -138,10 +139,12 @@ def record_and_claim(
     :param books: the worker's bookkeeping connection.
     :param repeat: whether to repeat after a broken connection. If the first try had committed, a
         repeat reports its outcomes as lost and does not know of its claims.
+    :param opens: runs that have ended, or are parked: what comes next in their keys is opened
+        before the claim; see `gate`.
     :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
     """
     forget_failures(books, outcomes)
-    answer = _send(books, outcomes, request, repeat)
+    answer = _send(books, outcomes, request, repeat, opens)
     locked = passed_over(books, outcomes, answer.recorded)
     for pause in MOMENTS:
         if not locked:
@@ -154,7 +157,11 @@ def record_and_claim(
 
 
 def _send(
-    books: Bookkeeping, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
+    books: Bookkeeping,
+    outcomes: Sequence[Outcome],
+    request: ClaimRequest | None,
+    repeat: bool,
+    opens: Collection[int] = (),
 ) -> Answer:
     d, statements = books.dialect, list[Statement]()
     if outcomes:
@@ -163,13 +170,16 @@ def _send(
         if not d.one_statement and any(outcome.kind in FAILED_KINDS for outcome in outcomes):
             statements.append((failures_statement(d), given))
         statements.append((record_statement(d, plain), given))
+    recorded = len(statements) - 1
+    if opens:
+        statements.append((gate.open_statement(d), {"ids": d.many(opens)}))
     if request:
         claim = begin(d) if request.handed else claim_statement(d)
         statements.append((claim, request.parameters(d)))
     if not statements:
         return Answer()
     found = books.rows_of_each(statements, repeat)
-    answer = _recorded(found[-2 if request else -1]) if outcomes else Answer()
+    answer = _recorded(found[recorded]) if outcomes else Answer()
     return _with_claims(answer, found[-1], request.token) if request else answer
 
 
@@ -186,7 +196,11 @@ def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> 
         for row in books.rows(_CLAIMED_UNDER, {"token": token})
         if run_id in (None, row.id)
     ]
-    return not released or not record_and_claim(books, released, None).locked
+    if not released:
+        return True
+    answer = record_and_claim(books, released, None)
+    gate.open_behind(books, answer.recorded)
+    return not answer.locked
 
 
 def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
@@ -221,21 +235,21 @@ _CLAIMED_UNDER = text(f"""
 # Where the values are in a row, since to look for their names takes too long.
 _OF_CLAIM = CLAIMED.index("rank")
 _PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
-_WHY = itemgetter(-1)
+_ID = itemgetter(CLAIMED.index("id"))
+_OTHER = itemgetter(len(CLAIMED))
 
 
 def _with_claims(answer: Answer, rows: Rows, token: str) -> Answer:
     """Return *answer* with the claims in *rows*, made under *token*, in the order of their runs.
 
-    Other rows have ids of runs that were not claimed, and why.
+    Other rows have ids of runs that were parked, or are locked.
     """
-    claimed = sorted([row for row in rows if _WHY(row) is None], key=_PLACE)
+    claimed = sorted([row for row in rows if _OTHER(row) is None and _ID(row)], key=_PLACE)
     claims = tuple([_claim(row, token) for row in claimed])
     if len(claimed) == len(rows):
         return answer._replace(claims=claims)
-    others = _by_word((row.ids, row.why) for row in rows if row.why is not None)
-    parked, passed_over = frozenset(others["order"]), frozenset(others["locked"])
-    return answer._replace(claims=claims, parked=parked, passed_over=passed_over)
+    parked, locked = (_ids(getattr(row, name) for row in rows) for name in ("parked", "locked"))
+    return answer._replace(claims=claims, parked=parked, passed_over=locked)
 
 
 def _claim(row: Row[Any], token: str) -> Claim:
@@ -246,17 +260,12 @@ def _claim(row: Row[Any], token: str) -> Claim:
 
 
 def _recorded(rows: Iterable[Sequence[Any]]) -> Answer:
-    """Return the recorded outcomes in *rows*, by the status stored."""
-    stored = _by_word(rows)
-    return Answer(
-        recorded=frozenset(chain.from_iterable(stored.values())),
-        cancelled=frozenset(stored["cancelled"]),
-    )
+    """Return the recorded outcomes in *rows*: an id, or ids with commas, and the status stored."""
+    stored = [(int(id_), status) for ids, status in rows for id_ in str(ids).split(",")]
+    cancelled = frozenset([id_ for id_, status in stored if status == "cancelled"])
+    return Answer(recorded=frozenset([id_ for id_, _ in stored]), cancelled=cancelled)
 
 
-def _by_word(rows: Iterable[Sequence[Any]]) -> defaultdict[str, list[int]]:
-    """Return the ids in *rows*, an id or several with commas, by the word beside them."""
-    ids = defaultdict[str, list[int]](list)
-    for some, word in rows:
-        ids[word] += map(int, str(some).split(","))
-    return ids
+def _ids(found: Iterable[object]) -> frozenset[int]:
+    """Return the ids in what was *found*: an id, ids with commas, or None."""
+    return frozenset(int(id_) for some in found if some is not None for id_ in str(some).split(","))

@@ -82,7 +82,6 @@ CLAIMED = (
     *(_STORED_AS.get(name, name) for name in Claim._fields if name != "token"),
     *("rank", "run_at"),
 )
-NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED)
 
 
 def returned(d: Dialect) -> str:
@@ -95,7 +94,9 @@ def returned(d: Dialect) -> str:
     }
     if d.parses:  # Reading a number is faster than reading a time.
         simple["scheduled_for"] = d.sortable("job_runs.scheduled_for")
-    return ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in CLAIMED)
+    return ", ".join(
+        f"{simple[name]} AS {name}" if name in simple else f"job_runs.{name}" for name in CLAIMED
+    )
 
 
 def most_attempts(most: object, attempts: object) -> int:

@@ -1,12 +1,16 @@
-"""Strict orders: one run of a concurrency key at a time, by the ids.
+"""The gate: what keeps a run from the claims, so that none reads it again and again.
 
-A run is born ready, and pays nothing while it comes first. A claim parks those that it meets behind
-the first: no claim reads them again. They are opened, one of a key, by whoever ends the first, and
-by the claim that parked them, each in a statement of its own **after its commit**. Both write,
+A run with a concurrency key is born ready, and pays nothing while its key has room. A claim that
+meets a full key, or a run that does not come first in its strict order, parks it: it gets a `gate`,
+and stands in no index of the claims any more. It is opened by whoever frees a share or a turn, and
+by the claim that parked it, each in a statement of its own **after its commit**. Both write,
 commit, then look: whoever commits last sees what the other has written. In one statement this could
-not be right: a claim that still sees the first at work would park a run that nobody opens.
+not be right: a claim that still sees a run at work would park one behind it that nobody opens.
 
-If a process dies in between, `mend` opens them.
+So a claim parks only behind runs that are at work, or that it takes itself: their end opens it. In
+strict order the end of any that comes before does.
+
+If a process dies in between, or somebody changes rows by hand, `mend` opens what is left.
 """
 
 from __future__ import annotations
@@ -21,14 +25,18 @@ from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import ORDERED, PARKED, RUNNING
 
-#: How many keys one statement of `mend` looks at.
+#: How many keys of each gate one statement of `mend` looks at.
 KEYS_READ = 500
+
+_GATES = "(SELECT 'keys' AS gate UNION ALL SELECT 'order' AS gate)"
+_ORDER = "gate, concurrency_key, job_type, queue, priority DESC, run_at, id"
 
 
 def first_of(key: str) -> str:
     """Return SQL for the first run in the strict order of *key* that has not ended.
 
-    The range stands for equality: see `claim_statement`.
+    No "=": then the order by key would mean nothing, and PostgreSQL might walk along the runs of
+    all keys.
     """
     return f"""
     (SELECT first.id FROM job_runs AS first WHERE {ORDERED}
@@ -37,9 +45,12 @@ def first_of(key: str) -> str:
     """
 
 
-def comes_first(run: str) -> str:
-    """Return the condition that the row *run* has no order, or comes first in its key's."""
-    first = first_of(f"{run}.concurrency_key")
+def comes_first(run: str, key: str = "") -> str:
+    """Return the condition that the row *run* has no order, or comes first in its key's.
+
+    :param key: SQL for its key, if that has another name.
+    """
+    first = first_of(key or f"{run}.concurrency_key")
     # CASE, since SQLite would look for the first of each row.
     return f"(CASE WHEN {run}.strict THEN {run}.id = {first} ELSE 1 = 1 END)"
 
@@ -60,28 +71,19 @@ def held_first(books: Bookkeeping, token: str) -> set[int]:
 
 
 def open_behind(books: Bookkeeping, ids: Collection[int]) -> int:
-    """Open the first of each strict order that a run of *ids* belongs to; return how many.
+    """Open what comes next in the keys of the runs *ids*; return how many it has opened.
 
-    To be called after the commit of what ended or parked these runs.
+    To be called after the commit of what ended, gave back or parked these runs.
     """
     if not ids:
         return 0
     failpoints.reach("before-open")
     d = books.dialect
-    return len(books.rows(_open_behind(d), {"ids": d.many(ids)}))
-
-
-@lru_cache(maxsize=2)
-def _open_behind(d: Dialect) -> TextClause:
-    of_runs = f"SELECT DISTINCT concurrency_key AS key FROM job_runs WHERE {d.among('id')}"
-    return _open(d, f"{of_runs} AND strict")
+    return len(books.rows(open_statement(d), {"ids": d.many(ids)}))
 
 
 def mend_all(books: Bookkeeping) -> int:
-    """Open what nobody has opened; return how many runs.
-
-    Somebody died before that, or has deleted or changed rows by hand.
-    """
+    """Open what nobody has opened; return how many runs."""
     opened, after = mend(books)
     while after:
         more, after = mend(books, after)
@@ -95,26 +97,36 @@ def mend(books: Bookkeeping, after: str = "") -> tuple[int, str]:
     :returns: how many runs it has opened, and the key after which to go on; if any.
     """
     d = books.dialect
-    keys = [row.key for row in books.rows(_parked_keys(d), {"after": after})]
-    if not keys:
+    rows = books.rows(parked_keys(d), {"after": after})
+    if not rows:
         return 0, ""
-    opened = len(books.rows(_open_keys(d), {"keys": d.array(tuple(keys))}))
-    return opened, keys[-1] if len(keys) == KEYS_READ else ""
+    keys = tuple({row.key for row in rows})
+    opened = len(books.rows(_open_keys(d), {"keys": d.array(keys)}))
+    return opened, min((row.key for row in rows if row.number == KEYS_READ), default="")
 
 
 @lru_cache(maxsize=2)
-def _parked_keys(d: Dialect) -> TextClause:
+def parked_keys(d: Dialect) -> TextClause:
     """Return the query for the keys of parked runs after ``after``, at one step each."""
-    later = f"SELECT concurrency_key FROM job_runs WHERE {PARKED} AND concurrency_key > {{}}"
-    step = f"({later} ORDER BY concurrency_key LIMIT 1)"
+    later = f"{PARKED} AND gate = {{0}}.gate AND concurrency_key > {{1}}"
+    by_key = "ORDER BY gate, concurrency_key LIMIT 1"
+    step = f"(SELECT concurrency_key FROM job_runs WHERE {later} {by_key})"
     return text(f"""
-    WITH RECURSIVE hop(key, number) AS (
-        SELECT {step.format(d.typed(":after", "text"))}, 1
-        UNION ALL SELECT {step.format("hop.key")}, number + 1 FROM hop
+    WITH RECURSIVE hop(gate, key, number) AS (
+        SELECT gate, {step.format("gates", d.typed(":after", "text"))}, 1 FROM {_GATES} AS gates
+        UNION ALL
+        SELECT gate, {step.format("hop", "hop.key")}, number + 1 FROM hop
         WHERE key IS NOT NULL AND number < {KEYS_READ}
     )
-    SELECT key FROM hop WHERE key IS NOT NULL
+    SELECT key, number FROM hop WHERE key IS NOT NULL
     """)
+
+
+@lru_cache(maxsize=2)
+def open_statement(d: Dialect) -> TextClause:
+    """Return the UPDATE that opens what comes next in the keys of the runs ``ids``."""
+    of_runs = f"SELECT DISTINCT concurrency_key AS key FROM job_runs WHERE {d.among('id')}"
+    return _open(d, f"{of_runs} AND concurrency_key IS NOT NULL")
 
 
 @lru_cache(maxsize=2)
@@ -123,20 +135,55 @@ def _open_keys(d: Dialect) -> TextClause:
 
 
 def _open(d: Dialect, keys: str) -> TextClause:
-    """Return the UPDATE that opens the first run of each of *keys*, a SELECT, if it is parked.
+    """Return the UPDATE that opens what comes next in *keys*, a SELECT.
 
-    One that is locked is left: whoever ends it opens what comes after it.
+    1. ``grp`` is each task and queue that a key has parked runs of, and how many shares are free.
+       Each gets as many: whether a task or a queue is paused, or has no worker, is not known here.
+       What is too much, a claim parks again.
+    2. ``next`` is the first runs of each, but for those that somebody has locked, and the first run
+       of a strict order. No other row is locked: who opens at the same time must not miss it.
     """
-    any_parked = f"""
-        SELECT id FROM job_runs
-        WHERE {PARKED} AND concurrency_key >= keys.key AND concurrency_key <= keys.key
-        ORDER BY concurrency_key LIMIT 1
+    of_key = f"{PARKED} AND gate = 'keys' AND concurrency_key = grp.key"
+    # Of a column beside a column, SQLite searches the index for the first alone.
+    further = ">" if d.arrays else ">="
+    group = "grp.job_type, grp.queue" if d.arrays else "grp.job_type || '', grp.queue || char(1)"
+    later = f"FROM job_runs WHERE {of_key} AND (job_type, queue) {further} ({group})"
+    is_next = f"{later} ORDER BY {_ORDER} LIMIT 1"
+    held = "held.concurrency_key = grp.key AND held.concurrency_share IS NOT NULL"
+    free = f"r.concurrency_limit - (SELECT count(*) FROM job_runs AS held WHERE {held})"
+    first = d.any_of("id", f"SELECT {first_of('given.key')} FROM given")
+    return text(f"""
+    WITH RECURSIVE given AS MATERIALIZED ({keys}),
+    grp(key, job_type, queue, free) AS (
+        SELECT key, CAST('' AS varchar), CAST('' AS varchar), CAST(0 AS bigint) FROM given
+        UNION ALL
+        SELECT grp.key, r.job_type, r.queue, {free}
+        FROM grp {d.join_each("job_type, queue, concurrency_limit", is_next)}
+    ),
+    next AS MATERIALIZED (
+        SELECT id FROM ({_first_of_groups(d, of_key)}) AS of_groups
+        UNION ALL
+        SELECT id FROM (
+            SELECT id FROM job_runs WHERE {first} AND (gate = 'order') IS TRUE {d.skip_locked}
+        ) AS in_order
+    )
+    UPDATE job_runs SET gate = NULL WHERE {d.any_of("id", "SELECT id FROM next")} RETURNING id
+    """)
+
+
+def _first_of_groups(d: Dialect, of_key: str) -> str:
+    """Return the SELECT of the first runs of each row of ``grp``: as many as are ``free``."""
+    rest = f"""
+        FROM job_runs WHERE {of_key} AND job_type = grp.job_type AND queue = grp.queue
+        ORDER BY {_ORDER} LIMIT
     """
-    first = f"""
-        SELECT {first_of("keys.key")} FROM ({keys}) AS keys WHERE ({any_parked}) IS NOT NULL
+    if not d.one_writer:  # Which knows limits for each row.
+        found = d.join_each("queue", f"{rest} GREATEST(grp.free, 0) {d.skip_locked}")
+        return f"SELECT r.id FROM grp {found}"
+    return f"""
+        SELECT id FROM (
+            SELECT r.id, grp.free, row_number() OVER (
+                PARTITION BY grp.key, r.job_type, r.queue ORDER BY r.priority DESC, r.run_at, r.id
+            ) AS place FROM grp {d.join_each("queue", f"{rest} (SELECT max(free) FROM grp)")}
+        ) AS numbered WHERE place <= free
     """
-    parked = f"""
-        SELECT id FROM job_runs
-        WHERE {d.any_of("id", first)} AND ({PARKED}) IS TRUE {d.skip_locked}
-    """
-    return text(f"UPDATE job_runs SET gate = NULL WHERE {d.any_of('id', parked)} RETURNING id")

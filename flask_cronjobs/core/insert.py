@@ -186,6 +186,7 @@ def _replace_one(d: Dialect, replace: Replace) -> str:
     if replace != "run_at":
         given |= {name: parameter(d, name) for name in OF_PAYLOAD}
         given["rate_mark"] = rate_mark(given["rate_key"])
+        given["gate"] = "CASE WHEN strict THEN gate END"  # Another key may have room.
         keeps_order = f"AND (NOT strict OR concurrency_key = {given['concurrency_key']})"
     return f"""
         UPDATE job_runs SET {assigned(given)}

@@ -220,7 +220,7 @@ def begin(d: Dialect) -> TextClause:
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
         AND {unpaused("job_type", "task")} AND {unpaused("queue", "queue")}
         AND {gate.comes_first("job_runs")}
-    RETURNING {returned(d)}, NULL AS ids, NULL AS why
+    RETURNING {returned(d)}, NULL AS parked, NULL AS locked
     """)
 
 

@@ -9,14 +9,14 @@ from sqlalchemy import Connection, TextClause, text
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
-from ..models.conditions import KEYED, UNKEYED
+from ..models.conditions import READY
 from ..types import is_alone
 from .claim_statement import claim_statement
 
 if TYPE_CHECKING:
     from .claim import ClaimRequest
 
-#: Most waiting runs that are checked, with a concurrency key and without one.
+#: Most waiting runs that are checked.
 LOOKED_AT = 100
 
 
@@ -36,16 +36,12 @@ def look_statement(d: Dialect) -> TextClause:
 
     It reads only that window, in the order of an index, since a million runs may be due next year.
     """
-    windows = " UNION ALL ".join(
-        f"""
-        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due FROM (
-            SELECT run_at FROM job_runs WHERE {condition}
-            ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
-        ) AS first_window
-        """
-        for condition in (UNKEYED, KEYED)
-    )
-    return text(windows)
+    return text(f"""
+    SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due FROM (
+        SELECT run_at FROM job_runs WHERE {READY}
+        ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
+    ) AS first_window
+    """)
 
 
 def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | None:

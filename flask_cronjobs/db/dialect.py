@@ -56,7 +56,6 @@ class Dialect(NamedTuple):
     :ivar arrays: whether it has arrays and LATERAL, and finds a row of several columns in an index.
     :ivar notifies: whether it has LISTEN and NOTIFY.
     :ivar parses: whether its driver converts times, and fails at values that Python lacks.
-    :ivar tests_once: whether a condition without columns is tested before the first row.
     :ivar atomic_level: SQLAlchemy's name of the isolation level for atomic handlers: the lowest in
         which a concurrent heartbeat causes no serialization failure.
     :ivar shift: seconds by which a test has moved the clock.
@@ -70,7 +69,6 @@ class Dialect(NamedTuple):
     arrays: bool
     notifies: bool
     parses: bool
-    tests_once: bool
     atomic_level: str
     shift: float = 0.0
 
@@ -232,7 +230,6 @@ POSTGRESQL = Dialect(
     arrays=True,
     notifies=True,
     parses=True,
-    tests_once=True,
     atomic_level="READ COMMITTED",
 )
 SQLITE = Dialect(
@@ -244,7 +241,6 @@ SQLITE = Dialect(
     arrays=False,
     notifies=False,
     parses=False,
-    tests_once=False,
     atomic_level="SERIALIZABLE",
 )
 

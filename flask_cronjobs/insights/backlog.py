@@ -28,12 +28,11 @@ from ..core.definitions import enqueued_here
 from ..models.columns import UTCDateTime
 from ..models.conditions import (
     HANDED,
-    KEYED,
-    KEYED_GROUPS,
+    PARKED,
     RATE_WAITS,
+    READY,
+    READY_GROUPS,
     SCHEDULED,
-    UNKEYED,
-    UNKEYED_GROUPS,
 )
 from .pauses import is_declared, not_paused, ours, stopping
 from .reader import (
@@ -106,7 +105,7 @@ def count_waiting(reader: Reader, queues: Sequence[str]) -> dict[str, tuple[Coun
         .where(text(part))
         .limit(COUNTED + 1)
         .subquery()
-        for part in (UNKEYED_GROUPS, KEYED_GROUPS, RATE_WAITS)
+        for part in (READY_GROUPS, PARKED, RATE_WAITS)
     )
     window = union_all(*(select(part) for part in parts)).subquery()
     is_due = case((window.c.run_at <= reader.now, 1))
@@ -131,15 +130,13 @@ COUNTED = 10_000
 def overdue(reader: Reader) -> list[Query]:
     """Return statements for our runnable runs that were due `CRONJOBS_HEALTH_OVERDUE` ago.
 
-    1. Runs without a concurrency key, and runs whose key is below its limit. Each of these kinds
-       has its own partial index.
+    1. Runs that are ready, unless their concurrency key is at its limit.
     2. If runs wait for their rate, those whose rate has had a free start for that long.
     3. If the app has executors, runs that wait in their brokers.
     """
     before = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
     due = select(RUNS.c.id, RUNS.c.run_at).where(RUNS.c.run_at <= before)
-    keyed = due.add_cte(_TAKEN).where(text(KEYED), text(_HAS_SHARE))
-    parts = [due.where(text(UNKEYED)), keyed]
+    parts = [due.add_cte(_TAKEN).where(text(READY), text(_NEEDS_NO_SHARE))]
     free = {each.rate_key for each in waiting_groups(reader) if each.due and each.due <= before}
     if rates := free - {None}:
         at_rate = due.where(text(RATE_WAITS), RUNS.c.rate_key.in_(rates))
@@ -160,19 +157,18 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
     The indexes of waiting runs begin with the priority, so each priority gets its own statement,
     unless there are many priorities.
 
-    :param parts: SELECTs of runs without a concurrency key, of runs with one, and of runs that wait
-        in strict order or for a rate. No index has the last kind by due time.
+    :param parts: SELECTs of runs that are ready, and of runs that wait for others or for a rate. No
+        index has the last kind by due time.
     """
-    yield from parts[2:]
-    for part, rows in zip(parts, (UNKEYED, KEYED), strict=False):
-        each = steps(RUNS.c.priority, text(rows), most=MOST_PRIORITIES + 1)
-        found = [row.value for row in reader.rows(each)]
-        if len(found) > MOST_PRIORITIES:
-            yield part
-            continue
-        for priority in found or [0]:
-            first = part.where(RUNS.c.priority == priority).order_by(RUNS.c.run_at, RUNS.c.id)
-            yield first.limit(limit)
+    yield from parts[1:]
+    each = steps(RUNS.c.priority, text(READY), most=MOST_PRIORITIES + 1)
+    found = [row.value for row in reader.rows(each)]
+    if len(found) > MOST_PRIORITIES:
+        yield parts[0]
+        return
+    for priority in found or [0]:
+        first = parts[0].where(RUNS.c.priority == priority).order_by(RUNS.c.run_at, RUNS.c.id)
+        yield first.limit(limit)
 
 
 def _rows(reader: Reader, sql: str) -> list[Waiting]:
@@ -211,19 +207,14 @@ _NEEDS_NO_SHARE = f"(concurrency_key IS NULL OR {_HAS_SHARE})"
 
 def _by_steps() -> str:
     by_rate = ("rate_key", *_GROUP)
-    due = _first_due("keyed", KEYED_GROUPS, _HAS_SHARE)
+    due = _first_due("ready", READY_GROUPS, _NEEDS_NO_SHARE)
     due_at_rate = _first_due("rated", RATE_WAITS, _NEEDS_NO_SHARE, by_rate)
     return f"""
     WITH RECURSIVE taken AS ({_TAKEN_SHARES}),
-    {_steps("free", UNKEYED_GROUPS)},
-    {_steps("keyed", KEYED_GROUPS)},
+    {_steps("ready", READY_GROUPS)},
     {_steps("rated", RATE_WAITS, by_rate)}
-    SELECT job_type, queue, NULL AS rate_key, run_at AS oldest,
-        CASE WHEN run_at <= :now THEN run_at END AS due, {_NO_START}
-    FROM (SELECT * FROM free LIMIT {MOST_STEPS}) AS some_free
-    UNION ALL
-    SELECT job_type, queue, NULL, run_at, ({due}), {_NO_START}
-    FROM (SELECT * FROM keyed LIMIT {MOST_STEPS}) AS keyed
+    SELECT job_type, queue, NULL AS rate_key, run_at AS oldest, ({due}) AS due, {_NO_START}
+    FROM (SELECT * FROM ready LIMIT {MOST_STEPS}) AS ready
     UNION ALL
     SELECT job_type, queue, rate_key, run_at, ({due_at_rate}),
         (SELECT tat FROM job_rates WHERE key = rated.rate_key),
@@ -280,16 +271,12 @@ def _compare(sign: str, name: str, more: str, group: Sequence[str] = _GROUP) -> 
 
 
 def _by_reading_all() -> str:
-    parts = ((UNKEYED_GROUPS, "run_at <= :now"), (KEYED_GROUPS, f"run_at <= :now AND {_HAS_SHARE}"))
-    selects = (
-        f"""
+    return f"""
+        WITH taken AS ({_TAKEN_SHARES})
         SELECT job_type, queue, NULL AS rate_key, min(run_at) AS oldest,
-            min(CASE WHEN {is_due} THEN run_at END) AS due, {_NO_START}
-        FROM job_runs WHERE {rows} GROUP BY job_type, queue
-        """
-        for rows, is_due in parts
-    )
-    return f"WITH taken AS ({_TAKEN_SHARES}) {' UNION ALL '.join(selects)}"
+            min(CASE WHEN run_at <= :now AND {_NEEDS_NO_SHARE} THEN run_at END) AS due, {_NO_START}
+        FROM job_runs WHERE {READY_GROUPS} GROUP BY job_type, queue
+    """
 
 
 @read_once
@@ -342,7 +329,7 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
             waits.append(RUNS.c.queue.in_(queues))
         parts = (
             select(RUNS.c.id).where(text(part), *waits).limit(CAP + 1).subquery()
-            for part in (UNKEYED, KEYED, RATE_WAITS)
+            for part in (READY, PARKED, RATE_WAITS)
         )
         some = union_all(*(select(part) for part in parts))
         number = cast("int", reader.value(select(capped(some))))
@@ -354,7 +341,7 @@ def next_due(source: Source) -> Next | None:
     slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
     with reading(source) as reader:
         slots = select(slot, DEFINITIONS.c.name).where(*_slots_of_ours(reader))
-        parts = (UNKEYED, KEYED, RATE_WAITS)
+        parts = (READY, RATE_WAITS)
         runs = [select(run, RUNS.c.job_type).where(text(part)) for part in parts]
         later = [(slots, slot), *((each, run) for each in runs)]
         found = [

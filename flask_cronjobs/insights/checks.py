@@ -33,12 +33,12 @@ from ..db.connection import Bookkeeping
 from ..models.columns import UNREADABLE
 from ..models.conditions import (
     DEAD,
-    KEYED,
-    KEYED_GROUPS,
     ODD,
     OPEN_BATCH,
     ORDERED,
+    PARKED,
     RATE_WAITS,
+    READY_GROUPS,
     RUNNABLE,
     RUNNING,
     SCHEDULED,
@@ -319,7 +319,7 @@ def _behind_undeclared(reader: Reader, before: datetime) -> Iterable[Seen]:
         .where(RUNS.c.strict, *not_paused(reader))
         .limit(_HEADS)
         .subquery()
-        for rows in ([text(KEYED_GROUPS)], [text(RATE_WAITS), at_rate])
+        for rows in ([text(READY_GROUPS)], [text(RATE_WAITS), at_rate])
     )
     head: Any = union_all(*(select(each) for each in heads)).subquery()
     waiter = _next_in_order(reader, before, head.c.concurrency_key, head.c.id)
@@ -346,9 +346,9 @@ def _held_keys(reader: Reader, before: datetime) -> Iterable[Seen]:
     )
     for_share = (
         select(c.id)
-        .where(text(KEYED), c.concurrency_key == held.c.key, c.run_at <= before, *ours(reader))
-        .where(c.concurrency_limit <= held.c.shares)
-        .order_by(c.concurrency_key, c.priority.desc(), c.run_at, c.id)
+        .where(text(PARKED), c.gate == "keys", c.concurrency_key == held.c.key, c.run_at <= before)
+        .where(c.concurrency_limit <= held.c.shares, *ours(reader))
+        .order_by(c.gate, c.concurrency_key, c.job_type, c.queue, c.priority.desc(), c.run_at, c.id)
         .limit(1)
         .scalar_subquery()
     )

@@ -16,7 +16,7 @@ from ..db.notify import is_pooled
 from ..db.schemas import existing_tables, how_to_create_tables
 from ..features.executors.executor import executor_of
 from ..models import JobRun
-from ..models.conditions import KEYED, UNKEYED
+from ..models.conditions import PARKED, READY
 from ..text import one_line
 from ..text.humanize import plural
 from ..types import NO_SUCH_TASK
@@ -180,7 +180,7 @@ def _refused(reader: Reader) -> Iterator[Finding]:
     """Check whether runs wait that an executor's workers gave back, since they lack the task."""
     columns = RUNS.c.job_type, RUNS.c.queue
     refused = RUNS.c.error_type == NO_SUCH_TASK, RUNS.c.queue.in_(reader.state.settings.executors)
-    for rows in (UNKEYED, KEYED):
+    for rows in (READY, PARKED):
         why = func.max(RUNS.c.last_error).label("why")
         groups = select(*columns, func.count().label("number"), why).where(text(rows), *refused)
         for row in reader.rows(groups.group_by(*columns).order_by(*columns)):

@@ -24,15 +24,13 @@ from ..core.app_state import State
 from ..models.conditions import (
     DEAD,
     IN_BATCH,
-    KEYED,
-    KEYED_GROUPS,
     PARKED,
     RATE_WAITS,
+    READY,
+    READY_GROUPS,
     RUNNABLE,
     RUNNING,
     SET_ASIDE,
-    UNKEYED,
-    UNKEYED_GROUPS,
 )
 from ..text import one_line
 from ..text.humanize import duration
@@ -294,8 +292,8 @@ def parts_of(status: str | None, which: RunFilter) -> tuple[str, ...]:
         return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
     if status in ("queued", "failed"):
         if which.task is not None:
-            return UNKEYED_GROUPS, KEYED_GROUPS, PARKED, RATE_WAITS
-        return UNKEYED, KEYED, PARKED, RATE_WAITS
+            return READY_GROUPS, PARKED, RATE_WAITS
+        return READY, PARKED, RATE_WAITS
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 

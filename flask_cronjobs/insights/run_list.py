@@ -27,13 +27,11 @@ from sqlalchemy.sql.util import ClauseAdapter
 from ..models.conditions import (
     DEAD,
     IN_BATCH,
-    KEYED,
-    KEYED_GROUPS,
     PARKED,
     RATE_WAITS,
+    READY,
+    READY_GROUPS,
     RUNNING,
-    UNKEYED,
-    UNKEYED_GROUPS,
 )
 from ..types import Status
 from .backlog import first_due
@@ -241,11 +239,9 @@ _COUNTED_ROWS = 10_000
 _BY_GROUP = "job_type, queue, priority, run_at, id"
 #: The order of each index. Without it, PostgreSQL may read the whole table instead.
 _INDEX_ORDER = {
-    UNKEYED: "priority DESC, run_at, id",
-    KEYED: "priority DESC, run_at, id",
-    UNKEYED_GROUPS: _BY_GROUP,
-    KEYED_GROUPS: _BY_GROUP,
-    PARKED: "concurrency_key",
+    READY: "priority DESC, run_at, id",
+    READY_GROUPS: _BY_GROUP,
+    PARKED: "gate, concurrency_key",
     RATE_WAITS: f"rate_mark, rate_key, {_BY_GROUP}",
     RUNNING: "locked_until",
     DEAD: "finished_at",
@@ -285,7 +281,7 @@ def _counted(reader: Reader, place: int, part: str, which: RunFilter) -> Query:
     first = select(*_SMALL).where(text(part))
     if which.batch is not None:
         first = first.where(*conditions(reader, RunFilter(batch=which.batch)))
-    if which.task is not None and part in (UNKEYED_GROUPS, KEYED_GROUPS):
+    if which.task is not None and part == READY_GROUPS:
         first = first.where(RUNS.c.job_type == which.task)
     some = first.order_by(text(_INDEX_ORDER[part])).limit(_COUNTED_ROWS).subquery()
     matches = ClauseAdapter(some).traverse(and_(true(), *conditions(reader, which)))

@@ -21,21 +21,13 @@ def sql_list(values: Iterable[str]) -> str:
 
 
 RUNNABLE = "status IN ('queued', 'failed')"
-# Not those that have met a gate, or whose turn has not come at a rate: claims must not read through
-# them.
-UNKEYED = f"{RUNNABLE} AND concurrency_key IS NULL AND rate_mark IS NULL"
-KEYED = f"concurrency_key IS NOT NULL AND gate IS NULL AND rate_mark IS NULL AND {RUNNABLE}"
+#: Nothing is known to hold it back: what a claim reads, due or not.
+READY = f"{RUNNABLE} AND gate IS NULL AND rate_mark IS NULL"
 #: Runnable, but without an attempt left, since ``max_attempts`` was lowered by hand.
 SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
-# The CHECK constraints make these the same rows as UNKEYED and KEYED, which PostgreSQL cannot know.
-# Without statistics it would otherwise use the index for one order to search by groups.
-UNKEYED_GROUPS = (
-    "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL AND rate_mark IS NULL"
-)
-KEYED_GROUPS = (
-    "finished_at IS NULL AND locked_by IS NULL"
-    " AND concurrency_key IS NOT NULL AND gate IS NULL AND rate_mark IS NULL"
-)
+# The CHECK constraints make these the same rows as READY, which PostgreSQL cannot know. Without
+# statistics it would otherwise use the index for one order to search by groups.
+READY_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND gate IS NULL AND rate_mark IS NULL"
 #: Snoozed so often that the event it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
 #: Needs a look, as hardly any run does. A query of a part repeats the whole: see above.
@@ -65,8 +57,8 @@ SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
 PINGED = "ping_url IS NOT NULL"
 #: Has a place in the strict order of its key.
 ORDERED = "strict AND finished_at IS NULL"
-#: A claim has met it when it was not the first in the strict order of its key; see `core.gate`.
-PARKED = "gate = 'order'"
+#: A claim has met it behind others of its concurrency key; see `core.gate`.
+PARKED = "gate IN ('keys', 'order')"
 #: Begins at a rate. Not one that is parked: it would take the place of the one before it.
 RATED = f"rate_key IS NOT NULL AND gate IS NULL AND {RUNNABLE}"
 #: Waits for the next start of its rate key.

@@ -94,7 +94,6 @@ class JobRun(Base):
             where=conditions.HAS_SHARE,
         ),
         partial("ix_job_runs_order", "concurrency_key", "id", where=conditions.ORDERED),
-        partial("ix_job_runs_parked", "concurrency_key", where=conditions.PARKED),
         partial("ix_job_runs_odd", "id", where=conditions.ODD),
         partial("ix_job_runs_lease", "locked_until", where=conditions.RUNNING),
         partial("ix_job_runs_live", "definition_id", where=conditions.LIVE_DEFINED),
@@ -131,7 +130,8 @@ class JobRun(Base):
         ),
         check(
             "ck_job_runs_gate",
-            f"gate IS NULL OR ({conditions.PARKED} AND strict AND {conditions.RUNNABLE})",
+            "gate IS NULL OR (gate = 'keys' AND concurrency_key IS NOT NULL"
+            f" OR gate = 'order' AND strict) AND {conditions.RUNNABLE}",
         ),
         storage_options(),
     )
@@ -190,7 +190,8 @@ class JobRun(Base):
     """Whether the runs of its concurrency key run in strict order."""
     gate: Mapped[str | None]
     """What holds the run back, so that no claim reads it; null for a run that is ready, or has no
-    need to be. ``order``: it was not first in its strict order when a claim met it."""
+    need to be. ``keys``: its concurrency key was full when a claim met it. ``order``: it did not
+    come first in its strict order."""
     rate_key: Mapped[str | None]
     """The key whose rate limits when attempts begin."""
     rate_mark: Mapped[str | None]
@@ -234,16 +235,16 @@ class JobRun(Base):
 
 # These are outside the class, where columns can be used: on SQLite, Alembic silently omits an index
 # whose expressions are texts.
-for _name, _rows in (("", conditions.UNKEYED), ("_front", conditions.KEYED)):
-    partial(
-        f"ix_job_runs_runnable{_name}",
-        *(JobRun.priority.desc(), JobRun.run_at, JobRun.id),
-        where=_rows,
-    )
 partial(
-    "ix_job_runs_runnable_keyed",
-    *(JobRun.concurrency_key, JobRun.priority.desc(), JobRun.run_at, JobRun.id),
-    where=conditions.KEYED,
+    "ix_job_runs_ready",
+    *(JobRun.priority.desc(), JobRun.run_at, JobRun.id),
+    where=conditions.READY,
+)
+partial(
+    "ix_job_runs_parked",
+    *(JobRun.gate, JobRun.concurrency_key, JobRun.job_type, JobRun.queue),
+    *(JobRun.priority.desc(), JobRun.run_at, JobRun.id),
+    where=conditions.PARKED,
 )
 # The runs of a batch by status, with the waiting runs that are due last at the end.
 partial(
@@ -252,12 +253,11 @@ partial(
     where=conditions.IN_BATCH,
 )
 # For stepping from one task, queue and priority to the next if the front has nothing to claim.
-for _name, _rows in (("free", conditions.UNKEYED_GROUPS), ("keyed", conditions.KEYED_GROUPS)):
-    partial(
-        f"ix_job_runs_{_name}_groups",
-        *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),
-        where=_rows,
-    )
+partial(
+    "ix_job_runs_ready_groups",
+    *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),
+    where=conditions.READY_GROUPS,
+)
 
 
 class JobEffect(Base):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
@@ -73,6 +73,8 @@ def make_request(chance: Random) -> dict[str, Any]:
         "elsewhere": chance.choice([frozenset[str](), frozenset({"bulk"})]),
         "idle": chance.random() < 0.7,
         "side_by_side": chance.random() < 0.4,
+        # Then it looks at all of the few runs, and not at the first `limit` alone.
+        "beyond": 20,
     }
 
 
@@ -86,13 +88,16 @@ class Oracle:
     def claim(self, request: ClaimRequest) -> list[tuple[int, int | None]]:
         """The ids and shares of the runs that a claim should take, in order."""
         found: list[JobRun] = []
-        keys: set[str] = set()
+        shares: dict[int, int | None] = {}
+        places = Counter[str]()
         for row in sorted(self.rows.values(), key=_place):
-            if not self._may_be_claimed(row, request) or row.concurrency_key in keys:
+            if not self._may_be_claimed(row, request):
                 continue
             if row.concurrency_key is not None:
-                keys.add(row.concurrency_key)  # Its first run speaks for the key.
-                if self.free_share(row) > (row.concurrency_limit or 0):
+                places[row.concurrency_key] += 1
+                place = places[row.concurrency_key]
+                shares[row.id] = share = self.free_share(row, place)
+                if max(share, place) > (row.concurrency_limit or 0):
                     continue
             found.append(row)
         found = found[: request.limit]
@@ -101,7 +106,7 @@ class Oracle:
             found = found[:1] if request.idle else []
         else:
             found = company
-        return [(row.id, self.free_share(row) if row.concurrency_key else None) for row in found]
+        return [(row.id, shares.get(row.id)) for row in found]
 
     def _may_be_claimed(self, row: JobRun, request: ClaimRequest) -> bool:
         return (
@@ -123,14 +128,14 @@ class Oracle:
             in_key = each.strict and each.concurrency_key == row.concurrency_key
             yield in_key and each.finished_at is None and each.id < row.id
 
-    def free_share(self, row: JobRun) -> int:
-        """The lowest share of its key that no run has."""
+    def free_share(self, row: JobRun, place: int) -> int:
+        """The share of its key that is at *place* among those that no run has."""
         taken = {
             each.concurrency_share
             for each in self.rows.values()
             if each.status == "running" and each.concurrency_key == row.concurrency_key
         }
-        return next(share for share in range(1, 100) if share not in taken)
+        return [share for share in range(1, 100) if share not in taken][place - 1]
 
 
 def _place(row: JobRun) -> tuple[int, datetime, int]:
@@ -206,7 +211,9 @@ def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]])
     expect_next(kit, request, oracle)
     wanted = oracle.claim(request)
     assert may_find or not wanted
-    claims = kit.claims.record_and_claim([], request).claims
+    answer = kit.claims.record_and_claim([], request)
+    claims = answer.claims
+    expect_parked_behind_others(kit, answer.parked)
     assert [claim.id for claim in claims] == [run_id for run_id, _ in wanted]
     for claim, (run_id, share) in zip(claims, wanted, strict=True):
         before, row = oracle.rows[run_id], kit.get(run_id)
@@ -220,6 +227,19 @@ def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]])
         last = claim.attempt == before.max_attempts
         assert claim.alone == (last or before.error_type == WORKER_LOST)
     return list(claims)
+
+
+def expect_parked_behind_others(kit: Kit, parked: Collection[int]) -> None:
+    """A claim parks runs alone that somebody's end opens."""
+    rows = kit.all_rows()
+    for row in rows:
+        key = [each for each in rows if each.concurrency_key == row.concurrency_key]
+        if row.id in parked and row.gate == "keys":
+            assert sum(each.status == "running" for each in key) >= (row.concurrency_limit or 0)
+        elif row.id in parked:
+            assert row.gate == "order"
+            assert any(each.strict and not each.finished_at and each.id < row.id for each in key)
+    assert gate.open_behind(kit.books, parked) == 0
 
 
 def expect_next(kit: Kit, request: ClaimRequest, oracle: Oracle) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text
 
+from flask_cronjobs.core import gate
+from flask_cronjobs.core.claim import Answer
 from flask_cronjobs.core.claim_statement import SPARE, WINDOW
+from flask_cronjobs.core.worker.claims import BEYOND
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
@@ -26,8 +29,20 @@ def add_many(kit: Kit, number: int, **values: Any) -> None:
         connection.execute(insert(JobRun), [row] * number)
 
 
+def claim_until_nothing_is_parked(kit: Kit, limit: int) -> list[int]:
+    """The ids that a worker gets, which opens what it parks, and then looks at more."""
+    answer = Answer()
+    for _ in range(10):
+        beyond = BEYOND if answer.parked else 0
+        answer = kit.claims.record_and_claim([], kit.request(limit, beyond=beyond))
+        assert gate.open_behind(kit.books, answer.parked) == 0
+        if answer.claims or not answer.parked:
+            break
+    return [each.id for each in answer.claims]
+
+
 class TestBehindABusyKey:
-    """More of its runs than a claim looks through stand in front."""
+    """More of its runs than a claim looks at stand in front."""
 
     @pytest.fixture(autouse=True)
     def busy(self, kit: Kit) -> None:
@@ -35,40 +50,89 @@ class TestBehindABusyKey:
         kit.claim_one()
         add_many(kit, WINDOW + SPARE + 10, concurrency_key="m", run_at=ago(seconds=600))
 
-    def test_each_has_its_turn(self, kit: Kit) -> None:
-        """However many runs the first have: a claim goes on where the last one ended."""
-        for key in "abxyz":
-            for _ in range(3):
-                keyed(kit, key, limit=3)
-        keys: list[str] = []
-        after = ""
-        for _ in range(5):
-            (claim,) = kit.claim(limit=1, after=after)
-            after = claim.concurrency_key or ""
-            keys.append(after)
-        assert keys == list("abxyz")
-        assert kit.claim(limit=1, after=after) == ()
-        assert [claim.concurrency_key for claim in kit.claim(limit=9)] == list("abxyz")
+    def test_they_are_parked_once_and_the_others_have_their_turn(self, kit: Kit) -> None:
+        ids = [keyed(kit, key, limit=2) for key in "aab"]
+        assert claim_until_nothing_is_parked(kit, 1) == ids[:1]
+        waits = [row for row in kit.all_rows() if row.gate == "keys"]
+        assert {row.concurrency_key for row in waits} == {"m"}
+        assert len(waits) == WINDOW + SPARE + 10
+        assert kit.claim_ids(9) == ids[1:]
+
+    def test_the_end_of_the_one_at_work_opens_the_next_alone(self, kit: Kit) -> None:
+        assert claim_until_nothing_is_parked(kit, 1) == []
+        (held,) = (row for row in kit.all_rows() if row.status == "running")
+        assert kit.claims.release_token(held.locked_by)
+        opened = [row.id for row in kit.all_rows() if row.gate is None and row.id != held.id]
+        assert len(opened) == 1
+        assert kit.claim_ids(9) == opened
+        assert gate.mend_all(kit.books) == 0
 
     def test_another_is_found_behind_runs_of_another_task_too(self, kit: Kit) -> None:
         add_many(kit, 2 * WINDOW + 1, concurrency_key="t", job_type="theirs", priority=9)
         run = keyed(kit, "a")
-        assert kit.claim_ids(1) == [run]
+        assert claim_until_nothing_is_parked(kit, 1) == [run]
 
     def test_those_without_a_share_or_not_due_are_passed_by(self, kit: Kit) -> None:
-        keyed(kit, "a")
-        assert len(kit.claim()) == 1
+        keyed(kit, "a", run_at=ago(seconds=900))
+        assert len(claim_until_nothing_is_parked(kit, 1)) == 1
         keyed(kit, "a")
         keyed(kit, "b", run_at=ago(seconds=-3600))
         keyed(kit, "c", job_type="unknown")
         last = keyed(kit, "d")
-        assert kit.claim_ids(limit=1) == [last]
+        assert claim_until_nothing_is_parked(kit, 1) == [last]
+
+
+def test_as_many_of_a_key_are_opened_as_have_a_share_of_each_task_and_queue(kit: Kit) -> None:
+    """A pause, or a task that no worker has, holds up no other."""
+    ids = [keyed(kit, limit=3) for _ in range(3)]
+    claims = kit.claim()
+    assert [each.id for each in claims] == ids
+    groups = [{}, {"queue": "mail"}, {"job_type": "other"}]
+    waiting = [[keyed(kit, limit=3, **which) for _ in range(4)] for which in groups]
+    answer = kit.claims.record_and_claim([], kit.request(tasks=("task", "other"), beyond=20))
+    assert answer.parked == {each for some in waiting for each in some}
+    for claim in claims[:2]:
+        assert kit.finish(claim)
+    assert gate.open_behind(kit.books, ids[:2]) == 6
+    assert {each for some in waiting for each in some[:2]} == {
+        row.id for row in kit.all_rows() if row.status == "queued" and row.gate is None
+    }
+
+
+@on_postgresql
+def test_opening_passes_over_what_is_locked_and_opens_the_next(kit: Kit) -> None:
+    first, second, third = keyed(kit), keyed(kit), keyed(kit)
+    answer = kit.claims.record_and_claim([], kit.request(beyond=20))
+    (held,) = answer.claims
+    assert answer.parked == {second, third}
+    with kit.engine.connect() as psql:
+        psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": second})
+        assert kit.finish(held)
+        assert gate.open_behind(kit.books, [first]) == 1
+        assert kit.claim_ids() == [third]
+        psql.rollback()
+    assert kit.get(second).gate == "keys"
+
+
+@on_postgresql
+def test_locked_run_holds_up_its_key_until_the_next_claim_looks_behind_it(kit: Kit) -> None:
+    """Another claim may be taking it: then there is no share for those behind it."""
+    first, second, third = keyed(kit), keyed(kit), keyed(kit)
+    with kit.engine.connect() as psql:
+        psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": first})
+        answer = kit.claims.record_and_claim([], kit.request())
+        assert (answer.claims, answer.parked, answer.passed_over) == ((), set(), {first})
+        behind = kit.request(locked=answer.passed_over)
+        assert [each.id for each in kit.claims.record_and_claim([], behind).claims] == [second]
+        psql.rollback()
+    assert kit.get(third).gate == "keys"
 
 
 def test_share_that_an_outcome_frees_is_claimed_with_it(kit: Kit) -> None:
     """The claim comes after the outcomes, in the same transaction."""
-    first, second = keyed(kit), keyed(kit)
+    first = keyed(kit)
     (claim,) = kit.claim()
+    second = keyed(kit)
     answer = kit.claims.record_and_claim([outcome(claim, "succeeded")], kit.request())
     assert (answer.recorded, [each.id for each in answer.claims]) == ({first}, [second])
 

@@ -42,7 +42,7 @@ def head_without_code(rows: Rows, age: float) -> None:
 
 def held_share(rows: Rows, age: float) -> None:
     holder(rows, age)
-    rows.run(age=HOUR, concurrency_key="k", concurrency_limit=1)
+    rows.run(age=HOUR, concurrency_key="k", concurrency_limit=1, gate="keys")
 
 
 def held_turn(rows: Rows, age: float) -> None:
@@ -164,7 +164,7 @@ def test_a_key_at_whose_shares_others_have_just_begun_does_not_stand_still(
     two: dict[str, Any] = {"concurrency_limit": 2}
     holder(rows, 5 * HOUR, **two)
     younger = holder(rows, 60, concurrency_share=2, **two)
-    rows.run(age=2 * HOUR, concurrency_key="k", **two)
+    rows.run(age=2 * HOUR, concurrency_key="k", gate="keys", **two)
     assert stalled(state) == []
     with state.engine.begin() as connection:
         connection.exec_driver_sql(

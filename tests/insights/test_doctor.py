@@ -108,7 +108,7 @@ def test_tables_made_by_the_app_are_sound_as_well(
     [
         (["ALTER TABLE job_ticks DROP COLUMN clock_offset"], "columns", "error", "clock_offset"),
         (["DROP INDEX uq_job_runs_slot"], "indexes", "error", "uq_job_runs_slot"),
-        (["DROP INDEX ix_job_runs_runnable"], "indexes", "warning", "ix_job_runs_runnable"),
+        (["DROP INDEX ix_job_runs_ready"], "indexes", "warning", "ix_job_runs_ready"),
         (
             [
                 "DROP INDEX uq_job_definitions_name",

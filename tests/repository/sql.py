@@ -52,8 +52,8 @@ STATEMENTS: dict[str, Maker] = {
     "insert-slots": slots.insert_of_slots,
     "find-starts": rates._groups,
     "open-starts": rates._take_marks,
-    "open": gate._open_behind,
-    "parked-keys": gate._parked_keys,
+    "open": gate.open_statement,
+    "parked-keys": gate.parked_keys,
 }
 #: A part of a statement: the words of a clause, or what stands in parentheses.
 Part: TypeAlias = "Word | list[Part]"

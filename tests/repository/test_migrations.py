@@ -170,7 +170,7 @@ def works(project: Path, url: str) -> None:
     # With SQLAlchemy 2.0 it cannot; then the doctor says so, and `flask jobs admin init` does.
     left_out = OLD_SQLALCHEMY and url.startswith("postgresql")
     assert unset == left_out, "the migration sets when to vacuum"
-    assert {"uq_job_runs_slot", "ix_job_runs_runnable", "ix_job_runs_lease"} <= indexes
+    assert {"uq_job_runs_slot", "ix_job_runs_ready", "ix_job_runs_lease"} <= indexes
     if url.startswith("postgresql"):
         assert types["id"] == types["definition_id"] == "BIGINT"
         assert primary_key == "pk_job_runs"

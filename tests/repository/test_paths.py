@@ -15,7 +15,7 @@ BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 20),
     ("enqueue", "postgresql"): Size(9, 20),
     ("tick", "sqlite"): Size(47, 241),
-    ("tick", "postgresql"): Size(48, 255),
+    ("tick", "postgresql"): Size(48, 256),
     ("page", "sqlite"): Size(29, 122),
     ("page", "postgresql"): Size(29, 125),
     ("retry", "sqlite"): Size(18, 78),

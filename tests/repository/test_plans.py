@@ -314,8 +314,8 @@ def keep_up(kit: Kit) -> None:
 
 #: Along what SQLite may go: indexes of what is few, such as runs that wait; ticks, to the latest.
 OF_FEW = {
-    *("ix_job_runs_runnable", "ix_job_runs_runnable_front", "ix_job_runs_lease"),
-    *("ix_job_runs_parked", "ix_job_runs_odd", "ix_job_definitions_pinged"),
+    *("ix_job_runs_ready", "ix_job_runs_parked", "ix_job_runs_lease"),
+    *("ix_job_runs_odd", "ix_job_definitions_pinged"),
     *("ix_job_batches_open", "ix_job_ticks_started_at"),
 }
 #: Tables of which it makes Bloom filters, once it knows that they are not large.
@@ -545,7 +545,7 @@ def costs_beside(
     return found
 
 
-@pytest.mark.parametrize("part", ["unkeyed_in_order", "by_id", "candidate", "chosen"])
+@pytest.mark.parametrize("part", ["look", "held", "candidate", "takes"])
 def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
     """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
     d = dialect_of(state.engine)

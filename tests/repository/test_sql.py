@@ -31,8 +31,8 @@ class Size(NamedTuple):
 
 #: The bounds may only be lowered.
 BOUNDS = {
-    ("claim", "postgresql"): Size(13_556, 15),
-    ("claim", "sqlite"): Size(12_223, 14),
+    ("claim", "postgresql"): Size(6_997, 11),
+    ("claim", "sqlite"): Size(6_120, 10),
     ("record", "postgresql"): Size(3_351, 4),
     ("record", "sqlite"): Size(3_376, 2),
 }

@@ -183,7 +183,6 @@ class StoreMachine(RuleBasedStateMachine):
         request = ClaimRequest(limit, token, ("t",), idle=idle, side_by_side=beside)
         answer = record_and_claim(self.books, [], request)
         claimed, self.parked = answer.claims, answer.parked
-        assert not any(self.model.comes_first(id_) for id_ in self.parked)
         if opens:
             self.opens(self.parked)
         self.check_claims(claimed, request)
@@ -192,6 +191,9 @@ class StoreMachine(RuleBasedStateMachine):
             assert not self.model.is_busy(run.concurrency)
             run.claim(token)
             assert (claim.attempt, claim.read()[0]) == (run.attempts, run.payload)
+        for id_ in self.parked:  # Somebody's end opens it.
+            is_busy = self.model.is_busy(self.runs[id_].concurrency)
+            assert is_busy or not self.model.comes_first(id_)
         first = gate.held_first(self.books, token)
         assert first == {claim.id for claim in claimed if self.model.comes_first(claim.id)}
         too_early = self.without_slot(claimed)
@@ -200,6 +202,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert record_and_claim(self.books, outcomes, None).recorded == {each.id for each in back}
         for claim in back:
             self.runs[claim.id].finalize("released")
+        if opens:
+            self.opens({claim.id for claim in back})
         self.held += claimed
         return claimed
 
@@ -211,7 +215,7 @@ class StoreMachine(RuleBasedStateMachine):
             if alone or claim.max_attempts == 1 or self.waits_alone(claim, request):
                 assert request.idle
                 assert len(claimed) == 1
-        if request.idle and not claimed:
+        if request.idle and not (claimed or self.parked or self.left):
             due = [run for run in self.runs.values() if run.is_due and not run.strict]
             assert all(self.model.is_busy(run.concurrency) for run in due)
 

@@ -79,10 +79,12 @@ class Declaration(NamedTuple):
 class Registry:
     """The tasks and definitions that code declares, by name.
 
+    :ivar keyed: the names of the tasks with a concurrency key.
     :ivar ordered: the names of the tasks with a strict order.
     """
 
     def __init__(self) -> None:
+        self.keyed: set[str] = set()
         self.ordered: set[str] = set()
         self.tasks: dict[str, Handler] = {}
         self.declarations: dict[str, Declaration] = {}
@@ -100,6 +102,8 @@ class Registry:
             )
         self._check_rate(task)
         self.tasks[task.name] = task
+        if task.concurrency_limit is not None:
+            self.keyed.add(task.name)
         if task.options.order is not None:
             self.ordered.add(task.name)
 

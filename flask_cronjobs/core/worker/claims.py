@@ -6,21 +6,28 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 
+from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
 from ...types import Outcome
 from .. import features, gate
 from ..app_state import State, Throttle
 from ..claim import Answer, ClaimRequest, already_recorded, record_and_claim, release_token
+from ..leases import Held
 from ..look import look_at_queue, next_run
 from .outcomes import released
 from .work_options import WorkOptions
 
+_ID = attrgetter("id")
 #: How often to look for claims that were committed late, in seconds.
 LATE_EVERY = 1.0
 #: How often an idle worker looks for runs that somebody died before opening, in seconds.
 MEND_EVERY = 1.0
+#: How many more runs than it wants a claim looks at, after one that got less since some were parked
+#: or locked.
+BEYOND = 500
 #: For how long a worker that finds enough to do passes over runs that were locked, in seconds.
 LOCKED_FOR = 0.5
 #: How much longer for each of them, if it finds nothing else. Of one key each costs a claim, so
@@ -84,32 +91,39 @@ class LostClaims:
                 self._tokens[token] = min(end, moment + self._lease)
 
 
-class Orders:
-    """Opens what comes next in strict orders. It belongs to the keeper's thread.
+class Openings:
+    """Opens what comes next in concurrency keys; see `gate`. It belongs to the keeper's thread.
 
-    :param tasks: the tasks with a strict order that the code has.
-    :ivar pend: the ids of runs that have ended or are parked: others of their keys may be opened.
+    :param tasks: the tasks with a concurrency key that the code has.
+    :ivar at_work: the ids of runs with a key that this worker has.
+    :ivar pend: the ids of runs that have freed a share or a turn, or are parked: what comes next in
+        their keys is to be opened.
     """
 
     def __init__(self, books: Bookkeeping, tasks: Collection[str]) -> None:
         self.pend: set[int] = set()
         self._books = books
         self.tasks: Collection[str] = tasks
+        self.at_work: set[int] = set()
         self._mended = Throttle()
         self._mend_after = ""
 
-    def concern(self, outcomes: Iterable[Outcome]) -> bool:
-        """Return whether one of *outcomes* is of a strict order."""
-        return any(each.job_type in self.tasks for each in outcomes)
+    def note(self, outcomes: Iterable[Held], answer: Answer, opened: Collection[int] = ()) -> None:
+        """Note what *answer* says of *outcomes* and of the claim.
 
-    def note(self, outcomes: Iterable[Outcome], answer: Answer) -> None:
-        """Note what *answer* says of *outcomes* and of the claim."""
-        self.pend |= answer.parked
-        if self.tasks:
-            self.pend |= {each.id for each in outcomes if each.job_type in self.tasks}
+        :param opened: runs whose keys the claim has opened before.
+        """
+        self.pend.difference_update(opened)
+        if self.at_work:
+            ended = {each.id for each in outcomes if each.id not in answer.locked}
+            self.pend |= (ended & self.at_work).difference(opened)
+            self.at_work -= ended
+        if answer.parked:
+            self.pend |= answer.parked
+        self.at_work |= {each.id for each in answer.claims if each.concurrency_key is not None}
 
     def open(self) -> None:
-        """Open what comes after the runs noted.
+        """Open what comes next in the keys of the runs noted.
 
         :raises DatabaseTrouble: it is not known what was opened; call it again.
         """
@@ -167,7 +181,7 @@ class WorkerClaims:
 
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar lost: gives back the claims whose answers were lost.
-    :ivar orders: opens what comes next in strict orders.
+    :ivar keys: opens what comes next in concurrency keys.
     :ivar starts: lets runs begin only so often, if they are to: opens starts before claims, and
         takes them after.
     :ivar next_start: when the next start comes for which a due run waits, by `time.monotonic`.
@@ -186,12 +200,12 @@ class WorkerClaims:
             handed=options.handed,
         )
         self._worker = options.worker
-        self._after_key = ""
+        self._beyond = 0
         self._got_less = False
         self._locked = LockedRuns()
         self.lost: LostClaims = LostClaims(books, request.lease)
         self._unconfirmed: set[tuple[int, str]] = set()
-        self.orders: Orders = Orders(books, state.registry.ordered)
+        self.keys: Openings = Openings(books, state.registry.keyed)
         self.starts: features.Starts | None = features.starts(state, books, request, options.rates)
         self.next_start: float = float("inf")
 
@@ -201,9 +215,9 @@ class WorkerClaims:
         :raises DatabaseTrouble: as of `record_and_claim`.
         """
         answer = self.claim(outcomes, 0, idle=False)
-        if self.orders.pend:
+        if self.keys.pend:
             with suppress(DatabaseTrouble):  # It is recorded, and others mend.
-                self.orders.open()
+                self.keys.open()
         return answer
 
     def claim(
@@ -240,41 +254,40 @@ class WorkerClaims:
             if wanted > 0 and not sent_before:
                 if self._locked.ids:
                     self._locked.forget_old()
-                if self.orders.pend:
-                    self.orders.open()
                 if self.starts is not None:
                     self.starts.open(not outcomes, tasks)
                     self.next_start = self.starts.next_at
-                if look_first and self._got_less and not outcomes and self._queue_is_empty():
-                    self.exhausted = not (self.orders.tasks and self.orders.mend())
+                looks = look_first and self._got_less and not outcomes and not self.keys.pend
+                if looks and self._queue_is_empty():
+                    self.exhausted = not (self.keys.tasks and self.keys.mend())
                     return Answer()
                 request = self._request._replace(
                     limit=wanted,
                     token=f"{self._worker}:{secrets.token_hex(6)}",
                     idle=idle,
-                    after=self._after_key,
+                    beyond=self._beyond,
                     side_by_side=side_by_side,
                     locked=self._locked.ids,
                     tasks=self._request.tasks if tasks is None else tasks,
                 )
             before, unsent = None, outcomes
-            if request is not None and self.orders.tasks and self.orders.concern(outcomes):
-                # Record, open, then claim: so the claim finds what comes next.
+            d = self._books.dialect
+            if request and not d.one_writer and self.keys.at_work.intersection(map(_ID, outcomes)):
+                # Committed first, so the claim, which opens before, finds what comes next.
                 before, unsent = self._send(outcomes, None), ()
-                self.orders.note(outcomes, before)
-                self.orders.open()
             answer = self._send(unsent, request)
             if sent_before:
                 answer = self._confirm(sent_before, answer)
             if before is not None:
                 answer = answer.plus(before)
-            if answer.parked or self.orders.tasks:
-                self.orders.note(unsent, answer)
-            if self.exhausted and self.orders.tasks and self.orders.mend():
+            if self.exhausted and self.keys.tasks and self.keys.mend():
                 self.exhausted = False
         except DatabaseTrouble:
             self._unconfirmed |= {outcome.identity for outcome in outcomes}
             raise
+        if answer.parked:
+            with suppress(DatabaseTrouble):  # What is claimed must not be lost; it is tried again.
+                self.keys.open()
         return answer
 
     def next_run(self) -> tuple[str, bool] | None:
@@ -290,24 +303,32 @@ class WorkerClaims:
             holding = self.starts.record_holding(others)
             tried = holding.recorded | holding.locked
             others = [outcome for outcome in others if outcome.id not in tried]
-        answer = record_and_claim(self._books, others, request, repeat=False)
+        opens = set(self.keys.pend) if request is not None else set[int]()
+        if request is not None and self._books.dialect.one_writer:
+            # In the same transaction: nobody else writes meanwhile.
+            opens |= self.keys.at_work.intersection(map(_ID, outcomes))
+        if opens:
+            failpoints.reach("before-open")
+        answer = record_and_claim(self._books, others, request, repeat=False, opens=opens)
         if holding is not None:
             answer = answer.plus(holding)
+        self.keys.note(outcomes, answer, opens)
         too_early = self.starts.spend(answer.claims) if self.starts is not None else ()
         if too_early:
             back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
+            self.keys.note(too_early, back)
             if back.locked:  # By an open transaction. As after a lost answer: look again.
                 raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
-        # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
-        # the keys: only a claim without either that finds nothing is final.
-        found = outcomes or answer.claims or answer.parked or self._after_key
+        # Outcomes may have freed a concurrency key: only a claim without any that finds nothing is
+        # final.
+        found = outcomes or answer.claims or answer.parked
         looks_on = bool(answer.passed_over) and self._locked.note(answer)
         self.exhausted = not (request is None or found or looks_on)
         if request is not None:
             self.lost.answered(request.token)
             self._got_less = len(answer.claims) < request.limit
-            keys = [claim.concurrency_key for claim in answer.claims if claim.concurrency_key]
-            self._after_key = keys[-1] if keys else ""
+            in_vain = answer.parked or answer.passed_over
+            self._beyond = BEYOND if in_vain and self._got_less else 0
         if too_early:
             kept = tuple(claim for claim in answer.claims if claim not in too_early)
             answer = answer._replace(claims=kept)

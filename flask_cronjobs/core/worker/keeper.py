@@ -292,8 +292,8 @@ class Keeper(threading.Thread):
             yield partial(self._refill, decision)
         if held_runs.batches:
             yield partial(self._end_batches, decision)
-        if self._claims.orders.pend:
-            yield self._claims.orders.open
+        if self._claims.keys.pend:
+            yield self._claims.keys.open
         for duty in self._duties:
             if duty.due <= decision.now:
                 yield duty.fulfil

@@ -180,8 +180,6 @@ class _Queue:
         self.waits |= not self._claims.exhausted
         if claims:
             self._send(self._told_apart(claims))
-        if self._claims.orders.pend:  # Who has ended the first may have looked before this claim.
-            self._claims.orders.open()
         return len(claims)
 
     def _told_apart(self, claims: Sequence[Claim]) -> Sequence[Claim]:

@@ -417,15 +417,8 @@ def trouble(*sent: object) -> Answer:
     raise DatabaseTrouble("the connection broke", transient=True)
 
 
-#: A claim of one run looks at the first run of the first key alone, whether it is locked or not.
-one_each = pytest.mark.xfail(reason="each locked run of a key costs a claim")
-
-
 @on_postgresql
-@pytest.mark.parametrize(
-    "behind",
-    [None, pytest.param("one", marks=one_each), pytest.param("another", marks=one_each)],
-)
+@pytest.mark.parametrize("behind", [None, "one", "another"])
 def test_hundreds_of_locked_runs_of_a_key_cost_a_few_claims(
     jobs: CronJobs, state: State, books: Bookkeeping, database_url: str, behind: str | None
 ) -> None:

@@ -100,7 +100,7 @@ def test_a_run_that_is_parked_while_the_one_before_it_ends_is_handed_on_at_once(
         return answer
 
     monkeypatch.setattr(claims, "record_and_claim", claim)
-    monkeypatch.setattr(claims.Orders, "mend", lambda orders: False)  # Of an idle worker.
+    monkeypatch.setattr(claims.Openings, "mend", lambda keys: False)  # Of an idle worker.
     jobs.tick()
     assert [run.id for run in executor.sent] == [first, second]
 
