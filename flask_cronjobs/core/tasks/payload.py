@@ -129,7 +129,7 @@ def _checked_text(
         raise PayloadError(
             f"The {name} cannot be written as JSON: {error}. Pass such a large number as text."
         ) from None
-    # NUL and surrogates are escapes in the text, or follow an escaped backslash.
+    # NUL and surrogates are escapes in the text, or text after an escaped backslash.
     if "\\u0000" in text or "\\ud" in text:
         _check(value, name, hidden)
     # The ASCII text is at least as long as the UTF-8 text.
@@ -275,9 +275,8 @@ def close_unrun(value: object) -> str | None:
     if inspect.iscoroutine(value):
         value.close()
         return "a coroutine"
-    if (
-        inspect.isgenerator(value) and value.gi_code.co_name != "<genexpr>"
-    ):  # A generator expression is a value.
+    # A generator expression is a value.
+    if inspect.isgenerator(value) and value.gi_code.co_name != "<genexpr>":
         value.close()
         return "a generator"
     return "an async generator" if inspect.isasyncgen(value) else None
