@@ -207,6 +207,15 @@ WITH RECURSIVE
                                     AND key IS NOT NULL
                                     AND (SELECT yes FROM enough)
                                     AND id NOT IN (SELECT id FROM held)
+                                    AND (
+                                        (SELECT count(*) FROM held) < :looked
+                                        OR (-CAST(priority AS bigint), run_at, id) < (
+                                            SELECT -CAST(priority AS bigint), run_at, id
+                                            FROM held
+                                            ORDER BY priority, run_at DESC, id DESC
+                                            LIMIT 1
+                                        )
+                                    )
                                 UNION ALL
                                 SELECT *, NULL, 0
                                 FROM of_groups

@@ -128,9 +128,14 @@ def _placed(d: Dialect) -> str:
     found = "SELECT *, 1 AS held FROM held"
     if not d.one_writer:
         not_held = "id NOT IN (SELECT id FROM held)"
+        place = "-CAST(priority AS bigint), run_at, id"
+        last = f"SELECT {place} FROM held ORDER BY priority, run_at DESC, id DESC LIMIT 1"
+        # Behind the last of a full front, nothing was tried to be locked.
+        tried = f"((SELECT count(*) FROM held) < :looked OR ({place}) < ({last}))"
         found += f"""
             UNION ALL SELECT {_RUN}, NULL, 0 FROM look
             WHERE claimable = 1 AND key IS NOT NULL AND (SELECT yes FROM enough) AND {not_held}
+                AND {tried}
             UNION ALL SELECT *, NULL, 0 FROM of_groups WHERE {not_held}
         """
     return f"""

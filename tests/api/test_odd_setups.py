@@ -14,7 +14,7 @@ from sqlalchemy import MetaData, inspect, make_url, update
 
 from flask_cronjobs import CronJobs, LeaseLost, SetupError, TaskError
 from flask_cronjobs.core.app_state import State, state_of
-from flask_cronjobs.core.worker.monitor import RunMonitor
+from flask_cronjobs.core.worker.keeper import Keeper
 from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.models import JobRun
 from tests.marks import on_both, on_postgresql
@@ -157,7 +157,8 @@ def test_handler_that_has_lost_its_lease_says_that_gevent_has_patched_threads(
 ) -> None:  # fmt: skip
     if why == "the lease ran out":  # Its keeper renews nothing.
         object.__setattr__(state.settings, "lease", 0.5)
-        monkeypatch.setattr(RunMonitor, "renew_or_watch", lambda *given: None)
+        for duty in ("_renew", "_watch"):
+            monkeypatch.setattr(Keeper, duty, lambda keeper: time.monotonic() + 60)
     said: list[str] = []
 
     @jobs.task(retry=False, timeout=30)

@@ -173,3 +173,14 @@ def waits_for_a_lock(kit: Kit) -> bool:
         " WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
     return bool(rows)
+
+
+def test_runs_beyond_the_limit_of_a_claim_are_not_taken_for_locked(kit: Kit) -> None:
+    """The next claims would pass over them, and a tick would end without them."""
+    busy: dict[str, Any] = {"concurrency_key": "busy", "concurrency_limit": 1}
+    kit.run(**busy)
+    kit.claim_one()
+    kit.runs(3, **busy)
+    answer = kit.claims.record_and_claim([], kit.request(1))
+    assert answer.parked
+    assert answer.passed_over == frozenset()

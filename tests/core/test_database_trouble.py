@@ -105,7 +105,7 @@ def test_exchange_whose_answer_is_lost_loses_and_doubles_nothing(
     """The server committed, and the connection broke before it said so."""
     calls = enqueue_notes(app, jobs, 20)
     with app.app_context():
-        lose_answer(db, "chosen", times=[number])
+        lose_answer(db, "candidate AS", times=[number])
     report = tick()
     assert (report.succeeded, report.lost) == (20, 0)
     assert sorted(calls) == list(range(20))

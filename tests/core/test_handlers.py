@@ -117,7 +117,7 @@ def test_worker_asked_to_stop_in_the_midst_of_a_claim_holds_nothing_afterwards(
         calls.append(n)
 
     def stop(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if "chosen" in statement:
+        if "candidate AS" in statement:
             writes.append(statement)
             if len(writes) == number:
                 keeper = threading.current_thread()

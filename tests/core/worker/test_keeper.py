@@ -39,13 +39,13 @@ class TestLostAnswers:
         enqueue(lambda: calls.append(1))
 
         def stop(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-            if "chosen" in statement:
+            if "candidate AS" in statement:
                 thread = threading.current_thread()
                 assert isinstance(thread, Keeper)
                 thread.flag.stop()
 
         event.listen(db.engine, "after_cursor_execute", stop)
-        assert lose_answer(db, "chosen") == []
+        assert lose_answer(db, "candidate AS") == []
         jobs.tick()
         assert calls == []
         assert holders(db) == [GIVEN_BACK]

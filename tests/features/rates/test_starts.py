@@ -123,7 +123,9 @@ def test_runs_of_a_busy_key_do_not_keep_others_from_starts_however_many(
     waiting(kit, number=150, priority=priority, **busy)
     mine = waiting(kit, number=3)
     opened(kit, HUNDRED._replace(burst=2))
-    assert kit.claim_ids(side_by_side=True) == mine[:2]
+    # The first one may do no more than park what is in front.
+    claimed = kit.claim_ids(side_by_side=True) or kit.claim_ids(side_by_side=True)
+    assert claimed == mine[:2]
 
 
 @on_postgresql
