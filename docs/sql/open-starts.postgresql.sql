@@ -29,6 +29,7 @@ WITH
                             AND status IN ('queued', 'failed')
                             AND rate_mark IS NULL
                             AND rate_key = keys.rate_key
+                        ORDER BY rate_mark, rate_key, job_type, queue, priority, run_at, id
                         LIMIT 400
                     ) AS r
                 WHERE

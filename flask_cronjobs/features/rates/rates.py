@@ -207,11 +207,15 @@ def _take_marks(d: Dialect) -> TextClause:
 
 
 def _number_ready(d: Dialect) -> str:
-    """Return SQL for how many runs of ``keys.rate_key`` may be claimed already."""
+    """Return SQL for the number of runs of ``keys.rate_key`` that may be claimed already.
+
+    The order keeps PostgreSQL from reading the index of all that is ready.
+    """
     return f"""
         SELECT count(*) FROM (
             SELECT {CLAIMABLE}, concurrency_key, concurrency_limit
-            FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key LIMIT {_READY}
+            FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key
+            ORDER BY rate_mark, {_ORDER} LIMIT {_READY}
         ) AS r WHERE {claimable(d)} AND {_HAS_SHARE}
     """
 
