@@ -78,16 +78,16 @@ class State:
     def engine(self) -> Engine:
         """The engine of bookkeeping; the caller needs no app context.
 
-        It is the app's, or one of our own by psycopg 3, where the app's has another driver.
+        It is the app's engine, or our own psycopg 3 engine if the app's has another driver.
 
-        :raises SetupError: the app's database or driver is none that we work with.
+        :raises SetupError: the app's database or driver is not supported.
         """
         with self._context():
             return by_psycopg(self.db.engine)
 
     @property
     def database(self) -> Engine | Connection:
-        """What bookkeeping and reports connect by: `engine`, or in some tests one connection."""
+        """The `engine` by which bookkeeping and reports connect; in some tests, one connection."""
         with self._context():
             bind = self.db.bind
             return bind if isinstance(bind, Connection) else by_psycopg(self.db.engine)

@@ -41,21 +41,21 @@ MOMENTS = (0.01, 0.04)
 
 
 class ClaimRequest(NamedTuple):
-    """What a worker asks for.
+    """A worker's request for runs.
 
-    :ivar limit: how many runs at most.
+    :ivar limit: the most runs to claim.
     :ivar token: the token that they get.
     :ivar tasks: the tasks that this worker can run.
     :ivar queues: the queues to claim from; empty means all but *elsewhere*.
     :ivar elsewhere: queues not to claim from, also if they are among *queues*.
     :ivar lease: seconds that the claim holds without a heartbeat.
     :ivar idle: whether the worker holds nothing else, so that a retry may be claimed.
-    :ivar beyond: how many more runs to lock, since many may have to be parked.
-    :ivar side_by_side: whether the runs are to run at the same time, as async handlers do. Then
-        retries are claimed together with others, but for a last attempt, and for one after a lost
-        worker; and unless *idle*, those are passed over.
-    :ivar handed: the id and token of a handed run to begin, in place of a claim from the queue.
-    :ivar locked: the ids of runs that others have locked, to choose what comes behind them.
+    :ivar beyond: the number of further runs to lock, since many may have to be parked.
+    :ivar side_by_side: whether the runs will run at the same time, as async handlers do. Then
+        retries are claimed together with others, except a last attempt and one after a lost worker;
+        unless *idle*, those are skipped.
+    :ivar handed: the id and token of a handed run to begin, instead of a claim from the queue.
+    :ivar locked: the ids of runs that other transactions have locked, to be skipped.
     """
 
     limit: int
@@ -89,16 +89,16 @@ class ClaimRequest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What `record_and_claim` recorded and claimed.
+    """The recorded outcomes and new claims of `record_and_claim`.
 
     :ivar recorded: the ids of the runs whose outcomes are recorded.
-    :ivar claims: the runs newly claimed.
-    :ivar cancelled: those of *recorded* that became cancelled instead of being retried, because a
+    :ivar claims: the newly claimed runs.
+    :ivar cancelled: the ids in *recorded* that became cancelled instead of being retried, because a
         cancel was requested while they ran.
-    :ivar locked: the ids of the runs that are held still, and whose outcomes cannot be recorded
-        yet: another transaction has locked their rows.
-    :ivar passed_over: the ids of waiting runs that the claim has chosen, and found locked.
-    :ivar parked: the ids of waiting runs that the claim has parked: their keys are to be opened.
+    :ivar locked: the ids of runs that are still held, and whose outcomes cannot be recorded yet,
+        since another transaction has locked their rows.
+    :ivar passed_over: the ids of waiting runs that the claim has chosen and found locked.
+    :ivar parked: the ids of waiting runs that the claim has parked, whose keys must be opened.
     """
 
     recorded: frozenset[int] = frozenset()

@@ -23,7 +23,7 @@ SPARE = 20
 
 _ORDER = "priority DESC, run_at, id"
 _GROUPED = "job_type, queue, priority, run_at, id"
-#: What a claim reads of a run. ``most`` is how many of its key may run.
+#: The columns that a claim reads. ``most`` is the number of runs of the key that may run.
 _READ = """
     id, concurrency_key AS key, COALESCE(concurrency_limit, 0) AS most, strict, priority, run_at
 """
@@ -39,33 +39,32 @@ _IN_COMPANY = f"""
 
 @lru_cache(maxsize=8)
 def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
-    """Return the statement that claims the first runs that it may, and parks those that it may not.
+    """Return the statement that claims the first runs that may begin, and parks those that may not.
 
-    1. ``look`` is the first of what is ready, also runs that this claim may not take. It suffices
-       if enough of them may be taken, or if that is all.
-    2. If not, ``grp`` is each task, queue and priority that has runs, at one step each, and
-       ``of_groups`` the next runs of all groups.
-    3. ``held`` locks them. The front is locked in its order, and what others have locked is passed
-       over, however much that is. Of the groups it locks the few that come first.
-    4. ``placed`` counts the free shares of each key, and gives the runs of the key one each. What
-       others have locked has its place, too: it is another claim's, most of the time. In strict
-       order nothing is placed that does not come first.
-    5. ``takes`` is the first of all that may begin. A run on a later or its last attempt is claimed
-       alone: if one is first in order, the claim takes only that, and only if the worker holds
-       nothing else. Otherwise it takes first attempts, several at once. So a run that kills the
-       process costs its neighbors one attempt at most, and never their last. So is a run with a
-       rate, unless all begin side by side: it must not wait behind others with a start that was
-       taken for it.
-    6. ``parks`` is what found its key full; but not behind one that could
-       begin and is not taken: nobody's end would open it. See `gate`.
+    1. ``look`` reads the first ready runs, including runs that this claim may not take. It suffices
+       if enough of them may be taken, or if there are no others.
+    2. Otherwise ``grp`` steps through each task, queue and priority that has runs, and
+       ``of_groups`` reads the next runs of all these groups.
+    3. ``held`` locks them. The front is locked in order, and any number of locked rows is skipped.
+       Of the groups, the few runs that come first are locked.
+    4. ``placed`` counts the free shares of each key, and assigns one to each run of the key. Runs
+       that are locked have a place, too, since most of them belong to another claim. In strict
+       order, only the first run gets a place.
+    5. ``takes`` has the first runs that may begin. A run on a later or its last attempt is claimed
+       alone: if one is first in order, the claim takes only that, and only if the worker holds no
+       other. Otherwise it takes several first attempts. So a run that kills the process costs its
+       neighbors one attempt at most, and never their last. A run with a rate is claimed alone, too,
+       unless all run side by side, since it must not wait behind others with a start taken.
+    6. ``parks`` has the runs whose key is full. A run behind another one that could begin and is
+       not taken is not parked, since no end of a run would open it. See `gate`.
 
-    PostgreSQL also returns, in one row, what others have locked and what holds up others, or all of
-    the groups that was locked if it has got few: the next claim is to look behind it.
+    PostgreSQL also returns one row with the ids of locked runs that hold up others, or of all
+    locked runs of the groups if the claim got few. The next claim skips them.
 
-    The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and then
-    update more rows than the limit.
+    The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and would
+    then update more rows than the limit.
 
-    :param only_look: claim nothing, and return what the first run is like.
+    :param only_look: claim nothing, and return the facts about the first run.
     """
     mine, wanted = claimable(d), ":looked"
     enough = f"count(*) < {wanted} + {WINDOW} OR count(claimable) >= {wanted} + {SPARE}"
@@ -130,7 +129,7 @@ def _placed(d: Dialect) -> str:
         not_held = "id NOT IN (SELECT id FROM held)"
         place = "-CAST(priority AS bigint), run_at, id"
         last = f"SELECT {place} FROM held ORDER BY priority, run_at DESC, id DESC LIMIT 1"
-        # Behind the last of a full front, nothing was tried to be locked.
+        # Rows after the last one of a full front were not tried, so they are not known as locked.
         tried = f"((SELECT count(*) FROM held) < :looked OR ({place}) < ({last}))"
         found += f"""
             UNION ALL SELECT {_RUN}, NULL, 0 FROM look
@@ -212,9 +211,10 @@ def _groups(d: Dialect) -> str:
 
     It begins with a group of each task that comes before all others.
     """
-    # Not ">": SQLite would read the whole of the old group. And of a column beside a column it
-    # searches the index for the first alone.
-    # A priority that is a text, of an odd row on SQLite, has no next: go on with the next queue.
+    # With ">", SQLite would read the whole old group. And it searches an index by the first column
+    # only if both sides of the comparison are plain columns.
+    # A priority that is a text, as an odd row of SQLite may have, has no successor: take the next
+    # queue.
     further = "CASE WHEN grp.priority + 0 = grp.priority THEN '' ELSE ' ' END"
     is_after = f"""(queue, priority) >=
         (grp.queue || {further if d.one_writer else "''"}, grp.priority + 1)"""

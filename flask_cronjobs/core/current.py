@@ -38,7 +38,7 @@ Progress: TypeAlias = "tuple[float, str | None]"
 
 
 class Output:
-    """What a handler prints and logs. Any of its threads may add."""
+    """The output that a handler prints and logs. Any of its threads may add."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -49,7 +49,7 @@ class Output:
         self._pieces.append(text)
         self._size += len(text)
         if self._size > 4 * MAX_OUTPUT:
-            # In one step: another thread may append meanwhile.
+            # Replace them in one step, since another thread may append meanwhile.
             count = len(self._pieces)
             last = "".join(self._pieces[:count])[-2 * MAX_OUTPUT :]
             self._pieces[:count] = [last]
@@ -69,13 +69,13 @@ class CurrentRun:
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
     :param default_timezone: the time zone of runs that no definition made.
-    :ivar to_stop: returns whether the run is to be given back at the end of a step.
-    :ivar limited: makes a context in which a plain handler is interrupted after so many seconds.
-    :ivar interrupted_by: what has interrupted the handler, which is to end by it.
-    :ivar ended_by: what a step has raised to end the attempt.
-    :ivar output: holds what the handler prints and logs, if that is kept.
+    :ivar to_stop: returns whether the run must be released at the end of a step.
+    :ivar limited: makes a context in which a plain handler is interrupted after *seconds*.
+    :ivar interrupted_by: the interruption by which the handler must end.
+    :ivar ended_by: the exception that a step has raised to end the attempt.
+    :ivar output: the captured output, if it is kept.
     :ivar has_progress: whether progress was reported and is not written yet.
-    :ivar at_end: what features do when the handler has ended, before its app context does.
+    :ivar at_end: functions of features to call between the end of the handler and of its context.
     :raises PayloadError: the run's row cannot be read.
     """
 
@@ -83,7 +83,7 @@ class CurrentRun:
     at_end: Sequence[Callable[[], None]] = ()
     # As defaults of the class, which cost a run nothing: hardly any reports progress.
     _requested_at = -math.inf
-    # The last progress, and then whether it is to be written, which the keeper's thread takes back.
+    # The last progress, and whether it must be written, which the keeper's thread resets.
     _reported: Progress | None = None
     has_progress: bool = False
 
@@ -181,7 +181,7 @@ class CurrentRun:
 
     @cached_property
     def kept(self) -> dict[type, Any]:
-        """What features keep for this attempt, by its type."""
+        """The objects that features keep for this attempt, by their type."""
         return {}
 
     @cached_property
@@ -279,12 +279,12 @@ class CurrentRun:
         return by if by is not None and is_of_database(error) else error
 
     def raise_again(self, at_end: bool = False) -> None:
-        """Raise what has interrupted the handler again, if that has swallowed it.
+        """Raise the interruption of the handler again, if the handler has swallowed it.
 
-        Not while it is on its way, as in a ``finally``, nor in another thread.
+        It is not raised while it is being handled, as in a ``finally``, nor in another thread.
 
-        :param at_end: whether the handler has returned. Then only the end by a step holds: its row
-            says that the run goes on there.
+        :param at_end: whether the handler has returned. Then only the end by a step counts, whose
+            row says that the run continues there.
         :raises BaseException: the handler has swallowed it.
         """
         error = self.ended_by or (None if at_end else self.interrupted_by)
@@ -314,7 +314,7 @@ class CurrentRun:
 
 
 def _is_handled(error: BaseException) -> bool:
-    """Return whether the caller is at work because of *error*, which cancels async handlers."""
+    """Return whether *error* is being handled here; async handlers see it as a cancellation."""
     each = sys.exc_info()[1]
     while each is not None:
         if each is error or type(each).__name__ == "CancelledError":
@@ -329,7 +329,7 @@ def _shown(progress: Progress) -> Progress:
     return fraction, message and safe_text(message, LONGEST_MESSAGE)[:SHOWN]
 
 
-#: The run of the handler at work in this context.
+#: The run whose handler runs in this context.
 at_work: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")
 
 current_run: CurrentRun = cast(
@@ -342,7 +342,7 @@ current_run: CurrentRun = cast(
         ),
     ),
 )
-"""The `CurrentRun` of the handler at work. Outside of one, using it is a `RuntimeError`."""
+"""The `CurrentRun` of the running handler. Outside a handler, using it is a `RuntimeError`."""
 
 
 def in_run() -> bool:
@@ -373,7 +373,7 @@ def in_worker() -> bool:
 
 
 def running() -> CurrentRun | None:
-    """Return the run of the handler at work here, or None."""
+    """Return the run whose handler runs in this context, or None."""
     return at_work.get(None)
 
 

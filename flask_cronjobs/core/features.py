@@ -60,7 +60,7 @@ FEATURES: tuple[Feature, ...] = (
 
 
 class Watcher(Protocol):
-    """What a feature hears of the runs of a worker. Any thread may call it."""
+    """The interface of a feature that watches the runs of a worker. Any thread may call it."""
 
     def started(self, claim: Claim) -> None:
         """Hear that an attempt begins."""
@@ -73,7 +73,7 @@ class Watcher(Protocol):
 
 
 class Starts(Protocol):
-    """What lets runs begin only so often. It belongs to the keeper's thread."""
+    """The interface of a feature that limits starts. It belongs to the keeper's thread."""
 
     @property
     def next_at(self) -> float:
@@ -97,9 +97,9 @@ class Starts(Protocol):
 
 
 class Beside(Protocol):
-    """What a worker has at work beside its runs, in a thread of its own.
+    """Work that a worker does beside its runs, in a separate thread.
 
-    However long it takes, the leases of the runs are renewed.
+    It may take any time, since the keeper renews the leases of the runs.
     """
 
     def start(self) -> None:
@@ -110,11 +110,11 @@ class Beside(Protocol):
 
 
 class Door(Protocol):
-    """What other threads may ask of a `Loop`."""
+    """The methods of a `Loop` that other threads may call."""
 
     @property
     def at_work(self) -> Sequence[Working]:
-        """The runs at work."""
+        """The runs that are running."""
         ...
 
     def admit(self) -> None:
@@ -124,7 +124,7 @@ class Door(Protocol):
         """Interrupt the handlers for which that was requested."""
 
     def look(self, now: float) -> None:
-        """Note since when each run at work could have ended."""
+        """Note for each running run the time since which it could have ended."""
 
 
 class Loop(Protocol):
@@ -137,22 +137,22 @@ class Loop(Protocol):
 
     @property
     def door(self) -> Door:
-        """What other threads may ask of it."""
+        """The interface for other threads."""
         ...
 
     @property
     def kinds(self) -> Kinds:
-        """What says what to claim where there are such tasks."""
+        """The admission of a worker with such tasks."""
         ...
 
     def run(self, claim: Claim) -> Claim | None:
-        """Perform *claim*, and what comes while it is at work; return a claim of another kind."""
+        """Perform *claim* and the claims that follow; return a claim of another kind."""
 
     def interrupt_all(self, error: BaseException) -> None:
         """Interrupt all handlers with *error*. May be called from a signal handler."""
 
     def close(self) -> None:
-        """End it, and what is left at work."""
+        """End the loop, and the runs that are left."""
 
 
 def prepare(state: State) -> None:
@@ -167,7 +167,7 @@ def watch(state: State) -> tuple[Watcher, ...]:
 
 
 def beside(state: State) -> tuple[Callable[[State, WorkOptions, Keeper], Beside], ...]:
-    """Return what makes what a worker of this app has at work beside its runs."""
+    """Return the functions that make the threads beside the runs of this app's workers."""
     return tuple(_of("beside", _used(state)))
 
 
@@ -190,7 +190,7 @@ def starts(
 
 
 def fact(name: str, run: CurrentRun) -> Any:
-    """Return the fact *name* of a run at work."""
+    """Return the fact *name* about a running run."""
     (known,) = _of("fact", [each for each in FEATURES if name in each.facts])
     return known(run)
 
@@ -214,9 +214,9 @@ def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float
 
 
 def mend(state: State, books: Bookkeeping) -> None:
-    """Put right what was left behind, such as by rows that somebody has deleted by hand.
+    """Repair leftovers of all features, such as those of rows that were deleted by hand.
 
-    Of all features: what the app does not use any more may be left behind, too.
+    Features that the app no longer uses may have leftovers, too.
     """
     for do in _of("mend", FEATURES):
         do(state, books)

@@ -1,16 +1,17 @@
-"""The gate: what keeps a run from the claims, so that none reads it again and again.
+"""The gate: it hides runs that cannot start from the claims, so that they are not read repeatedly.
 
 A run with a concurrency key is born ready, and pays nothing while its key has room. A claim that
-meets a full key, or a run that does not come first in its strict order, parks it: it gets a `gate`,
-and stands in no index of the claims any more. It is opened by whoever frees a share or a turn, and
-by the claim that parked it, each in a statement of its own **after its commit**. Both write,
-commit, then look: whoever commits last sees what the other has written. In one statement this could
-not be right: a claim that still sees a run at work would park one behind it that nobody opens.
+meets a run whose key is full, or that is not first in its strict order, parks the run: it gets a
+`gate`, and leaves the indexes of the claims. The worker that frees a share or a turn opens it, and
+so does the claim that parked it, each in a separate statement **after its commit**. Both write,
+commit, then look, so the one that commits last sees the write of the other. One statement could not
+do this: a claim that still sees a running run would park another behind it that would never be
+opened.
 
-So a claim parks only behind runs that are at work, or that it takes itself: their end opens it. In
-strict order the end of any that comes before does.
+So a claim parks only behind runs that are running, or that it takes itself, since their end opens
+the parked run. In strict order, the end of any earlier run does.
 
-If a process dies in between, or somebody changes rows by hand, `mend` opens what is left.
+If a process dies in between, or rows are changed by hand, `mend` opens the rest.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def open_behind(books: Bookkeeping, ids: Collection[int]) -> int:
 
 
 def mend_all(books: Bookkeeping) -> int:
-    """Open what nobody has opened; return how many runs."""
+    """Open parked runs that were never opened; return their number."""
     opened, after = mend(books)
     while after:
         more, after = mend(books, after)
@@ -92,9 +93,9 @@ def mend_all(books: Bookkeeping) -> int:
 
 
 def mend(books: Bookkeeping, after: str = "") -> tuple[int, str]:
-    """Open as `mend_all` does what is parked in the next keys after that one.
+    """Open, as `mend_all` does, parked runs of the next keys after *after*.
 
-    :returns: how many runs it has opened, and the key after which to go on; if any.
+    :returns: the number of opened runs, and the key after which to continue, if any.
     """
     d = books.dialect
     rows = books.rows(parked_keys(d), {"after": after})
@@ -135,16 +136,16 @@ def _open_keys(d: Dialect) -> TextClause:
 
 
 def _open(d: Dialect, keys: str) -> TextClause:
-    """Return the UPDATE that opens what comes next in *keys*, a SELECT.
+    """Return the UPDATE that opens the next runs of *keys*, a SELECT.
 
-    1. ``grp`` is each task and queue that a key has parked runs of, and how many shares are free.
-       Each gets as many: whether a task or a queue is paused, or has no worker, is not known here.
-       What is too much, a claim parks again.
-    2. ``next`` is the first runs of each, but for those that somebody has locked, and the first run
-       of a strict order. No other row is locked: who opens at the same time must not miss it.
+    1. ``grp`` has each task and queue of a key with parked runs, and the number of free shares.
+       Each of them gets as many, since a task or queue may be paused or have no worker. A claim
+       parks surplus runs again.
+    2. ``next`` has the first unlocked runs of each, and the first run of a strict order. No other
+       row is locked, since a concurrent opening must not skip it.
     """
     of_key = f"{PARKED} AND gate = 'keys' AND concurrency_key = grp.key"
-    # Of a column beside a column, SQLite searches the index for the first alone.
+    # SQLite searches an index by the first column only if both sides are plain columns.
     further = ">" if d.arrays else ">="
     group = "grp.job_type, grp.queue" if d.arrays else "grp.job_type || '', grp.queue || char(1)"
     later = f"FROM job_runs WHERE {of_key} AND (job_type, queue) {further} ({group})"

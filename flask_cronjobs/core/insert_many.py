@@ -26,7 +26,7 @@ from .new_run import COLUMNS, OF_PAYLOAD, TYPES, NewRun
 
 #: How many rows one statement carries.
 INSERTED_AT_ONCE = 1000
-#: What a run may have of its own beside its payload.
+#: The columns besides the payload that may differ between the runs of one call.
 _OWN = ("idempotency_key", *OF_PAYLOAD[1:])
 
 
@@ -39,10 +39,10 @@ class Holder(NamedTuple):
 
 
 class Inserted(NamedTuple):
-    """What became of a row.
+    """The result of a row.
 
-    :ivar id: its run.
-    :ivar holder: the same run, if it was there before and has the row's key.
+    :ivar id: the id of its run.
+    :ivar holder: the run, if it existed before and holds the row's key.
     """
 
     id: int
@@ -90,7 +90,7 @@ def _key(row: NewRun) -> str:
 def delete_runs(session: Session, ids: Sequence[int]) -> None:
     """Delete runs that *session*'s transaction has inserted."""
     if not ids:
-        return  # To delete nothing would take SQLite's write lock.
+        return  # Deleting nothing would take SQLite's write lock.
     with session.no_autoflush:
         connection = writing_connection(session)
     d = dialect_of(connection.engine)
@@ -132,7 +132,7 @@ def _insert_or_find(
 def _can_undo(connection: Connection) -> bool:
     """Return whether keys are held until the transaction ends, but can be given up before.
 
-    On SQLite nobody else writes meanwhile. In AUTOCOMMIT there is no transaction.
+    SQLite has no other writer meanwhile, and AUTOCOMMIT has no transaction.
     """
     driver: Any = connection.connection.dbapi_connection
     return not (dialect_of(connection.engine).one_writer or driver.autocommit)

@@ -23,12 +23,12 @@ from .outcome import held, is_held
 
 
 class Renewal(NamedTuple):
-    """What a heartbeat learned, or a look between two.
+    """The result of a heartbeat, or of a check between two heartbeats.
 
-    :ivar held: the runs still held.
-    :ivar cancelled: those among them that are to be cancelled.
-    :ivar locked: those among them whose leases a heartbeat did not extend, since another
-        transaction has locked their rows.
+    :ivar held: the ids of the runs that are still held.
+    :ivar cancelled: those of them for which a cancel was requested.
+    :ivar locked: those of them whose leases were not extended, since another transaction has locked
+        their rows.
     :ivar is_heartbeat: whether the leases of the others were extended.
     """
 
@@ -38,8 +38,8 @@ class Renewal(NamedTuple):
     is_heartbeat: bool = False
 
 
-#: On SQLite, for how many seconds the write lock is free before runs are taken back, so that living
-#: workers renew their leases: longer than a keeper needs from one try to the end of the next.
+#: Seconds for which SQLite's write lock is free before runs are reclaimed, so that living workers
+#: can renew their leases. A keeper needs less from one try to the end of the next.
 RENEWAL_WINDOW = 3.0
 #: How many runs are taken back, or given up, at a time.
 TAKEN_AT_ONCE = 200
@@ -54,7 +54,7 @@ def renewal_window(lease: float) -> float:
     return min(RENEWAL_WINDOW, lease / 2)
 
 
-#: What names a held run by its id and its token.
+#: A claim or an outcome, which names a held run by its id and its token.
 Held: TypeAlias = Claim | Outcome
 
 
@@ -114,14 +114,14 @@ def look_for_expired(books: Bookkeeping) -> list[Claim]:
             label=row.label,
         )
         for row in rows
-        if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
+        if isinstance(row.locked_by, str)  # SQLite accepts a blob, which is no token.
     ]
 
 
 def give_up_exhausted(books: Bookkeeping) -> list[Outcome]:
-    """End at most `TAKEN_AT_ONCE` waiting runs that have no attempt left; return how each ended.
+    """End at most `TAKEN_AT_ONCE` waiting runs without an attempt left; return their outcomes.
 
-    No attempt ends so: somebody has lowered ``max_attempts`` by hand.
+    This happens only if ``max_attempts`` was lowered by hand.
     """
     rows = books.rows(_give_up_exhausted(books.dialect), {"limit": TAKEN_AT_ONCE})
     gate.open_behind(books, [row.id for row in rows])
@@ -183,7 +183,7 @@ def _progress(d: Dialect) -> TextClause:
 
 @lru_cache(maxsize=2)
 def expired(d: Dialect) -> TextClause:
-    """Return the query for expired leases, but for those of rows that somebody has locked."""
+    """Return the query for expired leases of rows that are not locked."""
     return text(f"""
     SELECT id, locked_by, job_type, attempts, max_attempts, definition_id, forgiven, label
     FROM job_runs WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
@@ -193,7 +193,7 @@ def expired(d: Dialect) -> TextClause:
 
 @lru_cache(maxsize=2)
 def _give_up_exhausted(d: Dialect) -> TextClause:
-    # In no order: the primary key has one, too, but without the condition.
+    # Without ORDER BY, the planner need not use the primary key, which lacks the condition.
     spent = f"SELECT id FROM job_runs WHERE {ODD} AND {SPENT} LIMIT :limit {d.skip_locked}"
     last_error = "COALESCE('. The last error: ' || last_error, '')"
     error = f"'no attempt is left: max_attempts is ' || max_attempts || {last_error}"
@@ -252,7 +252,7 @@ _IN_BROKERS = text(f"""
 """)
 
 
-#: In how many seconds a run is due again that a worker of older code has refused.
+#: Seconds after which a run is due again that a worker with older code has refused.
 REFUSED_FOR = 60
 
 
@@ -283,13 +283,13 @@ def in_brokers(books: Bookkeeping, queue: str) -> int:
     return int(books.rows(_IN_BROKERS, {"queue": queue})[0].number)
 
 
-#: Of the database in its cluster, and of the table.
+#: Reads the ids of the database in its cluster, and of the table.
 _POSTGRESQL = """
     SELECT oid, to_regclass('job_runs')::oid,
         has_function_privilege('pg_control_system()', 'EXECUTE') AS may_ask
     FROM pg_database WHERE datname = current_database()
 """
-#: By itself: to a role that may not call the function, it is refused.
+#: A separate statement, since a role may lack the right to call the function.
 _CLUSTER = "SELECT system_identifier FROM pg_control_system()"
 _SQLITE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 

@@ -54,7 +54,7 @@ _FAILURE = """
 
 
 def _values(d: Dialect) -> str:
-    """Return what an outcome writes: `ended` where it ends the run, and otherwise when to go on."""
+    """Return the assignments of an outcome: `ended` at a run's end, otherwise its next time."""
     status = f"""
         CASE WHEN {_STOPPED} THEN 'cancelled' WHEN NOT {_RETURNED} THEN given.kind
              WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END

@@ -59,7 +59,7 @@ def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
     try:
         status = _work(state, options, pipe)
     finally:
-        # In a thread: if nobody reads what handlers printed, the worker ends all the same.
+        # Use a thread, so that the worker ends even if no process reads its output.
         last = threading.Thread(target=flush_output, daemon=True)
         last.start()
         last.join(FLUSH_WITHIN)
@@ -67,7 +67,7 @@ def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
 
 
 def flush_output() -> None:
-    """Write what is left in the buffers of standard output and standard error."""
+    """Flush the buffers of standard output and standard error."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # A full disk, a closed pipe.
             stream.flush()
@@ -94,7 +94,7 @@ RESTART_PAUSE = 1.0
 #: How often the parent looks for workers that have ended, in seconds. Most often their pipe tells
 #: it at once; but a process that a handler forked may hold that open.
 LOOK_EVERY = 0.5
-#: The same once the pipe of a worker has ended, as it does just before the worker does.
+#: Seconds between two checks once a worker's pipe has ended, which happens just before its end.
 LOOK_SOON = 0.02
 
 
@@ -223,11 +223,11 @@ class _ProcessPool:
                 self._due[number] = time.monotonic() + RESTART_PAUSE
 
     def _fork(self, number: int) -> None:
-        """Fork one worker, unless all are to stop. Signals wait until it can receive them.
+        """Fork one worker, unless all must stop. Signals wait until it can receive them.
 
-        No thread of ours may be at work meanwhile: the new process would have none of the threads,
-        but the locks that they held, for ever. The timer of faulthandler, which the app may have
-        started, is such a thread, and the new process needs that timer for its watchdog.
+        No other thread of ours may run meanwhile: the new process would lack the thread, but keep
+        the locks that it held forever. The timer of faulthandler, which the app may have started,
+        is such a thread, and the new process needs that timer for its watchdog.
         """
         flush_output()
         deadlines.end_thread()
@@ -313,7 +313,7 @@ class _ProcessPool:
         """
         try:
             pid, status = os.waitpid(child.pid, os.WNOHANG)
-        except ChildProcessError:  # SIGCHLD is ignored: nobody keeps its status.
+        except ChildProcessError:  # SIGCHLD is ignored, so the status is lost.
             pid, status = child.pid, 0
         if pid == 0:
             return

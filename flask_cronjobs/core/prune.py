@@ -15,9 +15,9 @@ from ..db.dialect import Dialect
 from ..models.conditions import DEAD, DONE_ALONE, DONE_EFFECT
 from . import features, ticks
 
-#: Counts so many runs as deleted, in the transaction that deletes them.
+#: Called with the number of deleted runs, in the transaction that deletes them.
 Counted: TypeAlias = Callable[[Connection, Dialect, int], object]
-#: For how many seconds operations are kept.
+#: Seconds for which operations are kept.
 KEPT = 365 * 86400.0
 
 
@@ -48,10 +48,10 @@ def _is_of_success(_: Dialect) -> str:
     return f"COALESCE(({run}), 'succeeded') IN ('succeeded', 'skipped')"
 
 
-# The effects of a run that has not succeeded stay while its row is there: a retry, of its own or an
-# operator's, must find them.
+# The effects of a run that has not succeeded stay while its row exists, since a retry must find
+# them.
 EFFECTS = Kind("job_effects", DONE_EFFECT, "done_at", "retention_dead", _is_of_success)
-# For longer than the runs that they changed: who did what is asked late.
+# They are kept longer than the runs that they changed, since audits come late.
 OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
 
 
@@ -132,17 +132,17 @@ _REST = 0.1
 
 
 def prune(books: Bookkeeping, kept: Settings, counted: Counted | None = None) -> Iterator[int]:
-    """Delete what is older than its retention; yield how many runs, after each round.
+    """Delete rows past their retention; yield the number of runs after each round.
 
-    A round deletes up to `DELETED_AT_ONCE` rows of each kind, so that none waits for another. To
+    A round deletes up to `DELETED_AT_ONCE` rows of each kind, so that no kind waits for another. To
     stop, take no further round.
 
-    On SQLite others write only between two transactions of ours. They look for that each few
+    On SQLite, other writers must find a moment between two of our transactions. They try every few
     milliseconds, so we leave them as much time as we took.
 
-    :param kept: for how long rows are kept: batches as succeeded runs; effects that are done as
-        dead runs, but as long as their run may be tried again, however old they are.
-    :param counted: is told of the runs, in the transactions that delete them.
+    :param kept: how long rows are kept. Batches are kept like succeeded runs, and finished effects
+        like dead runs, but at least while their run may be retried.
+    :param counted: called with the number of runs in the transactions that delete them.
     """
     d = books.dialect
     kinds = [
@@ -188,7 +188,7 @@ def _prune_runs(
         yield len(found)
         if are_all:
             return
-        # From here on: until a vacuum, PostgreSQL's index has entries of all that was deleted.
+        # Continue here: until a vacuum, PostgreSQL's index has entries of all deleted rows.
         given["place"] = found[-1].place
 
 

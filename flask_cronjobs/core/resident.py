@@ -41,13 +41,13 @@ MINUTE = 60.0
 AFTER = 0.25
 #: How soon minute work that failed is tried again, in seconds.
 RETRY = 2.0
-#: How often the thread looks whether the worker listens for a NOTIFY, in seconds.
+#: Seconds between two checks whether the worker listens for NOTIFY.
 LOOK_EVERY = 0.5
-#: For how many seconds a statement of minute work is retried before the work begins again.
+#: Seconds for which a statement of minute work is retried before the work begins again.
 RETRY_FOR = 2.0
 #: How long a worker that stops waits for its minute work, in seconds.
 END_WITHIN = 3.0
-#: How long it waits for those who are told of the last minute, in seconds.
+#: Seconds that it waits for the receivers of the last minute.
 TELL_WITHIN = 5.0
 
 
@@ -153,7 +153,7 @@ class ResidentMinutes(threading.Thread):
         self._trouble.over("The database")
 
     def _left(self, began: float) -> float:
-        """Return in how many seconds to go on: after the first full minute since *began*.
+        """Return the seconds until the first full minute after *began*.
 
         Slots are due at full minutes, by the database's clock.
         """

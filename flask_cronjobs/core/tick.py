@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: One tick in so many prunes, counted over all hosts.
 PRUNE_EVERY = 20
-#: For how many seconds one tick prunes, about.
+#: Approximate seconds that one tick prunes.
 PRUNE_BUDGET = 9.0
 
 
@@ -110,7 +110,7 @@ def housekeeping(
         an attempt left.
     """
     if row.expired or row.exhausted:
-        # Here, since most ticks find nothing to take back, and need none of a worker's modules.
+        # Most ticks find nothing to reclaim, and need none of a worker's modules.
         from .reclaim import give_up, reclaim
 
         reclaimed = reclaim(state, books, news) if row.expired else []
@@ -245,7 +245,7 @@ def worker_options(state: State, options: TickOptions) -> WorkOptions:
 def _run_workers(
     state: State, options: TickOptions, work_options: WorkOptions, books: Bookkeeping
 ) -> Counter[str]:
-    """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
+    """Run workers; a worker that is not forked uses the connection of *books* meanwhile."""
     from .processes import run_workers
     from .worker.work_options import KeeperConnection
 

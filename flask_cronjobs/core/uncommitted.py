@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from .app_state import State
 
 _UNCOMMITTED = "_cronjobs_uncommitted"
-#: The app contexts with a note in ``g``. Every run ends one, and hardly any has one; to look into
-#: ``g`` takes longer than to look whether this is empty.
+#: The app contexts with a note in ``g``. Every run ends a context, but few have a note, and looking
+#: into ``g`` takes longer than checking whether this set is empty.
 _noted: set[int] = set()
-#: What else warns when an app context ends, by app context, as in `_noted`.
+#: Further functions that warn when an app context ends, by context as in `_noted`.
 _at_end: dict[int, list[Callable[[], None]]] = {}
 _COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
 _COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
@@ -94,15 +94,15 @@ def _context() -> int:
     return id(g._get_current_object())
 
 
-# Of all sessions, since a test may replace db.session.
+# This listens to all sessions, since a test may replace db.session.
 @event.listens_for(Session, "after_commit")
 @event.listens_for(Session, "after_rollback")
 def _forget_uncommitted(session: Session) -> None:
-    # Not at the end of a savepoint: the transaction around it may still be rolled back.
+    # Ignore the end of a savepoint, since the outer transaction may still be rolled back.
     if session.in_nested_transaction():
         return
     if has_app_context() and _noted:
-        # What another transaction enqueued, and the session was removed or closed, is lost.
+        # Runs of another transaction are lost, since the session was removed or closed.
         settled = (session.get_transaction(), None)
         lost = [note for note in _take_notes() if note[0] not in settled]
         if lost:

@@ -1,1 +1,1 @@
-"""What the code declares: tasks, their options and their payloads."""
+"""The tasks that code declares, with their options and payloads."""

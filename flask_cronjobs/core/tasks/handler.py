@@ -26,7 +26,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
 
-#: What to do about an argument that is missing since a decorator gives it.
+#: How to fix an argument that is missing because a decorator supplies it.
 _GIVEN_BY_DECORATOR = (
     ". If its decorator gives it, let the decorator's inner function name the arguments of a call, "
     "such as def inner(n): in place of *args and **kwargs"

@@ -222,8 +222,8 @@ def check_unscheduled(name: str, options: Mapping[str, object]) -> None:
 def check_upgrade(name: str, func: object, known: object) -> None:
     """Check a function that takes payloads of older code to today's.
 
-    :param known: the one that the task has already.
-    :raises TaskError: it is none, or not the first.
+    :param known: the upgrade that the task has already.
+    :raises TaskError: *func* is no function, or the task has an upgrade.
     """
     if known is not None or inspect.iscoroutinefunction(func) or why_uncallable(func, {}):
         raise TaskError(

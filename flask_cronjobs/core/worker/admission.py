@@ -18,18 +18,18 @@ from .listener import Listener
 AHEAD = 0.05
 #: How many runs one claim takes at most.
 CLAIMED_AT_ONCE = 1000
-#: When the run at work takes longer than this, in seconds, what waits behind it is given back.
+#: Seconds after which claims waiting behind the current run are released.
 LONG = 4 * AHEAD
-#: Of how many of the last runs the mean is, about.
+#: Approximate number of recent runs in the mean.
 RECENT = 3
 
 
 class Wanted(NamedTuple):
-    """What to claim now.
+    """The runs to claim now.
 
-    :ivar limit: how many runs; 0 for none.
+    :ivar limit: the number of runs; 0 for none.
     :ivar tasks: the tasks; None for all.
-    :ivar side_by_side: whether the runs are to run at the same time.
+    :ivar side_by_side: whether the runs will run at the same time.
     """
 
     limit: int = 0
@@ -47,7 +47,7 @@ class Admission(Protocol):
         """Return what to claim now.
 
         :param idle: whether the worker has nothing to do.
-        :param busy: whether a handler has been at work for so long that nothing may wait behind it.
+        :param busy: whether a handler has been running so long that no run may wait behind it.
         """
         ...
 
@@ -56,7 +56,7 @@ class Admission(Protocol):
 
 
 class Kinds(Admission, Protocol):
-    """The same where there are runs of two kinds, and a worker has one at work at a time."""
+    """The `Admission` of a worker with two kinds of runs, of which it runs one kind at a time."""
 
     def look(self, idle: bool, first: Callable[[], tuple[str, bool] | None]) -> None:
         """Look, if it is time, whether the first run in the queue is of the other kind.
@@ -69,7 +69,7 @@ class Kinds(Admission, Protocol):
 
 
 class Prefetch:
-    """Claims runs that are at work one after the other: as many as take about `AHEAD`.
+    """Claims runs that run one after the other, as many as take about `AHEAD` seconds.
 
     :ivar mean: the recent mean duration of a run, in seconds; None until one has ended.
     """
@@ -89,9 +89,9 @@ class Prefetch:
     def wanted(self, held_runs: HeldRuns, idle: bool, busy: bool) -> Wanted:
         """Return what to claim now.
 
-        None until half of the target is used up, so that each claim is worth its statement, unless
-        there are outcomes to record in the same one. None behind a long run, or a first one, whose
-        length nobody knows: another worker can have them.
+        Nothing is claimed until half of the target is used up, so that each claim is worth its
+        statement, unless outcomes are recorded by the same one. Nothing is claimed behind a long
+        run, or behind a first one of unknown length: another worker can take those runs.
         """
         if busy:
             return NOTHING
@@ -104,7 +104,7 @@ class Prefetch:
 
 #: How often a worker that waits for work looks for it, in seconds.
 POLL = 0.25
-#: The same for one that a NOTIFY wakes. It finds retries that come due, and what it did not hear.
+#: Seconds between polls of a worker that NOTIFY wakes; they find due retries and missed wake-ups.
 POLL_LISTENING = 2.0
 #: Where a pooler lets no NOTIFY come, a worker waits longer the longer it has had no run: this part
 #: of that time, `POLL` at least and `POLL_LISTENING` at most. So it does not keep the server busy.
@@ -133,7 +133,7 @@ class Pace:
         self._got_runs_at = time.monotonic()
 
     def note_wake(self) -> None:
-        """Note that a NOTIFY, or somebody else, has woken the worker."""
+        """Note that the worker was woken, for example by NOTIFY."""
         self._woken_at = time.monotonic()
         self.exhausted = False
 

@@ -1,7 +1,7 @@
-"""Tell of each outcome: the log, the signals, the caller, and the features that watch runs.
+"""Report each outcome to the log, the signals, the caller, and the features that watch runs.
 
-All of these are other people's code. A log that nobody reads or a slow receiver of a signal may
-hold up a thread of ours, but not a keeper, which renews leases.
+All of these run code of the app. A blocked log or a slow receiver of a signal may delay a thread of
+ours, but not the keeper, which renews leases.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ...types import Outcome
 from ..background import BackgroundThread
 from ..features import Watcher
 
-#: With so many outcomes left to tell, the worker claims nothing more: they take memory.
+#: Number of unreported outcomes at which the worker stops claiming, since they take memory.
 MOST_BEHIND = 1000
-#: With so many, their exceptions are dropped: each may hold a message of megabytes.
+#: Number of unreported outcomes at which exceptions are dropped; each may have megabytes.
 MOST_EXCEPTIONS = 100
 
 
 class Announcer:
-    """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
+    """Reports outcomes in order. `tell`, `send` and `close` belong to the keeper's thread."""
 
     def __init__(self, app: Flask, news: News, watchers: Sequence[Watcher] = ()) -> None:
         self._app = app
@@ -40,9 +40,9 @@ class Announcer:
         return self._sent - self._told >= MOST_BEHIND
 
     def tell(self, outcome: Outcome, recorded: bool = True) -> None:
-        """Tell of *outcome* after the next `send`.
+        """Report *outcome* after the next `send`.
 
-        :param recorded: False if it was dropped because the lease was lost.
+        :param recorded: False if the outcome was dropped because the lease was lost.
         """
         many = self._sent - self._told + len(self._next) >= MOST_EXCEPTIONS
         if many and outcome.exception is not None:
@@ -70,7 +70,7 @@ class Announcer:
             watcher.close(patience)
 
     def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
-        while outcomes:  # What was told is let go of, and with it the handler's exception.
+        while outcomes:  # A reported outcome is freed with its exception.
             self._tell(*outcomes.pop(0))
             self._told += 1
 

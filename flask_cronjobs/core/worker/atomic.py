@@ -36,11 +36,11 @@ def call_atomic(
     the commit. If the lease was lost, no row matches and everything is rolled back. If the process
     dies, the database rolls it back. So database effects happen exactly once.
 
-    While somebody else has locked the row, it waits where it can be interrupted.
+    While another transaction has locked the row, it waits where it can be interrupted.
 
     :param disarm: called before the commit, so that no timeout splits it.
     :raises AtomicCommit: the handler committed, or removed the session.
-    :raises LeaseLost: the run is another worker's by now; all is rolled back.
+    :raises LeaseLost: another worker holds the run by now; all is rolled back.
     """
     claim, session = run.claim, state.db.session()
     with isolated(state.db):
@@ -67,7 +67,7 @@ def _try_commit(
 ) -> bool:
     """Commit if the run is still ours; return False if its row is locked.
 
-    As in bookkeeping, each statement has a limit: nobody can be interrupted here.
+    As in bookkeeping, each statement has a time limit, since it cannot be interrupted.
     """
     claim, session = run.claim, state.db.session()
     with run.books.guard(), bounded(connection, run.books.limit):
@@ -84,9 +84,9 @@ def _try_commit(
 
 
 def _commit(state: State, session: Session, claim: Claim) -> None:
-    """Commit; if that raises, look whether it was committed all the same.
+    """Commit; if that raises, check whether the database has committed nevertheless.
 
-    A hook of the app's, such as ``after_commit``, may raise when all is done.
+    A hook of the app, such as ``after_commit``, may raise when all is done.
     """
     try:
         session.commit()

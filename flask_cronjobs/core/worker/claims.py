@@ -1,4 +1,4 @@
-"""What one worker claims and records, and what a broken connection has left unknown."""
+"""The claims and records of one worker, including those whose answers were lost."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .work_options import WorkOptions
 _ID = attrgetter("id")
 #: How often to look for claims that were committed late, in seconds.
 LATE_EVERY = 1.0
-#: How often an idle worker looks for runs that somebody died before opening, in seconds.
+#: Seconds between two searches of an idle worker for parked runs that were never opened.
 MEND_EVERY = 1.0
 #: How many more runs than it wants a claim looks at, after one that got less since some were parked
 #: or locked.
 BEYOND = 500
-#: For how long a worker that finds enough to do passes over runs that were locked, in seconds.
+#: Seconds for which a worker with enough to do skips runs that were locked.
 LOCKED_FOR = 0.5
 #: How much longer for each of them, if it finds nothing else. Of one key each costs a claim, so
 #: that those take a tenth of the worker's time.
@@ -51,13 +51,13 @@ class LostClaims:
         self._lease = lease
         # The tokens sent, and until when to look: without an end before the first look.
         self._tokens: dict[str, float] = {}
-        # Those of which a run could not be given back yet: its row is locked.
+        # The tokens of runs that could not be released yet, since their rows are locked.
         self._locked: set[str] = set()
         self._looked = Throttle()
 
     @property
     def unknown(self) -> bool:
-        """Whether runs may have been claimed, and nobody has looked yet, or found them locked."""
+        """Whether runs may have been claimed that were not looked up yet, or were locked."""
         return float("inf") in self._tokens.values() or not self._locked.isdisjoint(self._tokens)
 
     @property
@@ -131,9 +131,9 @@ class Openings:
         self.pend.clear()
 
     def mend(self) -> bool:
-        """Open some of what nobody has opened, at most once a second; return whether it has.
+        """Open some parked runs that were never opened; return whether any were opened.
 
-        For a worker that finds nothing to do.
+        An idle worker calls this; it works at most once a second.
         """
         if not self._mended.ready():
             return False
@@ -143,12 +143,12 @@ class Openings:
 
 
 class LockedRuns:
-    """Runs that somebody has locked, so that the next claims look behind them.
+    """Runs that other transactions have locked, which the next claims skip.
 
     A claim chooses the first runs of a key or group, and then locks them. Without this, it would
-    choose the same ones again for as long as an open transaction holds them.
+    choose the same runs again while an open transaction holds them.
 
-    :ivar ids: theirs.
+    :ivar ids: the ids of these runs.
     """
 
     def __init__(self) -> None:
@@ -231,20 +231,20 @@ class WorkerClaims:
     ) -> Answer:
         """Record *outcomes* and claim *wanted* runs.
 
-        Four things are tried again, each for its own reason:
+        Four things are retried, each for its own reason:
 
-        1. what the database refuses for now: by `Bookkeeping.call`, in each statement;
-        2. outcomes whose rows are locked: by `record_and_claim` in `jobs`, and later by the keeper;
-        3. outcomes whose answer was lost: they are sent again, and those that match no row then are
-           looked up, before a claim may take a run that was recorded as failed;
-        4. claims whose answer was lost: they are given back, and looked for again while they hold.
+        1. a statement that the database refuses for now, by `Bookkeeping.call`;
+        2. outcomes whose rows are locked, by `record_and_claim` and later by the keeper;
+        3. outcomes whose answer was lost: they are sent again, and those that match no row are
+           looked up before a claim may take a run that was recorded as failed;
+        4. claims whose answer was lost: they are released, and looked up again while they hold.
 
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
         :param tasks: the tasks to claim runs of; None for all.
-        :param side_by_side: as of `ClaimRequest`.
-        :param look_first: if the last claim got less than it wanted, look whether something is due
-            before the next one: a claim takes more time, and SQLite's lock.
-        :raises DatabaseTrouble: it is not known what was recorded and claimed. Call it again.
+        :param side_by_side: see `ClaimRequest`.
+        :param look_first: if the last claim got less than it wanted, check whether a run is due
+            before the next one, which takes more time, and SQLite's lock.
+        :raises DatabaseTrouble: it is unknown what was recorded and claimed. Call it again.
         """
         try:
             if self.lost.unknown:
@@ -286,7 +286,7 @@ class WorkerClaims:
             self._unconfirmed |= {outcome.identity for outcome in outcomes}
             raise
         if answer.parked:
-            with suppress(DatabaseTrouble):  # What is claimed must not be lost; it is tried again.
+            with suppress(DatabaseTrouble):  # The claims must not be lost. It is retried.
                 self.keys.open()
         return answer
 
@@ -305,7 +305,7 @@ class WorkerClaims:
             others = [outcome for outcome in others if outcome.id not in tried]
         opens = set(self.keys.pend) if request is not None else set[int]()
         if request is not None and self._books.dialect.one_writer:
-            # In the same transaction: nobody else writes meanwhile.
+            # Open in the same transaction, since there is only one writer.
             opens |= self.keys.at_work.intersection(map(_ID, outcomes))
         if opens:
             failpoints.reach("before-open")
@@ -317,7 +317,7 @@ class WorkerClaims:
         if too_early:
             back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
             self.keys.note(too_early, back)
-            if back.locked:  # By an open transaction. As after a lost answer: look again.
+            if back.locked:  # Treat it like a lost answer.
                 raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
         # Outcomes may have freed a concurrency key: only a claim without any that finds nothing is
         # final.

@@ -1,4 +1,4 @@
-"""What all runs of a worker share: its parts, its handlers, and how an attempt ends."""
+"""The parts of a worker that all of its runs share, its handlers, and the end of an attempt."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class RunnerContext:
 class Prepared(NamedTuple):
     """A handler, ready to be called for runs.
 
-    :ivar call: takes the payload; a coroutine function if its runs are at work side by side.
+    :ivar call: takes the payload; a coroutine function if its runs run side by side.
     :ivar timeout: how long a run may take, in seconds.
     """
 
@@ -179,7 +179,7 @@ def prepare(state: State, name: str, is_async: bool = False) -> Prepared:
 def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
     """Return *func*, or for a coroutine function a call that runs it to the end in this thread.
 
-    Flask would run it in another thread, where no timeout reaches the handler: it would go on
+    Flask would run it in another thread, where no timeout reaches the handler, so it would continue
     beside its own retry. An app that overrides `async_to_sync` keeps its own way.
     """
     is_default = getattr(app.async_to_sync, "__func__", None) is Flask.async_to_sync
@@ -229,7 +229,7 @@ def _around(
 
 
 def _entered(hooks: Sequence[Around]) -> ExitStack:
-    """Enter *hooks* with the run that is at work here; return how to leave them."""
+    """Enter *hooks* with the current run; return the stack that leaves them."""
     run = running()
     assert run is not None
     with ExitStack() as stack:

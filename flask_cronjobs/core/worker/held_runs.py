@@ -1,4 +1,4 @@
-"""The runs that a worker holds: until when, which are at work, and the queues between its threads.
+"""The runs that a worker holds, their leases, and the queues between its threads.
 
 The inbox carries claims to the runner. The mailbox carries outcomes and progress to the keeper.
 """
@@ -25,11 +25,11 @@ class Leases:
     """The end of each held claim's lease, by `time.monotonic`.
 
     A lease is counted from before its statement was sent, so it never ends later here than in the
-    database. A worker whose connection hangs, or that was frozen, knows by it that another worker
-    may have the run by now: no handler begins or goes on past the end.
+    database. By it, a worker whose connection hangs or that was frozen knows that another worker
+    may hold the run by now: no handler begins or continues past the end.
 
-    The keeper writes, when it claims and renews. The runner's thread reads, before a handler begins
-    and in the timer that interrupts it.
+    The keeper writes it when it claims and renews. The runner's thread reads it before a handler
+    begins, and in the timer that interrupts it.
 
     :ivar length: how long a lease is, in seconds.
     """
@@ -45,10 +45,10 @@ class Leases:
             self._ends[claim.identity] = end
 
     def prolong(self, claims: Iterable[Claim], since: float) -> None:
-        """Let leases that had not ended at *since* last a little from now at least.
+        """Extend leases that had not ended at *since* to last at least a moment from now.
 
-        For SQLite, while somebody holds its one write lock: nobody can take a run meanwhile, and
-        `reclaim` leaves living workers a moment to renew once the lock is free.
+        This is for SQLite while its write lock is held: no other worker can take a run meanwhile,
+        and `reclaim` leaves living workers a moment to renew once the lock is free.
         """
         end = time.monotonic() + renewal_window(self.length)
         for claim in claims:
@@ -68,23 +68,23 @@ class Leases:
         return time.monotonic() < self.end(claim)
 
 
-#: Until when a handler may work, by `time.monotonic`, and of how many seconds that limit is.
+#: The (deadline by `time.monotonic`, timeout in seconds) of a handler without a limit.
 NO_LIMIT = float("inf"), 0.0
 
 
 @dataclass(eq=False)
 class Working:
-    """A run whose handler is at work. The runner's thread writes it, the keeper reads it.
+    """A run whose handler is running. The runner's thread writes it, the keeper reads it.
 
     :ivar since: when it began, by `time.monotonic`.
     :ivar timeout: how long it may take, in seconds.
-    :ivar limit: its timeout, or that of the step in which it is; `NO_LIMIT` once that was raised.
-    :ivar error: by what its handler was interrupted last.
-    :ivar told_at: when it was interrupted first.
-    :ivar is_lost: whether it was interrupted since its lease is lost.
-    :ivar asked: by what the keeper has interrupted it first, and when. It alone writes it.
-    :ivar warned: whether the keeper has logged that it does not end.
-    :ivar could_end: since when it could end as soon as it is interrupted.
+    :ivar limit: the timeout of the run or of its current step; `NO_LIMIT` once it was raised.
+    :ivar error: the last interruption of its handler.
+    :ivar told_at: when it was first interrupted.
+    :ivar is_lost: whether it was interrupted because its lease is lost.
+    :ivar asked: the keeper's first interruption and its time; only the keeper writes it.
+    :ivar warned: whether the keeper has logged that the handler does not end.
+    :ivar could_end: the time since which an interruption could have ended it.
     """
 
     claim: Claim
@@ -109,7 +109,7 @@ class Working:
 
     @contextmanager
     def limited(self, seconds: float) -> Generator[None]:
-        """Let its timeout come in this block after so many seconds, unless it is earlier."""
+        """Limit this block to *seconds*, unless the timeout comes earlier."""
         before, limit = self.limit, (time.monotonic() + seconds, seconds)
         if before < limit:
             yield  # It is not set again: it may have been raised.
@@ -200,8 +200,8 @@ class HeldRuns:
         self.woken = False
         known = len(self.outcomes)
         with suppress(Empty):
-            # On Python 3.10, get(timeout=0.0) may wait forever: what is left of the timeout is
-            # negative by then, and a negative one means no timeout.
+            # On Python 3.10, get(timeout=0.0) may wait forever: the remaining timeout is negative
+            # by then, which means no timeout.
             item = self.mailbox.get(block=pause > 0, timeout=pause)
             while True:
                 if isinstance(item, Outcome):
@@ -218,7 +218,7 @@ class HeldRuns:
         self._leases.extend(claims, sent)
         for claim in claims:
             before = self.held.get(claim.id)
-            if before is not None:  # Its handler may be at work still, though the lease was lost.
+            if before is not None:  # Its handler may still run, though the lease was lost.
                 self._leases.forget(before)
                 self.outdated.add(before.identity)
             self.held[claim.id] = claim
@@ -254,7 +254,7 @@ class HeldRuns:
         For a runner that has left: a KeyboardInterrupt can come at any point.
         """
         self.release_waiting()
-        # What has left the inbox has begun, whoever makes its outcome.
+        # Every claim that has left the inbox has begun.
         self.outcomes += [released(claim, begun=True) for claim in self.unfinished]
 
     def postpone(self, outcome: Outcome) -> None:
@@ -273,7 +273,7 @@ class HeldRuns:
             self._leases.forget(claim)
 
     def keep_batches(self) -> None:
-        """Forget the batches of which no run is held any more."""
+        """Forget the batches without a held run."""
         held = {claim.batch_id for claim in self.held.values()}
         self.batches &= {batch for batch in held if batch is not None}
 

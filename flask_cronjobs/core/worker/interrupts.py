@@ -2,19 +2,20 @@
 
 The kernel's timer sends the signal at a timeout, whatever the other threads do; the keeper sends it
 for a cancel or a shutdown. A signal also ends a blocking system call, which setting an exception on
-a thread would not. In other threads, and where there is no SIGALRM, nothing can be interrupted.
+a thread would not. In other threads, and on platforms without SIGALRM, handlers cannot be
+interrupted.
 
-A signal that arrives after the interpreter last looked and before a system call blocks is noted but
-ends nothing. So it is sent again until it is heard.
+A signal that arrives just before a system call blocks is noted, but does not end the call. So it is
+sent again until it is handled.
 
-The same timer ends a handler whose lease has ended: the keeper may be stuck in a connection that
-hangs, and another worker may have the run.
+The same timer ends a handler whose lease has ended, since the keeper may be stuck in a connection
+that hangs, and another worker may hold the run.
 
-SQLAlchemy keeps its sessions, connections and pools right after an error of its driver, not after
-one that is raised between any two of its steps. So where a signal finds it at work, what is due is
-raised when it returns to its caller.
+SQLAlchemy keeps its sessions, connections and pools consistent after an error of its driver, but
+not after one that is raised between two of its own steps. So if a signal arrives inside SQLAlchemy,
+the interruption is raised when it returns to its caller.
 
-Where that does not help, the watchdog ends the process.
+If that does not help, the watchdog ends the process.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ RAISE_AGAIN_AFTER = 0.005
 #: handler may use it.
 SHORT = 0.001
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
-#: What may be at work for SQLAlchemy: Python's own modules, ours, one that extends it, and what it
-#: generates, which has no module.
+#: Packages that may run on behalf of SQLAlchemy: Python's own modules, ours, an extension, and
+#: generated code, which has no module.
 _HELPERS = {*sys.stdlib_module_names, __name__.partition(".")[0], "flask_sqlalchemy", "None"}
 _WAIT = threading.Condition.wait.__code__
 
@@ -85,10 +86,10 @@ class AlarmTimer:
 
 
 class HandlerInterrupter:
-    """Raises what is due inside the handler that a signal hits, if it may be interrupted there.
+    """Raises interruptions inside the handler that a signal hits, if it may be interrupted there.
 
-    Plain handlers are armed, one after the other. Of async ones, which are at work side by side,
-    their runner says which one blocks the loop.
+    Plain handlers are armed one after the other. Async handlers run side by side, and their loop
+    says which one blocks it.
 
     ===== ======================== ===================================================
     state at a request             at a signal: by a request, a timeout, a lease's end
@@ -102,9 +103,9 @@ class HandlerInterrupter:
     `arm`, `disarm` and `hold` belong to the runner's thread; `interrupt` and `repeat` may be called
     from any thread.
 
-    :param leases: by which a handler is interrupted when its lease ends.
-    :ivar signals: the signals that are ours while the worker is at work.
-    :ivar requested: what is to be raised, by claim: now, or when its handler begins.
+    :param leases: the leases whose end interrupts a handler.
+    :ivar signals: the signals that belong to the worker while it works.
+    :ivar requested: the requested interruptions by claim, raised now or when a handler begins.
     """
 
     def __init__(self, leases: Leases) -> None:
@@ -218,9 +219,9 @@ class HandlerInterrupter:
 
     @contextmanager
     def within(self, seconds: float) -> Generator[None]:
-        """Interrupt the handler after so many seconds of this block, unless its timeout is earlier.
+        """Interrupt the handler after *seconds* in this block, unless its timeout comes earlier.
 
-        For its first thread.
+        Only the handler's first thread may call this.
         """
         working = self._armed
         if working is None or threading.get_ident() != self._thread:
@@ -234,9 +235,9 @@ class HandlerInterrupter:
             self._timer.set(self._next(working))
 
     def raise_in_handler(self, error: BaseException, frame: FrameType | None) -> None:
-        """Raise *error* in the handler at work, if one is: now, or as soon as it may be.
+        """Raise *error* in the running handler, if there is one, as soon as it is allowed.
 
-        :param frame: where the handler is.
+        :param frame: the frame in which the signal arrived.
         :raises BaseException: *error*.
         """
         armed = self._armed
@@ -299,7 +300,7 @@ class HandlerInterrupter:
         self._traces = True
         sys.settrace(_trace_nothing)
         caller.f_trace = self._on_return
-        caller.f_trace_opcodes = True  # It may go on in the middle of a line.
+        caller.f_trace_opcodes = True  # It may continue in the middle of a line.
 
     def _forget_caller(self) -> None:
         self._traces = False

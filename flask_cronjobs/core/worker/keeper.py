@@ -1,11 +1,11 @@
 """The keeper: a thread beside the runner that owns the worker's bookkeeping connection.
 
-In one statement it records the outcomes that have come in and claims what comes next. It renews
-leases, and watches for cancels and deadlines. While one commit is under way the next outcomes come
-in, so short runs travel together by themselves, and an outcome waits for one commit at most.
+In one transaction it records the outcomes that have come in and claims the next runs. It renews
+leases, and watches for cancels and deadlines. While one commit is under way, the next outcomes come
+in, so short runs are recorded together, and an outcome waits for one commit at most.
 
 Each iteration of its loop has four parts: collect messages; decide; take the steps that are due,
-each of which sends statements; interrupt handlers that should have ended.
+which send statements; interrupt handlers that should have ended.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from .stop_flag import StopFlag
 from .watchdog import REARM_EVERY
 from .work_options import KeeperConnection, WorkOptions
 
-#: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
-#: whom it likes, so that on a busy machine a writer waits for seconds.
+#: Seconds for which SQLite's lock may be held before that is logged. The lock is not fair, so a
+#: writer may wait for seconds on a busy machine.
 LOCKED_FOR = 5.0
 #: How soon the keeper tries again after trouble with the database, in seconds.
 TRY_AGAIN = 0.2
@@ -51,29 +51,29 @@ STOPPING_EVERY = 0.05
 BEATS = 4
 #: How often to look for cancels and lost leases while a run is long, in seconds.
 WATCH_EVERY = 1.0
-#: How often batches are looked at while their runs are at work, in seconds.
+#: Seconds between two checks of batches while their runs are running.
 BATCHES_EVERY = 1.0
 #: How often a further worker of a pool adds its counts to the row of the minute, in seconds.
 COUNT_EVERY = 60.0
 #: How long receivers of signals and the log may take for one outcome once all work is done, in
 #: seconds, or a lease if that is longer. Then they are left.
 ANNOUNCE_WITHIN = 60.0
-#: The same where a handler that does not end has its process ended, in seconds.
+#: Seconds that receivers get when the process is ended because a handler does not end.
 LAST_WORDS_WITHIN = 5.0
 _NOW, _NEVER = float("-inf"), float("inf")
 
 
 class Decision(NamedTuple):
-    """What the keeper is to do at one moment, by what it knows then.
+    """What the keeper will do in one iteration.
 
-    :ivar now: the moment, by `time.monotonic`.
-    :ivar outcomes: what to record.
-    :ivar wanted: what to claim.
-    :ivar idle: whether each held run has come to its outcome.
-    :ivar is_long: whether nothing that waits behind the run at work could begin for long.
-    :ivar closed: whether nothing more is to be claimed.
-    :ivar is_over: whether nothing is held, and nothing comes any more.
-    :ivar wait: for how many seconds to wait for messages afterwards.
+    :ivar now: the time of the decision, by `time.monotonic`.
+    :ivar outcomes: the outcomes to record.
+    :ivar wanted: the runs to claim.
+    :ivar idle: whether each held run has an outcome.
+    :ivar is_long: whether the current run has run so long that waiting claims are released.
+    :ivar closed: whether no more runs may be claimed.
+    :ivar is_over: whether no run is held and no more will come.
+    :ivar wait: seconds to wait for messages afterwards.
     """
 
     now: float
@@ -88,10 +88,10 @@ class Decision(NamedTuple):
 
 @dataclass(eq=False)
 class Duty:
-    """What the keeper does from time to time.
+    """A periodic duty of the keeper.
 
-    :ivar do: does it, and returns when it is due again.
-    :ivar due: when it is due, by `time.monotonic`.
+    :ivar do: fulfils the duty, and returns the time when it is due again.
+    :ivar due: the time when it is due, by `time.monotonic`.
     """
 
     do: Callable[[], float]
@@ -103,11 +103,11 @@ class Duty:
 
 
 class Keeper(threading.Thread):
-    """Claims, records and watches for one runner. All of its state is its thread's.
+    """Claims, records and watches for one runner. Only its own thread uses its state.
 
-    :param listener: says whether a NOTIFY wakes it.
-    :ivar flag: whether it is to stop.
-    :ivar limit: after what it has ended, though nobody stopped it; see `Limits`.
+    :param listener: tells whether NOTIFY wakes it.
+    :ivar flag: tells whether it must stop.
+    :ivar limit: the limit at which it ended without being stopped; see `Limits`.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Keeper(threading.Thread):
         self._trouble = Outage()
         self._batches = Throttle()
         self._added: Counter[str] = Counter()
-        # For the leases, and for the tick's own health.
+        # Heartbeats renew the leases, and show that the tick is alive.
         self._beat_every = min(settings.lease, settings.health_tick_age) / BEATS
         now = time.monotonic()
         self._beat = Duty(self._renew, now + self._beat_every)
@@ -286,7 +286,7 @@ class Keeper(threading.Thread):
             yield partial(self._kinds.look, decision.idle, self._claims.next_run)
         if held_runs.requests or decision.is_long:
             yield self._write_reports
-        # Not while a report waits: nothing is written of a run after its outcome.
+        # Reports come first, since nothing is written about a run after its outcome.
         sends = decision.outcomes or decision.wanted.limit > 0 or self._claims.lost.unknown
         if sends and not held_runs.requests:
             yield partial(self._refill, decision)
@@ -400,13 +400,13 @@ class Keeper(threading.Thread):
         self._announcer.tell(outcome, recorded)
 
     def _endure(self, trouble: DatabaseTrouble, began: float) -> None:
-        """Go on in spite of *trouble*, until the leases would end; then raise it.
+        """Continue in spite of *trouble* until the leases would end, then raise it.
 
-        On SQLite, go on for as long as a handler works: it may hold the one lock itself, and then
-        nobody can take its run back. Nobody can while another holds it, either, nor for a moment
-        afterwards, in which we renew the leases.
+        On SQLite, continue while a handler runs. It may hold the single lock itself, so no other
+        worker can reclaim its run; nor can one while another process holds the lock, or in the
+        moment afterwards in which we renew the leases.
 
-        :param began: when the keeper began what met with it.
+        :param began: when the keeper began the step that failed.
         """
         self._late.due = _NOW
         too_long = self._trouble.seconds > self._settings.lease
@@ -473,9 +473,9 @@ class Keeper(threading.Thread):
         return time.monotonic() + COUNT_EVERY
 
     def _stop_with_parent(self) -> float:
-        """Stop if the parent of the process pool was killed: nobody could stop this worker then.
+        """Stop if the parent of the process pool was killed, since it can stop this worker no more.
 
-        The parent's id is from before the fork, so one that died at once is noticed too.
+        The parent's id was read before the fork, so a parent that died at once is noticed, too.
         """
         parent = self._options.parent
         if os.getppid() != parent and self.flag.at is None:

@@ -1,6 +1,6 @@
-"""A thread that listens for runs that are enqueued, where the database can notify.
+"""A thread that listens for enqueued runs, where the database can notify.
 
-Everything works without it: the keeper looks for runs by itself, only not at once.
+Without it, the keeper still polls for runs, only less promptly.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sqlalchemy import Engine
 from ...db.notify import Notifications
 from ...log import logger
 
-#: How often the thread looks whether it is to stop, in seconds.
+#: Seconds between two checks whether the thread must stop.
 SLICE = 0.5
-#: How often it looks whether its connection is alive, in seconds.
+#: Seconds between two checks of its connection.
 CHECK_EVERY = 30.0
 #: How soon it connects again after trouble, in seconds.
 RECONNECT_AFTER = 5.0

@@ -53,10 +53,10 @@ class RunMonitor:
         self._interrupt(claim, LeaseLost(and_gevent("the lease was lost to another worker")))
 
     def arm_watchdog(self) -> None:
-        """Arm the watchdog for its length, or until the run at work should have ended.
+        """Arm the watchdog for its length, or until the current run should have ended.
 
-        Call this before a handler may begin: one that takes the interpreter's lock at once leaves
-        no moment to do it afterwards.
+        Call this before a handler may begin, since a handler may take the interpreter's lock at
+        once and never release it.
         """
         at_work = self._runner.at_work
         if not at_work:
@@ -79,7 +79,7 @@ class RunMonitor:
             self._watchdog.disarm()
 
     def interrupt_due(self) -> None:
-        """Interrupt handlers that go on after the grace of a shutdown; signal again to others."""
+        """Interrupt handlers that continue after a shutdown's grace; signal the others again."""
         grace = self._state.settings.shutdown_grace
         if self._flag.at is not None and time.monotonic() >= self._flag.at + grace:
             self._end_all("the worker was told to stop")
@@ -105,16 +105,16 @@ class RunMonitor:
         return None
 
     def end_others(self, stuck: Outcome) -> None:
-        """Interrupt the handlers at work beside a *stuck* one, and let them unwind for a moment."""
+        """Interrupt the handlers beside a *stuck* one, and let them unwind for a moment."""
         self._end_all("the process is to be ended", but=stuck.identity)
         until = time.monotonic() + UNWIND
         while len(self._runner.at_work) > 1 and time.monotonic() < until:
             time.sleep(0.02)
 
     def give_up(self, error: BaseException) -> None:
-        """Without bookkeeping: interrupt the handler; if it does not end, end the process.
+        """Interrupt the handler without bookkeeping; if it does not end, end the process.
 
-        The held runs come back by lease, and nobody may work on them by then.
+        The held runs come back by lease, and no handler may work on them by then.
         """
         while at_work := self._runner.at_work:
             for working in at_work:
@@ -135,9 +135,9 @@ class RunMonitor:
         os._exit(ENDED)
 
     def _reason(self, working: Working, now: float) -> BaseException | None:
-        """Return why a run at work should have ended by now; None if it should not.
+        """Return why the current run should have ended by now; None if it need not.
 
-        The first reason counts of which the handler has known for longer than the grace.
+        The first reason counts that the handler has known for longer than the grace.
         """
         error, asked_at = working.asked or (None, float("inf"))
         grace = self._state.settings.shutdown_grace
@@ -154,7 +154,7 @@ class RunMonitor:
         return None
 
     def _end_all(self, why: str, but: tuple[int, str] | None = None) -> None:
-        """Interrupt all handlers at work, but for that of the claim *but*: the worker ends."""
+        """Interrupt all running handlers except that of the claim *but*, since the worker ends."""
         for working in self._runner.at_work:
             if working.claim.identity != but:
                 self._interrupt(working.claim, ShuttingDown(why))

@@ -129,7 +129,7 @@ def _has_rate(state: State, attempt: Claim) -> bool:
 
 
 def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
-    """Return *outcome* with *error* and its stack, as far as they can be had."""
+    """Return *outcome* with *error* and its stack, where they can be read."""
     with suppress(Exception):  # An exception's attributes may be code that raises.
         if not isinstance(error, (RetryLater, TimedOut)):
             outcome = outcome._replace(stack=stack_text(error))

@@ -28,17 +28,17 @@ HANG_UP: tuple[signal.Signals, ...] = tuple(
     for name in ("SIGHUP",)
     if hasattr(signal, name) and signal.getsignal(signal.Signals[name]) is signal.SIG_DFL
 )
-#: What stops a worker.
+#: The signals that stop a worker.
 STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, STOP_FROM_PARENT)
 
 
 @contextmanager
 def handling_signals(runner: Runner, flag: StopFlag, own_process: bool) -> Generator[None]:
-    """Stop the worker at signals in this block, in a process of its own; else at Ctrl-C.
+    """Stop the worker at signals in this block if it has its own process, otherwise at Ctrl-C.
 
-    Ctrl-C interrupts a handler, and stops the worker in order where it hits our own code. Raised
-    anywhere else, a KeyboardInterrupt could leave a keeper behind that renews a claim on which
-    nobody works.
+    Ctrl-C interrupts a handler, and stops the worker in order if it arrives in our own code. Raised
+    elsewhere, a KeyboardInterrupt could leave behind a keeper that renews a claim without a
+    handler.
     """
 
     def interrupt(frame: FrameType | None) -> None:
@@ -68,9 +68,9 @@ def keyboard_held() -> Generator[None]:
 def _at_keyboard(
     interrupt: Callable[[FrameType | None], object], own: OwnSignals
 ) -> Generator[None]:
-    """Call *interrupt* at Ctrl-C in this block. A second one is raised where it hits.
+    """Call *interrupt* at Ctrl-C in this block. A second Ctrl-C is raised where it arrives.
 
-    In the main thread alone, and unless the app handles SIGINT by itself.
+    This works only in the main thread, and unless the app handles SIGINT itself.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -105,7 +105,7 @@ def _stopping_at_signals(flag: StopFlag, own: OwnSignals) -> Generator[None]:
     for each in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
         previous[each] = own.set(each, stop_in_order)
     if hasattr(signal, "pthread_sigmask"):
-        # Whoever forked this process has blocked them until they can be handled.
+        # The parent has blocked them until they can be handled.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     try:
         yield

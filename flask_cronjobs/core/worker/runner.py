@@ -1,8 +1,8 @@
-"""The runner performs claimed runs, one after the other, and sends each outcome to the keeper.
+"""The runner performs claimed runs one after the other, and sends each outcome to the keeper.
 
-Runs that are at work side by side, a loop performs; see `features.Loop`.
+A loop performs the runs that run side by side; see `features.Loop`.
 
-Nothing that a handler does gets past `Runner.perform`: it returns an `Outcome` whatever happens.
+Whatever a handler does, `Runner.perform` returns an `Outcome`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .outcomes import released, success, with_output
 
 #: How long a signal may wait to be handled while there is nothing to do, in seconds.
 WAKE_EVERY = 1.0
-#: How long a handler waits for its progress to be written, in seconds. Then it goes on.
+#: Seconds that a handler waits for its progress to be written before it continues.
 ANSWER_WITHIN = 0.5
 
 
@@ -38,9 +38,9 @@ class Runner:
 
     Its thread alone writes its attributes; the keeper reads `working`, `at_work` and `left`.
 
-    :ivar loop: performs the runs that are at work side by side, if there are tasks of that kind.
-    :ivar working: the run at work that is not side by side with others.
-    :ivar left: whether it performs nothing more. All its outcomes are in the mailbox by then.
+    :ivar loop: performs the runs that run side by side, if there are tasks of that kind.
+    :ivar working: the current run, if it does not run side by side with others.
+    :ivar left: whether it performs no more runs. All its outcomes are in the mailbox by then.
     """
 
     def __init__(self, context: RunnerContext) -> None:
@@ -89,9 +89,9 @@ class Runner:
             self.loop.door.deliver()
 
     def interrupt_at_keyboard(self, frame: FrameType | None) -> None:
-        """Interrupt the handlers at work, by Ctrl-C, whose signal has come in *frame*.
+        """Interrupt the running handlers after Ctrl-C, whose signal arrived in *frame*.
 
-        :raises KeyboardInterrupt: a handler is at work there.
+        :raises KeyboardInterrupt: a handler runs there.
         """
         error = self.context.interrupted = KeyboardInterrupt()
         if self.loop is not None:
@@ -122,7 +122,7 @@ class Runner:
             result, warning = self._enter(handler, run, started)
         except BaseException as error:
             seconds = time.monotonic() - started
-            # Not kept in this frame, which the error knows: it would live until a collection.
+            # A local would live until a collection, since the error refers to this frame.
             return with_output(
                 self.context.outcome(run.claim if run else claim, error, seconds), run
             )
@@ -156,7 +156,7 @@ class Runner:
                 ended = True
         except BaseException as error:
             db.close_session(context)
-            # What an atomic handler did is committed already, whatever the teardown raises.
+            # An atomic handler has committed already, whatever the teardown raises.
             if not (ended and handler.atomic):
                 raise
             if not self.context.note_interrupt(error):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 class StopFlag:
-    """Whether a worker is to stop: its keeper, its signals and what is beside it share one.
+    """Tells whether a worker must stop; its keeper, signal handlers and threads share one.
 
-    Any thread may use it, and a signal handler.
+    Any thread and any signal handler may use it.
 
-    :param wake: lets the keeper look at once.
-    :ivar at: when somebody asked the worker to stop, by `time.monotonic`; None: nobody has.
-    :ivar error: what makes all further work useless.
+    :param wake: wakes the keeper.
+    :ivar at: when the worker was asked to stop, by `time.monotonic`; None if it was not.
+    :ivar error: the error that makes further work useless.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:

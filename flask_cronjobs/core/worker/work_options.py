@@ -1,4 +1,4 @@
-"""What one worker does, until when, and by which connection."""
+"""The options of one worker, and the keeper's connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..features import Beside
     from .keeper import Keeper
 
-#: By how much to divide what the system says of memory, to get MB.
+#: The divisor that converts the system's unit of memory to MB.
 _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
 
 #: How many of the keeper's statements, each as slow as it may be, fit into a lease.
@@ -60,25 +60,25 @@ class KeeperConnection(Bookkeeping):
 
 
 class WorkOptions(NamedTuple):
-    """What one worker does, and until when.
+    """The options of one worker.
 
     :ivar worker: the worker's name, ``host:pid``; its tokens begin with it.
-    :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
-    :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
-    :ivar limits: after what it ends all the same, and its parent forks a fresh one.
-    :ivar beside: makes what it has at work beside its runs; of a process pool, the first worker's.
-    :ivar adds_counts: whether it adds its counts to the row of the minute that another has begun.
+    :ivar until: the time, by `time.monotonic`, after which only a first claim is made.
+    :ivar resident: whether the worker stays and waits when no run can be claimed.
+    :ivar limits: the limits at which it ends and its parent forks another.
+    :ivar beside: makes the threads beside its runs; in a pool, only the first worker has some.
+    :ivar adds_counts: whether it adds its counts to the row of a minute that another has begun.
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar started_by: the server that started a resident worker beside it, if one did.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
     :ivar is_watched: whether features may want to hear of the runs.
-    :ivar handed: the id and token of the one run to begin, which was handed to an executor. Then
+    :ivar handed: the id and token of the only run to begin, which was handed to an executor. Then
         nothing is claimed from the queue.
-    :ivar elsewhere: the queues whose runs executors execute, so that this worker does not.
-    :ivar lease: how long its claims hold, in seconds; None: as the settings say.
-    :ivar rates: the tasks that have a rate, with it; None: as the code says.
-    :ivar books: the keeper's connection, which stays open if all went well; None: a new one.
+    :ivar elsewhere: the queues whose runs executors execute instead of this worker.
+    :ivar lease: how long its claims hold, in seconds; None for the setting.
+    :ivar rates: the rates by task; None for those of the code.
+    :ivar books: the keeper's connection, which stays open after success; None for a new one.
     """
 
     worker: str

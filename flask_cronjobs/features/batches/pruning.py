@@ -12,7 +12,7 @@ def _members_are_old(d: Dialect) -> str:
     """Return SQL for: each run of the batch ``one``, and its ``then``, is past its retention."""
 
     def kept(status: str, age: str) -> str:
-        # In the order of the index of batches alone: by another, PostgreSQL might read all runs.
+        # This is the order of the index of batches; with another, PostgreSQL might read all runs.
         return f"""
             (SELECT r.id FROM job_runs r
              WHERE r.batch_id = one.id AND r.status = '{status}' AND r.status <> 'running'

@@ -16,7 +16,7 @@ from .rates import BEFORE_ALL
 
 #: How often a busy worker looks for turns and starts, in seconds.
 LOOK_EVERY = 0.05
-#: How long a worker takes no runs of a key whose row somebody has locked, in seconds at most.
+#: Most seconds for which a worker skips runs of a key whose row is locked.
 LONGEST_REST = 1.0
 
 
@@ -59,9 +59,9 @@ class RateLimits:
         found = rates.open_starts(self._books, self._begun, request, self._after, most)
         self._after = found.after
         ended = time.monotonic()
-        # To go through thousands of keys takes long: a tenth of the time for that.
+        # Checking thousands of keys takes long, so spend at most a tenth of the time on it.
         self._look_at = ended + max(LOOK_EVERY, 10 * (ended - now))
-        # Not at once: somebody may have locked the key's row.
+        # Wait a little, since the key's row may be locked.
         wait = float("inf") if found.wait is None else max(found.wait, LOOK_EVERY)
         rests = (each.until for key, each in self._refusals.items() if not most[key])
         self.next_at = min(ended + wait, *rests, float("inf"))
@@ -109,10 +109,10 @@ class RateLimits:
 
 
 class _Refusal(NamedTuple):
-    """A key gave no start, although one looked free: somebody else had its row.
+    """A key that gave no start although one looked free, since its row was locked or changed.
 
-    :ivar until: when it is tried again, with one run, by `time.monotonic`.
-    :ivar rest: how long that is, in seconds.
+    :ivar until: when it is tried again with one run, by `time.monotonic`.
+    :ivar rest: the length of this pause, in seconds.
     """
 
     until: float

@@ -1,14 +1,16 @@
 """Rate limits: which runs may be claimed now, and the starts that their attempts take.
 
-A run with a rate is marked when it waits, so that it stands in no index of the claims. Three steps
-let it begin:
+A run with a rate is marked while it waits, so that it is in no index of the claims. Three steps let
+it begin:
 
-1. `open_starts` takes the mark from the first due runs of each key, as many as it has free starts.
-2. Any worker claims them, as it claims others.
-3. `spend` takes the starts, by the times of the claims, if the key's row is as it has read it. It
-   alone decides: whoever gets none gives the run back, and it waits with its mark again.
+1. `open_starts` removes the mark from the first due runs of each key, as many as there are free
+   starts.
+2. Any worker claims them like other runs.
+3. `spend` takes the starts, by the times of the claims, if the key's row has not changed since it
+   was read. Only this step decides: a worker that gets no start releases the run, which waits with
+   its mark again.
 
-So whatever dies in between, no attempt begins without a start. At worst a start is lost.
+So whichever process dies in between, no attempt begins without a start. At worst, a start is lost.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ BEFORE_ALL: Group = {"rate_key": "", "job_type": "", "queue": "", "priority": -(
 
 
 class Starts(NamedTuple):
-    """What `open_starts` found.
+    """The result of `open_starts`.
 
-    :ivar opened: how many runs may be claimed now that waited before.
-    :ivar wait: after how many seconds the next start comes for which a due run waits; None: none.
-    :ivar after: the place where the next look goes on.
+    :ivar opened: the number of waiting runs that may be claimed now.
+    :ivar wait: seconds until the next start for which a due run waits; None if none waits.
+    :ivar after: the place where the next check continues.
     """
 
     opened: int = 0
@@ -67,13 +69,13 @@ def open_starts(
 ) -> Starts:
     """Let due runs be claimed, as many of each key as it has free starts.
 
-    It goes from group to group at one step each, however many runs wait. To look does not need
-    SQLite's write lock.
+    It steps from group to group, however many runs wait. Checking does not need SQLite's write
+    lock.
 
-    :param rates: the tasks whose runs to look for. None: without limit, so that they forget theirs.
-    :param request: the tasks and queues of the claim for which they are let.
-    :param after: where the last look ended. One looks at ten thousand groups at most.
-    :param most: keys of which so many runs are let at most.
+    :param rates: the rate of each task to check. None stands for a task that has no rate any more.
+    :param request: the tasks and queues of the claim that follows.
+    :param after: the place where the last check ended. A check reads at most ten thousand groups.
+    :param most: the most runs to let of single keys.
     """
     d, opened, waits = books.dialect, 0, list[float]()
     rated = d.array(tuple(each for each in rates if rates[each]))
@@ -128,7 +130,7 @@ def _open(
 def _groups(d: Dialect) -> TextClause:
     """Return the query for the groups of waiting runs, from one to the next."""
     columns = ", ".join(_GROUP)
-    # Of a column beside a column, SQLite searches the index for the first alone.
+    # SQLite searches an index by the first column only if both sides are plain columns.
     at = "hop.rate_key || '', hop.job_type || '', hop.queue || '', hop.priority"
     first = _first_after(f":rate_key, :job_type, :queue, {d.typed(':priority', 'integer')}")
     further = f"hop.number < {GROUPS_READ} AND {d.any_of('id', _first_after(at))}"
@@ -149,13 +151,13 @@ def _groups(d: Dialect) -> TextClause:
 
 def _first_after(group: str) -> str:
     """Return the SELECT of the first run of the group that follows *group* (SQL), at one step."""
-    # Not ">": SQLite would read the whole of the old group.
+    # With ">", SQLite would read the whole old group.
     is_after = f"({', '.join(_GROUP)}) >= ({group} + 1)"
     return f"SELECT id FROM job_runs WHERE {RATE_WAITS} AND {is_after} ORDER BY {_ORDER} LIMIT 1"
 
 
 _ORDER = f"{', '.join(_GROUP)}, run_at, id"
-#: What the row of a key says. No join, which PostgreSQL would plan in several ways.
+#: The columns of a key's row. There is no join, which PostgreSQL would plan in several ways.
 _OF_KEY = ", ".join(
     f"(SELECT {name} FROM job_rates WHERE key = {{0}}.rate_key) AS {name}"
     for name in ("tat", "period", "last_at")
@@ -229,18 +231,18 @@ _HAS_SHARE = (
 def spend(books: Bookkeeping, rates: Mapping[str, Rate], claims: Sequence[Claim]) -> dict[int, str]:
     """Take starts for *claims*, which have one token, by the times when they were claimed.
 
-    A start that was taken is never given back. A key that another worker moves at the same time, or
-    whose row somebody has locked, has none.
+    A start that was taken is never given back. A key that another worker changes at the same time,
+    or whose row is locked, gives none.
 
     :returns: the runs that may not begin, each with its rate key.
-    :raises DatabaseTrouble: it is not known which starts are taken.
+    :raises DatabaseTrouble: it is unknown which starts are taken.
     """
     work = partial(_spend, d=books.dialect, rates=rates, claims=claims)
     return books.transaction(work, repeat=False)
 
 
 class _Move(NamedTuple):
-    """A key that is to move from one ``tat`` to another, by attempts of which the last was *at*."""
+    """The change of a key from one ``tat`` to another by attempts, the last of which began *at*."""
 
     before: datetime | None
     after: datetime
@@ -267,7 +269,7 @@ def _spend(
             del refused[claim.id]
             last = max(filter(None, (at, known and known.at, time_or_none(row.last_at))))
             moves[row.rate_key] = _Move(before, after, last, rate)
-    # In tests, whose clock may be moved, a start is none that others would have to wait for.
+    # Tests move the clock, so starts taken in them are not recorded.
     stored = {key: move for key, move in moves.items() if move.rate != UNLIMITED}
     unmoved = stored.keys() - _move(connection, d, stored)
     return refused | {row.id: row.rate_key for row in rows.values() if row.rate_key in unmoved}
@@ -316,12 +318,12 @@ def _move(connection: Connection, d: Dialect, moves: Mapping[str, _Move]) -> set
 
 
 def record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer:
-    """Record *outcome*, and let nothing of its run's rate key begin for its delay.
+    """Record *outcome*, and let no run of its rate key begin for its delay.
 
-    Both or nothing: an outcome whose lease was lost holds no key back. If somebody has locked the
-    key's row, it counts as one whose own row is locked.
+    Both happen or neither: an outcome whose lease was lost holds no key back. If the key's row is
+    locked, the outcome counts as one whose own row is locked.
 
-    :raises DatabaseTrouble: it is not known whether it was recorded.
+    :raises DatabaseTrouble: it is unknown whether it was recorded.
     """
     return together(books, partial(_record_and_hold, outcome=outcome, rate=rate), repeat=False)
 
@@ -355,7 +357,7 @@ def _hold(d: Dialect) -> str:
     """
 
 
-#: For how long a key that nothing uses keeps its row, in seconds.
+#: Seconds for which an unused key keeps its row.
 KEPT = 86_400
 
 
@@ -369,7 +371,7 @@ def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> 
     for _ in range(_MENDED):
         if found.opened or found.after != BEFORE_ALL:
             found = open_starts(books, without, request, found.after)
-    # Locked, so that nobody takes a start of it at the same time.
+    # The row is locked, so that no worker takes a start of it at the same time.
     old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT))} ORDER BY tat"
     locked = d.skip_locked.replace("NO KEY ", "")
     unused = d.any_of("id", f"{old} LIMIT {GROUPS_READ} {locked}")

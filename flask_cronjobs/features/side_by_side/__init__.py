@@ -1,4 +1,4 @@
-"""Async handlers at work side by side, on one event loop."""
+"""Async handlers that run side by side on one event loop."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def loop(context: RunnerContext) -> AsyncLoop | None:
 
 
 def tasks_of(state: State) -> dict[str, int]:
-    """Return the tasks whose handlers run side by side, each with how many of its runs at once.
+    """Return the tasks whose handlers run side by side, each with the number of its runs at once.
 
-    ``atomic=True`` is left out: the end of one handler must be the end of all its work. So are all
-    tasks if the app has its own way to call async handlers, this thread an event loop at work, or
-    the app a session that contexts on one event loop cannot use side by side.
+    Tasks with ``atomic=True`` are left out, since the end of the handler must be the end of all its
+    work. All tasks are left out if the app has its own way to call async handlers, if this thread
+    runs an event loop, or if contexts on one event loop cannot share the app's session.
     """
     app, most = state.app, state.settings.async_at_once
     own_way = getattr(app.async_to_sync, "__func__", None) is not Flask.async_to_sync
@@ -43,7 +43,7 @@ def tasks_of(state: State) -> dict[str, int]:
 
 
 def _in_loop() -> bool:
-    """Return whether this thread has an event loop at work, as a notebook has."""
+    """Return whether this thread runs an event loop, as in a notebook."""
     from asyncio import get_running_loop
 
     try:

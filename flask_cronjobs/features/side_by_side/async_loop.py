@@ -1,11 +1,11 @@
-"""Async handlers at work side by side, on one event loop in the runner's thread.
+"""Async handlers that run side by side on one event loop in the runner's thread.
 
-The loop runs as long as a handler is at work, and begins what the keeper has claimed meanwhile. A
-handler is interrupted by cancelling its task: it sees `asyncio.CancelledError`. One that blocks the
-loop, by calling what does not await, hears nothing; so a signal interrupts it, as it does others.
+The loop runs while a handler is running, and begins the runs that the keeper claims meanwhile. A
+handler is interrupted by cancelling its task, so it sees `asyncio.CancelledError`. A handler that
+blocks the loop does not notice that, so a signal interrupts it like a plain handler.
 
-A run has ended when its handler has, the tasks that the handler left, and the default executor's
-threads in which it works (`asyncio.to_thread`). So nothing of it goes on beside its own retry.
+A run has ended when its handler, the tasks that the handler has left, and its calls in threads of
+the default executor (`asyncio.to_thread`) have ended. So no part of it runs beside its own retry.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .async_run import STEP_EVERY, AsyncRun, LoopWatch
 from .door import Door
 from .kinds import AsyncKinds
 
-#: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
+#: Seconds that the remaining handlers may take to end when the worker is ended by force.
 UNWIND = 1.0
 #: Every step is called by a frame of this code, which is a new one for each.
 _STEP: CodeType = events.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
 _LOOPS = ("asyncio", "selectors", "concurrent.futures", "uvloop")
 
 #: Handlers that did not end when their worker was ended by force. A garbage collection would end
-#: them in the context of whatever is at work then, and tear that down.
+#: them in the context of another run, and tear that down.
 _dropped: set[asyncio.Task[Any]] = set()
 
 
@@ -66,10 +66,10 @@ class AsyncLoop:
         self._looking: asyncio.TimerHandle | None = None
         self._watch = LoopWatch()
 
-    # For the runner.
+    # Methods for the runner.
 
     def run(self, claim: Claim) -> Claim | None:
-        """Perform *claim*, and the async claims that come while handlers are at work.
+        """Perform *claim*, and the async claims that come while handlers are running.
 
         :returns: the claim of another kind that came last, if one did.
         """
@@ -111,10 +111,10 @@ class AsyncLoop:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
-    # For signals, in the loop's thread, at any point.
+    # Methods for signal handlers, which run in the loop's thread at any point.
 
     def _find_blocking(self, frame: FrameType | None) -> AsyncRun | None:
-        """Return the run whose handler is at work in *frame*, if it blocks the loop."""
+        """Return the run whose handler runs in *frame*, if it blocks the loop."""
         now = time.monotonic()
         if not self._watch.is_late(now):
             return None
@@ -124,7 +124,7 @@ class AsyncLoop:
             return None
         return run
 
-    # In the loop.
+    # Methods that run in the loop.
 
     def _open(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
@@ -149,7 +149,7 @@ class AsyncLoop:
         return task
 
     def _admit(self) -> None:
-        """Begin what is in the inbox, as far as there is room."""
+        """Begin runs from the inbox while there is room."""
         while self._has_room() and (claim := self._next()) is not None:
             self._begin(claim)
         if not self._runs and self._loop is not None:
@@ -198,7 +198,7 @@ class AsyncLoop:
 
     @contextmanager
     def _within(self, run: AsyncRun, seconds: float) -> Generator[None]:
-        """Interrupt *run*'s handler after so many seconds of this block, if it is in the loop."""
+        """Interrupt *run*'s handler after *seconds* in this block, if it is in the loop."""
         if events._get_running_loop() is not self._loop:
             yield
             return
@@ -233,7 +233,7 @@ class AsyncLoop:
             run.interrupt(error)
 
     def _look(self) -> None:
-        """Note that the loop goes on, and look whether handlers are to be interrupted."""
+        """Note that the loop makes progress, and interrupt handlers that are due."""
         now = time.monotonic()
         self._watch.goes_on(now)
         self.door.watch.goes_on(now)
@@ -243,11 +243,11 @@ class AsyncLoop:
             self._looking = self._loop.call_later(STEP_EVERY, self._look, context=self._base)
 
     def _on_exit(self, error: BaseException) -> None:
-        """Go on after an exception that ends a loop.
+        """Continue after an exception that ends a loop.
 
-        Whoever awaits the task that raised it receives it, too.
+        A task that awaits the one that raised it receives it, too.
 
-        :raises BaseException: it comes from the keyboard, for the second time.
+        :raises BaseException: it comes from the keyboard for the second time.
         """
         if isinstance(error, KeyboardInterrupt) and self._context.keyboard:
             if self._context.interrupted is not None:
@@ -259,7 +259,7 @@ class AsyncLoop:
         """Ask the keeper to write progress. The loop does not wait for it."""
         self._context.mailbox.put(ProgressRequest(run, heartbeat, SimpleQueue()))
 
-    # In the task of a run.
+    # Methods that run in the task of a run.
 
     async def _perform(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
         try:
@@ -275,10 +275,10 @@ class AsyncLoop:
 
 
 def _in_asyncio(frame: FrameType | None) -> bool:
-    """Return whether *frame* is at work for the loop itself, inside a step.
+    """Return whether *frame* runs on behalf of the loop itself, inside a step.
 
-    Interrupted there, the loop could lose a task. A coroutine of asyncio that only awaits, such as
-    `asyncio.wait_for`, does no harm.
+    An interruption there could make the loop lose a task. A coroutine of asyncio that only awaits,
+    such as `asyncio.wait_for`, does no harm.
     """
     innermost = True
     while frame is not None and frame.f_code is not _STEP:

@@ -1,4 +1,4 @@
-"""A run whose async handler is at work, and a watch over the loop on which it is."""
+"""A run whose async handler is running, and a watch over its event loop."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from ...core.worker.held_runs import Working
 
-#: How often the loop notes that it goes on, in seconds.
+#: Seconds between two signs of progress of the loop.
 STEP_EVERY = 0.25
 
 
 @dataclass(eq=False)
 class AsyncRun(Working):
-    """A run whose async handler is at work.
+    """A run whose async handler is running.
 
     :ivar armed: whether the handler may be interrupted.
-    :ivar dropped: whether its worker was ended by force, so that nobody waits for it.
+    :ivar dropped: whether its worker was ended by force, so that no one waits for it.
     :ivar blocks: whether the keeper has logged that it blocks the event loop.
     :ivar tasks: the tasks that the handler has begun.
     :ivar threads: its calls in threads of the default executor.
@@ -50,11 +50,11 @@ class AsyncRun(Working):
 
 
 class LoopWatch:
-    """Sees whether an event loop goes on, and for how long one run holds it up if it does not.
+    """Tells whether an event loop makes progress, and how long one run has blocked it if not.
 
-    The loop calls `goes_on` every `STEP_EVERY` seconds. Until then it executes one step of each
-    task at most. Signals look from its own thread, and the keeper from another, so each has a
-    watch of its own.
+    The loop calls `goes_on` every `STEP_EVERY` seconds. Until then it executes at most one step of
+    each task. Signal handlers check in its own thread and the keeper in another, so each of them
+    has its own watch.
     """
 
     def __init__(self) -> None:
@@ -69,11 +69,11 @@ class LoopWatch:
         self._went_on = now
 
     def is_late(self, now: float) -> bool:
-        """Return whether the loop has not said for long that it goes on."""
+        """Return whether the loop has shown no progress for long."""
         return now - self._went_on >= 2 * STEP_EVERY
 
     def seconds(self, run: object, now: float) -> float:
-        """Return for how long *run* has been seen at work, and no other, since the loop went on."""
+        """Return how long only *run* was seen running since the loop last made progress."""
         seen = (self._went_on, run)
         if seen != self._seen:
             self._seen, self._since = seen, now

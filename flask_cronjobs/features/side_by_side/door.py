@@ -1,4 +1,4 @@
-"""What other threads may ask of the loop of async handlers."""
+"""The interface of the loop of async handlers for other threads."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from contextlib import suppress
 from ...log import logger
 from .async_run import AsyncRun, LoopWatch
 
-#: For how long a handler blocks the loop before that counts, in seconds.
+#: Seconds for which a handler may block the loop before that counts.
 BLOCKED = 1.0
 
 
 class Door:
-    """What other threads may ask of a loop, and a signal handler of its own thread.
+    """The methods of a loop that other threads, and signal handlers of its own thread, may call.
 
-    The loop alone writes `runs`, `event_loop` and `context`; `look` is for the keeper's thread.
+    Only the loop writes `runs`, `event_loop` and `context`; `look` is for the keeper's thread.
 
-    :param runs: those at work.
-    :param admit: begins in the loop what is in the inbox.
-    :param deliver: interrupts in the loop what is to be interrupted.
-    :ivar event_loop: it, once there is one.
-    :ivar context: in which the loop is asked to do something: outside of all runs.
-    :ivar watch: by which the keeper sees whether the loop goes on.
+    :param runs: the running runs.
+    :param admit: begins runs from the inbox, in the loop.
+    :param deliver: interrupts handlers that are due, in the loop.
+    :ivar event_loop: the event loop, once it exists.
+    :ivar context: the context for calls into the loop, which belongs to no run.
+    :ivar watch: tells the keeper whether the loop makes progress.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class Door:
 
     @property
     def at_work(self) -> list[AsyncRun]:
-        """The runs at work."""
+        """The running runs."""
         return list(self._runs.values())
 
     def admit(self) -> None:
-        """Let runs begin that are in the inbox, if the loop is at work."""
+        """Let runs from the inbox begin, if the loop is running."""
         if self._runs:
             self.call_soon(self._admit)
 
     def deliver(self) -> None:
-        """Interrupt the handlers for which that was requested, when the loop goes on."""
+        """Deliver the requested interruptions when the loop makes progress."""
         if self._runs:
             self.call_soon(self._deliver)
 
@@ -83,9 +83,9 @@ class Door:
                 run.could_end = float("inf") if told_at is None else told_at
 
     def _blocking(self, now: float) -> Sequence[AsyncRun]:
-        """Return the runs of which one has blocked the loop for long; none if the loop goes on.
+        """Return the runs of which one has blocked the loop for long, or none if it makes progress.
 
-        It is one alone as far as it can be known from another thread, and otherwise all.
+        If another thread can tell which one blocks it, that is the only one; otherwise it is all.
         """
         loop, at_work = self.event_loop, self.at_work
         if loop is None or not self.watch.is_late(now):

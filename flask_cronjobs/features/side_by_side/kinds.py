@@ -1,7 +1,7 @@
 """Which kind of runs a worker claims next, and how many.
 
-Async handlers are at work side by side, all others one after the other. So a worker does only one
-kind at a time: nothing waits behind handlers of the other kind, and what is claimed can begin.
+Async handlers run side by side, and all others one after the other. So a worker runs only one kind
+at a time: no run waits behind handlers of the other kind, and claimed runs can begin.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ KIND_PERIOD = 1.0
 
 
 class AsyncKinds:
-    """What one worker may claim. Its methods belong to the keeper's thread.
+    """Decides what a worker may claim. Its methods belong to the keeper's thread.
 
-    :param side_by_side: the tasks with async handlers, each with how many runs at once.
+    :param side_by_side: the tasks with async handlers, each with the number of runs at once.
     """
 
     def __init__(self, state: State, side_by_side: Mapping[str, int]) -> None:
@@ -35,7 +35,7 @@ class AsyncKinds:
         self._rated = not state.registry.rates.keys().isdisjoint(side_by_side)
         self._prefetch = Prefetch()
         self._async_prefetch = Prefetch()
-        # Whether the kind at work is async; None if the next claim decides.
+        # Whether the running kind is async; None if the next claim decides.
         self._is_async: bool | None = None
         self._period = KIND_PERIOD
         self._period_ends = 0.0
@@ -49,18 +49,18 @@ class AsyncKinds:
             # Any task: what is first decides about the kind.
             return Wanted(1) if self._others else Wanted(min(self._limits.values()), None, True)
         if not self._is_async:
-            wait = busy or over  # Until the worker is idle, and may claim anything.
+            wait = busy or over  # Then the worker is idle, and may claim both kinds.
             wanted = self._prefetch.wanted(held_runs, idle, wait)
             return wanted._replace(tasks=self._others) if wanted.limit > 0 else NOTHING
         return NOTHING if self._drain_ends is not None else self._side_by_side(held_runs)
 
     def look(self, idle: bool, first: Callable[[], tuple[str, bool] | None]) -> None:
-        """Look, if it is time, which run is first in the queue while async handlers are at work.
+        """Check, if it is time, which run is first in the queue while async handlers are running.
 
-        If only an idle worker can run it, let the runs at work come to their end, and claim nothing
-        meanwhile. If they take too long, go on, and try for longer next time.
+        If only an idle worker can run it, let the current runs end, and claim nothing meanwhile. If
+        they take too long, continue claiming, and wait longer next time.
 
-        :param first: as `WorkerClaims.next_run`.
+        :param first: see `WorkerClaims.next_run`.
         """
         now = time.monotonic()
         if not self._is_async or idle or self._drain_ends is not None or now < self._period_ends:
@@ -109,9 +109,9 @@ class AsyncKinds:
         return min(CLAIMED_AT_ONCE, int(AHEAD * self._most / max(mean, 1e-6)))
 
     def _end_drain_if_over(self, idle: bool) -> None:
-        """Go on claiming if a drain is over: the worker is idle, or it took too long.
+        """Continue claiming if a drain is over, since the worker is idle or it took too long.
 
-        One that was too short is longer next time, and so is the turn before it.
+        A drain that was too short is longer next time, and so is the turn before it.
         """
         now = time.monotonic()
         if self._drain_ends is None or not (idle or now >= self._drain_ends):

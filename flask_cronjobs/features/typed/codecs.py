@@ -42,9 +42,9 @@ class Misfit(Exception):
         self._value = value
 
     def told(self, hidden: Sequence[str]) -> str:
-        """Return what to say of it. It never shows a value, which may be one that is to be hidden.
+        """Return the message. It never contains a value, which may have to be hidden.
 
-        :param hidden: the names of values of which not even the keys are shown, as by `redacted`.
+        :param hidden: the names of values whose keys are not shown, either; see `redacted`.
         """
         inside = (
             f"{shown_path((*self.path, *keys), hidden)}: {what}" for keys, what in self.details
@@ -73,7 +73,7 @@ class Codec(NamedTuple):
 
     @property
     def read(self) -> Callable[[Any], Any]:
-        """What returns the value of a stored JSON, checked."""
+        """The function that checks a stored JSON value and converts it."""
         return self.decode or self.encode
 
 
@@ -81,14 +81,14 @@ def _itself(value: Any) -> Any:
     return value
 
 
-#: For values whose type says nothing.
+#: The codec of values without a usable annotation.
 ANY = Codec("JSON", _itself)
 
 
 def at(key: object, convert: Callable[[Any], Any], value: object) -> Any:
     """Return *value*, converted; itself if `payload_text` refuses it with better advice.
 
-    :param key: where the value is, in the one that contains it.
+    :param key: the key of the value in its container.
     :raises Misfit: the value does not fit.
     """
     if refusal(value):
@@ -135,7 +135,7 @@ def _unless_none(convert: Callable[[Any], Any], value: Any) -> Any:
 
 def _plain(expected: str, *kinds: type, choices: tuple[JSON, ...] = ()) -> Codec:
     def check(value: object) -> object:
-        # To Python, a bool is an int.
+        # A bool is an int in Python.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise Misfit(expected, value)
         return value
@@ -284,7 +284,7 @@ def _by_pydantic(hint: Any) -> Codec:
         plain = convert(dump, whole)
         if not convert(
             partial(eq, whole), decode(plain)
-        ):  # For instance, a secret or what a subclass adds is left out.
+        ):  # A secret, for instance, or a field of a subclass would be lost.
             raise Misfit(f"{name}, and all of it in its JSON", value)
         return plain
 
@@ -341,7 +341,7 @@ def _parts(schema: Any, defined: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _members(part: dict[str, Any], defined: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the schemas right inside *part*; of a reference, the one that it names."""
+    """Return the schemas directly inside *part*; for a reference, the schema that it names."""
     found: list[dict[str, Any]] = []
     is_union = part.get("type") == "union"
     rest: list[Any] = [part["choices"]] if is_union else [*part.values()]
@@ -394,7 +394,7 @@ def _aware(text: str) -> datetime:
 
 _NONE, _TEXT = _plain("None", NoneType), _plain("a text", str)
 _FLOAT = _plain("a number", float, int)
-#: For the keys of an object, which are texts.
+#: The codec of numbers that are keys of an object, and therefore texts.
 _NUMBER = _leaf(int, "a whole number", str, lambda text: int(text.strip()))
 _MOMENT = "a time with a time zone, such as datetime.now(timezone.utc) or 2026-11-24T09:00:00+00:00"
 _LEAVES: dict[Any, Codec] = {

@@ -1,4 +1,4 @@
-"""Arguments in a form: a field for each, and what somebody has typed into it. Pure."""
+"""Arguments in a form: a field for each, and the text that was typed into it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...types import JSON
 from .arguments import codec_for
 from .codecs import ANY, Codec, Misfit
 
-#: From how many choices on a form has no list to choose from.
+#: Number of choices from which on a form shows no list.
 _MANY = 50
 
 
@@ -44,10 +44,10 @@ def fields(arguments: Arguments, payload: Mapping[str, JSON]) -> Iterator[Field]
 
 
 def read(arguments: Arguments, name: str, text: str, limit: int = 1 << 30) -> object:
-    """Return the value of *text*, as somebody has typed it: as JSON, or as the text itself.
+    """Return the value of the typed *text*, read as JSON or taken as it is.
 
-    :param limit: how many bytes it may have, which is checked before it is converted.
-    :raises PayloadError: it is too large; or the argument has no annotation, and *text* is not
+    :param limit: the most bytes it may have, which is checked before it is converted.
+    :raises PayloadError: *text* is too large, or the argument has no annotation and *text* is not
         JSON.
     """
     return _read(codec_for(arguments, name), text, name, limit)
