@@ -291,7 +291,7 @@ class WorkerClaims:
         return answer
 
     def next_run(self) -> tuple[str, bool] | None:
-        """Return what `jobs.runs` does, for the tasks and queues of this worker."""
+        """Return the next claimable run's task, and whether it must run alone."""
         return next_run(self._books, self._request)
 
     def _send(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Answer:

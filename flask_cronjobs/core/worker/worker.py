@@ -36,23 +36,14 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     held_runs = HeldRuns(leases)
     flag = StopFlag(held_runs.wake)
     connection = options.books or KeeperConnection(state)
-    with (
-        switching_often(),
-        HandlerInterrupter(leases) as interrupter,
-        ExitStack() as stack,
-    ):
+    with switching_often(), HandlerInterrupter(leases) as interrupter, ExitStack() as stack:
         watchdog = Watchdog(state.settings.lease, options.may_kill)
         stack.callback(watchdog.disarm)
         listener = None
         if options.resident:
             listener = stack.enter_context(Listener(state.engine, held_runs.wake))
         context = RunnerContext(
-            state,
-            interrupter,
-            watchdog,
-            leases,
-            held_runs.inbox,
-            held_runs.mailbox,
+            *(state, interrupter, watchdog, leases, held_runs.inbox, held_runs.mailbox),
             keyboard=not handle_signals,
             watchers=features.watch(state) if options.is_watched else (),
         )
