@@ -29,23 +29,23 @@ demo-celery: .venv/tests ## Run the example app's due tasks in a Celery worker (
 	$(BIN)/python -m example_app.demo_celery $(ARGS)
 
 test: .venv/tests ## Run the tests on SQLite and on PostgreSQL (ARGS="-k sqlite")
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --max-worker-restart 0 --no-loadscope-reorder $(ARGS)
 
 slow: .venv/tests ## Run the tests that kill processes, and other slow ones
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m slow $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --max-worker-restart 0 -m slow $(ARGS)
 
 layers: .venv/tests ## Run the tests of the public API with psycopg2, Flask-SQLAlchemy-Lite and SQLAlchemy alone
 	for layer in psycopg2 lite plain; do \
-		$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --layer $$layer tests/api $(ARGS) || exit 1; \
+		$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --max-worker-restart 0 --layer $$layer tests/api $(ARGS) || exit 1; \
 	done
 
 oldest: $(OLDEST)/tests ## Run the tests with the oldest versions declared (PYTHON=python3.10)
-	$(OLDEST)/bin/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+	$(OLDEST)/bin/python -m pytest --numprocesses 3 --dist loadfile --max-worker-restart 0 $(ARGS)
 
 newest: ## Run the tests with the newest versions (PYTHON=python3.14)
 	$(PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tests,lite]'
-	$(NEWEST)/bin/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+	$(NEWEST)/bin/python -m pytest --numprocesses 3 --dist loadfile --max-worker-restart 0 $(ARGS)
 
 coverage: .venv/dev ## Run the tests and report the lines they did not reach
 	$(BIN)/coverage run -m pytest $(ARGS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import os
 import sqlite3
 import threading
 import time
@@ -58,6 +60,31 @@ def no_waits_for_the_disk(driver: Any, _record: object) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the files that take long begin first."""
     items.sort(key=lambda item: item.path.stem not in LONG)
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """Let a test that hangs say where.
+
+    pytest-timeout prints the stacks to the standard output, which a process of pytest-xdist lacks.
+    """
+    timer = threading.Timer(settings.timeout, end_hung_process, (item,))
+    timer.daemon = True
+
+    def cancel() -> None:
+        timer.cancel()
+        timer.join()
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]
+    timer.start()
+    return True
+
+
+def end_hung_process(item: pytest.Item) -> None:
+    capture: Any = item.config.pluginmanager.getplugin("capturemanager")
+    capture.suspend_global_capture(in_=True)
+    os.write(2, f"\n{item.nodeid} takes too long. Its threads:\n".encode())
+    faulthandler.dump_traceback(2)
+    os._exit(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
