@@ -114,12 +114,15 @@ def count_waiting(reader: Reader, queues: Sequence[str]) -> dict[str, tuple[Coun
             window.c.name, func.count().label("waiting"), func.count(is_due).label("due")
         ).group_by(window.c.name)
     )
-    some = sum(row.waiting for row in rows) > COUNTED
+    is_capped = sum(row.waiting for row in rows) > COUNTED
     numbers = {
-        row.name: (Count(min(row.waiting, COUNTED), some), Count(min(row.due, COUNTED), some))
+        row.name: (
+            Count(min(row.waiting, COUNTED), is_capped),
+            Count(min(row.due, COUNTED), is_capped),
+        )
         for row in rows
     }
-    none = Count(0, some)
+    none = Count(0, is_capped)
     return {name: numbers.get(name, (none, none)) for name in queues}
 
 
@@ -137,13 +140,13 @@ def overdue(reader: Reader) -> list[Query]:
     before = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
     due = select(RUNS.c.id, RUNS.c.run_at).where(RUNS.c.run_at <= before)
     parts = [due.add_cte(_TAKEN).where(text(READY), text(_NEEDS_NO_SHARE))]
-    free = {each.rate_key for each in waiting_groups(reader) if each.due and each.due <= before}
+    free = {group.rate_key for group in waiting_groups(reader) if group.due and group.due <= before}
     if rates := free - {None}:
         at_rate = due.where(text(RATE_WAITS), RUNS.c.rate_key.in_(rates))
         parts.append(at_rate.add_cte(_TAKEN).where(text(_NEEDS_NO_SHARE)))
     if reader.state.settings.executors:
         parts.append(handed(before))
-    return [each.where(*ours(reader)) for each in parts]
+    return [part.where(*ours(reader)) for part in parts]
 
 
 def handed(before: datetime) -> Query:
@@ -161,12 +164,12 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
         index has the last kind by due time.
     """
     yield from parts[1:]
-    each = steps(RUNS.c.priority, text(READY), most=MOST_PRIORITIES + 1)
-    found = [row.value for row in reader.rows(each)]
-    if len(found) > MOST_PRIORITIES:
+    statement = steps(RUNS.c.priority, text(READY), most=MOST_PRIORITIES + 1)
+    priorities = [row.value for row in reader.rows(statement)]
+    if len(priorities) > MOST_PRIORITIES:
         yield parts[0]
         return
-    for priority in found or [0]:
+    for priority in priorities or [0]:
         first = parts[0].where(RUNS.c.priority == priority).order_by(RUNS.c.run_at, RUNS.c.id)
         yield first.limit(limit)
 
@@ -247,7 +250,7 @@ def _steps(name: str, rows: str, group: Sequence[str] = _GROUP) -> str:
     order = f"ORDER BY {', '.join(group)}, run_at, id LIMIT 1"
     # With ">", SQLite would read the whole previous group.
     is_after = _compare(">=", name, "1", group)
-    columns = ", ".join(f"r.{each}" for each in (*group, "run_at"))
+    columns = ", ".join(f"r.{column_name}" for column_name in (*group, "run_at"))
     return f"""
     {name}({", ".join(group)}, run_at) AS (
         SELECT {columns} FROM job_runs r
@@ -265,7 +268,7 @@ def _compare(sign: str, name: str, more: str, group: Sequence[str] = _GROUP) -> 
     :param more: the number to add to the priority, which is the last column.
     """
     # With bare columns on both sides, SQLite would search its index by the first column only.
-    others = (f"{name}.{each} || ''" for each in group[:-1])
+    others = (f"{name}.{column_name} || ''" for column_name in group[:-1])
     values = ", ".join((*others, f"{name}.priority + CAST({more} AS bigint)"))
     return f"({', '.join(group)}) {sign} ({values})"
 
@@ -283,7 +286,7 @@ def _by_reading_all() -> str:
 def unpaused_groups(reader: Reader) -> Sequence[Waiting]:
     """Return the waiting groups that are not paused."""
     groups = waiting_groups(reader)
-    return [each for each in groups if not stopping(reader, each.task, each.queue)]
+    return [group for group in groups if not stopping(reader, group.task, group.queue)]
 
 
 def oldest_due(reader: Reader) -> datetime | None:
@@ -331,8 +334,8 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
             select(RUNS.c.id).where(text(part), *waits).limit(CAP + 1).subquery()
             for part in (READY, PARKED, RATE_WAITS)
         )
-        some = union_all(*(select(part) for part in parts))
-        number = cast("int", reader.value(select(capped(some))))
+        due_runs = union_all(*(select(part) for part in parts))
+        number = cast("int", reader.value(select(capped(due_runs))))
         return Due(reader.rows(slots.order_by(slot).limit(_SLOTS)), count_of(number))
 
 
@@ -343,20 +346,20 @@ def next_due(source: Source) -> Next | None:
         slots = select(slot, DEFINITIONS.c.name).where(*_slots_of_ours(reader))
         parts = (READY, RATE_WAITS)
         runs = [select(run, RUNS.c.job_type).where(text(part)) for part in parts]
-        later = [(slots, slot), *((each, run) for each in runs)]
-        found = [
+        later = [(slots, slot), *((statement, run) for statement in runs)]
+        rows = [
             row
             for statement, at in later
             for row in reader.rows(statement.where(at > reader.now).order_by(at).limit(1))
         ]
-    return min((Next(*tuple(row)) for row in found), default=None)
+    return min((Next(*tuple(row)) for row in rows), default=None)
 
 
 def _slots_of_ours(reader: Reader) -> tuple[Any, ...]:
     """Return the conditions under which this app enqueues a definition's slots."""
     d, registry = reader.dialect, reader.state.registry
-    known = {
+    parameters = {
         "declared": d.array(tuple(registry.declarations)),
         "tasks": d.array(tuple(registry.tasks)),
     }
-    return text(SCHEDULED), text(enqueued_here(d)).bindparams(**known)
+    return text(SCHEDULED), text(enqueued_here(d)).bindparams(**parameters)

@@ -20,8 +20,8 @@ def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
     :raises NotFound: there is no such batch.
     :raises StateConflict: a transaction is filling it.
     """
-    found = _batch(state, key)
-    if found.closed_at is not None:
+    batch = _batch(state, key)
+    if batch.closed_at is not None:
         return False
     with state.bookkeeping() as books:
         operation = Operation("closed", f"batch {key}", actor)
@@ -29,7 +29,7 @@ def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
             books,
             operation,
             lambda inner: inner.transaction(
-                lambda c: close(c, inner.dialect, found.id, wait=False)
+                lambda c: close(c, inner.dialect, batch.id, wait=False)
             ),
         )
         if not closed:
@@ -37,7 +37,7 @@ def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
                 f"The batch {key!r} is being filled by a transaction that has not ended. Wait "
                 "until it has, then try again."
             )
-        end_batches(books, [found.id])
+        end_batches(books, [batch.id])
     return True
 
 
@@ -65,10 +65,10 @@ def retry_batch(
 
 
 def _batch(state: State, key: str) -> BatchView:
-    found = find_batch(state, key)
-    if found is None:
+    batch = find_batch(state, key)
+    if batch is None:
         raise NotFound(
             f"There is no batch {key!r}; it may have been pruned. To list them: "
             "flask jobs admin batches"
         )
-    return found
+    return batch

@@ -93,11 +93,11 @@ def list_batches(
         return page_of(reader, _rows(*conditions), limit, partial(_views, reader))
 
 
-def find_batch(source: Source, which: int | str) -> BatchView | None:
+def find_batch(source: Source, id_or_key: int | str) -> BatchView | None:
     """Return the batch with an id or a key; None if there is none."""
-    column = BATCHES.c.id if isinstance(which, int) else BATCHES.c.key
+    column = BATCHES.c.id if isinstance(id_or_key, int) else BATCHES.c.key
     with reading(source) as reader:
-        return next(iter(_views(reader, reader.rows(_rows(column == which)))), None)
+        return next(iter(_views(reader, reader.rows(_rows(column == id_or_key)))), None)
 
 
 def _rows(*conditions: ColumnElement[bool]) -> Query:

@@ -185,12 +185,12 @@ def findings(source: Source, *, only_errors: bool = False) -> list[Finding]:
     with reading(source) as reader:
         settings, rare = reader.state.settings, {None, *present(reader)}
         return [
-            found
+            finding
             for check in CHECKS
             if check.rare in rare
             and (check.level == "error" or not only_errors)
             and (not check.setting or getattr(settings, check.setting) is not None)
-            for found in check.findings(reader)
+            for finding in check.findings(reader)
         ]
 
 
@@ -233,14 +233,14 @@ def last_tick(reader: Reader) -> Row[Any]:
     never = literal(UNREADABLE, c.seen_at.type)
     last = func.coalesce(select(func.max(recent.c.seen_at)).scalar_subquery(), never)
     failing = select(c.id).where(~works, c.started_at > last).exists().label("failing")
-    one = select(literal(1).label("one")).subquery()
-    found = select(recent, failing).select_from(one.outerjoin(recent, true()))
-    return reader.rows(found.order_by(recent.c.seen_at.desc()).limit(1))[0]
+    single_row = select(literal(1).label("one")).subquery()
+    statement = select(recent, failing).select_from(single_row.outerjoin(recent, true()))
+    return reader.rows(statement.order_by(recent.c.seen_at.desc()).limit(1))[0]
 
 
 def _are_ticks_late(reader: Reader) -> bool:
-    seen, longest = last_tick(reader).seen_at, reader.state.settings.health_tick_age
-    return seen is None or seconds_since(seen, reader.now) > longest
+    last_seen, longest = last_tick(reader).seen_at, reader.state.settings.health_tick_age
+    return last_seen is None or seconds_since(last_seen, reader.now) > longest
 
 
 def _no_ticks(reader: Reader, before: datetime) -> Iterator[Seen]:
@@ -309,23 +309,27 @@ def _overdue(reader: Reader, before: datetime) -> Iterator[Seen]:
 
 def _behind_undeclared(reader: Reader, before: datetime) -> Iterable[Seen]:
     """Find a run that waits in strict order behind a run of a task that this app lacks."""
-    unknown = [each for each in waiting_groups(reader) if not is_declared(reader, each.task)]
+    unknown = [group for group in waiting_groups(reader) if not is_declared(reader, group.task)]
     if not unknown:
         return ()
-    at_rate = RUNS.c.rate_key.in_({each.rate_key for each in unknown if each.rate_key is not None})
+    at_rate = RUNS.c.rate_key.in_(
+        {group.rate_key for group in unknown if group.rate_key is not None}
+    )
     heads = (
         select(RUNS.c.id, RUNS.c.concurrency_key, RUNS.c.job_type, RUNS.c.run_at)
-        .where(*rows, RUNS.c.job_type.in_({each.task for each in unknown}), RUNS.c.run_at <= before)
+        .where(
+            *rows, RUNS.c.job_type.in_({group.task for group in unknown}), RUNS.c.run_at <= before
+        )
         .where(RUNS.c.strict, *not_paused(reader))
         .limit(_HEADS)
         .subquery()
         for rows in ([text(READY_GROUPS)], [text(RATE_WAITS), at_rate])
     )
-    head: Any = union_all(*(select(each) for each in heads)).subquery()
+    head: Any = union_all(*(select(query) for query in heads)).subquery()
     waiter = _next_in_order(reader, before, head.c.concurrency_key, head.c.id)
-    found = select(waiter.label("waiter"), head).subquery()
-    rows = _columns(found.c.waiter, found.c.job_type, found.c.id, found.c.run_at)
-    return _first(reader, rows.where(found.c.waiter.is_not(None)).order_by(found.c.run_at))
+    pairs = select(waiter.label("waiter"), head).subquery()
+    rows = _columns(pairs.c.waiter, pairs.c.job_type, pairs.c.id, pairs.c.run_at)
+    return _first(reader, rows.where(pairs.c.waiter.is_not(None)).order_by(pairs.c.run_at))
 
 
 def _held_keys(reader: Reader, before: datetime) -> Iterable[Seen]:
@@ -333,7 +337,7 @@ def _held_keys(reader: Reader, before: datetime) -> Iterable[Seen]:
     settings, c = reader.state.settings, RUNS.c
     timeouts = (task.options.timeout or 0.0 for task in reader.state.registry.tasks.values())
     longest = timedelta(seconds=max(settings.timeout, *timeouts, 0.0) + settings.shutdown_grace)
-    held = (
+    held_keys = (
         select(
             c.concurrency_key.label("key"),
             func.min(c.id).label("holder"),
@@ -346,16 +350,18 @@ def _held_keys(reader: Reader, before: datetime) -> Iterable[Seen]:
     )
     for_share = (
         select(c.id)
-        .where(text(PARKED), c.gate == "keys", c.concurrency_key == held.c.key, c.run_at <= before)
-        .where(c.concurrency_limit <= held.c.shares, *ours(reader))
+        .where(
+            text(PARKED), c.gate == "keys", c.concurrency_key == held_keys.c.key, c.run_at <= before
+        )
+        .where(c.concurrency_limit <= held_keys.c.shares, *ours(reader))
         .order_by(c.gate, c.concurrency_key, c.job_type, c.queue, c.priority.desc(), c.run_at, c.id)
         .limit(1)
         .scalar_subquery()
     )
-    for_turn = _next_in_order(reader, before, held.c.key, held.c.holder)
-    found = select(func.coalesce(for_share, for_turn).label("waiter"), held).subquery()
-    rows = _columns(found.c.waiter, found.c.key, found.c.holder, found.c.since)
-    return _first(reader, rows.where(found.c.waiter.is_not(None)).order_by(found.c.since))
+    for_turn = _next_in_order(reader, before, held_keys.c.key, held_keys.c.holder)
+    pairs = select(func.coalesce(for_share, for_turn).label("waiter"), held_keys).subquery()
+    rows = _columns(pairs.c.waiter, pairs.c.key, pairs.c.holder, pairs.c.since)
+    return _first(reader, rows.where(pairs.c.waiter.is_not(None)).order_by(pairs.c.since))
 
 
 def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Query:
@@ -413,17 +419,17 @@ def _missed(reader: Reader, before: datetime) -> Iterator[Seen]:
 
 
 def _without_share(reader: Reader, before: datetime) -> Iterable[Seen]:
-    groups = (each for each in unpaused_groups(reader) if is_declared(reader, each.task))
+    groups = (group for group in unpaused_groups(reader) if is_declared(reader, group.task))
     return _oldest(
-        each
-        for each in groups
-        if each.oldest <= before and each.due != each.oldest and each.rate_key is None
+        group
+        for group in groups
+        if group.oldest <= before and group.due != group.oldest and group.rate_key is None
     )
 
 
 def _undeclared(reader: Reader, before: datetime) -> Iterable[Seen]:
-    groups = (each for each in unpaused_groups(reader) if not is_declared(reader, each.task))
-    return _oldest(each for each in groups if each.oldest <= before)
+    groups = (group for group in unpaused_groups(reader) if not is_declared(reader, group.task))
+    return _oldest(group for group in groups if group.oldest <= before)
 
 
 def _snoozed(reader: Reader, before: datetime) -> Iterable[Seen]:
@@ -446,9 +452,9 @@ def _unpruned(reader: Reader, before: datetime) -> Iterator[Seen]:
         yield {"since": since}
 
 
-def seconds_behind(source: Reader | Bookkeeping, kept: Settings) -> float:
+def seconds_behind(source: Reader | Bookkeeping, settings: Settings) -> float:
     """Return the most seconds by which a row of the growing kinds is past its retention."""
-    ages = {"retention": kept.retention, "retention_dead": kept.retention_dead}
+    ages = {"retention": settings.retention, "retention_dead": settings.retention_dead}
     first = {"place": source.dialect.earliest, "chunk": DELETED_AT_ONCE}
     (row,) = source.rows(text(behind(source.dialect)), {**ages, **first})
     now, late = stored_time(row[0]), 0.0
@@ -464,8 +470,8 @@ def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
     One tick may have finished just now and be about to call it; two in a row have failed.
     """
     c = TICKS.c
-    told = select(func.max(c.started_at)).where(c.findings.is_not(None)).scalar_subquery()
-    since_then = c.started_at > func.coalesce(told, literal(UNREADABLE, c.started_at.type))
+    last_reported = select(func.max(c.started_at)).where(c.findings.is_not(None)).scalar_subquery()
+    since_then = c.started_at > func.coalesce(last_reported, literal(UNREADABLE, c.started_at.type))
     untold = select(func.min(c.started_at).label("since"), func.count().label("number"))
     (row,) = reader.rows(untold.where(c.finished_at.is_not(None), since_then))
     if isinstance(row.since, datetime) and (row.number > 1 or row.since <= before):
@@ -497,9 +503,9 @@ def _oldest(groups: Iterable[Waiting]) -> Iterator[Seen]:
         yield {"name": first.task, "quoted": shlex.quote(first.task), "since": first.oldest}
 
 
-def _counted(reader: Reader, noun: str, some: Query) -> Iterator[Seen]:
-    """Count *some* rows, up to the cap, if there are any; ``since`` is the earliest time."""
-    counted = some.limit(CAP + 1).subquery()
+def _counted(reader: Reader, noun: str, query: Query) -> Iterator[Seen]:
+    """Yield the number of rows of *query*, up to the cap, with the earliest time; none if empty."""
+    counted = query.limit(CAP + 1).subquery()
     number, since = func.count().label("number"), func.min(counted.c.at).label("since")
     (row,) = reader.rows(select(number, since).select_from(counted))
     if row.number:

@@ -107,9 +107,9 @@ def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
 
 def _verdict(verdict: Verdict, by: str) -> Iterator[Finding]:
     """Yield the findings of the verdict; *by* names the command that ticked last."""
-    named = {each.id for each in verdict.findings}
-    if "ticks" not in named:
+    ids = {finding.id for finding in verdict.findings}
+    if "ticks" not in ids:
         yield Finding("ticks", "ok", f"{verdict.ticks}, by {by}")
-    if "overdue" not in named:
+    if "overdue" not in ids:
         yield Finding("overdue", "ok", "no run has waited too long")
     yield from verdict.findings

@@ -59,8 +59,8 @@ def schema(reader: Reader) -> Iterator[Finding]:
 
 
 def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
-    found = {column["name"] for column in inspector.get_columns(table.name)}
-    missing = [column.name for column in table.columns if column.name not in found]
+    column_names = {column["name"] for column in inspector.get_columns(table.name)}
+    missing = [column.name for column in table.columns if column.name not in column_names]
     if missing:
         what = f"{table.name} lacks {', '.join(missing)}: another version or program created it"
         todo = (
@@ -70,11 +70,11 @@ def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
 
 
 def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
-    found: dict[str | None, Any] = {
+    indexes_by_name: dict[str | None, Any] = {
         index["name"]: index for index in inspector.get_indexes(table.name)
     }
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
-        have = found.get(str(index.name))
+        have = indexes_by_name.get(str(index.name))
         todo = (
             f"Make a migration that creates {index.name}, or create it as "
             "flask_cronjobs/models/tables.py says."
@@ -116,8 +116,8 @@ def _postgresql(reader: Reader) -> Iterator[Finding]:
     kind = "pg_is_in_recovery() AS standby, current_setting('default_transaction_read_only') AS set"
     row = reader.rows(text(f"SELECT {kind}"))[0]
     if row.standby or row.set == "on":
-        which = "database is a standby" if row.standby else "connection is set to read-only"
-        what = f"The {which}: nothing can be written, so no run can start"
+        cause = "database is a standby" if row.standby else "connection is set to read-only"
+        what = f"The {cause}: nothing can be written, so no run can start"
         yield Finding("read-only", "error", what, WRITABLE)
     if unfit := unfit_encoding(reader.connection.connection.driver_connection):
         yield Finding("encoding", "error", unfit, USE_UTF8)

@@ -25,10 +25,10 @@ def rights(reader: Reader) -> Iterator[Finding]:
 
     It is a bookkeeping transaction, which may write on SQLite, too.
     """
-    refused: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def attempt(connection: Connection) -> None:
-        refused[:] = _refused(connection)
+        errors[:] = _refused(connection)
         raise _RollBack
 
     with reader.state.bookkeeping() as books, books.trying_once():
@@ -39,13 +39,16 @@ def rights(reader: Reader) -> Iterator[Finding]:
         except DatabaseTrouble as trouble:
             if trouble.transient:  # On SQLite, others write, so the file is writable.
                 return
-            refused.append(trouble.__cause__ or trouble)
-    engine, causes = reader.state.engine, [getattr(each, "orig", None) or each for each in refused]
-    found = [_finding(first_line(cause), what_to_do(cause, engine)) for cause in causes]
+            errors.append(trouble.__cause__ or trouble)
+    engine, causes = (
+        reader.state.engine,
+        [getattr(error, "orig", None) or error for error in errors],
+    )
+    findings = [_finding(first_line(cause), what_to_do(cause, engine)) for cause in causes]
     if not reader.dialect.one_writer:
-        found += _hidden(reader)
-    yield from dict.fromkeys(found)  # A read-only file gives one error for all tables.
-    if not found:
+        findings += _hidden(reader)
+    yield from dict.fromkeys(findings)  # A read-only file gives one error for all tables.
+    if not findings:
         yield Finding("rights", "ok", "jobs may read and write each of their tables")
 
 

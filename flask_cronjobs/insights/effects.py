@@ -47,12 +47,12 @@ def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
 def _resolve(state: State, key: str, change: str, operation: Operation) -> None:
     """Execute *change*, a statement up to its WHERE, for an effect in doubt."""
     with state.bookkeeping() as books:
-        d, this = books.dialect, {"key": key}
-        which = f"WHERE key = :key AND {is_in_doubt(d)} RETURNING id"
-        statement = text(f"{change.format(now=d.now)} {which}")
-        if perform(books, operation, lambda inner: inner.rows(statement, this)):
+        d, parameters = books.dialect, {"key": key}
+        condition = f"WHERE key = :key AND {is_in_doubt(d)} RETURNING id"
+        statement = text(f"{change.format(now=d.now)} {condition}")
+        if perform(books, operation, lambda inner: inner.rows(statement, parameters)):
             return
-        rows = books.rows(text("SELECT state FROM job_effects WHERE key = :key"), this)
+        rows = books.rows(text("SELECT state FROM job_effects WHERE key = :key"), parameters)
     if not rows:
         raise NotFound(f"There is no effect {key!r}. To list them: flask jobs admin effects --all")
     advice = _NOT_IN_DOUBT.get(rows[0].state, "Its state has just changed. Try again.")
@@ -102,8 +102,8 @@ def list_doubts(source: Source, limit: int) -> Page[Effect]:
 
 
 def _shown(rows: Rows) -> list[Effect]:
-    found = (Effect(*tuple(row)) for row in rows)
-    return [each._replace(worker=without_secret(each.worker)) for each in found]
+    effects = (Effect(*tuple(row)) for row in rows)
+    return [effect._replace(worker=without_secret(effect.worker)) for effect in effects]
 
 
 def in_doubt(d: Dialect) -> Query:

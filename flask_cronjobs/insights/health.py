@@ -70,25 +70,25 @@ def read_verdict(source: Source, *, only_errors: bool = False) -> Verdict:
     """
     with reading(source) as reader:
         tick = last_tick(reader)
-        found = findings(reader, only_errors=only_errors)
+        problems = findings(reader, only_errors=only_errors)
         age = seconds_between(tick.seen_at, reader.now)
-        word = _word(found, age)
+        word = _word(problems, age)
         return Verdict(
             word=word,
-            sentence=_sentence(word, _ticks(age, tick.host), found),
-            headline=_headline(len(found)) if found else "All is well",
+            sentence=_sentence(word, _ticks(age, tick.host), problems),
+            headline=_headline(len(problems)) if problems else "All is well",
             now=reader.now,
             last_tick_at=tick.seen_at,
             age=age,
             host=tick.host,
-            findings=tuple(found),
+            findings=tuple(problems),
         )
 
 
-def _word(found: Sequence[Finding], age: float | None) -> HealthStatus:
-    if not found or found[0].level != "error":
+def _word(problems: Sequence[Finding], age: float | None) -> HealthStatus:
+    if not problems or problems[0].level != "error":
         return "ok"
-    if found[0].id != "ticks":
+    if problems[0].id != "ticks":
         return "overdue"
     return "never" if age is None else "late"
 
@@ -97,10 +97,10 @@ def _ticks(age: float | None, host: str | None) -> str:
     return "" if age is None else f"Last tick {ago(age)} from {host}"
 
 
-def _sentence(word: HealthStatus, ticks: str, found: Sequence[Finding]) -> str:
+def _sentence(word: HealthStatus, ticks: str, problems: Sequence[Finding]) -> str:
     if word == "ok":
         return ticks
-    what, joined = found[0].what, ", but " if word == "overdue" else ": "
+    what, joined = problems[0].what, ", but " if word == "overdue" else ": "
     return f"{ticks}{joined}{what}" if ticks else capitalized(what)
 
 

@@ -32,7 +32,7 @@ def find_key(source: Source, key: str) -> KeyView:
     """Return the limit and the holders of the concurrency key *key*."""
     with reading(source) as reader:
         which = RunFilter(concurrency_key=key)
-        of_key = [each.condition(reader, value) for each, value in which.given()]
+        of_key = [filter_.condition(reader, value) for filter_, value in which.items()]
         columns = select(RUNS.c.id, RUNS.c.concurrency_limit).where(text(HAS_SHARE), *of_key)
         rows = reader.rows(columns.order_by(RUNS.c.concurrency_share).limit(SHOWN))
         limit = rows[0].concurrency_limit if rows else None

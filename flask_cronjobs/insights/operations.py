@@ -57,15 +57,15 @@ def perform(
     """
 
     def both(inner: Bookkeeping) -> T:
-        made = work(inner)
-        if changed(made):
+        result = work(inner)
+        if changed(result):
             inner.transaction(lambda connection: note(connection, inner.dialect, operation))
-        return made
+        return result
 
-    made = together(books, both, repeat=False)
-    if changed(made):
+    result = together(books, both, repeat=False)
+    if changed(result):
         log_action(operation.what, operation.target, operation.actor)
-    return made
+    return result
 
 
 def note(

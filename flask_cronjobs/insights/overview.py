@@ -109,7 +109,7 @@ def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
         rows = reader.rows(sampled.order_by(groups.c.newest.desc()))
         labels = _labels(reader)
     full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
-    shown = tuple(
+    views = tuple(
         record(
             DeadGroup,
             row,
@@ -119,7 +119,7 @@ def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
         )
         for row in rows
     )
-    return shown, Count(rows[0].groups if rows else 0, full)
+    return views, Count(rows[0].groups if rows else 0, full)
 
 
 def _labels(reader: Reader) -> dict[tuple[Any, ...], list[str]]:
@@ -128,11 +128,13 @@ def _labels(reader: Reader) -> dict[tuple[Any, ...], list[str]]:
     of = [dead.c[name] for name in _GROUPED]
     latest = func.max(dead.c.finished_at)
     at = func.row_number().over(partition_by=of, order_by=latest.desc()).label("at")
-    each = (
+    group_labels = (
         select(*of, dead.c.label, at).where(dead.c.label.is_not(None)).group_by(*of, dead.c.label)
     ).subquery()
-    found: dict[tuple[Any, ...], list[str]] = {}
-    for row in reader.rows(select(each).where(each.c.at <= LABELS).order_by(each.c.at)):
+    labels_by_group: dict[tuple[Any, ...], list[str]] = {}
+    for row in reader.rows(
+        select(group_labels).where(group_labels.c.at <= LABELS).order_by(group_labels.c.at)
+    ):
         group = tuple(getattr(row, name) for name in _GROUPED)
-        found.setdefault(group, []).append(row.label)
-    return found
+        labels_by_group.setdefault(group, []).append(row.label)
+    return labels_by_group

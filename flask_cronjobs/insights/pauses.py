@@ -42,7 +42,7 @@ def stopping(reader: Reader, task: str, queue: str) -> tuple[PauseView, ...]:
 
 @read_once
 def _by_name(reader: Reader) -> dict[tuple[PauseKind, str], PauseView]:
-    return {(each.kind, each.name): each for each in list_pauses(reader)}
+    return {(pause.kind, pause.name): pause for pause in list_pauses(reader)}
 
 
 def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
@@ -50,12 +50,12 @@ def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
 
     :param c: the columns of the runs.
     """
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     for kind, column in (("task", c.job_type), ("queue", c.queue)):
-        names = [each.name for each in list_pauses(reader) if each.kind == kind]
+        names = [pause.name for pause in list_pauses(reader) if pause.kind == kind]
         if names:
-            found.append(is_none_of(reader, column, names))
-    return found
+            conditions.append(is_none_of(reader, column, names))
+    return conditions
 
 
 def ours(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:

@@ -57,7 +57,7 @@ def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
     """
     with reading(source) as reader:
         groups = waiting_groups(reader)
-        pauses = {each.name: each for each in list_pauses(reader) if each.kind == "queue"}
+        pauses = {pause.name: pause for pause in list_pauses(reader) if pause.kind == "queue"}
         oldest: dict[str, datetime] = {}
         for group in groups:
             oldest[group.queue] = min(group.oldest, oldest.get(group.queue, group.oldest))
@@ -66,11 +66,11 @@ def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
         def urgency(name: str) -> Any:
             return name not in pauses, min(oldest.get(name, reader.now), reader.now), name
 
-        shown = set(sorted(names, key=urgency)[:limit])
-        counts = count_waiting(reader, [name for name in oldest if name in shown])
+        shown_names = set(sorted(names, key=urgency)[:limit])
+        counts = count_waiting(reader, [name for name in oldest if name in shown_names])
         rows = [
             _view(reader, name, oldest.get(name), counts.get(name), pauses.get(name))
-            for name in sorted(shown | counts.keys())
+            for name in sorted(shown_names | counts.keys())
         ]
         return Page(rows, None, reader.now, Count(len(names | counts.keys())))
 
@@ -122,14 +122,14 @@ HOSTS = 100
 def list_hosts(source: Source) -> Page[Host]:
     """Return the hosts that ticked within the last day, most recently seen first."""
     with reading(source) as reader:
-        found = _hosts(reader)
-        return Page(found[:HOSTS], None, reader.now, Count(len(found)))
+        hosts = _hosts(reader)
+        return Page(hosts[:HOSTS], None, reader.now, Count(len(hosts)))
 
 
 def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
     """Return the hosts that serve *queue*."""
-    serving = (each for each in _here(reader) if each.queues is None or queue in each.queues)
-    return tuple(sorted(each.host for each in serving))
+    serving = (host for host in _here(reader) if host.queues is None or queue in host.queues)
+    return tuple(sorted(host.host for host in serving))
 
 
 def is_unserved(reader: Reader, queue: str) -> bool:
@@ -160,13 +160,13 @@ def unserved_since(reader: Reader, before: datetime) -> str | None:
 @read_once
 def _served(reader: Reader) -> frozenset[str] | None:
     """Return the queues that hosts serve; None if a host serves all."""
-    named = [each.queues for each in _here(reader)]
-    return None if None in named else frozenset(chain(*filter(None, named)))
+    queues = [host.queues for host in _here(reader)]
+    return None if None in queues else frozenset(chain(*filter(None, queues)))
 
 
 @read_once
 def _here(reader: Reader) -> list[Host]:
-    return [each for each in _hosts(reader) if each.seen_at >= _serving_since(reader)]
+    return [host for host in _hosts(reader) if host.seen_at >= _serving_since(reader)]
 
 
 def _serving_since(reader: Reader) -> datetime:
@@ -177,10 +177,10 @@ def _serving_since(reader: Reader) -> datetime:
 @read_once
 def _hosts(reader: Reader) -> list[Host]:
     """Return the hosts, most recently seen first."""
-    found: dict[str, list[Row[Any]]] = {}
+    rows_by_host: dict[str, list[Row[Any]]] = {}
     for row in sorted(reader.rows(_grouped(reader)), key=lambda row: row.seen, reverse=True):
-        found.setdefault(row.host, []).append(row)
-    return [_host(reader, host, groups) for host, groups in found.items()]
+        rows_by_host.setdefault(row.host, []).append(row)
+    return [_host(reader, host, groups) for host, groups in rows_by_host.items()]
 
 
 def _grouped(reader: Reader) -> Any:
@@ -198,7 +198,9 @@ def _grouped(reader: Reader) -> Any:
 def _host(reader: Reader, host: str, groups: Sequence[Row[Any]]) -> Host:
     """Return a host from the *groups* of its ticks, most recently seen first."""
     here = [group for group in groups if group.seen >= _serving_since(reader)] or groups[:1]
-    names: list[list[str]] = [json.loads(each.queues) for each in here if each.queues is not None]
+    names: list[list[str]] = [
+        json.loads(group.queues) for group in here if group.queues is not None
+    ]
     queues = tuple(sorted({*chain(*names)})) if len(names) == len(here) else None
     version = groups[0].version and groups[0].version.partition(" ")[0]
     return Host(host, groups[0].seen, queues, version)

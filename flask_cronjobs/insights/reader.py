@@ -66,12 +66,12 @@ Query: TypeAlias = Any
 class Reader:
     """An open connection that only reads, for one page or one command.
 
-    :ivar known: the results of reports that are marked with `read_once`.
+    :ivar results: the results of reports that are marked with `read_once`.
     """
 
     state: State
     connection: Connection
-    known: dict[object, Any] = field(default_factory=dict[object, Any], repr=False)
+    results: dict[object, Any] = field(default_factory=dict[object, Any], repr=False)
 
     @property
     def dialect(self) -> Dialect:
@@ -173,13 +173,13 @@ def read_once(report: Callable[[Reader], T]) -> Callable[[Source], T]:
     """Make *report* read once for each `Reader`, however many parts of a page ask for it."""
 
     @wraps(report)
-    def known(source: Source) -> T:
+    def read(source: Source) -> T:
         with reading(source) as reader:
-            if report not in reader.known:
-                reader.known[report] = report(reader)
-            return cast("T", reader.known[report])
+            if report not in reader.results:
+                reader.results[report] = report(reader)
+            return cast("T", reader.results[report])
 
-    return known
+    return read
 
 
 #: Rows that few apps have, by name. Further queries about them run only if one exists.
@@ -205,10 +205,10 @@ def steps(column: ColumnElement[Any], *where: Any, most: int) -> Query:
     It steps from value to value through an index, however many rows have the same value.
     """
     highest = select(func.max(column).label("value")).where(*where)
-    found = highest.cte("steps", recursive=True)
-    following = highest.where(column < found.c.value).scalar_subquery()
-    found = found.union_all(select(following).where(found.c.value.is_not(None)))
-    return select(found.c.value).where(found.c.value.is_not(None)).limit(most)
+    values = highest.cte("steps", recursive=True)
+    following = highest.where(column < values.c.value).scalar_subquery()
+    values = values.union_all(select(following).where(values.c.value.is_not(None)))
+    return select(values.c.value).where(values.c.value.is_not(None)).limit(most)
 
 
 #: The number of rows at which counting stops.
@@ -256,8 +256,8 @@ def number_of(rows: Sequence[Row[Any]]) -> Count:
 
 def capped(statement: Query) -> ScalarSelect[int]:
     """Return a subquery that counts the rows of *statement*, up to `CAP` plus one."""
-    some = statement.limit(CAP + 1).subquery()
-    return select(func.count()).select_from(some).scalar_subquery()
+    limited_rows = statement.limit(CAP + 1).subquery()
+    return select(func.count()).select_from(limited_rows).scalar_subquery()
 
 
 def record(kind: type[T], row: Any, /, **others: Any) -> T:
@@ -292,25 +292,25 @@ def page_of(
     reader: Reader,
     statement: Query,
     limit: int,
-    shown: Callable[[Sequence[Row[Any]]], Sequence[Any]] = list,
+    convert: Callable[[Sequence[Row[Any]]], Sequence[Any]] = list,
     newest: Sequence[ColumnElement[Any]] = (),
     before: int | None = None,
 ) -> Page[Any]:
     """Return a page of at most *limit* rows of *statement*, and whether there are more.
 
-    :param shown: converts the rows for the page.
+    :param convert: converts the rows for the page.
     :param newest: the columns that order the newest row first, ending with the id; none if
         *statement* is already ordered.
     :param before: return only rows after the row with this id.
     """
     if before is not None:
-        of_that = select(*newest).where(newest[-1] == before).scalar_subquery()
-        is_older = tuple_(*newest) < of_that if len(newest) > 1 else newest[-1] < before
+        last_row = select(*newest).where(newest[-1] == before).scalar_subquery()
+        is_older = tuple_(*newest) < last_row if len(newest) > 1 else newest[-1] < before
         statement = statement.where(is_older)
     statement = statement.order_by(*(column.desc() for column in newest))
-    found = reader.rows(statement.limit(limit + 1))
-    following = found[limit - 1].id if len(found) > limit else None
-    return Page(shown(found[:limit]), following, reader.now)
+    rows = reader.rows(statement.limit(limit + 1))
+    following = rows[limit - 1].id if len(rows) > limit else None
+    return Page(convert(rows[:limit]), following, reader.now)
 
 
 def plain_data(value: Any) -> Any:

@@ -163,16 +163,16 @@ class Action:
         :raises StateConflict: the filter's status does not allow it.
         """
         ids = self.ids(state, which) if isinstance(which, RunFilter) else which
-        some, by = ids[:most], found_by or which
-        target = plural(len(some), "run") + (words(by) if isinstance(by, RunFilter) else "")
+        chosen_ids, by = ids[:most], found_by or which
+        target = plural(len(chosen_ids), "run") + (words(by) if isinstance(by, RunFilter) else "")
         log_action(self.doing, target, actor)
         changed = asked = 0
         try:
             with state.bookkeeping() as books:
-                operation = begin(books, Operation(self.done, target, actor), len(some))
+                operation = begin(books, Operation(self.done, target, actor), len(chosen_ids))
                 until = time.monotonic() + LOCK_WAIT
-                for start in range(0, len(some), CHANGED_AT_ONCE):
-                    chunk = some[start : start + CHANGED_AT_ONCE]
+                for start in range(0, len(chosen_ids), CHANGED_AT_ONCE):
+                    chunk = chosen_ids[start : start + CHANGED_AT_ONCE]
                     changes = change_runs(books, self, chunk, operation, until=until)
                     _tell(state, books, operation, changes)
                     changed += len(changes)
@@ -182,7 +182,7 @@ class Action:
                 changed = end(books, operation)
         finally:
             log_action(self.done, plural(changed, "run"), actor)
-        left, beyond = len(some) - changed, len(ids) - len(some)
+        left, beyond = len(chosen_ids) - changed, len(ids) - len(chosen_ids)
         return BulkResult(changed, left, asked, beyond, self.result)
 
     def ids(
@@ -200,12 +200,12 @@ class Action:
         allowed = self.statuses(which)
         if not allowed:
             raise StateConflict(f"Each of these runs {self.refusals[_meant(self, which)[0]]}")
-        found = replace(which, statuses=allowed)
+        allowed_filter = replace(which, statuses=allowed)
         if opened is not None:
-            return matching(state, found, limit, opened)
+            return matching(state, allowed_filter, limit, opened)
         with state.bookkeeping() as books:
             books.limit = _FOUND_WITHIN
-            return books.call(partial(matching, state, found, limit))
+            return books.call(partial(matching, state, allowed_filter, limit))
 
     def statuses(self, which: RunFilter) -> list[Status]:
         """Return the statuses in which runs of *which* can be changed; none if none can."""
@@ -213,17 +213,17 @@ class Action:
 
     def refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
         """Return the error that says why the run *run_id* cannot be changed."""
-        found = books.rows(text("SELECT status FROM job_runs WHERE id = :id"), {"id": run_id})
-        if not found:
+        rows = books.rows(text("SELECT status FROM job_runs WHERE id = :id"), {"id": run_id})
+        if not rows:
             return no_run(run_id)
         if self.revives and (holder := _key_holder(books, run_id)) is not None:
             return StateConflict(
                 f"Run {run_id} has given up its idempotency key, and run {holder} has it now. "
                 "Wait until that run has ended, or cancel it. Then try again."
             )
-        if found[0].status in self.allowed:
+        if rows[0].status in self.allowed:
             return still_locked(f"Run {run_id}")
-        refused = self.refusals[found[0].status].replace(" ID", f" {run_id}")
+        refused = self.refusals[rows[0].status].replace(" ID", f" {run_id}")
         return StateConflict(f"Run {run_id} {refused}")
 
 
@@ -247,7 +247,7 @@ def change_runs(
     action: Action,
     ids: Sequence[int],
     operation: Operation,
-    given: Mapping[str, Any] | None = None,
+    other_values: Mapping[str, Any] | None = None,
     until: float = 0.0,
 ) -> list[Change]:
     """Apply *action* to the runs of *ids* that allow it, and record *operation* with them.
@@ -256,25 +256,27 @@ def change_runs(
 
     :param operation: if it has a row, the row counts the runs; otherwise a change of one run
         inserts the row.
-    :param given: values of other columns to change, named like the fields of a `NewRun`.
+    :param other_values: values of other columns to change, named like the fields of a `NewRun`.
     :param until: the deadline of the wait, by `time.monotonic`; default: some seconds from now.
     """
     d, until = books.dialect, until or time.monotonic() + LOCK_WAIT
-    update, find, batches = _statements(d, action, tuple(given or ()))
-    values = {"reason": f"{operation.what} by {operation.actor}", **(given or {})}
+    update, find, batches = _statements(d, action, tuple(other_values or ()))
+    values = {"reason": f"{operation.what} by {operation.actor}", **(other_values or {})}
     changes: list[Change] = []
-    left: Sequence[int] = ids
+    remaining: Sequence[int] = ids
     while True:
-        work = partial(_change, d, update, batches, values, left, operation)
+        work = partial(_change, d, update, batches, values, remaining, operation)
         # A single run is not changed twice. A bulk action continues, since its row has the count.
         changes += books.transaction(work, repeat=operation.id is not None)
-        done = {change.run_id for change in changes}
-        others = [each for each in left if each not in done]
-        left = [row.id for row in books.rows(find, {"ids": d.many(others)})] if others else ()
-        if not left or time.monotonic() > until:
+        changed_ids = {change.run_id for change in changes}
+        unchanged = [run_id for run_id in remaining if run_id not in changed_ids]
+        remaining = (
+            [row.id for row in books.rows(find, {"ids": d.many(unchanged)})] if unchanged else ()
+        )
+        if not remaining or time.monotonic() > until:
             break
         time.sleep(0.05)
-    if cancelled := [each.run_id for each in changes if each.status == "cancelled"]:
+    if cancelled := [change.run_id for change in changes if change.status == "cancelled"]:
         gate.open_behind(books, cancelled)
     return changes
 
@@ -292,10 +294,10 @@ def _change(
 
     :param batches: selects the batches to hold meanwhile; None to hold none.
     """
-    those: dict[str, Any] = {"ids": d.many(ids)}
-    to_hold = () if batches is None else connection.scalars(batches, those).all()
+    parameters: dict[str, Any] = {"ids": d.many(ids)}
+    to_hold = () if batches is None else connection.scalars(batches, parameters).all()
     busy = hold_batches(connection, d, to_hold) if to_hold else ()
-    rows = connection.execute(update, {**values, **those, "busy": d.many(busy)}).all()
+    rows = connection.execute(update, {**values, **parameters, "busy": d.many(busy)}).all()
     if operation.id is not None:
         count(operation, connection, d, len(rows))
     elif rows:
@@ -305,35 +307,35 @@ def _change(
 
 @lru_cache
 def _statements(
-    d: Dialect, action: Action, given: Collection[str]
+    d: Dialect, action: Action, other_columns: Collection[str]
 ) -> tuple[TextClause, TextClause, TextClause | None]:
     """Return the statements of *action* for ``ids``.
 
     They are the UPDATE, the SELECT of the ids that allow it, and that of the batches to hold.
     """
-    which = f"status IN {sql_list(action.allowed)}"
+    condition = f"status IN {sql_list(action.allowed)}"
     if action.revives:
         later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
         taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
-        which = f"{which} AND NOT ({_wants_key('job_runs')} AND {taken})"
-    found = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {which}"
+        condition = f"{condition} AND NOT ({_wants_key('job_runs')} AND {taken})"
+    find = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {condition}"
     # The list is repeated, so that PostgreSQL finds the rows by it before it compares them.
     update = f"""
-        UPDATE job_runs SET {assigned(action.values(d, given))}
+        UPDATE job_runs SET {assigned(action.values(d, other_columns))}
         WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
-            AND {d.any_of("id", f"{found} {d.skip_locked}")}
+            AND {d.any_of("id", f"{find} {d.skip_locked}")}
         RETURNING id, job_type, status, attempts, batch_id, label
     """
     runs = f"FROM job_runs WHERE {d.among('id')}"
     batches = text(f"SELECT DISTINCT batch_id {runs} AND batch_id IS NOT NULL")
-    return text(update), text(found), batches if action.revives else None
+    return text(update), text(find), batches if action.revives else None
 
 
 def _tell(
     state: State, books: Bookkeeping, operation: Operation, changes: Sequence[Change]
 ) -> None:
     """Log the changes, end the batches whose last runs have ended, and send the signal."""
-    ended_in = {each.batch_id for each in changes if each.status in TERMINAL}
+    ended_in = {change.batch_id for change in changes if change.status in TERMINAL}
     if batches := {batch for batch in ended_in if batch is not None}:
         end_batches(books, batches)
     what, actor = operation.what, operation.actor
@@ -355,9 +357,9 @@ def _tell(
             signals.send(signals.run_cancelled, state.app, outcome=outcome)
 
 
-def _retried(d: Dialect, given: Collection[str]) -> dict[str, str]:
+def _retried(d: Dialect, other_columns: Collection[str]) -> dict[str, str]:
     """Return the values of a retried run: queued, due now, with at least one attempt left."""
-    rate_key = parameter(d, "rate_key") if "rate_key" in given else "rate_key"
+    rate_key = parameter(d, "rate_key") if "rate_key" in other_columns else "rate_key"
     return {
         "status": "'queued'",
         "run_at": d.now,
@@ -367,7 +369,7 @@ def _retried(d: Dialect, given: Collection[str]) -> dict[str, str]:
         "gate": "NULL",
         "rate_mark": rate_mark(rate_key),
         "updated_at": d.now,
-        **{name: parameter(d, name) for name in given},
+        **{name: parameter(d, name) for name in other_columns},
     }
 
 

@@ -118,7 +118,10 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("progress", _progress(run)),
         *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
         Fact("reason", _reason(run)),
-        *(Fact(each.what, f"by {each.actor}", each.started_at) for each in run.operations),
+        *(
+            Fact(operation.what, f"by {operation.actor}", operation.started_at)
+            for operation in run.operations
+        ),
     )
 
 
@@ -174,8 +177,8 @@ def _took_and_waited(row: RunRow, now: datetime) -> str | None:
 
 
 def _progress(run: RunView) -> str:
-    done = run.row.progress if run.row.status == "running" else None
-    parts = (None if done is None else f"{done:.0%}", run.progress_message)
+    fraction = run.row.progress if run.row.status == "running" else None
+    parts = (None if fraction is None else f"{fraction:.0%}", run.progress_message)
     return ", ".join(str(part) for part in parts if part)
 
 
@@ -208,9 +211,9 @@ def _view(reader: Reader, row: Row[Any]) -> RunView:
     names = reader.state.settings.redact
     waits = row.status in ("queued", "failed")
     shown_row = run_row(row, row.label)
-    found = waits_of(reader, [shown_row]).get(row.id, ())
+    reasons = waits_of(reader, [shown_row]).get(row.id, ())
     keys = shown_keys(reader.state, row)
-    shown: dict[str, Any] = {
+    values: dict[str, Any] = {
         "row": shown_row,
         "idempotency_key": keys.idempotency,
         "concurrency_key": keys.concurrency,
@@ -219,11 +222,11 @@ def _view(reader: Reader, row: Row[Any]) -> RunView:
         "attempts": _attempts(reader, row),
         "now": reader.now,
         "steps": steps_of(reader, row.id),
-        "waits": found,
+        "waits": reasons,
         "operations": operations_on(reader, row.id),
         "pauses": stopping(reader, row.job_type, row.queue) if waits else (),
     }
-    return record(RunView, row, **shown)
+    return record(RunView, row, **values)
 
 
 def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
@@ -231,7 +234,7 @@ def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
     of_run = select(FAILURES).where(FAILURES.c.run_id == row.id)
     failures = reader.rows(of_run.order_by(FAILURES.c.attempt.desc()).limit(FAILURES_KEPT))
     written = _outputs(reader, row.id)
-    outputs = {number: each.output for number, each in written.items()}
+    outputs = {number: row.output for number, row in written.items()}
     attempts = [
         record(
             Attempt,
@@ -244,7 +247,7 @@ def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
         )
         for failure in failures
     ]
-    is_known = row.attempts == 0 or any(each.number == row.attempts for each in attempts)
+    is_known = row.attempts == 0 or any(attempt.number == row.attempts for attempt in attempts)
     if not is_known and row.status in ("running", "succeeded", "cancelled"):
         latest = Attempt(
             row.attempts,
@@ -257,9 +260,11 @@ def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
             output=outputs.get(row.attempts),
         )
         attempts.insert(0, latest)
-    if (left := written.get(row.attempts + 1)) is not None:
-        worker = without_secret(left.worker)
-        ended = left.written_at
-        released = Attempt(left.attempt, "released", worker, None, ended, output=left.output)
+    if (leftover := written.get(row.attempts + 1)) is not None:
+        worker = without_secret(leftover.worker)
+        ended = leftover.written_at
+        released = Attempt(
+            leftover.attempt, "released", worker, None, ended, output=leftover.output
+        )
         attempts.insert(0, released)
     return tuple(attempts)

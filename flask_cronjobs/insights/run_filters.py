@@ -218,19 +218,19 @@ class RunFilter:
     fingerprint: str | None = None
     statuses: Sequence[Status] = ()
 
-    def given(self) -> Iterator[tuple[Filter, Any]]:
+    def items(self) -> Iterator[tuple[Filter, Any]]:
         """Yield the filters that are set, each with its value."""
-        for each in FILTERS:
-            value = getattr(self, each.field)
+        for filter_ in FILTERS:
+            value = getattr(self, filter_.field)
             if value is not None and value is not False:
-                yield each, value
+                yield filter_, value
 
 
 def words(which: RunFilter) -> str:
     """Return *which* in words that follow "runs", such as `` of send, older than 6 h``."""
     task = f" of {one_line(which.task)}" if which.task else ""
-    others = (_word(*each) for each in which.given() if each[0].field != "task")
-    return "".join([task, *(f", {each}" for each in others)])
+    others = (_word(*item) for item in which.items() if item[0].field != "task")
+    return "".join([task, *(f", {word}" for word in others)])
 
 
 def _word(which: Filter, value: Any) -> str:
@@ -249,10 +249,10 @@ def matching(state: State, which: RunFilter, limit: int, connection: Connection)
     :param which: a filter with statuses that have an index, so without succeeded runs.
     """
     reader = Reader(state, connection)
-    found = [part.with_only_columns(RUNS.c.id) for part in statements(reader, which)]
+    queries = [part.with_only_columns(RUNS.c.id) for part in statements(reader, which)]
     first = [] if which.search is None else named_by(reader, which)
     # OFFSET 0: see `run_list`.
-    parts: list[Any] = [part.offset(0).subquery() for part in found]
+    parts: list[Any] = [part.offset(0).subquery() for part in queries]
     either = union_all(*(select(part) for part in parts)).subquery()
     others = select(either.c.id).order_by(either.c.id.desc()).limit(limit)
     if first:
@@ -264,11 +264,11 @@ def named_by(reader: Reader, which: RunFilter) -> list[int]:
     """Return the runs with the id or the key that is searched for, whatever their age."""
     if which.search is None:
         return []
-    found = named(reader, which.search)
+    ids = named(reader, which.search)
     others = conditions(reader, replace(which, search=None))
-    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(found), *others)
-    left = {row.id for row in reader.rows(wanted)}
-    return [each for each in found if each in left]
+    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(ids), *others)
+    matching_ids = {row.id for row in reader.rows(wanted)}
+    return [run_id for run_id in ids if run_id in matching_ids]
 
 
 def statements(reader: Reader, which: RunFilter) -> list[Query]:
@@ -300,5 +300,5 @@ def parts_of(status: str | None, which: RunFilter) -> tuple[str, ...]:
 
 def conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
     """Return the conditions of the runs that *which* finds."""
-    found = [each.condition(reader, value) for each, value in which.given()]
-    return [*found, RUNS.c.status.in_(which.statuses)] if which.statuses else found
+    clauses = [filter_.condition(reader, value) for filter_, value in which.items()]
+    return [*clauses, RUNS.c.status.in_(which.statuses)] if which.statuses else clauses

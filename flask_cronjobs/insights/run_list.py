@@ -56,7 +56,7 @@ class Sorting(NamedTuple):
     def clauses(self, c: Columns) -> tuple[ColumnElement[Any], ...]:
         """Return the ORDER BY clauses for the columns *c*."""
         columns = (c[self.column],) if self.column == "id" else (c[self.column], c.id)
-        return tuple(each.desc() if self.descending else each.asc() for each in columns)
+        return tuple(column.desc() if self.descending else column.asc() for column in columns)
 
     def beyond(self, c: Columns, cursor: Any) -> ColumnElement[bool]:
         """Return the condition for rows after *cursor*, which may also be a row with its fields."""
@@ -142,12 +142,12 @@ def list_runs(
     cursor = Cursor(before) if isinstance(before, int) else before
     with reading(source) as reader:
         by_name = named_by(reader, which)
-        found, floor = page_ids(reader, which, cursor, limit, order, by_name)
+        cursors, floor = page_ids(reader, which, cursor, limit, order, by_name)
         first = by_name if cursor is None else []
-        rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
+        rows = rows_of(reader, [*first, *(row.id for row in cursors[:limit])])
         rows.sort(key=lambda row: row.id not in first)
-        is_full = len(found) > limit
-        last = found[limit - 1] if is_full else floor
+        is_full = len(cursors) > limit
+        last = cursors[limit - 1] if is_full else floor
         searched_to = None if is_full or floor is None else _created(reader, floor.id)
         following = None if last is None else Cursor(last.id, last.moment)
         waits = waits_of(reader, rows)
@@ -173,23 +173,23 @@ def page_ids(
 
     :param named: runs to leave out.
     """
-    found, fenced = statements(reader, which), _is_fenced(which, order)
+    queries, fenced = statements(reader, which), _is_fenced(which, order)
     floor = _floor(reader, which, cursor, order)
     if named:
-        found = [part.where(RUNS.c.id.not_in(named)) for part in found]
+        queries = [part.where(RUNS.c.id.not_in(named)) for part in queries]
     if cursor is not None:
-        found = [part.where(order.beyond(RUNS.c, cursor)) for part in found]
+        queries = [part.where(order.beyond(RUNS.c, cursor)) for part in queries]
     if floor is not None:
-        found = [part.where(not_(order.beyond(RUNS.c, floor))) for part in found]
+        queries = [part.where(not_(order.beyond(RUNS.c, floor))) for part in queries]
     if order == DUE_FIRST and replace(which, search=None) in _NEARLY_ALL_WAITING:
-        found = list(first_due(reader, found, limit + 1))
-    return reader.rows(_first(found, limit + 1, order, fenced)), floor
+        queries = list(first_due(reader, queries, limit + 1))
+    return reader.rows(_first(queries, limit + 1, order, fenced)), floor
 
 
 def _is_wide(which: RunFilter) -> bool:
     """Return whether a list reads the primary key, including rows that do not match."""
     indexed = which.definition, which.batch
-    if which.overdue or which.stale or any(each is not None for each in indexed):
+    if which.overdue or which.stale or any(value is not None for value in indexed):
         return False
     if which.statuses:
         return "succeeded" in which.statuses
@@ -217,14 +217,14 @@ def _floor(reader: Reader, which: RunFilter, cursor: Cursor | None, order: Sorti
     return next(iter(reader.rows(last)), None)
 
 
-def _first(found: Sequence[Query], limit: int, order: Sorting, fenced: bool) -> Query:
+def _first(queries: Sequence[Query], limit: int, order: Sorting, fenced: bool) -> Query:
     """Return a SELECT of the first *limit* ids, and of the times by which they are listed."""
     c: Any = RUNS.c
-    chosen = found[0]
+    chosen = queries[0]
     if fenced:
         # OFFSET 0 stops the planner from merging the subquery. Otherwise it reads the primary key
         # from the top, past a million finished rows if the wanted ones have the lowest ids.
-        parts: list[Any] = [part.offset(0).subquery() for part in found]
+        parts: list[Any] = [part.offset(0).subquery() for part in queries]
         either = union_all(*(select(part) for part in parts)).subquery()
         c, chosen = either.c, select(either)
     moment: Any = null() if order == NEWEST else c[order.column]
@@ -259,7 +259,9 @@ def count_by_status(source: Source, which: RunFilter) -> dict[Status, Count]:
     with reading(source) as reader:
         which = replace(which, status=None, statuses=(), stale=False, overdue=False)
         of_status = {status: parts_of(status, which) for status in COUNTED}
-        parts = list(dict.fromkeys(part for each in of_status.values() for part in each))
+        parts = list(
+            dict.fromkeys(part for status_parts in of_status.values() for part in status_parts)
+        )
         counts = [_counted(reader, place, part, which) for place, part in enumerate(parts)]
         rows = reader.rows(union_all(*counts))
     read, numbers = Counter[str](), Counter[str]()
@@ -283,11 +285,11 @@ def _counted(reader: Reader, place: int, part: str, which: RunFilter) -> Query:
         first = first.where(*conditions(reader, RunFilter(batch=which.batch)))
     if which.task is not None and part == READY_GROUPS:
         first = first.where(RUNS.c.job_type == which.task)
-    some = first.order_by(text(_INDEX_ORDER[part])).limit(_COUNTED_ROWS).subquery()
-    matches = ClauseAdapter(some).traverse(and_(true(), *conditions(reader, which)))
+    first_rows = first.order_by(text(_INDEX_ORDER[part])).limit(_COUNTED_ROWS).subquery()
+    matches = ClauseAdapter(first_rows).traverse(and_(true(), *conditions(reader, which)))
     return select(
         literal(place).label("part"),
-        some.c.status,
+        first_rows.c.status,
         func.count().label("read"),
         func.count(case((matches, 1))).label("number"),
-    ).group_by(some.c.status)
+    ).group_by(first_rows.c.status)

@@ -70,10 +70,10 @@ def run_again(
     """
     with state.bookkeeping() as books:
         run = _stored(books, run_id)
-        handler, given = _handler(state, run), payload
-        if given is None:
-            given = handler.current(_as_mapping(run), state.settings.redact)
-        new = _like(state, run, given)
+        handler, arguments = _handler(state, run), payload
+        if arguments is None:
+            arguments = handler.current(_as_mapping(run), state.settings.redact)
+        new = _like(state, run, arguments)
         new.queue, new.priority = run.queue, run.priority
         new_id, _ = queue_new(books, new, Operation("ran again", f"run {run_id}", actor))
     log_run(
@@ -83,14 +83,14 @@ def run_again(
     return new_id
 
 
-def refuse_hidden(state: State, given: Mapping[str, object], stored: JSON) -> None:
+def refuse_hidden(state: State, payload: Mapping[str, object], stored: JSON) -> None:
     """Refuse a payload that contains the mark of a value that is hidden in *stored*.
 
     :raises PayloadError: it contains one.
     """
-    check_keys(given)
+    check_keys(payload)
     is_hidden = redacted(stored, state.settings.redact) != stored
-    if is_hidden and HIDDEN in json.dumps(given, default=str):
+    if is_hidden and HIDDEN in json.dumps(payload, default=str):
         raise PayloadError(f"{HIDDEN} stands for a value that is hidden. Write the value.")
 
 
@@ -98,8 +98,8 @@ def _like(state: State, run: Row[Any], payload: Mapping[str, object]) -> NewRun:
     """Return a new run like *run* with *payload*, and with the key and limit of a definition."""
     handler = _handler(state, run)
     refuse_hidden(state, payload, _parsed(run))
-    given = handler.payload_from(payload)
-    new = new_run(handler, given, AS_THE_TASK_SAYS, state.settings, keyed=False)
+    arguments = handler.payload_from(payload)
+    new = new_run(handler, arguments, AS_THE_TASK_SAYS, state.settings, keyed=False)
     new.definition_id = run.definition_id
     if new.concurrency_key is None or run.definition_id is not None:
         new.concurrency_key = new.concurrency_key or run.concurrency_key
@@ -179,8 +179,8 @@ def insert_by_operator(books: Bookkeeping, new: NewRun) -> tuple[int, str | None
     # A definition has one run per instant. If another transaction has just used this instant, the
     # next try uses a later one.
     while not (rows := books.rows(statement, parameters_of(d, new))):
-        if found := books.rows(text(holder), {"key": new.idempotency_key}):
-            return found[0].id, found[0].job_type
+        if holders := books.rows(text(holder), {"key": new.idempotency_key}):
+            return holders[0].id, holders[0].job_type
     return rows[0].id, None
 
 

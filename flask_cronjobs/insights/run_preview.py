@@ -46,19 +46,21 @@ class Preview:
 
 def preview(source: Source, ids: Sequence[int]) -> Preview:
     """Return a preview of the runs *ids*."""
-    some = ids[:CAP]
+    first_ids = ids[:CAP]
     with reading(source) as reader:
         kinds = RUNS.c.job_type, RUNS.c.error_type
         number = func.count().label("number")
-        found = select(*kinds, number).where(is_one_of(reader, RUNS.c.id, some)).group_by(*kinds)
-        rows = reader.rows(found.order_by(number.desc(), *kinds).limit(SHOWN))
+        groups = (
+            select(*kinds, number).where(is_one_of(reader, RUNS.c.id, first_ids)).group_by(*kinds)
+        )
+        rows = reader.rows(groups.order_by(number.desc(), *kinds).limit(SHOWN))
         errors = tuple((row.job_type, row.error_type, row.number) for row in rows)
-        return Preview(tuple(rows_of(reader, ids[:SHOWN])), errors, len(some))
+        return Preview(tuple(rows_of(reader, ids[:SHOWN])), errors, len(first_ids))
 
 
 def of_status(source: Source, ids: Sequence[int], statuses: Sequence[Status]) -> list[int]:
     """Return the *ids* of runs that have one of *statuses*, newest first."""
     with reading(source) as reader:
-        found = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
-        wanted = found.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())
+        picked = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
+        wanted = picked.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())
         return [row.id for row in reader.rows(wanted)]

@@ -91,15 +91,15 @@ def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
     """Return the runs *ids*, in their order."""
     if not ids:
         return []
-    shown = {"job_type", *RunRow.__dataclass_fields__} - {"last_error"}
+    column_names = {"job_type", *RunRow.__dataclass_fields__} - {"last_error"}
     statement = with_definition(
-        *(column for column in RUNS.c if column.name in shown),
+        *(column for column in RUNS.c if column.name in column_names),
         func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("last_error"),
         *payload_columns(reader),
     )
-    found = reader.rows(statement.where(RUNS.c.id.in_(ids)))
-    rows = {row.id: run_row(row, label_of(reader, row)) for row in found}
-    return [rows[each] for each in ids if each in rows]
+    database_rows = reader.rows(statement.where(RUNS.c.id.in_(ids)))
+    rows = {row.id: run_row(row, label_of(reader, row)) for row in database_rows}
+    return [rows[run_id] for run_id in ids if run_id in rows]
 
 
 def seconds_taken(

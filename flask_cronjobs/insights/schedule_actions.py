@@ -120,29 +120,29 @@ def queue_run(
 
 def _definition_run(
     state: State,
-    found: DefinitionRow | None,
+    definition: DefinitionRow | None,
     payload: Mapping[str, object] | None,
     options: EnqueueOptions,
 ) -> NewRun | None:
-    """Return a new run of the definition *found*, with *payload* and *options*."""
-    if found is None:
+    """Return a new run of *definition*, with *payload* and *options*."""
+    if definition is None:
         return None
-    spec = found.spec
+    spec = definition.spec
     task = state.registry.tasks.get(spec.job_type)
     if task is None:
         raise UnknownTask(
             f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
             "code does not declare. Run it from the code that does, or remove the definition."
         )
-    own: dict[str, Any] = {"payload": json.dumps(spec.payload), "definition_id": found.id}
+    own: dict[str, Any] = {"payload": json.dumps(spec.payload), "definition_id": definition.id}
     run = NewRun(**spec.policy | own | options.own_values)
     if payload is not None:
         refuse_hidden(state, payload, spec.payload)
-        made = new_run(task, task.payload_from(payload), options, state.settings, keyed=False)
-        if made.concurrency_key is None:  # The row may have a key that the code has dropped.
-            made.concurrency_key = run.concurrency_key
-            made.concurrency_limit = run.concurrency_limit
-        run = replace(run, **made.of_payload)
+        new = new_run(task, task.payload_from(payload), options, state.settings, keyed=False)
+        if new.concurrency_key is None:  # The row may have a key that the code has dropped.
+            new.concurrency_key = run.concurrency_key
+            new.concurrency_limit = run.concurrency_limit
+        run = replace(run, **new.of_payload)
     if spec.overlap == "skip":
         # As with its slots, no two runs of the definition run at the same time.
         run.concurrency_key = run.concurrency_key or f"definition:{spec.name}"
@@ -184,8 +184,8 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
         if row is None:
             first = first_slot(spec, definitions.now(books))
             declare = partial(definitions.declare, specs=[(spec, first)], origin="database")
-            made = perform(books, Operation("added", f"definition {spec.name}", actor), declare)
-            return True if made else None
+            declared = perform(books, Operation("added", f"definition {spec.name}", actor), declare)
+            return True if declared else None
         if row.due and record_due(state, books, row):
             return None
         row = record_pause(state, books, row)
@@ -204,9 +204,9 @@ def _when_free(
     """
     wait = waiting_for_lock(f"The definition {name!r}")
     with state.bookkeeping() as books:
-        while (done := change(books, definitions.find(books, name))) is None:
+        while (result := change(books, definitions.find(books, name))) is None:
             wait()
-        return done
+        return result
 
 
 def _change(books: Bookkeeping, row: DefinitionRow, spec: DefinitionSpec, actor: str) -> bool:
@@ -267,9 +267,9 @@ class Target(NamedTuple):
 
 def only(name: str | None, queue: str | None, task: str | None) -> Target | None:
     """Return the only given target: a definition's *name*, a queue or a task; otherwise None."""
-    each: dict[Kind, str | None] = {"definition": name, "queue": queue, "task": task}
-    given = [Target(kind, name) for kind, name in each.items() if name is not None]
-    return given[0] if len(given) == 1 else None
+    names_by_kind: dict[Kind, str | None] = {"definition": name, "queue": queue, "task": task}
+    targets = [Target(kind, name) for kind, name in names_by_kind.items() if name is not None]
+    return targets[0] if len(targets) == 1 else None
 
 
 def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:

@@ -93,9 +93,9 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
         (row,) = rows
         (view,) = definition_views(reader, rows)
         missed = reader.rows(_missed(reader, row.id))
-        found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
+        runs = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
         # A run by hand, or of a slot that was caught up, may have been inserted later than others.
-        found.sort(key=lambda run: run.scheduled_for, reverse=True)
+        runs.sort(key=lambda run: run.scheduled_for, reverse=True)
         return record(
             DefinitionDetail,
             row,
@@ -107,7 +107,7 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
             task=task_code(reader.state, row.job_type),
             missed=tuple(map(_gap, missed)),
             gaps=number_of(missed),
-            runs=tuple(found),
+            runs=tuple(runs),
             now=reader.now,
         )
 
@@ -119,9 +119,9 @@ def _last_runs(definition_id: int) -> Query:
 
 def _missed(reader: Reader, definition_id: int) -> Query:
     """Return a SELECT of the latest gaps of a definition among what was skipped and cancelled."""
-    some = set_aside(reader)
-    of_this = some.c.definition_id == definition_id, some.c.error_type == "Missed"
-    return select(some, NUMBER).where(*of_this).limit(GAPS)
+    aside = set_aside(reader)
+    of_this = aside.c.definition_id == definition_id, aside.c.error_type == "Missed"
+    return select(aside, NUMBER).where(*of_this).limit(GAPS)
 
 
 def _gap(row: Row[Any]) -> MissedSlots:
@@ -181,9 +181,9 @@ def _options(state: State, handler: Handler) -> Iterator[tuple[str, str]]:
     """Return the retry policy, the timeout, and all options that differ from their defaults."""
     yield "retry", _retry(handler.retry_policy(state.settings.max_attempts))
     yield "timeout", duration(handler.options.timeout or state.settings.timeout)
-    usual = TaskOptions()._asdict()
+    defaults = TaskOptions()._asdict()
     for name, value in handler.options._asdict().items():
-        if name not in ("retry", "timeout") and value != usual[name]:
+        if name not in ("retry", "timeout") and value != defaults[name]:
             yield name, "yes" if value is True else str(value)
 
 

@@ -111,12 +111,14 @@ def unrecorded(reader: Reader) -> list[str]:
 
     A tick inserts them. Names that were found in the table once are not checked again.
     """
-    known = reader.state.known_rows
-    wanted = [name for name in reader.state.registry.declarations if name not in known]
+    known_names = reader.state.known_rows
+    wanted = [name for name in reader.state.registry.declarations if name not in known_names]
     if wanted:
-        some = DEFINITIONS.c.name.in_(select(values_of(reader, wanted).c.value))
-        known.update(row.name for row in reader.rows(select(DEFINITIONS.c.name).where(some)))
-    return [name for name in wanted if name not in known]
+        is_wanted = DEFINITIONS.c.name.in_(select(values_of(reader, wanted).c.value))
+        known_names.update(
+            row.name for row in reader.rows(select(DEFINITIONS.c.name).where(is_wanted))
+        )
+    return [name for name in wanted if name not in known_names]
 
 
 #: The reasons why a definition needs attention, most urgent first. ``missed``: it missed slots in
@@ -151,9 +153,9 @@ class Needs:
     def of(self, row: Row[Any]) -> tuple[Need, ...]:
         """Return the needs of the definition *row*, most urgent first."""
         at: datetime | None = row.next_run_at
-        found: dict[Need, bool] = {need: row.id in ids for need, ids in self.ids.items()}
-        found["late"] = row.paused_at is None and at is not None and at < self.late_before
-        return tuple(need for need in NEEDS if found[need])
+        applies: dict[Need, bool] = {need: row.id in ids for need, ids in self.ids.items()}
+        applies["late"] = row.paused_at is None and at is not None and at < self.late_before
+        return tuple(need for need in NEEDS if applies[need])
 
     def condition(self, need: Need) -> ColumnElement[bool]:
         """Return the condition that a definition has *need*."""
@@ -174,14 +176,14 @@ def needs(reader: Reader) -> Needs:
     missed = missed_slots(reader)
     newest = latest_dead()
     with_dead_runs = _having("dead", newest.c.definition_id).select_from(newest)
-    some = [with_dead_runs, *([_in_doubt(reader)] if "effects" in present(reader) else [])]
-    both = union_all(*(select(each.subquery()) for each in some))
-    found: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
-    found["missed"].update(() if missed is None else missed.definition_ids[:_FOUND_AT_MOST])
-    for row in reader.rows(both):
-        found[row.need].add(row.definition_id)
+    queries = [with_dead_runs, *([_in_doubt(reader)] if "effects" in present(reader) else [])]
+    union = union_all(*(select(query.subquery()) for query in queries))
+    ids_by_need: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
+    ids_by_need["missed"].update(() if missed is None else missed.definition_ids[:_FOUND_AT_MOST])
+    for row in reader.rows(union):
+        ids_by_need[row.need].add(row.definition_id)
     overdue = timedelta(seconds=reader.state.settings.health_overdue)
-    return Needs(reader, found, reader.now - overdue)
+    return Needs(reader, ids_by_need, reader.now - overdue)
 
 
 def latest_dead() -> Query:

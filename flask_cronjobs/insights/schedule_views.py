@@ -199,10 +199,10 @@ def _cell(run: Row[Any]) -> Cell:
 
 def _last_runs_by_id(reader: Reader, ids: Sequence[int]) -> dict[int, list[Row[Any]]]:
     """Return the latest runs of each definition that has runs, newest first."""
-    found: dict[int, list[Row[Any]]] = defaultdict(list)
+    runs_by_id: dict[int, list[Row[Any]]] = defaultdict(list)
     for row in reader.rows(_last_runs(reader, ids)) if ids else ():
-        found[row.definition_id].append(row)
-    return found
+        runs_by_id[row.definition_id].append(row)
+    return runs_by_id
 
 
 def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
@@ -213,21 +213,21 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
         .order_by(latest.c.scheduled_for.desc())
         .limit(CELLS)
     )
-    some = DEFINITIONS.c.id.in_(ids)
+    is_wanted = DEFINITIONS.c.id.in_(ids)
     if reader.dialect.arrays:
-        found = last.lateral("last")
+        lateral = last.lateral("last")
         return (
-            select(found)
-            .select_from(DEFINITIONS.join(found, true()))
-            .where(some)
-            .order_by(found.c.definition_id, found.c.scheduled_for.desc())
+            select(lateral)
+            .select_from(DEFINITIONS.join(lateral, true()))
+            .where(is_wanted)
+            .order_by(lateral.c.definition_id, lateral.c.scheduled_for.desc())
         )
     # A correlated subquery of ids uses the index even without LATERAL.
     own = last.with_only_columns(latest.c.id).correlate(DEFINITIONS)
     return (
         select(*(RUNS.c[name] for name in _OF_A_RUN))
         .select_from(DEFINITIONS.join(RUNS, RUNS.c.id.in_(own)))
-        .where(some)
+        .where(is_wanted)
         .order_by(RUNS.c.definition_id, RUNS.c.scheduled_for.desc())
     )
 
@@ -262,12 +262,12 @@ def list_definitions(
     """
     page = max(1, page)
     with reading(source) as reader:
-        some = true() if after is None else DEFINITIONS.c.name > after
-        total = select(func.count()).select_from(DEFINITIONS).where(some)
+        condition = true() if after is None else DEFINITIONS.c.name > after
+        total = select(func.count()).select_from(DEFINITIONS).where(condition)
         statement = (
             whole_rows(reader)
             .add_columns(total.scalar_subquery().label("total"))
-            .where(some)
+            .where(condition)
             .order_by(*_order(sort, needs(reader)))
             .limit(limit)
         )
@@ -280,10 +280,10 @@ def list_definitions(
         return DefinitionList(definition_views(reader, rows), number, page, pages, reader.now)
 
 
-def _order(sort: Sort, found: Needs) -> tuple[ColumnElement[Any], ...]:
+def _order(sort: Sort, definition_needs: Needs) -> tuple[ColumnElement[Any], ...]:
     name = DEFINITIONS.c.name
     if sort == "need":
-        return found.order, name
+        return definition_needs.order, name
     if sort == "next":
         # Paused definitions and those without a next slot come last.
         waits = (DEFINITIONS.c.paused_at.is_(None) & DEFINITIONS.c.next_run_at.is_not(None)).desc()

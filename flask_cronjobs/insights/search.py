@@ -37,10 +37,10 @@ def label_of(reader: Reader, row: Row[Any]) -> str | None:
     payload = getattr(row, "payload", None)
     if row.label is not None or not payload:
         return None if row.label is None else one_line(str(row.label))
-    shown = redacted(payload, reader.state.settings.redact)
-    if not isinstance(shown, dict):
+    visible = redacted(payload, reader.state.settings.redact)
+    if not isinstance(visible, dict):
         return None
-    pairs = (f"{key}: {_plain(value)}" for key, value in shown.items())
+    pairs = (f"{key}: {_plain(value)}" for key, value in visible.items())
     return shortened(one_line(", ".join(pairs)), HEAD)
 
 
@@ -83,13 +83,13 @@ def shown_key(state: State, task: str, payload: object, option: str, key: str | 
     if handler is not None and isinstance(payload, Mapping):
         whole = cast("JSON", {**handler.arguments.defaults, **payload})
     names = state.settings.redact
-    shown = redacted(whole, names)
+    visible = redacted(whole, names)
     template = None if handler is None else getattr(handler.options, option)
     if template is not None and _filled(template, whole) == key:
-        return _filled(template, shown) or HIDDEN
+        return _filled(template, visible) or HIDDEN
     if option == "concurrency_key" and (key == task or key.startswith("definition:")):
         return key
-    return HIDDEN if shown != whole or _names_hidden(template, names) else key
+    return HIDDEN if visible != whole or _names_hidden(template, names) else key
 
 
 def _filled(template: str, payload: JSON) -> str | None:
@@ -113,10 +113,10 @@ def named(reader: Reader, search: str) -> list[int]:
     c, number = RUNS.c, search.strip().removeprefix("#")
     is_id = number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID
     by_id = reader.rows(select(c.id).where(c.id == int(number))) if is_id else ()
-    found = [row.id for row in by_id]
+    ids = [row.id for row in by_id]
     if strip_credentials(search) == search:
-        found += _by_key(reader, search)
-    return list(dict.fromkeys(found))
+        ids += _by_key(reader, search)
+    return list(dict.fromkeys(ids))
 
 
 def _by_key(reader: Reader, key: str) -> list[int]:
@@ -131,10 +131,10 @@ def _by_key(reader: Reader, key: str) -> list[int]:
     is_key = and_(c.idempotency_key >= key, c.idempotency_key <= key, c.job_type.not_in(closed))
     latest = select(c.id).where(is_key).order_by(c.idempotency_key, c.id.desc()).limit(1)
     either = func.coalesce(latest.scalar_subquery(), select(func.max(c.id)).scalar_subquery())
-    some = select(c.id, *KEYS, c.payload).order_by(c.id.desc())
+    statement = select(c.id, *KEYS, c.payload).order_by(c.id.desc())
 
     def shown(condition: ColumnElement[bool]) -> list[int]:
-        rows = reader.rows(some.where(condition))
+        rows = reader.rows(statement.where(condition))
         return [row.id for row in rows if shown_keys(reader.state, row).idempotency == key]
 
     return shown(is_key) if shown(c.id == either) else []
@@ -150,7 +150,10 @@ def closed_tasks(state: State) -> list[str]:
         name
         for name, handler in state.registry.tasks.items()
         if _names_hidden(handler.options.unique, hides)
-        or (handler.options.unique is None and any(_hides(each, hides) for each in handler.named))
+        or (
+            handler.options.unique is None
+            and any(_hides(argument, hides) for argument in handler.named)
+        )
     ]
 
 

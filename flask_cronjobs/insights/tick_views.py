@@ -50,9 +50,11 @@ def read_activity(source: Source) -> tuple[Bucket, ...]:
             .where(TICKS.c.started_at >= first)
             .group_by(hour)
         )
-    found = {int(row.hour): map(int, row[1:]) for row in rows}
+    counts_by_hour = {int(row.hour): map(int, row[1:]) for row in rows}
     starts = (first + timedelta(hours=number) for number in range(_HOURS))
-    return tuple(Bucket(start, *found.get(int(start.timestamp()) // 3600, ())) for start in starts)
+    return tuple(
+        Bucket(start, *counts_by_hour.get(int(start.timestamp()) // 3600, ())) for start in starts
+    )
 
 
 def did_its_work(d: Dialect) -> ColumnElement[Any]:
@@ -60,8 +62,8 @@ def did_its_work(d: Dialect) -> ColumnElement[Any]:
 
     A tick that fails begins, but is neither finished nor seen again.
     """
-    seen = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + {SEEN_AFTER}"
-    return literal_column(f"(finished_at IS NOT NULL OR {seen})")
+    is_seen_again = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + {SEEN_AFTER}"
+    return literal_column(f"(finished_at IS NOT NULL OR {is_seen_again})")
 
 
 class Gap(NamedTuple):
@@ -84,17 +86,17 @@ def list_gaps(source: Source) -> Page[Gap]:
         order = TICKS.c.started_at, TICKS.c.id
         before = func.max(TICKS.c.seen_at).over(order_by=order, rows=(None, -1)).label("before")
         works = did_its_work(d)
-        each = select(TICKS.c.started_at, before).where(works).subquery()
+        ticks = select(TICKS.c.started_at, before).where(works).subquery()
         too_long = f"{d.epoch('started_at')} - {d.epoch('before')} > :age"
-        found = reader.rows(
-            select(each.c.before, each.c.started_at, NUMBER)
+        rows = reader.rows(
+            select(ticks.c.before, ticks.c.started_at, NUMBER)
             .where(text(too_long).bindparams(age=age))
-            .order_by(each.c.started_at.desc())
+            .order_by(ticks.c.started_at.desc())
             .limit(_GAPS)
         )
         last = reader.value(select(func.max(TICKS.c.seen_at)).where(works))
         now = reader.now
-    over, number = [Gap(row.before, row.started_at) for row in found], number_of(found)
+    over, number = [Gap(row.before, row.started_at) for row in rows], number_of(rows)
     if isinstance(last, datetime) and (now - last).total_seconds() > age:
         over, number = [Gap(last, None), *over], Count(number.value + 1)
     return Page(over, None, now, number)

@@ -69,10 +69,10 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
     if not waiting:
         return {}
     keys = {row.id: row for row in reader.rows(_of_keys([row.id for row in waiting]))}
-    named = {each for row in keys.values() for each in (row.holder, row.before) if each}
+    named = {run_id for row in keys.values() for run_id in (row.holder, row.before) if run_id}
     c = RUNS.c
-    found = select(c.id, c.status, c.started_at).where(c.id.in_(named))
-    others = {row.id: row for row in reader.rows(found)} if named else {}
+    query = select(c.id, c.status, c.started_at).where(c.id.in_(named))
+    others = {row.id: row for row in reader.rows(query)} if named else {}
     return {
         row.id: _reasons(_Waiting(reader, row, keys[row.id], others))
         for row in waiting
@@ -108,8 +108,8 @@ def _of_keys(ids: Sequence[int]) -> Any:
 
 
 def _reasons(waiting: _Waiting) -> tuple[Wait, ...]:
-    found = [wait for reason in REASONS for wait in reason.waits(waiting)]
-    return tuple(found or [_for_worker(waiting)])
+    waits = [wait for reason in REASONS for wait in reason.waits(waiting)]
+    return tuple(waits or [_for_worker(waiting)])
 
 
 def _for_worker(waiting: _Waiting) -> Wait:

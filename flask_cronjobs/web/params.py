@@ -40,7 +40,7 @@ def run_filter(args: Mapping[str, str]) -> RunFilter:
 
 def filter_args(which: RunFilter) -> dict[str, str]:
     """Return the parameters from which `run_filter` makes *which*."""
-    return {each.name: _printed(value) for each, value in which.given()}
+    return {each.name: _printed(value) for each, value in which.items()}
 
 
 def _printed(value: object) -> str:
