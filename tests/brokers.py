@@ -57,8 +57,8 @@ class Broker:
         until = time.monotonic() + PATIENCE
         while not self._answers(self._port):
             if self._process.poll() is not None or time.monotonic() > until:
-                said = (self._folder / "log").read_text(errors="replace")
-                raise RuntimeError(f"{self._command[0]} did not start: {said[-2000:]}")
+                log_text = (self._folder / "log").read_text(errors="replace")
+                raise RuntimeError(f"{self._command[0]} did not start: {log_text[-2000:]}")
             time.sleep(0.05)
 
     def renew(self) -> None:
@@ -83,9 +83,9 @@ class Broker:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
-        for each in self._folder.iterdir():
-            if each.name in ("data", "dump.rdb"):
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
+        for path in self._folder.iterdir():
+            if path.name in ("data", "dump.rdb"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def find_program(name: str, package: str) -> str | None:
@@ -114,9 +114,9 @@ def running_redis() -> Generator[Broker | None]:
 @contextmanager
 def running_rabbitmq() -> Generator[Broker | None]:
     """A RabbitMQ server; None where there is none and none can be installed."""
-    found = find_program("rabbitmq-server", "rabbitmq-server")
+    installed = find_program("rabbitmq-server", "rabbitmq-server")
     # Debian's own command changes the user, and starts the node that the machine has anyway.
-    program = shutil.which("/usr/lib/rabbitmq/bin/rabbitmq-server") or found
+    program = shutil.which("/usr/lib/rabbitmq/bin/rabbitmq-server") or installed
     if program is None:
         yield None
         return

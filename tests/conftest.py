@@ -122,9 +122,9 @@ def within_one_hour() -> None:
 
     What it has written for today, or for the last hour, would be yesterday's when it looks.
     """
-    left = 3600 - time.time() % 3600
-    if left < 8:
-        time.sleep(left)
+    seconds = 3600 - time.time() % 3600
+    if seconds < 8:
+        time.sleep(seconds)
 
 
 @pytest.fixture(scope="session")
@@ -275,9 +275,9 @@ def engine_options(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def engine(database_url: str, engine_options: dict[str, Any]) -> Iterator[Engine]:
     """An engine of the empty database, without an app."""
-    made = create_engine(database_url, **engine_options)
-    yield made
-    made.dispose()
+    engine = create_engine(database_url, **engine_options)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
@@ -353,9 +353,9 @@ def kit(database_url: str) -> Iterator[Kit]:
     """The job tables of an empty database, created; see `tests.kit`."""
     from tests.kit import Kit
 
-    made = Kit.on(database_url)
-    yield made
-    made.close()
+    kit = Kit.on(database_url)
+    yield kit
+    kit.close()
 
 
 @pytest.fixture
@@ -376,8 +376,8 @@ def enqueue(context: None, jobs: CronJobs) -> Enqueue:
     ) -> list[int]:
         if handler not in tasks:
             name = handler.__name__
-            given = {"name": "it" if name == "<lambda>" else name, **options}
-            tasks[handler] = jobs.task(**given)(handler)
+            task_options = {"name": "it" if name == "<lambda>" else name, **options}
+            tasks[handler] = jobs.task(**task_options)(handler)
         return list(tasks[handler].using(commit=True).enqueue_many(payloads))
 
     return enqueue
@@ -406,5 +406,5 @@ def resident(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         return started[-1]
 
     yield start
-    for each in started:
-        each.stop()
+    for worker in started:
+        worker.stop()

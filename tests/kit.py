@@ -90,12 +90,12 @@ class Kit(Rows):
     def sql(self, statement: str, **parameters: object) -> Sequence[Row[Any]]:
         """The rows of a statement, which is committed."""
         dialect = dialect_of(self.engine)
-        given = {
+        values = {
             name: dialect.instant(value) if isinstance(value, datetime) else value
             for name, value in parameters.items()
         }
         with self.engine.begin() as connection:
-            result = connection.execute(text(statement), given)
+            result = connection.execute(text(statement), values)
             return result.all() if result.returns_rows else []
 
     # Runs
@@ -121,13 +121,13 @@ class Kit(Rows):
 
     def request(self, limit: int = 100, **values: Any) -> ClaimRequest:
         """A request with a token of its own."""
-        given = {"token": f"host:1:{next(_numbers)}", "tasks": TASKS, **values}
-        return ClaimRequest(limit=limit, **given)
+        fields = {"token": f"host:1:{next(_numbers)}", "tasks": TASKS, **values}
+        return ClaimRequest(limit=limit, **fields)
 
     def claim(self, limit: int = 100, **values: Any) -> tuple[Claim, ...]:
         """Claim what a request of these values asks for."""
-        found: Answer = self.claims.record_and_claim([], self.request(limit, **values))
-        return found.claims
+        answer: Answer = self.claims.record_and_claim([], self.request(limit, **values))
+        return answer.claims
 
     def claim_ids(self, limit: int = 100, **values: Any) -> list[int]:
         """The ids of what `claim` claims."""
@@ -140,8 +140,8 @@ class Kit(Rows):
 
     def finish(self, claim: Claim, kind: OutcomeKind = "succeeded", **values: Any) -> bool:
         """Record an outcome; whether its token still held the run."""
-        made = outcome(claim, kind, **values)
-        return claim.id in self.claims.record_and_claim([made], None).recorded
+        result = outcome(claim, kind, **values)
+        return claim.id in self.claims.record_and_claim([result], None).recorded
 
     def expire(self, claim: Claim, seconds: float = 1) -> None:
         """Let the lease of a run have run out *seconds* ago."""
@@ -190,20 +190,20 @@ def begin_with_the_write_lock(kit: Kit) -> None:
 def in_threads(*works: Callable[[], None]) -> None:
     """Do all *works* at once; raise what the first of them raises."""
     with ThreadPoolExecutor(len(works)) as pool:
-        for done in [pool.submit(work) for work in works]:
-            done.result()
+        for future in [pool.submit(work) for work in works]:
+            future.result()
 
 
 def statements(engine: Engine, part: str = "") -> list[str]:
     """Each statement with *part* that is sent from now on."""
-    found: list[str] = []
+    sent: list[str] = []
 
     @event.listens_for(engine, "before_cursor_execute")
     def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
         if part in statement:
-            found.append(" ".join(statement.split()))
+            sent.append(" ".join(statement.split()))
 
-    return found
+    return sent
 
 
 def lose_answer(
@@ -216,32 +216,32 @@ def lose_answer(
 
     :param times: at the first, the second, and so on.
     """
-    seen: list[str] = []
+    sent: list[str] = []
 
     def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if part in statement:
-            seen.append(statement)
-            if len(seen) in times:
+            sent.append(statement)
+            if len(sent) in times:
                 # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
-                lost = psycopg.OperationalError("server closed the connection unexpectedly")
-                raise OperationalError(statement, None, lost)
+                error = psycopg.OperationalError("server closed the connection unexpectedly")
+                raise OperationalError(statement, None, error)
 
     event.listen(db.engine, when, lose)
-    return seen
+    return sent
 
 
 @contextmanager
 def heard(*signals: Signal, sender: Any = ANY) -> Generator[list[Any]]:
     """What receivers of these signals are told in this block, in order."""
-    told: list[Any] = []
+    received: list[Any] = []
 
     def receive(sender: object, **details: Any) -> None:
-        told.extend(details.values())
+        received.extend(details.values())
 
     with ExitStack() as stack:
         for signal in signals:
             stack.enter_context(signal.connected_to(receive, sender))
-        yield told
+        yield received
 
 
 def outcome(claim: Claim, kind: OutcomeKind, **values: Any) -> Outcome:
@@ -253,10 +253,10 @@ def outcome(claim: Claim, kind: OutcomeKind, **values: Any) -> Outcome:
 
 def spec(name: str = "definition", **values: Any) -> DefinitionSpec:
     """A definition as code states it."""
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "job_type": "task", "schedule": "* * * * *", "timezone": "UTC", "payload": {}, **values,
     }  # fmt: skip
-    return DefinitionSpec(name=name, **given)
+    return DefinitionSpec(name=name, **fields)
 
 
 def plan(expected: datetime, *slots: Slot, following: datetime | None = None) -> SlotPlan:

@@ -53,8 +53,8 @@ def nothing_left(test: str, folder: Path | None = None) -> Generator[None]:
     yield
     _free_logging()
     assert _hooks() == hooks
-    refuse(lambda: [repr(each) for each in _threads() if each not in threads])
-    refuse(lambda: [f"the open file {each}" for each in _open_files() if each not in files])
+    refuse(lambda: [repr(thread) for thread in _threads() if thread not in threads])
+    refuse(lambda: [f"the open file {path}" for path in _open_files() if path not in files])
     if _started > started:
         refuse(lambda: list(_processes(test)))
 
@@ -74,9 +74,9 @@ def refuse(look: Callable[[], Iterable[str]], patience: float = PATIENCE) -> Non
     until = time.monotonic() + patience
     if look():
         gc.collect()  # What an exception's frames hold is in a cycle.
-    while left := sorted(look()):
+    while remaining := sorted(look()):
         if time.monotonic() >= until:
-            pytest.fail(f"The test leaves behind: {', '.join(left)}", pytrace=False)
+            pytest.fail(f"The test leaves behind: {', '.join(remaining)}", pytrace=False)
         time.sleep(0.01)
 
 
@@ -102,12 +102,12 @@ def no_receiver_raises() -> Generator[None]:
 
 
 def _threads() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if not each.name.startswith(SHARED_THREADS)]
+    return [t for t in threading.enumerate() if not t.name.startswith(SHARED_THREADS)]
 
 
 def _hooks() -> dict[str, object]:
     """Return what handles signals here, and what cannot be raised."""
-    handlers: dict[str, object] = {each.name: signal.getsignal(each) for each in SIGNALS}
+    handlers: dict[str, object] = {number.name: signal.getsignal(number) for number in SIGNALS}
     # Before 8.4, pytest has another hook in each phase of a test, of one name.
     hook = sys.unraisablehook
     return {"unraisable": getattr(hook, "__qualname__", hook), **handlers}
@@ -115,15 +115,15 @@ def _hooks() -> dict[str, object]:
 
 def _open_files() -> list[str]:
     """Return the SQLite files that are open here, each as often as it is."""
-    found: list[str] = []
+    paths: list[str] = []
     for number in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
             target = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
         except OSError:
             continue
         if ".sqlite" in target:
-            found.append(f"{number}:{target}")
-    return found
+            paths.append(f"{number}:{target}")
+    return paths
 
 
 def _processes(test: str) -> Generator[str]:

@@ -83,7 +83,7 @@ def cost(engine: Engine, statements: Iterable[tuple[str, Any]], ours: bool = Tru
     """
     if engine.dialect.name == "postgresql":
         how = ("ANALYZE", "BUFFERS")
-        return sum(pages(explain(engine, *each, *how, steady=ours)) for each in statements)
+        return sum(pages(explain(engine, *pair, *how, steady=ours)) for pair in statements)
     steps: list[None] = []
     with engine.connect() as connection:
         raw: Any = connection.connection.driver_connection
@@ -169,11 +169,11 @@ def walked(engine: Engine, statement: str, given: Any) -> set[str]:
         names = {row.rootpage: row.name for row in connection.exec_driver_sql(tables)}
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", given).all()
         steps = connection.exec_driver_sql(f"EXPLAIN {statement}", given).all()
-    found = [re.match(r"SCAN \w+ USING (?:COVERING )?INDEX (\w+)", row.detail) for row in plan]
+    matches = [re.match(r"SCAN \w+ USING (?:COVERING )?INDEX (\w+)", row.detail) for row in plan]
     # The plan calls tables by their aliases; and does not say what a Bloom filter is made of.
     opened = {step.p1: names.get(step.p2) for step in steps if step.opcode == "OpenRead"}
-    begun = {opened.get(step.p1) for step in steps if step.opcode == "Rewind"}
-    return {*(match[1] for match in found if match), *(name for name in begun if name)}
+    rewound = {opened.get(step.p1) for step in steps if step.opcode == "Rewind"}
+    return {*(match[1] for match in matches if match), *(name for name in rewound if name)}
 
 
 def nodes(plan: Node) -> Iterator[Node]:
@@ -186,8 +186,8 @@ def nodes(plan: Node) -> Iterator[Node]:
 def paths(plan: Node) -> list[str]:
     """By which indexes a plan reads the tables, and what it looks for in them."""
     scans = [node for node in nodes(plan) if "Index Name" in node]
-    found = sorted(f"{scan['Index Name']}: {scan.get('Index Cond')}" for scan in scans)
-    return [re.sub(r"InitPlan \d+|\$\d+|_\d+", "…", path) for path in found]
+    scanned = sorted(f"{scan['Index Name']}: {scan.get('Index Cond')}" for scan in scans)
+    return [re.sub(r"InitPlan \d+|\$\d+|_\d+", "…", path) for path in scanned]
 
 
 def pages(plan: Node) -> int:
@@ -197,18 +197,18 @@ def pages(plan: Node) -> int:
 
 def faults(plan: Node) -> list[str]:
     """What in a plan takes time in proportion to a table or to the square of a batch."""
-    found = []
+    slow = []
     for node in nodes(plan):
         kind, table = node["Node Type"], node.get("Relation Name", "")
         if kind in ("Seq Scan", "Bitmap Heap Scan") and table.startswith("job_"):
-            found.append(f"{kind} on {table}")
+            slow.append(f"{kind} on {table}")
         if kind == "Index Scan" and node["Index Name"].startswith("pk_") and not _searches(node):
-            found.append(f"walks along all of {table}")
+            slow.append(f"walks along all of {table}")
         if kind in ("Nested Loop", "Merge Join") and not _is_lateral(node):
-            found.append(kind)
+            slow.append(kind)
         if kind in ("Sort", "Incremental Sort") and any(map(_is_backlog, _sorted(node))):
-            found.append(f"{kind} of {node['Sort Key']}")
-    return found
+            slow.append(f"{kind} of {node['Sort Key']}")
+    return slow
 
 
 def _searches(scan: Node) -> bool:

@@ -101,8 +101,8 @@ class Server:
 
     def connections(self, url: str) -> list[str]:
         """What the connections to a database did last."""
-        found = self._admin().execute(CONNECTIONS, [make_url(url).database]).fetchall()
-        return [f"a connection whose last statement was: {query}" for (query,) in found]
+        queries = self._admin().execute(CONNECTIONS, [make_url(url).database]).fetchall()
+        return [f"a connection whose last statement was: {query}" for (query,) in queries]
 
     def drop_database(self, url: str) -> None:
         """Drop a database, whoever is connected to it."""

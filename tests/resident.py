@@ -13,7 +13,7 @@ from tests.process.support import wait_until
 
 def keepers() -> list[Keeper]:
     """The keepers of the workers in this process."""
-    return [each for each in threading.enumerate() if isinstance(each, Keeper)]
+    return [thread for thread in threading.enumerate() if isinstance(thread, Keeper)]
 
 
 def stop_keepers() -> None:

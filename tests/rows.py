@@ -61,9 +61,9 @@ def statuses(db: SQLAlchemy) -> list[str]:
 
 def view_of(state: State, run_id: int) -> RunView:
     """A run as its page shows it."""
-    found = find_run(state, run_id)
-    assert found is not None
-    return found
+    view = find_run(state, run_id)
+    assert view is not None
+    return view
 
 
 def all_of(state: State, which: RunFilter) -> list[int]:
@@ -85,7 +85,7 @@ class Rows:
 
     def run(self, status: str = "queued", age: float = 0.0, **values: Any) -> int:
         """A run of *status* that was due, or ended, *age* seconds ago; its id."""
-        made: dict[str, Any] = {
+        base: dict[str, Any] = {
             "job_type": self.task,
             "status": status,
             "run_at": ago(age),
@@ -93,26 +93,26 @@ class Rows:
             "payload": {},
         }
         if status in TERMINAL:
-            made |= {"finished_at": ago(age), "started_at": ago(age + 2), "attempts": 1}
+            base |= {"finished_at": ago(age), "started_at": ago(age + 2), "attempts": 1}
         if status == "running":
-            made |= {
+            base |= {
                 "locked_by": "web-1:7:token",
                 "locked_until": ago(-60),
                 "started_at": ago(age),
                 "attempts": 1,
             }
         if status == "failed":
-            made |= {"attempts": 1}
-        return self.insert(JobRun(**(made | values)))
+            base |= {"attempts": 1}
+        return self.insert(JobRun(**(base | values)))
 
     def definition(self, name: str, **values: Any) -> int:
         """A definition; its id."""
-        made = {"job_type": name, "schedule": "*/5 * * * *", "payload": {}, "next_run_at": ago(-60)}
-        return self.insert(JobDefinition(**(made | values | {"name": name})))
+        base = {"job_type": name, "schedule": "*/5 * * * *", "payload": {}, "next_run_at": ago(-60)}
+        return self.insert(JobDefinition(**(base | values | {"name": name})))
 
     def failure(self, run_id: int, attempt: int, **values: Any) -> int:
         """A failed attempt of a run; its id."""
-        made = {
+        base = {
             "worker": "web-1:7:token",
             "error_type": "ValueError",
             "error": "boom",
@@ -120,11 +120,11 @@ class Rows:
             "started_at": ago(10),
             "failed_at": ago(7),
         }
-        return self.insert(JobFailure(**(made | values | {"run_id": run_id, "attempt": attempt})))
+        return self.insert(JobFailure(**(base | values | {"run_id": run_id, "attempt": attempt})))
 
     def tick(self, age: float = 0.0, **values: Any) -> int:
         """A tick that was seen last *age* seconds ago; its id."""
-        made = {
+        base = {
             "worker": "web-1:7",
             "host": "web-1",
             "pid": 7,
@@ -132,7 +132,7 @@ class Rows:
             "seen_at": ago(age),
             "finished_at": ago(age),
         }
-        return self.insert(JobTick(**(made | values)))
+        return self.insert(JobTick(**(base | values)))
 
     def effect(self, key: str, **values: Any) -> int:
         """An effect; its id."""
@@ -140,14 +140,14 @@ class Rows:
 
     def step(self, run_id: int, name: str, kind: str = "step", **values: Any) -> int:
         """A step of a run that ended 7 seconds ago; its id."""
-        made = {
+        base = {
             "kind": kind,
             "attempt": 1,
             "worker": "web-1:7:token",
             "started_at": ago(10),
             "finished_at": ago(7),
         }
-        return self.insert(JobStep(**(made | values | {"run_id": run_id, "name": name})))
+        return self.insert(JobStep(**(base | values | {"run_id": run_id, "name": name})))
 
     def rate(self, key: str, tat: datetime, **values: Any) -> int:
         """When the next start of a rate key comes, in place of what was there; its id."""
@@ -157,8 +157,8 @@ class Rows:
 
     def operation(self, what: str, run_id: int, actor: str = "ada") -> int:
         """What an operator did to a run; its id."""
-        made = {"what": what, "target": f"run {run_id}", "actor": actor, "run_id": run_id}
-        return self.insert(JobOperation(**(made)))
+        base = {"what": what, "target": f"run {run_id}", "actor": actor, "run_id": run_id}
+        return self.insert(JobOperation(**(base)))
 
     def get(self, run_id: int) -> JobRun:
         """A run as its row stands, apart from any session."""

@@ -44,8 +44,8 @@ def copy_tables(url: str) -> bool:
         return False
     if path.exists():
         with closing(sqlite3.connect(path)) as connection:
-            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'job_runs'")
-            return found.fetchone() is not None
+            tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'job_runs'")
+            return tables.fetchone() is not None
     shutil.copyfile(_file_with_tables(), path)
     return True
 
@@ -62,20 +62,20 @@ def make_tables(app: Flask, db: SQLAlchemy) -> None:
 def _create_at_once(url: URL) -> None:
     plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(plain, autocommit=True) as connection:
-        found = connection.execute(
+        row = connection.execute(
             "SELECT to_regclass('job_runs'), to_regclass(%s), count(*) FROM pg_class"
             " WHERE relnamespace = to_regnamespace('public')",
             [f"{ASIDE}.job_runs"],
         ).fetchone()
-        assert found is not None
-        if found[0] is not None:
+        assert row is not None
+        if row[0] is not None:
             return
-        if found[1] is not None and found[2] == 0:
+        if row[1] is not None and row[2] == 0:
             connection.execute(f"DROP SCHEMA public; ALTER SCHEMA {ASIDE} RENAME TO public")
         else:
             connection.execute(f"DROP SCHEMA IF EXISTS {ASIDE} CASCADE")
             connection.execute(_script())
-            if found[2] == 0:  # Else a table of the test's would be put aside with them.
+            if row[2] == 0:  # Else a table of the test's would be put aside with them.
                 _remember(connection)
 
 
@@ -86,10 +86,10 @@ def put_aside(connection: psycopg.Connection) -> None:
     test could see, but for some pages of deleted rows.
     """
     try:
-        kept = _put_aside(connection)
+        is_aside = _put_aside(connection)
     except psycopg.errors.InsufficientPrivilege:  # Only a superuser may delete statistics.
-        kept = False
-    if not kept:
+        is_aside = False
+    if not is_aside:
         connection.execute("DROP SCHEMA public CASCADE")
     connection.execute("CREATE SCHEMA public")
 
@@ -100,14 +100,14 @@ def _put_aside(connection: psycopg.Connection) -> bool:
     with connection.transaction():
         if connection.execute(f"SELECT to_regclass('{ASIDE}.job_runs')").fetchone() != (None,):
             return False  # The last test had no use for them, so they are there still.
-        looks = _looks(connection)
-        if looks.definitions != _as_made.definitions:
-            for (other,) in connection.execute(_OTHER_TABLES, [list(_names())]).fetchall():
-                connection.execute(f"DROP TABLE {other} CASCADE")
-            looks = _looks(connection)
-            if looks.definitions != _as_made.definitions:
+        current = _looks(connection)
+        if current.definitions != _as_made.definitions:
+            for (table,) in connection.execute(_OTHER_TABLES, [list(_names())]).fetchall():
+                connection.execute(f"DROP TABLE {table} CASCADE")
+            current = _looks(connection)
+            if current.definitions != _as_made.definitions:
                 return False
-        if looks.statistics == _as_made.statistics:
+        if current.statistics == _as_made.statistics:
             connection.execute(";".join(f"DELETE FROM {name}" for name in _names()))
         else:
             connection.execute(f"TRUNCATE {','.join(_names())}")
@@ -130,9 +130,9 @@ def _remember(connection: psycopg.Connection) -> None:
 
 
 def _looks(connection: psycopg.Connection) -> _Looks:
-    found = connection.execute(_LOOKS).fetchone()
-    assert found is not None
-    return _Looks(*found)
+    row = connection.execute(_LOOKS).fetchone()
+    assert row is not None
+    return _Looks(*row)
 
 
 @lru_cache(maxsize=1)

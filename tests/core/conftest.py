@@ -41,8 +41,8 @@ class Code:
 
     def set(self, *names: str, **values: Any) -> None:
         """Change definitions by hand: those of these names, or all."""
-        which = JobDefinition.name.in_(names) if names else JobDefinition.id > 0
-        self._db.session.execute(update(JobDefinition).where(which).values(values))
+        condition = JobDefinition.name.in_(names) if names else JobDefinition.id > 0
+        self._db.session.execute(update(JobDefinition).where(condition).values(values))
         self._db.session.commit()
 
     def sql(self, statement: str) -> None:

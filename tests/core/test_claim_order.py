@@ -87,7 +87,7 @@ class Oracle:
 
     def claim(self, request: ClaimRequest) -> list[tuple[int, int | None]]:
         """The ids and shares of the runs that a claim should take, in order."""
-        found: list[JobRun] = []
+        ready: list[JobRun] = []
         shares: dict[int, int | None] = {}
         places = Counter[str]()
         for row in sorted(self.rows.values(), key=_place):
@@ -99,14 +99,14 @@ class Oracle:
                 shares[row.id] = share = self.free_share(row, place)
                 if max(share, place) > (row.concurrency_limit or 0):
                     continue
-            found.append(row)
-        found = found[: request.limit]
-        company = [row for row in found if goes_in_company(row, request.side_by_side)]
-        if found and found[0] not in company and not (request.side_by_side and not request.idle):
-            found = found[:1] if request.idle else []
+            ready.append(row)
+        ready = ready[: request.limit]
+        company = [row for row in ready if goes_in_company(row, request.side_by_side)]
+        if ready and ready[0] not in company and not (request.side_by_side and not request.idle):
+            ready = ready[:1] if request.idle else []
         else:
-            found = company
-        return [(row.id, shares.get(row.id)) for row in found]
+            ready = company
+        return [(row.id, shares.get(row.id)) for row in ready]
 
     def _may_be_claimed(self, row: JobRun, request: ClaimRequest) -> bool:
         return (
@@ -124,18 +124,18 @@ class Oracle:
 
     def _comes_before(self, row: JobRun) -> Iterator[bool]:
         """Whether each run of the key comes before *row* in its strict order."""
-        for each in self.rows.values():
-            in_key = each.strict and each.concurrency_key == row.concurrency_key
-            yield in_key and each.finished_at is None and each.id < row.id
+        for other in self.rows.values():
+            in_key = other.strict and other.concurrency_key == row.concurrency_key
+            yield in_key and other.finished_at is None and other.id < row.id
 
     def free_share(self, row: JobRun, place: int) -> int:
         """The share of its key that is at *place* among those that no run has."""
-        taken = {
-            each.concurrency_share
-            for each in self.rows.values()
-            if each.status == "running" and each.concurrency_key == row.concurrency_key
+        taken_shares = {
+            other.concurrency_share
+            for other in self.rows.values()
+            if other.status == "running" and other.concurrency_key == row.concurrency_key
         }
-        return [share for share in range(1, 100) if share not in taken][place - 1]
+        return [share for share in range(1, 100) if share not in taken_shares][place - 1]
 
 
 def _place(row: JobRun) -> tuple[int, datetime, int]:
@@ -194,12 +194,12 @@ def expect_history(kit: Kit, chance: Random, backlog: Sequence[dict[str, Any]] =
             connection.execute(insert(JobRun), backlog)
         for kind, name in pauses:
             connection.execute(insert(JobPause).values(kind=kind, name=name))
-    held: list[Claim] = []
+    claims: list[Claim] = []
     for _ in range(8):
-        held += expect_claim(kit, kit.request(**make_request(chance)), pauses)
-        for _ in range(min(len(held), chance.randrange(3))):
+        claims += expect_claim(kit, kit.request(**make_request(chance)), pauses)
+        for _ in range(min(len(claims), chance.randrange(3))):
             kind = chance.choice(ENDS)
-            end(kit, held[0] if kind == "expired" else held.pop(0), kind)
+            end(kit, claims[0] if kind == "expired" else claims.pop(0), kind)
         expect_no_share_of_what_does_not_run(kit)
 
 
@@ -209,13 +209,13 @@ def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]])
     may_find = kit.looks.look_at_queue()
     oracle = Oracle({row.id: row for row in kit.all_rows()}, pauses)
     expect_next(kit, request, oracle)
-    wanted = oracle.claim(request)
-    assert may_find or not wanted
+    expected = oracle.claim(request)
+    assert may_find or not expected
     answer = kit.claims.record_and_claim([], request)
     claims = answer.claims
     expect_parked_behind_others(kit, answer.parked)
-    assert [claim.id for claim in claims] == [run_id for run_id, _ in wanted]
-    for claim, (run_id, share) in zip(claims, wanted, strict=True):
+    assert [claim.id for claim in claims] == [run_id for run_id, _ in expected]
+    for claim, (run_id, share) in zip(claims, expected, strict=True):
         before, row = oracle.rows[run_id], kit.get(run_id)
         assert (row.status, row.locked_by) == ("running", request.token)
         assert row.started_at is not None
@@ -233,12 +233,12 @@ def expect_parked_behind_others(kit: Kit, parked: Collection[int]) -> None:
     """A claim parks runs alone that somebody's end opens."""
     rows = kit.all_rows()
     for row in rows:
-        key = [each for each in rows if each.concurrency_key == row.concurrency_key]
+        key = [same_key for same_key in rows if same_key.concurrency_key == row.concurrency_key]
         if row.id in parked and row.gate == "keys":
-            assert sum(each.status == "running" for each in key) >= (row.concurrency_limit or 0)
+            assert sum(run.status == "running" for run in key) >= (row.concurrency_limit or 0)
         elif row.id in parked:
             assert row.gate == "order"
-            assert any(each.strict and not each.finished_at and each.id < row.id for each in key)
+            assert any(run.strict and not run.finished_at and run.id < row.id for run in key)
     assert gate.open_behind(kit.books, parked) == 0
 
 
@@ -246,9 +246,9 @@ def expect_next(kit: Kit, request: ClaimRequest, oracle: Oracle) -> None:
     """What an idle worker would claim next, whose handlers are at work side by side."""
     alone = request._replace(limit=1, idle=True, side_by_side=True)
     rows = [oracle.rows[run_id] for run_id, _ in oracle.claim(alone)]
-    wanted = [(row.job_type, not goes_in_company(row, side_by_side=True)) for row in rows]
-    found = kit.looks.next_run(alone)
-    assert ([found] if found else []) == wanted
+    expected = [(row.job_type, not goes_in_company(row, side_by_side=True)) for row in rows]
+    next_run = kit.looks.next_run(alone)
+    assert ([next_run] if next_run else []) == expected
 
 
 def expect_no_share_of_what_does_not_run(kit: Kit) -> None:
@@ -257,4 +257,4 @@ def expect_no_share_of_what_does_not_run(kit: Kit) -> None:
         assert row.status == "running" or row.concurrency_share is None
         if row.status == "running" and row.concurrency_key is not None:
             shares[row.concurrency_key].append(row.concurrency_share)
-    assert all(len(set(taken)) == len(taken) for taken in shares.values())
+    assert all(len(set(shares_of_key)) == len(shares_of_key) for shares_of_key in shares.values())

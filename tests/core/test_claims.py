@@ -25,8 +25,8 @@ def test_claim_tells_what_the_runner_needs(kit: Kit) -> None:
     )
     claim = kit.claim_one(token="host:1:abc")
     assert (claim.id, claim.token, claim.job_type) == (run, "host:1:abc", "task")
-    found, at = claim.read()
-    assert found == payload
+    stored, at = claim.read()
+    assert stored == payload
     assert (claim.attempt, claim.max_attempts) == (1, 7)
     assert (claim.idempotency_key, claim.definition_id) == ("key", 3)
     assert at == slot
@@ -95,9 +95,9 @@ def test_outcomes_are_waited_for_only_if_somebody_has_locked_their_rows(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit.runs(3)
-    held = kit.claim()
-    kit.sql("UPDATE job_runs SET locked_by = 'other:1:token' WHERE id = :id", id=held[0].id)
+    running = kit.claim()
+    kit.sql("UPDATE job_runs SET locked_by = 'other:1:token' WHERE id = :id", id=running[0].id)
     monkeypatch.setattr(claims, "MOMENTS", (-1.0,))  # Not even `time.sleep` accepts it.
-    outcomes = [outcome(each, "succeeded") for each in held]
+    outcomes = [outcome(claim, "succeeded") for claim in running]
     answer = kit.claims.record_and_claim(outcomes, kit.request(3))
-    assert set(answer.recorded) == {held[1].id, held[2].id}
+    assert set(answer.recorded) == {running[1].id, running[2].id}

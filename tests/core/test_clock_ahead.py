@@ -24,19 +24,19 @@ HOUR, MONTH = timedelta(hours=1), timedelta(days=30)
 @pytest.fixture
 def ran(jobs: CronJobs) -> list[str]:
     """What ran of a definition in code and of one in the database, in order."""
-    found: list[str] = []
+    places: list[str] = []
 
     @jobs.task(schedule="* * * * *", catchup="latest")
     def in_code() -> None:
-        found.append("in code")
+        places.append("in code")
 
     @jobs.task
     def by_hand() -> None:
-        found.append("by hand")
+        places.append("by hand")
 
     jobs.add_definition("kept", by_hand, schedule="* * * * *")
     jobs.tick()
-    return found
+    return places
 
 
 def definitions(db: SQLAlchemy) -> list[JobDefinition]:
@@ -59,11 +59,11 @@ def pass_time(db: SQLAlchemy, by: timedelta) -> None:
 
 def repair(state: State) -> list[str]:
     """Run the SQL that the check gives, as a person would; which tables it was about."""
-    found = [each for each in findings(state, only_errors=True) if each.id == "ahead"]
+    ahead = [finding for finding in findings(state, only_errors=True) if finding.id == "ahead"]
     with state.engine.begin() as connection:
-        for each in found:
-            connection.exec_driver_sql(each.todo.partition("run this SQL: ")[2])
-    return [each.what.partition(".")[0] for each in found]
+        for finding in ahead:
+            connection.exec_driver_sql(finding.todo.partition("run this SQL: ")[2])
+    return [finding.what.partition(".")[0] for finding in ahead]
 
 
 def test_definitions_go_on_when_a_person_has_run_the_sql(
@@ -126,10 +126,10 @@ def test_a_rate_and_a_lost_run_go_on(jobs: CronJobs, state: State, rows: Rows) -
     with travel(MONTH):
         send.enqueue()
         assert jobs.tick().succeeded == 1
-    lost = rows.run("running", locked_until=now() + MONTH)
+    lost_run = rows.run("running", locked_until=now() + MONTH)
     handed = rows.run("running", locked_until=now() + 5 * 120 * SECOND)
     assert repair(state) == ["job_ticks", "job_rates", "job_runs"]
-    for run, leases in ((lost, 1), (handed, 5)):
+    for run, leases in ((lost_run, 1), (handed, 5)):
         until = rows.get(run).locked_until
         assert until is not None
         assert until - now() == pytest.approx(leases * 120 * SECOND, abs=30 * SECOND)

@@ -38,7 +38,7 @@ def claim_until_nothing_is_parked(kit: Kit, limit: int) -> list[int]:
         assert gate.open_behind(kit.books, answer.parked) == 0
         if answer.claims or not answer.parked:
             break
-    return [each.id for each in answer.claims]
+    return [claim.id for claim in answer.claims]
 
 
 class TestBehindABusyKey:
@@ -60,9 +60,9 @@ class TestBehindABusyKey:
 
     def test_the_end_of_the_one_at_work_opens_the_next_alone(self, kit: Kit) -> None:
         assert claim_until_nothing_is_parked(kit, 1) == []
-        (held,) = (row for row in kit.all_rows() if row.status == "running")
-        assert kit.claims.release_token(held.locked_by)
-        opened = [row.id for row in kit.all_rows() if row.gate is None and row.id != held.id]
+        (running,) = (row for row in kit.all_rows() if row.status == "running")
+        assert kit.claims.release_token(running.locked_by)
+        opened = [row.id for row in kit.all_rows() if row.gate is None and row.id != running.id]
         assert len(opened) == 1
         assert kit.claim_ids(9) == opened
         assert gate.mend_all(kit.books) == 0
@@ -86,15 +86,15 @@ def test_as_many_of_a_key_are_opened_as_have_a_share_of_each_task_and_queue(kit:
     """A pause, or a task that no worker has, holds up no other."""
     ids = [keyed(kit, limit=3) for _ in range(3)]
     claims = kit.claim()
-    assert [each.id for each in claims] == ids
+    assert [claim.id for claim in claims] == ids
     groups = [{}, {"queue": "mail"}, {"job_type": "other"}]
-    waiting = [[keyed(kit, limit=3, **which) for _ in range(4)] for which in groups]
+    waiting = [[keyed(kit, limit=3, **options) for _ in range(4)] for options in groups]
     answer = kit.claims.record_and_claim([], kit.request(tasks=("task", "other"), beyond=20))
-    assert answer.parked == {each for some in waiting for each in some}
+    assert answer.parked == {run_id for some in waiting for run_id in some}
     for claim in claims[:2]:
         assert kit.finish(claim)
     assert gate.open_behind(kit.books, ids[:2]) == 6
-    assert {each for some in waiting for each in some[:2]} == {
+    assert {run_id for some in waiting for run_id in some[:2]} == {
         row.id for row in kit.all_rows() if row.status == "queued" and row.gate is None
     }
 
@@ -103,11 +103,11 @@ def test_as_many_of_a_key_are_opened_as_have_a_share_of_each_task_and_queue(kit:
 def test_opening_passes_over_what_is_locked_and_opens_the_next(kit: Kit) -> None:
     first, second, third = keyed(kit), keyed(kit), keyed(kit)
     answer = kit.claims.record_and_claim([], kit.request(beyond=20))
-    (held,) = answer.claims
+    (claim,) = answer.claims
     assert answer.parked == {second, third}
     with kit.engine.connect() as psql:
         psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": second})
-        assert kit.finish(held)
+        assert kit.finish(claim)
         assert gate.open_behind(kit.books, [first]) == 1
         assert kit.claim_ids() == [third]
         psql.rollback()
@@ -123,7 +123,7 @@ def test_locked_run_holds_up_its_key_until_the_next_claim_looks_behind_it(kit: K
         answer = kit.claims.record_and_claim([], kit.request())
         assert (answer.claims, answer.parked, answer.passed_over) == ((), set(), {first})
         behind = kit.request(locked=answer.passed_over)
-        assert [each.id for each in kit.claims.record_and_claim([], behind).claims] == [second]
+        assert [claim.id for claim in kit.claims.record_and_claim([], behind).claims] == [second]
         psql.rollback()
     assert kit.get(third).gate == "keys"
 
@@ -134,19 +134,19 @@ def test_share_that_an_outcome_frees_is_claimed_with_it(kit: Kit) -> None:
     (claim,) = kit.claim()
     second = keyed(kit)
     answer = kit.claims.record_and_claim([outcome(claim, "succeeded")], kit.request())
-    assert (answer.recorded, [each.id for each in answer.claims]) == ({first}, [second])
+    assert (answer.recorded, [claim.id for claim in answer.claims]) == ({first}, [second])
 
 
 @on_postgresql
 def test_claim_of_a_share_that_another_is_taking_waits_for_it_and_takes_none(kit: Kit) -> None:
     """Neither sees the other's row yet, so a count of those that run would let both pass."""
     first, second = keyed(kit, queue="one"), keyed(kit, queue="two")
-    other = kit.another()
+    second_worker = kit.another()
     claimed: list[int] = []
 
     def compete() -> None:
-        with other.books:
-            claimed.extend(other.claim_ids(queues=("two",)))
+        with second_worker.books:
+            claimed.extend(second_worker.claim_ids(queues=("two",)))
 
     thread = threading.Thread(target=compete)
     with kit.engine.begin() as connection:

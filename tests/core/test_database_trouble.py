@@ -166,12 +166,12 @@ def test_writer_that_holds_the_lock_for_three_seconds_delays_and_fails_nothing(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, database_url: str
 ) -> None:
     calls = enqueue_notes(app, jobs, 5)
-    held, release = threading.Event(), threading.Event()
+    entered, release = threading.Event(), threading.Event()
 
     def hold() -> None:
         connection = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")
-        held.set()
+        entered.set()
         time.sleep(3)
         connection.execute("COMMIT")
         connection.close()
@@ -179,7 +179,7 @@ def test_writer_that_holds_the_lock_for_three_seconds_delays_and_fails_nothing(
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert held.wait(60)
+    assert entered.wait(60)
     report = tick()
     assert release.is_set()
     thread.join()
@@ -246,7 +246,7 @@ def test_no_statement_of_a_tick_needs_a_session(
 ) -> None:
     """One that records slots, takes back, runs of every kind, has effects, and prunes."""
     monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
-    sent: list[str] = []
+    statements: list[str] = []
 
     @jobs.task(retry=AGAIN, schedule="@yearly", atomic=True)
     def atomic() -> None:
@@ -263,19 +263,19 @@ def test_no_statement_of_a_tick_needs_a_session(
         tick()
         db.session.execute(text("UPDATE job_definitions SET next_run_at = '2026-01-01'"))
         mails.using(commit=True).enqueue_many([{}] * 2)
-        lost = mails.using(idempotency_key="mail").enqueue().id
+        lost_id = mails.using(idempotency_key="mail").enqueue().id
         db.session.commit()
         db.session.execute(
             text(
                 "UPDATE job_runs SET status = 'running', attempts = 1, locked_by = 'gone:1:token',"
                 " locked_until = '2026-01-01', concurrency_share = 1 WHERE id = :id"
             ),
-            {"id": lost},
+            {"id": lost_id},
         )
         db.session.commit()
-        event.listen(db.engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
+        event.listen(db.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
         report = tick()
         assert (report.reclaimed, report.failed, report.succeeded) == (1, 1, 4)
         assert set(db.session.scalars(select(JobRun.status))) <= {"succeeded", "skipped"}
-    assert len(sent) > 10
-    assert [statement for statement in sent if NEEDS_A_SESSION.search(statement)] == []
+    assert len(statements) > 10
+    assert [statement for statement in statements if NEEDS_A_SESSION.search(statement)] == []

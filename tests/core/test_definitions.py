@@ -21,10 +21,10 @@ def test_declared_definition_stands_as_it_was_stated_first(kit: Kit) -> None:
     )  # fmt: skip
     assert kit.definitions.declare([(stated, first)], "code") == 1
     assert kit.definitions.declare([(spec(), first)], "code") == 0
-    found = kit.found("definition")
-    assert found.spec == stated
-    assert (found.origin, found.paused, found.next_run_at) == ("code", False, first)
-    assert not found.due
+    row = kit.found("definition")
+    assert row.spec == stated
+    assert (row.origin, row.paused, row.next_run_at) == ("code", False, first)
+    assert not row.due
 
 
 def test_tick_reads_what_its_code_declares_and_what_is_due_of_the_database_s_own(kit: Kit) -> None:
@@ -38,8 +38,8 @@ def test_tick_reads_what_its_code_declares_and_what_is_due_of_the_database_s_own
     kit.define("own and unknown", due, job_type="unknown", **own)
     kit.define("own and waiting", later, **own)
     names = ["due", "waiting", "paused", "of older code"]
-    found = [(row.spec.name, row.due, row.paused) for row in kit.definitions.read(names, ["task"])]
-    assert found == [
+    rows = [(row.spec.name, row.due, row.paused) for row in kit.definitions.read(names, ["task"])]
+    assert rows == [
         ("due", True, False), ("waiting", False, False), ("paused", False, True),
         ("own", True, False),
     ]  # fmt: skip

@@ -26,7 +26,7 @@ def ordered(kit: Kit, key: str = "key", **values: Any) -> int:
 
 
 def gates(kit: Kit, *ids: int) -> list[str | None]:
-    return [kit.get(each).gate for each in ids]
+    return [kit.get(run_id).gate for run_id in ids]
 
 
 def claim(kit: Kit, limit: int = 100) -> Answer:
@@ -37,7 +37,7 @@ def claim(kit: Kit, limit: int = 100) -> Answer:
 
 
 def ids_of(answer: Answer) -> list[int]:
-    return [each.id for each in answer.claims]
+    return [claim.id for claim in answer.claims]
 
 
 def test_claim_parks_what_it_meets_behind_the_first_and_the_end_opens_the_next(kit: Kit) -> None:
@@ -53,7 +53,7 @@ def test_claim_parks_what_it_meets_behind_the_first_and_the_end_opens_the_next(k
 
 
 def test_the_first_to_come_is_that_of_the_lowest_id_not_of_the_highest_priority(kit: Kit) -> None:
-    ids = [ordered(kit, priority=each) for each in range(3)]
+    ids = [ordered(kit, priority=priority) for priority in range(3)]
     assert ids_of(claim(kit, 1)) == ids[:1]
 
 
@@ -71,12 +71,12 @@ def test_claim_that_parks_keeps_what_a_run_has_left_behind(kit: Kit) -> None:
 def test_first_that_ends_before_the_claim_that_saw_it_has_parked(kit: Kit) -> None:
     """Who commits last sees what the other wrote: here it is the claim, which opens."""
     second = [ordered(kit) for _ in range(2)][1]
-    (held,) = kit.claim()
+    (running,) = kit.claim()
     kit.sql("UPDATE job_runs SET gate = NULL WHERE id = :id", id=second)
     # As if the snapshot of the claim was older than the end of the first.
     answer = kit.claims.record_and_claim([], kit.request())
     assert answer.parked == {second}
-    assert kit.finish(held)
+    assert kit.finish(running)
     assert gate.open_behind(kit.books, answer.parked) == 1
     assert kit.claim_ids() == [second]
 
@@ -86,22 +86,22 @@ def test_first_that_ends_before_the_claim_that_saw_it_has_parked(kit: Kit) -> No
 def test_end_and_claim_at_once_lose_no_wake_up(kit: Kit, strict: bool) -> None:
     """A claim that still sees the first at work parks the next; the first ends meanwhile."""
     first, second = (ordered(kit, strict=strict) for _ in range(2))
-    (held,) = kit.claim(limit=1)
-    other = kit.another()
+    (running,) = kit.claim(limit=1)
+    second_worker = kit.another()
     d = kit.books.dialect
     with kit.engine.begin() as claiming:
         request = kit.request()
-        found = claiming.execute(claim_statement(d), request.parameters(d)).all()
-        assert [row.parked for row in found] == [str(second)]
+        rows = claiming.execute(claim_statement(d), request.parameters(d)).all()
+        assert [row.parked for row in rows] == [str(second)]
         # Neither sees the other's write: the end opens nothing.
-        assert other.finish(held)
-        assert gate.open_behind(other.books, [first]) == 0
+        assert second_worker.finish(running)
+        assert gate.open_behind(second_worker.books, [first]) == 0
     assert gates(kit, second) == ["order" if strict else "keys"]
     assert kit.claim_ids() == []
     # The claim looks after its commit.
     assert gate.open_behind(kit.books, [second]) == 1
     assert kit.claim_ids() == [second]
-    other.books.close()
+    second_worker.books.close()
 
 
 def test_run_without_an_attempt_left_opens_the_next(kit: Kit) -> None:
@@ -122,8 +122,8 @@ def test_operator_who_cancels_the_first_opens_the_next(kit: Kit) -> None:
 
 def test_retried_run_comes_first_again_and_others_are_parked_anew(kit: Kit) -> None:
     first, second, third = (ordered(kit) for _ in range(3))
-    (held,) = claim(kit).claims
-    assert kit.finish(held, "dead")
+    (running,) = claim(kit).claims
+    assert kit.finish(running, "dead")
     gate.open_behind(kit.books, [first])
     kit.act(RETRY, first)
     assert ids_of(claim(kit)) == [first]
@@ -146,9 +146,9 @@ def test_runs_of_the_key_without_an_order_are_not_parked(kit: Kit) -> None:
 
 def test_outcome_and_claim_in_one_go_to_the_next_that_nobody_has_parked(kit: Kit) -> None:
     ordered(kit)
-    (held,) = kit.claim()
+    (running,) = kit.claim()
     second = ordered(kit)
-    answer = kit.claims.record_and_claim([outcome(held, "succeeded")], kit.request())
+    answer = kit.claims.record_and_claim([outcome(running, "succeeded")], kit.request())
     assert ids_of(answer) == [second]
 
 
@@ -176,13 +176,13 @@ def _numbers(kit: Kit, number: int) -> str:
 @on_postgresql
 def test_locked_run_is_not_opened_and_holds_up_no_other_key(kit: Kit) -> None:
     first, second = ordered(kit), ordered(kit)
-    other, later = ordered(kit, "other"), ordered(kit, "other")
-    held = claim(kit).claims
+    other_key, later = ordered(kit, "other"), ordered(kit, "other")
+    claims = claim(kit).claims
     with kit.engine.connect() as psql:
         psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": second})
-        for each in held:
-            kit.finish(each)
-        assert gate.open_behind(kit.books, [first, other]) == 1
+        for running in claims:
+            kit.finish(running)
+        assert gate.open_behind(kit.books, [first, other_key]) == 1
         assert gates(kit, second, later) == ["order", None]
         psql.rollback()
     assert gate.mend_all(kit.books) == 1
@@ -198,9 +198,9 @@ def test_many_workers_at_once_leave_nothing_behind(
     kit: Kit, values: dict[str, Any], claimed_at_once: int
 ) -> None:
     """Each claims, ends and opens; nobody mends. In strict order the ids come one by one."""
-    done = work_off(kit, values, claimed_at_once)
+    finished = work_off(kit, values, claimed_at_once)
     for key in KEYS:
-        of_key = [run for name, run in done if name == key]
+        of_key = [run for name, run in finished if name == key]
         assert len(of_key) == PER_KEY
         assert not values["strict"] or of_key == sorted(of_key)
 
@@ -208,8 +208,8 @@ def test_many_workers_at_once_leave_nothing_behind(
 @pytest.mark.parametrize("values", KINDS, ids=["order", "one", "three"])
 def test_what_workers_die_before_opening_is_mended(kit: Kit, values: dict[str, Any]) -> None:
     """One in three dies after its outcomes or after its claim; idle ones mend."""
-    done = work_off(kit, values, claimed_at_once=3, dies=Random(7))
-    assert len(done) == len(KEYS) * PER_KEY
+    finished = work_off(kit, values, claimed_at_once=3, dies=Random(7))
+    assert len(finished) == len(KEYS) * PER_KEY
 
 
 KEYS, PER_KEY = ("a", "b", "c"), 12
@@ -223,7 +223,7 @@ def work_off(
         for key in KEYS:
             ordered(kit, key, **values)
     most = values.get("concurrency_limit", 1)
-    done: list[tuple[str, int]] = []
+    finished: list[tuple[str, int]] = []
 
     def opens(worker: Kit, ids: Collection[int]) -> None:
         if dies is None or dies.random() > 0.3:
@@ -232,7 +232,7 @@ def work_off(
     def work() -> None:
         worker = kit.another()
         idle = 0
-        while len(done) < len(KEYS) * PER_KEY and idle < 3000:
+        while len(finished) < len(KEYS) * PER_KEY and idle < 3000:
             answer = worker.claims.record_and_claim([], worker.request(claimed_at_once))
             opens(worker, answer.parked)
             idle = 0 if answer.claims or answer.parked else idle + 1
@@ -240,16 +240,16 @@ def work_off(
                 gate.mend_all(worker.books)
             expect_no_more_than(worker, most)
             first = gate.held_first(worker.books, answer.claims[0].token) if answer.claims else ()
-            for each in answer.claims:
-                assert each.concurrency_key is not None
-                if each.id in first:
-                    done.append((each.concurrency_key, each.id))
-                assert worker.finish(each, "succeeded" if each.id in first else "released")
-            opens(worker, {each.id for each in answer.claims})
+            for claim in answer.claims:
+                assert claim.concurrency_key is not None
+                if claim.id in first:
+                    finished.append((claim.concurrency_key, claim.id))
+                assert worker.finish(claim, "succeeded" if claim.id in first else "released")
+            opens(worker, {claim.id for claim in answer.claims})
         worker.books.close()
 
     in_threads(*[work] * 4)
-    return done
+    return finished
 
 
 def expect_no_more_than(kit: Kit, most: int) -> None:

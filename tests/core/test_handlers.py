@@ -27,24 +27,24 @@ Tick = Callable[[], TickReport]
 def test_timeout_passes_except_exception_and_the_run_is_tried_again(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
-    seen: list[str] = []
+    blocks: list[str] = []
 
     @jobs.task(timeout=0.2, retry=Retry(max_attempts=2, base=0))
     def slow_at_first() -> None:
         try:
             time.sleep(120 if current_run.attempt == 1 else 0)
         except Exception:
-            seen.append("except Exception")
+            blocks.append("except Exception")
         finally:
-            seen.append("finally")
-        seen.append("went on")
+            blocks.append("finally")
+        blocks.append("went on")
 
     with app.app_context():
         slow_at_first.using(commit=True).enqueue()
         report = tick()
         failure = db.session.scalars(db.select(JobFailure)).one()
     assert (report.failed, report.succeeded) == (1, 1)
-    assert seen == ["finally", "finally", "went on"]
+    assert blocks == ["finally", "finally", "went on"]
     assert (failure.attempt, failure.error_type) == (1, "TimedOut")
     assert failure.error == "the handler ran longer than its timeout of 0.2 s"
     assert not issubclass(TimedOut, Exception)
@@ -96,10 +96,10 @@ def test_progress_is_written_rarely_however_often_it_is_told(
 
     with app.app_context():
         busy.using(commit=True).enqueue()
-        written = statements(db.engine, "SET progress =")
+        updates = statements(db.engine, "SET progress =")
         began = time.monotonic()
         assert tick().succeeded == 1
-        assert 2 <= len(written) <= 3 + 4 * (time.monotonic() - began)
+        assert 2 <= len(updates) <= 3 + 4 * (time.monotonic() - began)
         run = db.session.scalars(db.select(JobRun)).one()
         assert (run.progress, run.progress_message) == (1.0, "all")
 
@@ -132,5 +132,5 @@ def test_worker_asked_to_stop_in_the_midst_of_a_claim_holds_nothing_afterwards(
         rows = list(db.session.scalars(db.select(JobRun)))
         ends = {(run.status, run.attempts, run.locked_by) for run in rows}
         assert ends <= {("queued", 0, None), ("succeeded", 1, None)}
-        done = [run.payload["n"] for run in rows if run.status == "succeeded"]
-    assert sorted(calls) == sorted(done)
+        succeeded = [run.payload["n"] for run in rows if run.status == "succeeded"]
+    assert sorted(calls) == sorted(succeeded)

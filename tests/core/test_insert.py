@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("writers")
 def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Kit) -> None:
     kit.sql("CREATE TABLE entries (name VARCHAR)")
     start = threading.Barrier(4)
-    found: list[int] = []
+    ids: list[int] = []
 
     def order(name: str) -> None:
         start.wait()
@@ -41,12 +41,12 @@ def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Ki
             session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
             run = insert_or_find(session, new("key")).run
             session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
-            found.append(run.id)
+            ids.append(run.id)
             session.commit()
 
     in_threads(*(lambda name=name: order(name) for name in "abcd"))
     (row,) = kit.all_rows()
-    assert found == [row.id] * 4
+    assert ids == [row.id] * 4
     entries = kit.sql("SELECT name FROM entries ORDER BY name")
     assert [entry.name for entry in entries] == list("aabbccdd")
 
@@ -66,11 +66,11 @@ def test_enqueue_waits_for_the_transaction_that_has_the_key(
 ) -> None:
     """If that commits, it takes its run; else it makes its own."""
     inserted, go_on = threading.Event(), threading.Event()
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
 
     def call(name: str, end: str) -> None:
         with Session(kit.engine) as session:
-            found[name] = enqueue(session, name)
+            ids[name] = enqueue(session, name)
             inserted.set()
             assert go_on.wait(30)
             getattr(session, end)()
@@ -82,7 +82,7 @@ def test_enqueue_waits_for_the_transaction_that_has_the_key(
 
     in_threads(partial(call, "first", end), second)
     (row,) = [row for row in kit.all_rows() if row.idempotency_key == "key"]
-    assert row.id == found["second"]
+    assert row.id == ids["second"]
     assert row.payload == {"by": "first" if end == "commit" else "second"}
 
 
@@ -99,24 +99,24 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
 ) -> None:
     monkeypatch.setattr(insert_many, "INSERTED_AT_ONCE", 5)
     start = threading.Barrier(4)
-    found: dict[str, set[int]] = {f"{n:02}": set() for n in range(40)}
+    ids_by_key: dict[str, set[int]] = {f"{n:02}": set() for n in range(40)}
     made_new: list[str] = []
 
     def insert(seed: int) -> None:
-        keys = list(found)
+        keys = list(ids_by_key)
         random.Random(seed).shuffle(keys)
         start.wait()
         for _ in range(3):
             with Session(kit.engine) as session:
-                made = insert_runs(session, keyed(*keys[:30]))
+                runs = insert_runs(session, keyed(*keys[:30]))
                 session.commit()
-            for key, one in zip(keys[:30], made, strict=True):
-                found[key].add(one.id)
-                made_new.extend([key] if one.holder is None else [])
+            for key, run in zip(keys[:30], runs, strict=True):
+                ids_by_key[key].add(run.id)
+                made_new.extend([key] if run.holder is None else [])
 
     in_threads(*(lambda seed=seed: insert(seed) for seed in range(4)))
-    assert all(len(ids) <= 1 for ids in found.values())
-    assert sorted(made_new) == sorted(key for key, ids in found.items() if ids)
+    assert all(len(ids) <= 1 for ids in ids_by_key.values())
+    assert sorted(made_new) == sorted(key for key, ids in ids_by_key.items() if ids)
     rows = kit.all_rows()
     assert sorted(row.idempotency_key or "" for row in rows) == sorted(made_new)
 
@@ -126,7 +126,7 @@ def test_runs_are_told_apart_without_a_sequence_to_reserve_ids_from(kit: Kit) ->
     if kit.engine.dialect.name == "postgresql":
         kit.sql("ALTER SEQUENCE job_runs_id_seq OWNED BY NONE")
     with Session(kit.engine) as session:
-        made = insert_runs(session, keyed("b", "a"))
+        runs = insert_runs(session, keyed("b", "a"))
         session.commit()
     keys = {row.id: row.idempotency_key for row in kit.all_rows()}
-    assert [keys[one.id] for one in made] == ["b", "a"]
+    assert [keys[run.id] for run in runs] == ["b", "a"]

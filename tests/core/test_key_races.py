@@ -53,13 +53,13 @@ def race(
         enqueuers = [pool.submit(enqueue_all) for _ in range(threads)]
         at_work, claimed = True, tuple[Claim, ...]()
         while at_work or claimed:
-            at_work = not all(each.done() for each in enqueuers)
+            at_work = not all(enqueuer.done() for enqueuer in enqueuers)
             claimed = kit.claim(limit=1)
             claims += claimed
             for claim in claimed:
                 assert kit.finish(claim, chance.choice(kinds), delay=0.0)
-    for each in enqueuers:
-        each.result()
+    for enqueuer in enqueuers:
+        enqueuer.result()
     return returned, claims
 
 
@@ -67,11 +67,11 @@ def test_key_has_one_pending_run_at_a_time(kit: Kit) -> None:
     def enqueue(number: int) -> int:
         with Session(kit.engine) as session:
             run = insert_or_find(session, new("key", unique_while="pending")).run
-            found = run.id
+            run_id = run.id
             pending = select(func.count()).where(JobRun.finished_at.is_(None))
             assert session.scalars(pending).one() <= 1
             session.commit()
-        return found
+        return run_id
 
     kinds: list[OutcomeKind] = ["succeeded", "succeeded", "cancelled", "failed", "released"]
     returned, _ = race(kit, 3, enqueue, kinds, enough=lambda returned: len(set(returned)) > 1)
@@ -91,9 +91,9 @@ def test_many_keys_at_once_have_one_pending_run_each(
         rows = [new(key, unique_while="pending") for key in keys]
         random.Random(number).shuffle(rows)
         with Session(kit.engine) as session:
-            found = insert_runs(session, rows)
+            runs = insert_runs(session, rows)
             session.commit()
-        return [one.id for one in found]
+        return [run.id for run in runs]
 
     returned, _ = race(kit, 3, enqueue, ["succeeded", "failed"])
     assert all(len(set(ids)) == len(keys) for ids in returned)
@@ -107,9 +107,9 @@ def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
         with Session(kit.engine) as session:
             waiting = new("key", {"number": number}, unique_while="waiting")
             run = insert_or_find(session, waiting, replace=True).run
-            found = run.id
+            run_id = run.id
             session.commit()
-        return found
+        return run_id
 
     returned, claims = race(kit, 1, enqueue, ["succeeded", "failed", "snoozed"])
     rows = {row.id: row for row in kit.all_rows()}
@@ -128,8 +128,8 @@ def test_replacing_waits_for_a_claim_and_makes_a_run_of_its_own(kit: Kit) -> Non
 
     def replace() -> None:
         with Session(kit.engine) as session:
-            other = new("key", {"a": 2}, unique_while="waiting")
-            run, became, _ = insert_or_find(session, other, replace=True)
+            newer = new("key", {"a": 2}, unique_while="waiting")
+            run, became, _ = insert_or_find(session, newer, replace=True)
             replaced.append((run.id != first, became))
             session.commit()
 

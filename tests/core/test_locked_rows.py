@@ -52,9 +52,9 @@ def locked(url: str, table: str, row_id: int) -> Iterator[None]:
 @pytest.fixture
 def kit(database_url: str) -> Iterator[Kit]:
     """The store on an empty database."""
-    made = Kit.on(database_url)
-    yield made
-    made.close()
+    kit = Kit.on(database_url)
+    yield kit
+    kit.close()
 
 
 VERBS: dict[str, Callable[[CronJobs, int], object]] = {
@@ -70,44 +70,44 @@ VERBS: dict[str, Callable[[CronJobs, int], object]] = {
 class TestStore:
     def test_outcome_of_a_locked_row_holds_up_no_other(self, kit: Kit, database_url: str) -> None:
         kit.runs(3)
-        one, two, three = kit.claim()
+        first, two, three = kit.claim()
         with locked(database_url, "job_runs", two.id):
-            outcomes = [outcome(claim, "succeeded") for claim in (one, two, three)]
+            outcomes = [outcome(claim, "succeeded") for claim in (first, two, three)]
             answer = kit.claims.record_and_claim(outcomes, None)
-            assert (set(answer.recorded), set(answer.locked)) == ({one.id, three.id}, {two.id})
+            assert (set(answer.recorded), set(answer.locked)) == ({first.id, three.id}, {two.id})
         assert kit.finish(two)
 
     def test_locked_row_holds_up_no_heartbeat_and_is_not_lost(
         self, kit: Kit, database_url: str
     ) -> None:
         kit.runs(2)
-        one, two = kit.claim()
+        first, two = kit.claim()
         before = kit.get(two.id).locked_until
         with locked(database_url, "job_runs", two.id):
-            renewal = renew(kit.books, [one, two], 600)
-            assert (set(renewal.held), set(renewal.locked)) == ({one.id, two.id}, {two.id})
+            renewal = renew(kit.books, [first, two], 600)
+            assert (set(renewal.held), set(renewal.locked)) == ({first.id, two.id}, {two.id})
             assert kit.get(two.id).locked_until == before
             assert not progress(kit.books, two, 0.5, None)
-        renewal = renew(kit.books, [one, two], 600)
-        assert (set(renewal.held), set(renewal.locked)) == ({one.id, two.id}, set())
+        renewal = renew(kit.books, [first, two], 600)
+        assert (set(renewal.held), set(renewal.locked)) == ({first.id, two.id}, set())
         assert progress(kit.books, two, 0.5, None)
 
     def test_locked_row_of_a_tick_holds_up_no_heartbeat(self, kit: Kit, database_url: str) -> None:
         """The keeper notes there that its tick is alive, and what its workers did."""
         tick_id = ticks.begin(kit.books, "w", "host", 1, resident=True).id
-        with connect(database_url) as other, Bookkeeping(kit.engine, limit=0.5) as books:
-            other.execute("SELECT 1 FROM job_ticks FOR UPDATE")
+        with connect(database_url) as locker, Bookkeeping(kit.engine, limit=0.5) as books:
+            locker.execute("SELECT 1 FROM job_ticks FOR UPDATE")
             with books.trying_once():
                 ticks.seen(books, tick_id)
                 assert not ticks.add(books, "host", {"succeeded": 1})
-            other.rollback()
+            locker.rollback()
             assert ticks.add(books, "host", {"succeeded": 1})
 
     def test_reference_to_a_run_is_no_lock(self, kit: Kit, database_url: str) -> None:
         """A foreign key of the app's own locks the key of the row only."""
         run_id = kit.run()
-        with connect(database_url) as other:
-            other.execute("SELECT 1 FROM job_runs FOR KEY SHARE")
+        with connect(database_url) as locker:
+            locker.execute("SELECT 1 FROM job_runs FOR KEY SHARE")
             claim = kit.claim_one()
             assert claim.id == run_id
             assert renew(kit.books, [claim], 60).locked == set()
@@ -127,7 +127,7 @@ class TestTick:
         for name in ("it", "late"):
             jobs.task(name=name, schedule="@yearly", retry=Retry(base=600))(lambda: None)
         jobs.tick()
-        stuck, lost = (
+        stuck, expired = (
             rows.run("running", job_type="it", locked_until=ago(5), max_attempts=3)
             for _ in range(2)
         )
@@ -140,7 +140,7 @@ class TestTick:
         ):
             report = jobs.tick()
         assert (report.reclaimed, report.recorded) == (1, 1)
-        assert (rows.get(stuck).status, rows.get(lost).status) == ("running", "failed")
+        assert (rows.get(stuck).status, rows.get(expired).status) == ("running", "failed")
         report = jobs.tick()
         assert (report.reclaimed, report.recorded) == (1, 1)
 
@@ -150,13 +150,13 @@ class TestTick:
         """They come first, and are as many as one look takes back."""
         monkeypatch.setattr(leases, "TAKEN_AT_ONCE", 2)
         jobs.task(name="it", retry=Retry(base=600))(lambda: None)
-        *stuck, lost = (
+        *stuck, expired = (
             rows.run("running", job_type="it", locked_until=ago(9 - number), max_attempts=3)
             for number in range(3)
         )
         with locked(database_url, "job_runs", stuck[0]), locked(database_url, "job_runs", stuck[1]):
             assert jobs.tick().reclaimed == 1
-        assert rows.get(lost).status == "failed"
+        assert rows.get(expired).status == "failed"
         assert jobs.tick().reclaimed == 2
 
     @pytest.fixture
@@ -238,10 +238,10 @@ class TestTick:
         monkeypatch.setattr(Bookkeeping, "__init__", impatient)
         with connect(database_url) as migration:
             migration.execute("LOCK TABLE job_runs IN ACCESS EXCLUSIVE MODE")
-            done = app.test_cli_runner().invoke(args=["jobs", "tick"])
+            result = app.test_cli_runner().invoke(args=["jobs", "tick"])
             migration.rollback()
-        assert done.exit_code == 1
-        (line,) = done.stderr.splitlines()
+        assert result.exit_code == 1
+        (line,) = result.stderr.splitlines()
         assert "The database cannot be used: canceling statement" in line
 
 
@@ -263,7 +263,7 @@ def test_run_without_a_start_goes_back_once_its_row_is_free(
     monkeypatch.setattr(failpoints, "reach", reach)
     jobs.tick(budget=1.5)
     assert opened
-    assert [rows.get(each).status for each in (first, second)] == ["succeeded", "queued"]
+    assert [rows.get(run_id).status for run_id in (first, second)] == ["succeeded", "queued"]
 
 
 def test_locked_first_run_of_a_key_keeps_no_other_of_it(
@@ -271,10 +271,10 @@ def test_locked_first_run_of_a_key_keeps_no_other_of_it(
 ) -> None:
     jobs.task(name="it")(lambda: None)
     keyed: dict[str, Any] = {"job_type": "it", "concurrency_key": "key", "concurrency_limit": 3}
-    first, *others = (rows.run("queued", **keyed) for _ in range(4))
+    first, *behind = (rows.run("queued", **keyed) for _ in range(4))
     with locked(database_url, "job_runs", first):
         assert jobs.tick(budget=5).succeeded == 3
-    assert {rows.get(each).status for each in others} == {"succeeded"}
+    assert {rows.get(run_id).status for run_id in behind} == {"succeeded"}
     assert jobs.tick(budget=5).succeeded == 1
 
 
@@ -286,8 +286,8 @@ def test_locked_runs_at_the_front_of_a_group_keep_no_other_of_it(
     near = jobs.task(name="near")(lambda: None)
     far.using(commit=True).enqueue_many([{}] * 130)
     ids = sorted(near.using(commit=True).enqueue_many([{}] * 40))
-    with connect(database_url) as other:
-        other.execute(f"UPDATE job_runs SET priority = 0 WHERE id BETWEEN {ids[0]} AND {ids[24]}")
+    with connect(database_url) as locker:
+        locker.execute(f"UPDATE job_runs SET priority = 0 WHERE id BETWEEN {ids[0]} AND {ids[24]}")
         assert jobs.tick(budget=5, queues=["default"]).succeeded == 15
-        other.rollback()
+        locker.rollback()
     assert jobs.tick(budget=5, queues=["default"]).succeeded == 25

@@ -67,9 +67,9 @@ def renewed(db: SQLAlchemy) -> None:
     mine = select(JobRun.locked_until).where(JobRun.id == current_run.id)
 
     def until() -> Any:
-        found = db.session.scalars(mine).one()
+        tick = db.session.scalars(mine).one()
         db.session.rollback()
-        return found
+        return tick
 
     first = until()
     wait_until(lambda: (until() - first).total_seconds() > 2.0)
@@ -96,23 +96,23 @@ def test_slow_minute_work_loses_no_run_however_short_the_lease(
 def test_slow_receiver_of_an_outcome_holds_up_neither_leases_nor_outcomes(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, short_lease: None
 ) -> None:
-    done = threading.Event()
-    heard: list[str] = []
+    ended = threading.Event()
+    job_types: list[str] = []
 
     def receive(sender: Flask, outcome: Outcome) -> None:
-        assert done.wait(120)
-        heard.append(outcome.job_type)
+        assert ended.wait(120)
+        job_types.append(outcome.job_type)
 
     def long() -> None:
         renewed(db)
-        done.set()
+        ended.set()
 
     for name, handler, priority in (("quick", lambda: None, 1), ("long", long, 0)):
         jobs.task(name=name, priority=priority)(handler).using(commit=True).enqueue()
     with run_succeeded.connected_to(receive, app):
         report = jobs.tick()
     assert (report.succeeded, report.lost, report.reclaimed) == (2, 0, 0)
-    assert heard == ["quick", "long"]
+    assert job_types == ["quick", "long"]
 
 
 @on_sqlite
@@ -121,15 +121,15 @@ def test_nothing_is_claimed_while_too_much_is_left_to_tell(
 ) -> None:
     monkeypatch.setattr(announcer_module, "MOST_BEHIND", 5)
     behind: list[int] = []
-    begun: list[int] = []
+    starts: list[int] = []
 
     def receive(sender: Flask, outcome: Outcome) -> None:
         if not behind:
-            wait_until(lambda: len(begun) >= 5)
+            wait_until(lambda: len(starts) >= 5)
             time.sleep(0.5)  # Whatever is claimed in spite of it would begin by now.
-            behind.append(len(begun))
+            behind.append(len(starts))
 
-    note = jobs.task(name="note")(lambda: begun.append(1))
+    note = jobs.task(name="note")(lambda: starts.append(1))
     note.using(commit=True).enqueue_many([{}] * 2000)
     with run_succeeded.connected_to(receive, app):
         assert jobs.tick().succeeded == 2000
@@ -215,8 +215,8 @@ def test_its_last_minute_is_finished_when_it_stops(
     monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
     worker = resident(("default", "mail"))
     wait_until(lambda: fetch(db, JobTick.id))  # Else the run may end before its minute has a row.
-    who = fetch(db, JobTick.resident, JobTick.queues, JobTick.version)
-    assert who == [(True, ["default", "mail"], __version__)]
+    workers = fetch(db, JobTick.resident, JobTick.queues, JobTick.version)
+    assert workers == [(True, ["default", "mail"], __version__)]
     note.enqueue()
     wait_until(lambda: fetch(db, JobRun.status) == [("succeeded",)])
     assert fetch(db, JobTick.finished_at) == [(None,)]

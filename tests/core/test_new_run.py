@@ -44,27 +44,27 @@ def test_each_option_that_is_filled_in_fills_its_columns(
 
 
 def test_each_app_has_its_own_number_of_attempts() -> None:
-    one = handler()
+    task = handler()
     for attempts in (3, 5, 3):
-        new = new_run(one, {"a": 1}, AS_THE_TASK_SAYS, Settings(max_attempts=attempts))
+        new = new_run(task, {"a": 1}, AS_THE_TASK_SAYS, Settings(max_attempts=attempts))
         assert new == replace(PLAIN, max_attempts=attempts)
 
 
 def test_options_of_one_call_are_not_those_of_the_next() -> None:
-    one = handler()
-    new = new_run(one, {"a": 1}, EnqueueOptions(queue="mail", delay=3.0), Settings())
+    task = handler()
+    new = new_run(task, {"a": 1}, EnqueueOptions(queue="mail", delay=3.0), Settings())
     assert new == replace(PLAIN, queue="mail", delay=3.0)
     new.queue = "changed by its caller"
-    assert new_run(one, {"a": 1}, AS_THE_TASK_SAYS, Settings()) == PLAIN
+    assert new_run(task, {"a": 1}, AS_THE_TASK_SAYS, Settings()) == PLAIN
 
 
 def test_run_without_the_key_of_its_task_is_unique_in_no_way() -> None:
-    one = handler(unique="u{a}")
-    new = new_run(one, {"a": 1}, AS_THE_TASK_SAYS, Settings(), keyed=False)
+    task = handler(unique="u{a}")
+    new = new_run(task, {"a": 1}, AS_THE_TASK_SAYS, Settings(), keyed=False)
     assert (new.idempotency_key, new.unique_while) == (None, None)
 
 
 def test_key_of_a_call_comes_before_that_of_its_task() -> None:
-    one = handler(unique="u{a}")
-    new = new_run(one, {"a": 1}, EnqueueOptions(idempotency_key="mine"), Settings())
+    task = handler(unique="u{a}")
+    new = new_run(task, {"a": 1}, EnqueueOptions(idempotency_key="mine"), Settings())
     assert (new.idempotency_key, new.unique_while) == ("mine", None)

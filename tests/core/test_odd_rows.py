@@ -105,9 +105,9 @@ def test_odd_run_suffers_alone_and_is_shown_beside_the_others(
     with app.app_context():
         ids = jobs.get("it").using(commit=True).enqueue_many([{}] * 20)
         execute(db, f"UPDATE job_runs SET {set_} WHERE id = {ids[4]}")
-        done = jobs.tick(budget=5)
+        report = jobs.tick(budget=5)
         state = state_of(app)
-        assert done.succeeded == 19 + (status == "succeeded")
+        assert report.succeeded == 19 + (status == "succeeded")
         rows = db.session.execute(text("SELECT id, status FROM job_runs ORDER BY id")).all()
         assert dict(rows[4:5]) == {ids[4]: status}
         assert {row.status for row in rows if row.id != ids[4]} == {"succeeded"}
@@ -157,17 +157,17 @@ def test_lost_run_whose_attempts_are_odd_is_taken_back(
     """SQLite takes a text for a number."""
     jobs.task(name="it")(lambda: None)
     with app.app_context():
-        odd, other = (rows.run("running", job_type="it", locked_until=ago(5)) for _ in range(2))
+        odd, sound = (rows.run("running", job_type="it", locked_until=ago(5)) for _ in range(2))
         execute(db, f"UPDATE job_runs SET max_attempts = 'y' WHERE id = {odd}")
         assert jobs.tick().reclaimed == 2
-        assert (status(db, odd), status(db, other)) == ("dead", "failed")
+        assert (status(db, odd), status(db, sound)) == ("dead", "failed")
 
 
 def status(db: SQLAlchemy, run_id: int) -> str:
-    found: str = db.session.execute(
+    stored: str = db.session.execute(
         text(f"SELECT status FROM job_runs WHERE id = {run_id}")
     ).scalar_one()
-    return found
+    return stored
 
 
 def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
@@ -180,10 +180,10 @@ def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
     values = {"job_type": "it", "attempts": 2, "last_error": "it broke", "error_type": "Oops"}
     spent = [rows.run("failed", age=-3600, max_attempts=2, **values) for _ in range(3)]
     waiting = rows.run("failed", age=-3600, max_attempts=3, **values)
-    with app.app_context(), heard(run_dead) as told:
+    with app.app_context(), heard(run_dead) as outcomes:
         jobs.tick()
-    assert ([outcome.id for outcome in told], called) == (spent, [])
-    assert {outcome.exception for outcome in told} == {None}
+    assert ([outcome.id for outcome in outcomes], called) == (spent, [])
+    assert {outcome.exception for outcome in outcomes} == {None}
     row: JobRun = rows.get(spent[0])
     assert (row.status, row.attempts, row.error_type) == ("dead", 2, "Oops")
     assert row.last_error == "no attempt is left: max_attempts is 2. The last error: it broke"
@@ -208,11 +208,11 @@ def test_odd_batch_suffers_alone(
         assert jobs.tick(budget=5).succeeded == 2
         assert "The batch bad is broken, and waits: " in caplog.text
         state = state_of(app)
-        shown = {view.key: view.state for view in list_batches(state).rows}
-        assert shown == {"good": "finished", "bad": "running"}
+        states = {view.key: view.state for view in list_batches(state).rows}
+        assert states == {"good": "finished", "bad": "running"}
         prune(state)
-        left = db.session.execute(text("SELECT count(*) FROM job_runs WHERE queue = 'bad'"))
-        assert left.scalar_one() == 1
+        rest = db.session.execute(text("SELECT count(*) FROM job_runs WHERE queue = 'bad'"))
+        assert rest.scalar_one() == 1
 
 
 @on_sqlite
@@ -222,13 +222,13 @@ def test_lost_run_whose_token_is_a_blob_suffers_alone(
     jobs.task(name="it", retry=Retry(max_attempts=3, base=0))(lambda: None)
     with app.app_context():
         ids = jobs.get("it").using(commit=True).enqueue_many([{}] * 3)
-        held = f"status = 'running', attempts = 1, locked_until = '{LONG_AGO}'"
-        execute(db, f"UPDATE job_runs SET {held}, locked_by = 'host:1:token'")
+        running = f"status = 'running', attempts = 1, locked_until = '{LONG_AGO}'"
+        execute(db, f"UPDATE job_runs SET {running}, locked_by = 'host:1:token'")
         execute(db, f"UPDATE job_runs SET locked_by = x'ff00' WHERE id = {ids[1]}")
         jobs.tick(budget=5)
         jobs.tick(budget=5)
-        shown = {row.id: row.status for row in list_runs(state_of(app)).rows}
-        assert shown == {ids[0]: "succeeded", ids[1]: "running", ids[2]: "succeeded"}
+        statuses = {row.id: row.status for row in list_runs(state_of(app)).rows}
+        assert statuses == {ids[0]: "succeeded", ids[1]: "running", ids[2]: "succeeded"}
 
 
 @on_sqlite

@@ -28,7 +28,7 @@ TRIES = 15
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
 #: What is noted at which second, and what the log says.
@@ -74,9 +74,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def executor(app: Flask) -> Iterator[Threads]:
     """The executor of the queue ``far``."""
-    made = Threads(app)
-    yield made
-    made.close()
+    threads = Threads(app)
+    yield threads
+    threads.close()
 
 
 def test_no_thread_of_a_worker_repeats_itself_while_the_database_is_away(
@@ -102,9 +102,9 @@ def test_no_thread_of_a_worker_repeats_itself_while_the_database_is_away(
     near.using(commit=True).enqueue()
     wait_until(lambda: succeeded(db))
     back = "The database is back"
-    wait_until(lambda: sum(back in each for each in warnings(caplog)) == len(names))
-    said = Counter(each.partition(" no database")[0] for each in warnings(caplog))
-    assert said["Trying again."] == said["The work of the minute is tried again."] == 1
+    wait_until(lambda: sum(back in line for line in warnings(caplog)) == len(names))
+    endings = Counter(line.partition(" no database")[0] for line in warnings(caplog))
+    assert endings["Trying again."] == endings["The work of the minute is tried again."] == 1
 
 
 def succeeded(db: SQLAlchemy) -> bool:

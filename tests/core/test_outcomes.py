@@ -37,8 +37,8 @@ def test_outcome_leaves_the_row(
     run = kit.run(
         status="failed", attempts=2, last_error="before", error_type="KeyError", scheduled_for=slot
     )
-    said = {"error": "not wanted", "error_type": "Discard"}
-    own = {} if kind in ("failed", "dead", "succeeded") else said
+    details = {"error": "not wanted", "error_type": "Discard"}
+    own = {} if kind in ("failed", "dead", "succeeded") else details
     assert kit.finish(kit.claim_one(), kind, delay=60.0, **own)
     row = kit.get(run)
     assert (row.status, row.attempts, row.scheduled_for) == (status, attempts, slot)
@@ -69,16 +69,21 @@ def test_each_failed_attempt_leaves_a_row_with_its_worker_and_stack(kit: Kit) ->
     kit.finish(first, "failed", error="one", stack="first stack")
     second = kit.claim_one()
     kit.finish(second, "dead", error="two", error_type="KeyError")
-    one, two = kit.failures(run)
-    assert (one.attempt, one.worker, one.error, one.stack) == (1, first.token, "one", "first stack")
-    assert (two.attempt, two.worker, two.error_type) == (2, second.token, "KeyError")
-    assert one.started_at is not None
-    assert one.started_at <= one.failed_at
+    early, late = kit.failures(run)
+    assert (early.attempt, early.worker, early.error, early.stack) == (
+        1,
+        first.token,
+        "one",
+        "first stack",
+    )
+    assert (late.attempt, late.worker, late.error_type) == (2, second.token, "KeyError")
+    assert early.started_at is not None
+    assert early.started_at <= early.failed_at
 
 
 def test_batch_of_mixed_outcomes_is_recorded_at_once(kit: Kit) -> None:
     ids = kit.runs(6)
-    outcomes = [outcome(*each) for each in zip(kit.claim(), OUTCOME_KINDS, strict=True)]
+    outcomes = [outcome(*pair) for pair in zip(kit.claim(), OUTCOME_KINDS, strict=True)]
     assert kit.claims.record_and_claim(outcomes, None).recorded == set(ids)
     statuses = [kit.get(run).status for run in ids]
     assert statuses == [*OUTCOME_KINDS[:4], "queued", "queued"]
@@ -97,10 +102,10 @@ def test_only_expired_leases_are_found_oldest_first(kit: Kit) -> None:
     holding, older, newer = kit.claim()
     kit.expire(older, seconds=60)
     kit.expire(newer, seconds=5)
-    found = look_for_expired(kit.books)
-    assert [lease.id for lease in found] == [older.id, newer.id]
-    assert (found[0].token, found[0].job_type) == (older.token, "task")
-    assert (found[0].attempt, found[0].max_attempts) == (1, 4)
+    expired = look_for_expired(kit.books)
+    assert [lease.id for lease in expired] == [older.id, newer.id]
+    assert (expired[0].token, expired[0].job_type) == (older.token, "task")
+    assert (expired[0].attempt, expired[0].max_attempts) == (1, 4)
     assert kit.get(holding.id).status == "running"
 
 
@@ -113,15 +118,15 @@ class TestLostAnswers:
         self, kit: Kit, kind: OutcomeKind, cancelled: bool
     ) -> None:
         run = kit.run()
-        made = outcome(kit.claim_one(), kind)
-        assert kit.claims.already_recorded([made]).recorded == frozenset()
+        recorded = outcome(kit.claim_one(), kind)
+        assert kit.claims.already_recorded([recorded]).recorded == frozenset()
         if cancelled:
             kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP")
-        answer = kit.claims.record_and_claim([made], None)
-        assert kit.claims.already_recorded([made]).recorded == answer.recorded == {run}
+        answer = kit.claims.record_and_claim([recorded], None)
+        assert kit.claims.already_recorded([recorded]).recorded == answer.recorded == {run}
         if cancelled and kind in ("failed", "released", "snoozed"):
-            assert kit.get(run).status == answer.stored(made).kind == "cancelled"
-            assert kit.claims.already_recorded([made]) == answer
+            assert kit.get(run).status == answer.stored(recorded).kind == "cancelled"
+            assert kit.claims.already_recorded([recorded]) == answer
 
     def test_another_attempt_s_end_does_not_pass_for_this_one(self, kit: Kit) -> None:
         kit.run()
@@ -135,9 +140,9 @@ class TestLostAnswers:
 
 def test_outcome_with_another_s_id_but_the_own_token_touches_nothing(kit: Kit) -> None:
     kit.runs(2)
-    mine, other = (kit.claim(limit=1)[0] for _ in range(2))
-    assert not kit.finish(mine._replace(id=other.id), "dead")
-    assert kit.get(other.id).status == "running"
+    mine, foreign = (kit.claim(limit=1)[0] for _ in range(2))
+    assert not kit.finish(mine._replace(id=foreign.id), "dead")
+    assert kit.get(foreign.id).status == "running"
 
 
 # An output is written for its own attempt, whoever holds the run by then.
@@ -222,11 +227,11 @@ class TestGrowthOfFailures:
         assert [failure.attempt for failure in kit.failures(run)] == [4, 5, 6, 7, 8]
 
     def test_those_of_other_runs_stay(self, kit: Kit) -> None:
-        other = kit.run(max_attempts=1)
+        other_run = kit.run(max_attempts=1)
         kit.finish(kit.claim_one(), "dead")
         run = kit.run(max_attempts=1)
         self.fail(kit, run, KEPT + 1)
-        assert len(kit.failures(other)) == 1
+        assert len(kit.failures(other_run)) == 1
 
     def test_lost_workers_count_as_failures(self, kit: Kit) -> None:
         run = kit.run(max_attempts=100, attempts=20)
@@ -241,10 +246,10 @@ class TestGrowthOfFailures:
     ) -> None:
         run = kit.run(max_attempts=1)
         self.fail(kit, run, KEPT)
-        lost = kit.claim_one()
-        kit.expire(lost)
-        kit.finish(lost, "dead", reclaimed=True)
-        assert not kit.finish(lost, "dead")
+        lost_claim = kit.claim_one()
+        kit.expire(lost_claim)
+        kit.finish(lost_claim, "dead", reclaimed=True)
+        assert not kit.finish(lost_claim, "dead")
         assert [failure.attempt for failure in kit.failures(run)] == [2, 3, 4, 5, 6]
 
     @on_postgresql

@@ -78,18 +78,18 @@ def test_backlog_of_a_paused_task_is_passed_over(
 def test_pause_holds_from_its_commit_also_for_a_tick_at_work(
     jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    seen: list[int] = []
+    numbers: list[int] = []
 
     @jobs.task(retry=False)
     def busy(number: int) -> None:
         """Alone, as a last attempt: none is claimed ahead."""
-        seen.append(number)
+        numbers.append(number)
         if number == 3:
             jobs.pause(task="busy")
 
     busy.using(commit=True).enqueue_many([{"number": number} for number in range(9)])
     jobs.tick()
-    assert seen == [0, 1, 2, 3]
+    assert numbers == [0, 1, 2, 3]
     waiting = select(func.count()).where(JobRun.status == "queued")
     assert db.session.scalars(waiting).one() == 5
 
@@ -128,8 +128,8 @@ def test_resuming_one_leaves_the_others_paused(
         jobs.pause(task=name)
     jobs.pause(queue="plain")
     jobs.resume(task="plain")
-    left = select(JobPause.kind, JobPause.name).order_by(JobPause.kind)
-    assert [tuple(row) for row in db.session.execute(left)] == [
+    remaining = select(JobPause.kind, JobPause.name).order_by(JobPause.kind)
+    assert [tuple(row) for row in db.session.execute(remaining)] == [
         ("queue", "plain"),
         ("task", "keyed"),
     ]
@@ -158,6 +158,6 @@ class TestReports:
         verdict = read_verdict(state)
         assert (verdict.ok, verdict.tone, verdict.headline) == (True, "warn", "2 things need you")
         jobs.resume(task="keyed")
-        (paused,) = (each for each in jobs.health().findings if each.id == "paused")
+        (paused,) = (finding for finding in jobs.health().findings if finding.id == "paused")
         assert (paused.by, paused.what) == ("Python", "the queue mail is paused")
         assert not jobs.health().ok

@@ -43,9 +43,9 @@ def ids(kit: Kit) -> list[int]:
 
 def batch(kit: Kit, key: str, **values: Any) -> int:
     """A batch that ended long ago; its id."""
-    made = {"key": key, "closed_at": OLD, "finished_at": OLD, "total": 1, "dead": 0} | values
+    columns = {"key": key, "closed_at": OLD, "finished_at": OLD, "total": 1, "dead": 0} | values
     with Session(kit.engine) as session:
-        session.add(row := JobBatch(**made))
+        session.add(row := JobBatch(**columns))
         session.commit()
         return row.id
 
@@ -71,7 +71,7 @@ def left(kit: Kit) -> tuple[int, int, int]:
 
 def count(sent: Sent, beginning: str) -> int:
     """How many of the statements begin so."""
-    return sum(" ".join(each.split()).startswith(beginning) for each, _ in sent.statements)
+    return sum(" ".join(sql.split()).startswith(beginning) for sql, _ in sent.statements)
 
 
 @on_postgresql
@@ -114,18 +114,18 @@ def test_runs_of_many_steps_go_in_short_transactions(
     with sent_by(kit.engine) as sent:
         assert pruned(kit) == 15
     assert (ids(kit), kit.sql("SELECT count(*) FROM job_steps")[0][0]) == ([], 0)
-    deleted = [given for each, given in sent.statements if "DELETE FROM job_steps" in each]
+    deleted = [values for sql, values in sent.statements if "DELETE FROM job_steps" in sql]
     assert len(deleted) >= 4
 
 
 def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick that has no more time leaves after a round."""
     monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
-    for each in range(6):
+    for number in range(6):
         finished(kit, "succeeded", 20)
         finished(kit, "dead", 100)
-        batch(kit, str(each))
-        effect(kit, str(each))
+        batch(kit, str(number))
+        effect(kit, str(number))
     rounds = prune(kit.books, KEPT)
     assert left(kit) == (12, 6, 6)
     assert next(rounds) == 4
@@ -140,7 +140,7 @@ def test_runs_of_a_batch_go_with_it(kit: Kit, monkeypatch: pytest.MonkeyPatch, c
     ended = batch(kit, "all are old")
     for status, days in (("succeeded", 30), ("cancelled", 15), ("dead", 91), ("skipped", 16)):
         finished(kit, status, days, batch_id=ended)
-    kept = [
+    kept_ids = [
         finished(kit, status, days, batch_id=batch(kit, key, **values))
         for key, status, days, values in (
             ("not ended", "succeeded", 30, {"finished_at": None, "total": None}),
@@ -150,11 +150,11 @@ def test_runs_of_a_batch_go_with_it(kit: Kit, monkeypatch: pytest.MonkeyPatch, c
         )
     ]
     live = kit.run(batch_id=batch(kit, "one is tried again"))
-    then = finished(kit, "succeeded", 13)
-    batch(kit, "its then may ask", then_run_id=then)
+    then_id = finished(kit, "succeeded", 13)
+    batch(kit, "its then may ask", then_run_id=then_id)
     assert prunable(kit.books, KEPT) == 4
     assert pruned(kit) == 4
-    assert ids(kit) == [*kept, live, then]
+    assert ids(kit) == [*kept_ids, live, then_id]
     assert left(kit)[2] == 6
 
 
@@ -165,9 +165,9 @@ def test_run_that_is_retried_while_its_batch_is_pruned_stays(
     real = pruning._prune_members
 
     def retried(*args: Any) -> Any:
-        other = kit.another()
-        other.act(RETRY, *members)
-        other.books.close()
+        operator = kit.another()
+        operator.act(RETRY, *members)
+        operator.books.close()
         return real(*args)
 
     monkeypatch.setattr(pruning, "_prune_members", retried)
@@ -180,14 +180,14 @@ def test_what_must_stay_holds_up_nothing_behind_it(
 ) -> None:
     """Many batches and effects that are older, of dead runs that are kept."""
     monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
-    for each in range(5):
-        at = ago(days=300 - each)
-        holding = batch(kit, f"of {each}", dead=1, finished_at=at)
+    for number in range(5):
+        at = ago(days=300 - number)
+        holding = batch(kit, f"of {number}", dead=1, finished_at=at)
         dead = finished(kit, "dead", 10, batch_id=holding)
-        effect(kit, f"of {each}", done_at=at, run_id=dead)
-    for each in range(3):
-        batch(kit, str(each))
-        effect(kit, str(each))
+        effect(kit, f"of {number}", done_at=at, run_id=dead)
+    for number in range(3):
+        batch(kit, str(number))
+        effect(kit, str(number))
     pruned(kit)
     assert left(kit) == (5, 5, 5)
 
@@ -201,9 +201,9 @@ def test_others_write_between_two_transactions(kit: Kit, monkeypatch: pytest.Mon
 
     def rest(seconds: float) -> None:
         rests.append(seconds)
-        with kit.engine.begin() as other:
-            other.execute(text("PRAGMA busy_timeout = 0"))
-            other.execute(text("UPDATE job_ticks SET recorded = 0"))
+        with kit.engine.begin() as writer:
+            writer.execute(text("PRAGMA busy_timeout = 0"))
+            writer.execute(text("UPDATE job_ticks SET recorded = 0"))
 
     monkeypatch.setattr(time, "sleep", rest)
     assert pruned(kit) == 3

@@ -41,8 +41,8 @@ def test_policy_is_not_asked_about_a_lost_worker(
 ) -> None:
     """It speaks of what the handler raises; the default delay holds while attempts are left."""
     jobs.task(name="it", retry=policy)(lambda: None)
-    lost: dict[str, Any] = {"job_type": "it", "locked_until": ago(5), "max_attempts": 3}
-    ids = [rows.run("running", attempts=attempts, **lost) for attempts in (1, 3)]
+    lost_columns: dict[str, Any] = {"job_type": "it", "locked_until": ago(5), "max_attempts": 3}
+    ids = [rows.run("running", attempts=attempts, **lost_columns) for attempts in (1, 3)]
     assert jobs.tick().reclaimed == 2
     assert [rows.get(id_).status for id_ in ids] == ["failed", "dead"]
 
@@ -58,14 +58,14 @@ def test_run_taken_back_is_told_though_the_connection_broke(
     committed: bool,
 ) -> None:
     jobs.task(name="it")(lambda: None)
-    lost = Rows(state.engine).run("running", job_type="it", locked_until=ago(5), max_attempts=3)
+    lost_id = Rows(state.engine).run("running", job_type="it", locked_until=ago(5), max_attempts=3)
     moment = "after_cursor_execute" if committed else "before_cursor_execute"
-    with app.app_context(), heard(run_failed) as told:
-        sent = lose_answer(db, "job_failures", when=moment)
+    with app.app_context(), heard(run_failed) as outcomes:
+        statements = lose_answer(db, "job_failures", when=moment)
         report = jobs.tick()
-    assert sent
-    assert (report.reclaimed, [outcome.id for outcome in told]) == (1, [lost])
-    lines = [r for r in caplog.records if getattr(r, "cronjobs_run_id", None) == lost]
+    assert statements
+    assert (report.reclaimed, [outcome.id for outcome in outcomes]) == (1, [lost_id])
+    lines = [r for r in caplog.records if getattr(r, "cronjobs_run_id", None) == lost_id]
     assert [(r.levelno, vars(r)["cronjobs_event"]) for r in lines] == [(logging.WARNING, "failed")]
 
 
@@ -81,13 +81,13 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     )
     holder = sqlite3.connect(state.engine.url.database or "", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    found: list[int] = []
-    looked = threading.Event()
+    counts: list[int] = []
+    checked = threading.Event()
     expired_leases = leases.look_for_expired
 
     def look(books: Bookkeeping) -> list[Claim]:
         expired = expired_leases(books)
-        looked.set()
+        checked.set()
         return expired
 
     def renew_meanwhile(seconds: float) -> None:
@@ -102,15 +102,15 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
 
     def tick() -> None:
         with Bookkeeping(state.engine) as books:
-            found.append(len(reclaim(state, books, unheard)))
+            counts.append(len(reclaim(state, books, unheard)))
 
     thread = threading.Thread(target=tick)
     thread.start()
-    assert looked.wait(60)
+    assert checked.wait(60)
     holder.execute("COMMIT")
     holder.close()
     thread.join()
-    assert found == [1]
+    assert counts == [1]
     assert (rows.get(alive).status, rows.get(dead).status) == ("running", "failed")
 
 
@@ -121,17 +121,17 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
     jobs.task(name="it")(lambda: None)
     run_id = rows.run("running", job_type="it", locked_until=ago(5), locked_by="slow:1:token")
     look = leases.look_for_expired
-    looks: list[int] = []
+    counts: list[int] = []
 
     def look_and_renew(books: Bookkeeping) -> list[Claim]:
-        found = look(books)
-        looks.append(len(found))
-        if len(looks) == (
+        expired = look(books)
+        counts.append(len(expired))
+        if len(counts) == (
             2 if books.dialect.one_writer else 1
         ):  # SQLite's second look is the last.
             db.session.execute(update(JobRun).values(locked_until=ago(-600)))
             db.session.commit()
-        return found
+        return expired
 
     monkeypatch.setattr(leases, "look_for_expired", look_and_renew)
     with app.app_context():
@@ -139,7 +139,7 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
         run = rows.get(run_id)
         assert (run.status, run.attempts, run.locked_by) == ("running", 1, "slow:1:token")
         assert db.session.scalars(select(JobFailure)).all() == []
-    assert looks[0] == 1
+    assert counts[0] == 1
 
 
 def test_each_claim_has_a_token_of_its_own_though_one_process_makes_them_all(

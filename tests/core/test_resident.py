@@ -51,7 +51,7 @@ def listening(db: SQLAlchemy) -> list[bool]:
 
 def waits(db: SQLAlchemy) -> bool:
     """Whether a worker has its row, has looked for runs in vain, and waits."""
-    return bool(listening(db)) and all(each._pace.exhausted for each in keepers())
+    return bool(listening(db)) and all(keeper._pace.exhausted for keeper in keepers())
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ class TestNotifying:
         greet = jobs.task(name="greet")(lambda number: None).using(commit=True)
         keyed = jobs.task(name="keyed", unique="keyed:{number}")(lambda number: None)
         keyed = keyed.using(commit=True)
-        held = greet.using(idempotency_key="key")
+        with_key = greet.using(idempotency_key="key")
         for wakes, call in (
             (True, lambda: greet.enqueue(1)),
             (False, lambda: greet.using(run_at=ago(-60)).enqueue(1)),
@@ -219,9 +219,9 @@ class TestNotifying:
             (True, lambda: keyed.enqueue_many([{"number": 1}])),
             (False, lambda: keyed.enqueue_many([{"number": 1}])),
             (True, lambda: keyed.enqueue_many([{"number": 1}, {"number": 2}])),
-            (True, lambda: held.enqueue(1)),
-            (False, lambda: held.enqueue(1)),
-            (True, lambda: held.using(replace=True).enqueue(2)),
+            (True, lambda: with_key.enqueue(1)),
+            (False, lambda: with_key.enqueue(1)),
+            (True, lambda: with_key.using(replace=True).enqueue(2)),
         ):
             call()
             assert (heard(stranger) > 0) == wakes
@@ -243,14 +243,14 @@ class TestNotifying:
 @pytest.fixture
 def looks(db: SQLAlchemy, context: None) -> list[float]:
     """When a keeper looked for runs."""
-    found: list[float] = []
+    times: list[float] = []
 
     @event.listens_for(db.engine, "before_cursor_execute")
     def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
         if isinstance(threading.current_thread(), Keeper) and "first_window" in statement:
-            found.append(time.monotonic())
+            times.append(time.monotonic())
 
-    return found
+    return times
 
 
 def pauses(looks: list[float]) -> list[float]:
@@ -283,11 +283,11 @@ def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_
         wait_until(lambda: len(looks) > 2 and pauses(looks)[-1] >= 0.4)
         assert min(pauses(looks)[:5]) < 0.2
     assert listening(db) == [False]
-    seen = len(looks)
+    looks_before = len(looks)
     note.enqueue()
     wait_until(lambda: statuses(db) == ["succeeded"])
-    wait_until(lambda: len(looks) > seen + 4)
-    assert min(pauses(looks)[seen:]) < 0.2, "it looks often again"
+    wait_until(lambda: len(looks) > looks_before + 4)
+    assert min(pauses(looks)[looks_before:]) < 0.2, "it looks often again"
 
 
 # After what a worker ends

@@ -86,14 +86,14 @@ class TestSync:
         self, code: Code, first: str
     ) -> None:
         """A rolling deploy: ticks of both take turns, and both know the slot at midnight."""
-        other = "0 0,12 * * *" if first == "0 0 * * *" else "0 0 * * *"
+        changed = "0 0,12 * * *" if first == "0 0 * * *" else "0 0 * * *"
         code(schedule=first).tick()
-        both = midnight()
-        code.set(next_run_at=both)
-        for schedule in (other, first, other, first):
+        expected = midnight()
+        code.set(next_run_at=expected)
+        for schedule in (changed, first, changed, first):
             code(schedule=schedule).tick()
         slots = [run.scheduled_for for run in code.runs()]
-        assert slots.count(both) == 1
+        assert slots.count(expected) == 1
         assert {slot.hour for slot in slots} <= {0, 12}
 
     def test_definition_of_removed_code_is_left_as_it_is(self, code: Code) -> None:
@@ -125,7 +125,7 @@ class TestSlots:
         jobs = code(schedule="* * * * *")
         jobs.tick()
         code.set(next_run_at=now().replace(second=0, microsecond=0) - timedelta(days=365))
-        with heard(slot_skipped, sender=app) as told:
+        with heard(slot_skipped, sender=app) as skipped:
             report = jobs.tick()
         assert (report.recorded, report.succeeded) == (1, 1)
         ((kind, missed),) = code.skipped()
@@ -133,7 +133,7 @@ class TestSlots:
         assert 365 * 24 * 60 - 1 <= missed <= 365 * 24 * 60 + 5
         gap, run = code.runs()
         assert run.scheduled_for > gap.scheduled_for
-        assert [slot.skipped for slot in told] == [missed]
+        assert [slot.skipped for slot in skipped] == [missed]
 
     def test_row_that_the_database_refuses_to_make_a_run_of_stops_no_other(
         self, code: Code, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
@@ -253,16 +253,16 @@ def test_definitions_with_one_schedule_are_planned_once_a_batch(
     plan_slots.cache_clear()
     jobs.task(name="it")(lambda: None)
     due = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    given = {"job_type": "it", "schedule": "@yearly", "origin": "database", "next_run_at": due}
-    names = [given | {"name": f"definition {number}"} for number in range(NUMBER)]
+    columns = {"job_type": "it", "schedule": "@yearly", "origin": "database", "next_run_at": due}
+    names = [columns | {"name": f"definition {number}"} for number in range(NUMBER)]
     with app.app_context():
         with db.engine.begin() as connection:
             connection.execute(insert(JobDefinition), names)
-        sent = statements(db.engine)
+        sent_statements = statements(db.engine)
         with Bookkeeping(db.engine) as books:
-            counts, seen = enqueue_slots(state_of(app), books, unheard)
-    assert counts["recorded"] == len({row.id for row in seen}) == NUMBER
-    assert all(row.next_run_at and row.next_run_at > due for row in seen)
+            counts, notified = enqueue_slots(state_of(app), books, unheard)
+    assert counts["recorded"] == len({row.id for row in notified}) == NUMBER
+    assert all(row.next_run_at and row.next_run_at > due for row in notified)
     batches = NUMBER // DEFINITIONS_READ + 1
     assert len(calls) <= 2 * batches
-    assert len(sent) <= 6 * batches
+    assert len(sent_statements) <= 6 * batches

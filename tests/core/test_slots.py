@@ -40,13 +40,13 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit, at: 
 
 
 def test_plan_made_from_an_older_watermark_is_dropped(kit: Kit, at: datetime) -> None:
-    one, two = (kit.define(name, due=at) for name in "ab")
-    kit.slots.record_slots({two: plan(at)})
-    watermark = kit.defined(two).next_run_at
+    first, second = (kit.define(name, due=at) for name in "ab")
+    kit.slots.record_slots({second: plan(at)})
+    watermark = kit.defined(second).next_run_at
     late = plan(at, Slot(ago(seconds=30)), following=now())
-    recorded = kit.slots.record_slots({one: plan(at), two: late})
-    assert [slot.definition_id for slot in recorded] == [one]
-    assert kit.defined(two).next_run_at == watermark
+    recorded = kit.slots.record_slots({first: plan(at), second: late})
+    assert [slot.definition_id for slot in recorded] == [first]
+    assert kit.defined(second).next_run_at == watermark
 
 
 def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit, at: datetime) -> None:
@@ -129,8 +129,8 @@ def test_racing_ticks_record_each_slot_once(kit: Kit, at: datetime) -> None:
     def compete() -> None:
         worker = kit.another()
         with worker.books:
-            for each in (*({id_: plans[id_]} for id_ in plans), plans):
-                recorded.extend(slot.definition_id for slot in worker.slots.record_slots(each))
+            for batch in (*({id_: plans[id_]} for id_ in plans), plans):
+                recorded.extend(slot.definition_id for slot in worker.slots.record_slots(batch))
 
     in_threads(*[compete] * 6)
     assert sorted(recorded) == sorted(plans)
@@ -142,7 +142,7 @@ def test_racing_ticks_record_each_slot_once(kit: Kit, at: datetime) -> None:
 
 def define_with_slots(kit: Kit, *minutes: int, **values: Any) -> int:
     """A definition with a queued run for the slot of each of *minutes* ago."""
-    times = [ago(minutes=each) for each in minutes]
+    times = [ago(minutes=age) for age in minutes]
     definition = kit.define(due=times[0], **values)
     kit.slots.record_slots({definition: plan(times[0], *map(Slot, times))})
     return definition
@@ -150,16 +150,16 @@ def define_with_slots(kit: Kit, *minutes: int, **values: Any) -> int:
 
 def test_slots_that_are_caught_up_run_one_after_the_other(kit: Kit) -> None:
     define_with_slots(kit, 4, 3, 2)
-    done = []
-    other = kit.another()
-    with other.books:
+    payloads = []
+    second_worker = kit.another()
+    with second_worker.books:
         for _ in range(3):
             claim = kit.claim_one()
-            assert other.claim() == ()
-            done.append(claim.read()[1])
+            assert second_worker.claim() == ()
+            payloads.append(claim.read()[1])
             assert kit.finish(claim)
             gate.open_behind(kit.books, [claim.id])
-    assert done == sorted(done)
+    assert payloads == sorted(payloads)
     assert kit.claim() == ()
 
 

@@ -25,18 +25,18 @@ def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
         kit.books, "host:7", "host", 7, queues=["mail", "a"], version="1", resident=True
     )
     assert before <= row.now <= kit.definitions.now()
-    (begun,) = ticks(kit)
-    assert (begun.worker, begun.host, begun.pid) == ("host:7", "host", 7)
-    assert (begun.queues, begun.version, begun.resident) == (["a", "mail"], "1", True)
-    assert begun.finished_at is None
+    (tick,) = ticks(kit)
+    assert (tick.worker, tick.host, tick.pid) == ("host:7", "host", 7)
+    assert (tick.queues, tick.version, tick.resident) == (["a", "mail"], "1", True)
+    assert tick.finished_at is None
 
     report = TickReport("host:7", recorded=1, skipped=2, reclaimed=3, succeeded=4, failed=5, dead=6,
                         cancelled=7, released=8, snoozed=9, lost=10, pruned=11)  # fmt: skip
     finish(kit.books, row.id, report, 0.25)
-    (done,) = ticks(kit)
-    assert done.finished_at is not None
-    assert done.clock_offset == 0.25
-    assert [getattr(done, name) for name in TICK_COUNTS] == list(range(1, 12))
+    (tick,) = ticks(kit)
+    assert tick.finished_at is not None
+    assert tick.clock_offset == 0.25
+    assert [getattr(tick, name) for name in TICK_COUNTS] == list(range(1, 12))
 
 
 def test_tick_says_that_it_is_alive(kit: Kit) -> None:
@@ -66,8 +66,8 @@ class TestGrowth:
     def test_rows_are_kept_for_a_day_and_go_as_ticks_begin(self, kit: Kit) -> None:
         begin(kit, 30, finished=True)
         begin(kit, 26, finished=True)
-        kept = [begin(kit, 23, finished=True), begin(kit)]
-        assert tick_ids(kit) == kept
+        kept_ids = [begin(kit, 23, finished=True), begin(kit)]
+        assert tick_ids(kit) == kept_ids
 
     def test_the_last_tick_that_finished_stays_until_another_has(self, kit: Kit) -> None:
         last = begin(kit, 50, finished=True)

@@ -41,8 +41,8 @@ def put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def outputs(db: SQLAlchemy, run: JobRun) -> dict[int, str]:
     """The outputs of a run, by attempt."""
     db.session.rollback()
-    found = select(JobOutput.attempt, JobOutput.output).where(JobOutput.run_id == run.id)
-    return {row.attempt: row.output for row in db.session.execute(found)}
+    statement = select(JobOutput.attempt, JobOutput.output).where(JobOutput.run_id == run.id)
+    return {row.attempt: row.output for row in db.session.execute(statement)}
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def test_prints_and_logs_are_kept_in_order_and_once(
     assert lines[1].endswith("Z WARNING tests: second é")
     assert lines[2] == "third"
     assert len(lines) == 3
-    seen = capsys.readouterr()
-    assert seen.out == "first\n"
-    assert "third" in seen.err
-    assert "second é" in seen.err
+    captured = capsys.readouterr()
+    assert captured.out == "first\n"
+    assert "third" in captured.err
+    assert "second é" in captured.err
 
 
 def test_loggers_that_do_not_propagate_are_left_out(said: Said) -> None:
@@ -132,7 +132,7 @@ def test_each_failed_attempt_keeps_its_own(jobs: CronJobs, state: State, enqueue
         jobs.tick()
     view = find_run(state, run_id)
     assert view is not None
-    assert [each.output for each in view.attempts] == ["attempt 2\n", "attempt 1\n"]
+    assert [attempt.output for attempt in view.attempts] == ["attempt 2\n", "attempt 1\n"]
 
 
 def test_an_atomic_handler_keeps_its_output(db: SQLAlchemy, said: Said) -> None:
@@ -154,18 +154,18 @@ def test_async_handlers_and_their_threads_do_not_mix(jobs: CronJobs, db: SQLAlch
 
     runs = [speak.using(commit=True).enqueue(word=word) for word in ("one", "two")]
     jobs.tick()
-    for run, word, other in zip(runs, ("one", "two"), ("two", "one"), strict=True):
-        said = outputs(db, run)[1]
-        assert said.count(word) == 9
-        assert other not in said
+    for run, word, other_word in zip(runs, ("one", "two"), ("two", "one"), strict=True):
+        output = outputs(db, run)[1]
+        assert output.count(word) == 9
+        assert other_word not in output
 
 
 def test_threads_are_heard_that_run_in_the_context_of_the_handler(said: Said) -> None:
     def speak() -> None:
         context = contextvars.copy_context()
-        heard = threading.Thread(target=context.run, args=(print, "heard"))
+        copied = threading.Thread(target=context.run, args=(print, "heard"))
         unheard = threading.Thread(target=contextvars.Context().run, args=(print, "unheard"))
-        for thread in (heard, unheard):
+        for thread in (copied, unheard):
             thread.start()
             thread.join()
 
@@ -177,12 +177,12 @@ def test_only_the_end_of_a_long_output_is_kept(said: Said) -> None:
         for number in range(60_000):
             print(f"line {number}")
 
-    kept = said(speak)
-    lines = kept.splitlines()
+    output = said(speak)
+    lines = output.splitlines()
     assert lines[0] == "… earlier output left out …"
     assert lines[-1] == "line 59999"
     assert all(line.startswith("line ") for line in lines[1:])
-    assert 0.9 * MAX_OUTPUT < len(kept.encode()) <= MAX_OUTPUT + 40
+    assert 0.9 * MAX_OUTPUT < len(output.encode()) <= MAX_OUTPUT + 40
 
 
 def test_credentials_and_odd_characters_are_hidden(said: Said) -> None:
@@ -190,18 +190,18 @@ def test_credentials_and_odd_characters_are_hidden(said: Said) -> None:
         print("password=hunter2 postgresql://me:hunter2@db/x \0 \ud800")
         logging.getLogger().error("Authorization: Bearer hunter2hunter2")
 
-    kept = said(speak)
-    assert "hunter2" not in kept
-    assert "password=***" in kept
+    output = said(speak)
+    assert "hunter2" not in output
+    assert "password=***" in output
 
 
 def test_no_end_of_a_credential_is_left_where_the_rest_is_cut_off() -> None:
     secret, address = "hunter2", "postgresql://me:hunter2@db/x"
     ends = [f"{secret[place:]}@" for place in range(len(secret))]
-    for kept in range(1, len(address)):
-        said = f"{'-' * 400} {address}{' ' * (200 - kept)}"
-        tail = module.safe_tail(said, 200)
-        assert not [end for end in ends if end in tail], f"of which {kept} characters are kept"
+    for length in range(1, len(address)):
+        line = f"{'-' * 400} {address}{' ' * (200 - length)}"
+        tail = module.safe_tail(line, 200)
+        assert not [end for end in ends if end in tail], f"of which {length} characters are kept"
 
 
 def test_a_record_that_cannot_be_formatted_is_kept_as_it_is(

@@ -49,7 +49,7 @@ class Ledger:
         self.book = book
 
     def enqueue(self, numbers: Sequence[int], account: str = "a") -> list[int]:
-        return self.book.enqueue_many([{"number": each, "account": account} for each in numbers])
+        return self.book.enqueue_many([{"number": n, "account": account} for n in numbers])
 
     def tick(self, times: int = 1) -> None:
         self._db.session.commit()
@@ -103,8 +103,8 @@ def test_run_that_is_open_behind_one_that_is_parked_is_parked_too(
     jobs.tick(budget=2)
     assert (books.of("a"), books.of("b")) == ([], [10])
     rows = select(JobRun.status, JobRun.attempts, JobRun.gate).where(JobRun.id <= behind)
-    found = db.session.execute(rows.order_by(JobRun.id)).all()
-    assert [tuple(row) for row in found] == [("queued", 0, None), ("queued", 0, "order")]
+    stored = db.session.execute(rows.order_by(JobRun.id)).all()
+    assert [tuple(row) for row in stored] == [("queued", 0, None), ("queued", 0, "order")]
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -115,21 +115,21 @@ def test_order_is_that_of_ids_also_with_priorities_and_keys(
     ids: list[int] = []
     for priority, numbers in enumerate(((4, 3), (2, 1, 0))):
         book = books.book.using(priority=priority)
-        ids += book.enqueue_many([{"number": each} for each in numbers])
+        ids += book.enqueue_many([{"number": number} for number in numbers])
     books.tick()
     assert ids == sorted(ids)
     assert books.of("a") == [4, 3, 2, 1, 0]
 
 
 def test_slots_of_a_definition_are_in_order_too(jobs: CronJobs, db: SQLAlchemy) -> None:
-    done: list[datetime] = []
+    times: list[datetime] = []
 
     @jobs.task(
         schedule="* * * * *", catchup="all", overlap="allow",
         concurrency_key="statement", order="strict",
     )  # fmt: skip
     def statement() -> None:
-        done.append(current_run.scheduled_for)
+        times.append(current_run.scheduled_for)
 
     jobs.tick()
     row = db.session.scalars(select(JobDefinition)).one()
@@ -137,8 +137,8 @@ def test_slots_of_a_definition_are_in_order_too(jobs: CronJobs, db: SQLAlchemy) 
     row.next_run_at = row.considered_until = back
     db.session.commit()
     jobs.tick()
-    assert len(done) >= 5
-    assert done == sorted(done)
+    assert len(times) >= 5
+    assert times == sorted(times)
     orders = db.session.execute(select(JobRun.strict, JobRun.gate).distinct())
     assert orders.all() == [(True, None)]
     assert db.session.get_one(JobRun, jobs.run_now("statement")).strict
@@ -198,7 +198,7 @@ def test_async_run_that_was_claimed_ahead_gives_way_too(
         if statuses(db)[0] == "cancelled":
             jobs.retry(first)
 
-    first, _ = book.enqueue_many([{"number": each} for each in range(2)])
+    first, _ = book.enqueue_many([{"number": number} for number in range(2)])
     retries.using(commit=True).enqueue_many([{}] * 2)
     jobs.cancel(first)
     jobs.tick()

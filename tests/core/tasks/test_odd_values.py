@@ -41,15 +41,15 @@ def test_definition_with_a_tuple_in_its_payload_is_written_once(
     jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     jobs.task(name="it", schedule="@yearly", payload={"ids": (1, 2)})(lambda ids: None)
-    seen = []
+    payloads = []
     for _ in range(2):
         jobs.tick()
-        seen.append(
+        payloads.append(
             db.session.execute(select(JobDefinition.updated_at, JobDefinition.payload)).one()
         )
         db.session.rollback()
-    assert seen[0] == seen[1]
-    assert seen[0].payload == {"ids": [1, 2]}
+    assert payloads[0] == payloads[1]
+    assert payloads[0].payload == {"ids": [1, 2]}
 
 
 # A key whose braces nobody filled in is refused: it would be one key for all

@@ -113,10 +113,10 @@ def test_no_refusal_tells_what_is_in_a_hidden_value(
     assert kept_result(value, Settings(redact=("ssn",)), "task it, run 1") is None
     with pytest.raises(PayloadError) as refusal:
         payload_text(value, LIMIT, ("ssn",))
-    for said in (caplog.text, str(refusal.value)):
-        assert "['users'][0]['ssn'] " in said
-        assert "s3cret" not in said
-        assert "5551234" not in said
+    for message in (caplog.text, str(refusal.value)):
+        assert "['users'][0]['ssn'] " in message
+        assert "s3cret" not in message
+        assert "5551234" not in message
 
 
 def test_result_may_be_as_large_as_a_payload() -> None:
@@ -134,23 +134,23 @@ def test_number_is_of_the_same_type_on_both_databases(
     context: None, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     """PostgreSQL keeps the digits of a number, and not whether it had an exponent."""
-    seen: list[object] = []
+    payloads: list[object] = []
     numbers = [*LARGE, *SMALL]
-    expected = [repr(int(Decimal(repr(each)))) for each in LARGE] + [repr(each) for each in SMALL]
+    expected = [repr(int(Decimal(repr(n)))) for n in LARGE] + [repr(n) for n in SMALL]
 
     @jobs.task
     def handler(x: list[float], inner: dict[str, Any]) -> list[object]:
-        seen.extend([*x, *inner["e+"]])
-        return seen
+        payloads.extend([*x, *inner["e+"]])
+        return payloads
 
     run = handler.using(commit=True).enqueue(numbers, {"e+": numbers})
     jobs.tick()
-    assert [repr(each) for each in seen] == expected * 2
+    assert [repr(number) for number in payloads] == expected * 2
     db.session.refresh(run)
     result: Any = run.result
-    assert [repr(each) for each in result] == expected * 2
-    kept: Any = run.payload["x"]
-    assert [repr(each) for each in kept] == expected
+    assert [repr(number) for number in result] == expected * 2
+    stored: Any = run.payload["x"]
+    assert [repr(number) for number in stored] == expected
 
 
 FORM: MultiDict[str, str] = MultiDict([("a", "1"), ("a", "2")])

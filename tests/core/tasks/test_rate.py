@@ -41,23 +41,23 @@ def test_no_window_has_more_than_its_rate_and_the_burst(
     """Whatever is held meanwhile, and if a claim is late to take its start."""
     rate = Rate(timedelta(milliseconds=600), burst)
     tat: datetime | None = None
-    now, begun = START, list[datetime]()
-    for milliseconds, what in steps:
+    now, starts = START, list[datetime]()
+    for milliseconds, action in steps:
         now += timedelta(milliseconds=milliseconds)
-        at = now - timedelta(milliseconds=700) if what == "late" else now
-        if what == "hold":
+        at = now - timedelta(milliseconds=700) if action == "late" else now
+        if action == "hold":
             end = now + timedelta(seconds=1)
             tat = max(tat or START, end + rate.ahead)
             assert rate.start(tat, end - timedelta(microseconds=1)) is None
         elif (after := rate.start(tat, at)) is not None:
             assert rate.free(tat, at) > 0
             tat = after
-            begun.append(at)
+            starts.append(at)
         else:
             assert tat is not None
             assert rate.free(tat, at) == 0
             assert rate.start(tat, rate.opens(tat)) is not None
-    refuse_too_early(sorted(begun), 0.6, burst)
+    refuse_too_early(sorted(starts), 0.6, burst)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_ticks_reach_a_rate_if_budget_or_burst_covers_the_whole_minute(
     budget: int, burst: int, number: int
 ) -> None:
     """100 a minute, by one tick a minute for ten minutes."""
-    rate, tat, begun = Rate(timedelta(seconds=0.6), burst), None, 0
+    rate, tat, starts = Rate(timedelta(seconds=0.6), burst), None, 0
     for minute in range(10):
         for tenth in range(budget * 10):
             at = START + timedelta(minutes=minute, seconds=tenth / 10)
             while (after := rate.start(tat, at)) is not None:
-                tat, begun = after, begun + 1
-    assert number <= begun <= number + burst
+                tat, starts = after, starts + 1
+    assert number <= starts <= number + burst
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,9 @@ def test_one_function_is_the_upgrade_and_takes_the_payload(jobs: CronJobs) -> No
         return payload
 
     task: Any = jobs.task(name="it")(lambda: None)
-    for given in (None, lambda: None, wrong):
+    for function in (None, lambda: None, wrong):
         with pytest.raises(TaskError, match=r"An upgrade of it is .* Give one plain function"):
-            task.upgrade(given)
+            task.upgrade(function)
     task.using(priority=1).upgrade(lambda payload: {})
     with pytest.raises(TaskError, match="Give one plain function"):
         task.upgrade(lambda payload: {})

@@ -48,8 +48,8 @@ def a_claim(task: str, number: int = 1, alone: bool = False) -> Claim:
 
 
 def holding(*claims: Claim, waiting: int = 0) -> HeldRuns:
-    held = SimpleNamespace(outcomes=[], idle=not claims, unfinished=list(claims), waiting=waiting)
-    return cast(HeldRuns, held)
+    runs = SimpleNamespace(outcomes=[], idle=not claims, unfinished=list(claims), waiting=waiting)
+    return cast(HeldRuns, runs)
 
 
 IDLE = holding()
@@ -60,9 +60,9 @@ def asked(admission: Admission, held_runs: HeldRuns, busy: bool) -> Wanted:
 
 
 def in_a_turn(admission: AsyncKinds, task: str) -> None:
-    wanted = asked(admission, IDLE, busy=False)
-    assert wanted.tasks is None
-    admission.received(wanted, [a_claim(task)])
+    request = asked(admission, IDLE, busy=False)
+    assert request.tasks is None
+    admission.received(request, [a_claim(task)])
 
 
 def test_app_without_async_handlers_claims_all_tasks_as_the_mean_says() -> None:
@@ -108,10 +108,10 @@ def test_runs_at_a_rate_are_not_claimed_ahead() -> None:
 def test_no_more_of_a_task_is_claimed_than_may_be_at_work() -> None:
     admission = an_admission(waits=ROOM, few=2)
     in_a_turn(admission, "few")
-    wanted = asked(admission, holding(a_claim("few")), busy=False)
-    assert (wanted.limit, set(wanted.tasks or ())) == (1, {"waits", "few"})
-    wanted = asked(admission, holding(a_claim("few", 1), a_claim("few", 2)), busy=False)
-    assert wanted == Wanted(ROOM - 2, ("waits",), True)
+    request = asked(admission, holding(a_claim("few")), busy=False)
+    assert (request.limit, set(request.tasks or ())) == (1, {"waits", "few"})
+    request = asked(admission, holding(a_claim("few", 1), a_claim("few", 2)), busy=False)
+    assert request == Wanted(ROOM - 2, ("waits",), True)
 
 
 @pytest.mark.usefixtures("clock")
@@ -139,23 +139,23 @@ def test_idle_worker_that_finds_none_of_a_kind_claims_any() -> None:
     admission = an_admission(["plain"], waits=ROOM)
     for task in ("plain", "waits"):
         in_a_turn(admission, task)
-        wanted = asked(admission, IDLE, busy=False)
-        assert wanted.tasks == ((task,) if task == "plain" else wanted.tasks)
-        assert wanted.tasks is not None
-        admission.received(wanted, [])
+        request = asked(admission, IDLE, busy=False)
+        assert request.tasks == ((task,) if task == "plain" else request.tasks)
+        assert request.tasks is not None
+        admission.received(request, [])
         assert asked(admission, IDLE, busy=False).tasks is None
 
 
 def looks(admission: AsyncKinds, first: tuple[str, bool] | None) -> bool:
     """Return whether *admission* looks which run is first in the queue; it is *first*."""
-    seen: list[object] = []
+    starts: list[object] = []
 
     def look() -> tuple[str, bool] | None:
-        seen.append(first)
+        starts.append(first)
         return first
 
     admission.look(False, look)
-    return bool(seen)
+    return bool(starts)
 
 
 def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clock: Clock) -> None:
@@ -181,7 +181,7 @@ def after(*noted: Sequence[float]) -> Prefetch:
     """What knows these durations."""
     prefetch = Prefetch()
     for seconds in noted:
-        prefetch.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=each) for each in seconds])
+        prefetch.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=span) for span in seconds])
     return prefetch
 
 

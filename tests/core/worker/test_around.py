@@ -35,8 +35,8 @@ def enqueue(request: pytest.FixtureRequest, jobs: CronJobs) -> Any:
             return handler()
 
         func = later if "async" in request.param else handler
-        given = {"name": "it", "retry": Retry(2, base=0, jitter=False)}
-        task = jobs.task(**{**given, **KINDS[request.param], **options})(func)
+        defaults = {"name": "it", "retry": Retry(2, base=0, jitter=False)}
+        task = jobs.task(**{**defaults, **KINDS[request.param], **options})(func)
         task.using(commit=True).enqueue()
 
     return enqueue
@@ -45,46 +45,46 @@ def enqueue(request: pytest.FixtureRequest, jobs: CronJobs) -> Any:
 def test_hooks_enclose_the_handler_the_first_outermost_and_know_its_run(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Any
 ) -> None:
-    said: list[Any] = []
+    calls: list[Any] = []
 
     @jobs.around
     def outer(run: CurrentRun) -> Iterator[None]:
-        said.append(("in", run.task, run.id, run.attempt, current_app.name))
+        calls.append(("in", run.task, run.id, run.attempt, current_app.name))
         token = inner.set("set by the hook")
         yield
         inner.reset(token)
-        said.append("out")
+        calls.append("out")
 
     @jobs.around
     @contextlib.contextmanager
     def second(run: CurrentRun) -> Iterator[None]:
-        said.append("second")
+        calls.append("second")
         assert current_run.id == run.id
         yield
-        said.append("second out")
+        calls.append("second out")
 
     class Own:
         def __init__(self, run: CurrentRun) -> None:
-            said.append("own")
+            calls.append("own")
 
         def __enter__(self) -> None: ...
 
         def __exit__(self, *error: object) -> None:
-            said.append(("own out", *error))
+            calls.append(("own out", *error))
 
     enqueue(lambda: inner.get(), around=Own)
     jobs.tick()
     run = the_run(db)
     assert (run.status, run.result) == ("succeeded", "set by the hook")
-    left = [("own out", None, None, None), "second out", "out"]
-    assert said == [("in", "it", run.id, 1, "tests"), "second", "own", *left]
+    leaving = [("own out", None, None, None), "second out", "out"]
+    assert calls == [("in", "it", run.id, 1, "tests"), "second", "own", *leaving]
     assert inner.get() == "not set"
 
 
 def test_hook_sees_the_error_and_cannot_swallow_it(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Any
 ) -> None:
-    seen: list[str] = []
+    errors: list[str] = []
 
     @jobs.around
     def outer(run: CurrentRun) -> Iterator[None]:
@@ -96,14 +96,14 @@ def test_hook_sees_the_error_and_cannot_swallow_it(
         try:
             yield
         except ValueError as error:
-            seen.append(str(error))
+            errors.append(str(error))
 
     def fail() -> None:
         raise ValueError("it broke")
 
     enqueue(fail, retry=False)
     assert jobs.tick().dead == 1
-    assert seen == ["it broke"]
+    assert errors == ["it broke"]
     assert the_run(db).last_error == "it broke"
 
 
@@ -154,14 +154,14 @@ def test_error_of_a_hook_after_an_atomic_handler_rolls_its_work_back(
 def test_timeout_covers_hooks_and_reaches_them(
     jobs: CronJobs, db: SQLAlchemy, where: str, enqueue: Any
 ) -> None:
-    seen: list[type[BaseException]] = []
+    errors: list[type[BaseException]] = []
 
     @jobs.around
     def outer(run: CurrentRun) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            seen.append(type(error))
+            errors.append(type(error))
             raise
 
     @jobs.around
@@ -173,7 +173,7 @@ def test_timeout_covers_hooks_and_reaches_them(
     enqueue(lambda: spin(where == "in"), timeout=0.3, retry=False)
     assert jobs.tick().dead == 1
     assert the_run(db).error_type == "TimedOut"
-    assert seen == [TimedOut]
+    assert errors == [TimedOut]
 
 
 def spin(long: bool) -> None:

@@ -44,17 +44,17 @@ def count(db: SQLAlchemy) -> int:
 def test_work_and_success_are_committed_together(
     db: SQLAlchemy, tick: Tick, enqueue: Enqueue
 ) -> None:
-    seen: list[int | None] = []
+    counts: list[int | None] = []
 
     def book() -> str:
         write(db, "booked")
-        with db.engine.connect() as other:
-            seen.append(other.scalar(text("SELECT count(*) FROM work")))
+        with db.engine.connect() as reader:
+            counts.append(reader.scalar(text("SELECT count(*) FROM work")))
         return "ok"
 
     enqueue(book, atomic=True)
     assert tick().succeeded == 1
-    assert (labels(db), seen) == (["booked"], [0])
+    assert (labels(db), counts) == (["booked"], [0])
     run = the_run(db)
     assert (run.status, run.result, run.locked_by) == ("succeeded", "ok", None)
 
@@ -104,8 +104,8 @@ def test_it_is_rolled_back_also_if_the_session_was_used_before(
 
 def test_lost_lease_rolls_the_work_back(db: SQLAlchemy, tick: Tick, enqueue: Enqueue) -> None:
     def book() -> None:
-        with db.engine.begin() as other:
-            other.execute(text("UPDATE job_runs SET locked_by = 'other:1:token'"))
+        with db.engine.begin() as thief:
+            thief.execute(text("UPDATE job_runs SET locked_by = 'other:1:token'"))
         write(db, "stale")
 
     enqueue(book, atomic=True)
@@ -120,9 +120,9 @@ def test_so_is_the_work_of_a_step(
 ) -> None:
     def work(holder: str = "locked_by") -> None:
         count(db)
-        with db.engine.begin() as other:
+        with db.engine.begin() as writer:
             # As a heartbeat does, and as who has taken the run over.
-            other.execute(text(f"UPDATE job_runs SET locked_by = {holder}"))
+            writer.execute(text(f"UPDATE job_runs SET locked_by = {holder}"))
         write(db, f"attempt {current_run.attempt}")
         if current_run.attempt == 1:
             raise RuntimeError("after the work")

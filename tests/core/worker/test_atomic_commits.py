@@ -170,8 +170,8 @@ def test_handler_that_reads_before_it_writes_does_not_mind_other_writers(
 
     def handler() -> None:
         db.session.scalars(text("SELECT label FROM work")).all()
-        with db.engine.begin() as other:
-            other.execute(text("INSERT INTO work VALUES ('theirs')"))
+        with db.engine.begin() as writer:
+            writer.execute(text("INSERT INTO work VALUES ('theirs')"))
         write(db, "kept")
 
     run = performed(jobs, db, handler)

@@ -111,11 +111,11 @@ class TestRetry:
     @pytest.fixture
     def seen(self, jobs: CronJobs, db: SQLAlchemy) -> list[Any]:
         """What each attempt of a run learned; the first one fails, and none has begun yet."""
-        seen: list[Any] = []
+        records: list[Any] = []
 
         @jobs.task(retry=AGAIN)
         def report() -> None:
-            seen.append(said())
+            records.append(said())
             if current_run.attempt == 1:
                 raise ValueError("once more")
 
@@ -123,7 +123,7 @@ class TestRetry:
         jobs.tick()
         enqueue_at_slot(db, report, definition_id(db))
         jobs.tick(max_runs=1)
-        return seen
+        return records
 
     def test_after_its_definition_was_renamed_has_the_new_name(
         self, jobs: CronJobs, db: SQLAlchemy, seen: list[Any]
@@ -131,8 +131,8 @@ class TestRetry:
         db.session.execute(update(JobDefinition).values(name="new-name", origin="database"))
         db.session.commit()
         jobs.tick()
-        assert [each["definition"] for each in seen] == ["old-name", "new-name"]
-        assert {each["day"] for each in seen} == {"2026-01-16"}
+        assert [record["definition"] for record in seen] == ["old-name", "new-name"]
+        assert {record["day"] for record in seen} == {"2026-01-16"}
 
     def test_after_its_definition_was_removed_has_none_and_says_which_zone_it_uses(
         self, jobs: CronJobs, db: SQLAlchemy, seen: list[Any], caplog: pytest.LogCaptureFixture

@@ -12,23 +12,23 @@ CLAIM = Claim(1, "host:1:token", "it", "{}", 1, 3, None)
 
 def test_what_has_left_the_inbox_has_begun_whoever_gives_it_back() -> None:
     """As async handlers have that are at work beside one whose process is ended."""
-    held = HeldRuns(EndlessLeases())
-    held.add([Claim(number, "host:1:token", "it", "{}", 1, 3, None) for number in (1, 2)], 0.0)
-    assert held.inbox.get() is not None
-    held.release_all()
-    assert {outcome.id: outcome.begun for outcome in held.outcomes} == {1: True, 2: False}
+    held_runs = HeldRuns(EndlessLeases())
+    held_runs.add([Claim(number, "host:1:token", "it", "{}", 1, 3, None) for number in (1, 2)], 0.0)
+    assert held_runs.inbox.get() is not None
+    held_runs.release_all()
+    assert {outcome.id: outcome.begun for outcome in held_runs.outcomes} == {1: True, 2: False}
 
 
 def test_a_run_that_is_claimed_again_has_one_claim_that_counts() -> None:
-    held, again = HeldRuns(EndlessLeases()), CLAIM._replace(token="host:1:again")
-    held.add([CLAIM], 0.0)
-    held.outcomes.append(old := released(CLAIM))
-    held.postpone(old)
-    assert held.outdated == set()
-    held.add([again], 0.0)
-    assert held.outdated == {CLAIM.identity}
-    held.remove(old)
-    assert held.outdated == set()
-    assert held.unfinished == [again]
-    held.outcomes.append(released(again))
-    assert held.recordable(0.0) == held.outcomes
+    held_runs, again = HeldRuns(EndlessLeases()), CLAIM._replace(token="host:1:again")
+    held_runs.add([CLAIM], 0.0)
+    held_runs.outcomes.append(old := released(CLAIM))
+    held_runs.postpone(old)
+    assert held_runs.outdated == set()
+    held_runs.add([again], 0.0)
+    assert held_runs.outdated == {CLAIM.identity}
+    held_runs.remove(old)
+    assert held_runs.outdated == set()
+    assert held_runs.unfinished == [again]
+    held_runs.outcomes.append(released(again))
+    assert held_runs.recordable(0.0) == held_runs.outcomes

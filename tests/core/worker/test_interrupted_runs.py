@@ -105,7 +105,7 @@ def test_effect_whose_mark_was_interrupted_is_done_by_the_retry(
 ) -> None:
     """The mark is committed, and the timeout rings before the worker hears of it."""
     begin = once_effects.begin
-    done: list[int] = []
+    attempts: list[int] = []
 
     def interrupted(*args: Any) -> Any:
         mark = begin(*args)
@@ -116,11 +116,11 @@ def test_effect_whose_mark_was_interrupted_is_done_by_the_retry(
     monkeypatch.setattr(once_effects, "begin", interrupted)
 
     def mails() -> None:
-        jobs.once("mail", lambda: done.append(current_run.attempt))
+        jobs.once("mail", lambda: attempts.append(current_run.attempt))
 
     enqueue(mails, retry=AGAIN)
     jobs.tick()
-    assert done == [2]
+    assert attempts == [2]
     assert the_run(db).status == "succeeded"
     assert db.session.scalars(select(JobEffect.state)).all() == ["done"]
 
@@ -165,7 +165,7 @@ def test_handler_that_goes_on_after_the_grace_of_a_stop_is_interrupted_and_its_r
     jobs: CronJobs, db: SQLAlchemy, state: State, enqueue: Enqueue, is_async: bool
 ) -> None:
     object.__setattr__(state.settings, "shutdown_grace", 0.1)
-    told: list[ShuttingDown] = []
+    errors: list[ShuttingDown] = []
 
     def goes_on() -> None:
         stop_keepers()
@@ -174,12 +174,12 @@ def test_handler_that_goes_on_after_the_grace_of_a_stop_is_interrupted_and_its_r
             while time.monotonic() < until:
                 time.sleep(0.01)
         except ShuttingDown as error:
-            told.append(error)
+            errors.append(error)
             raise
 
     enqueue(of_kind(is_async, goes_on), [{}, {}], name="it")
     jobs.tick()
-    assert [str(each) for each in told] == ["the worker was told to stop"]
+    assert [str(error) for error in errors] == ["the worker was told to stop"]
     assert holders(db) == [GIVEN_BACK] * 2
 
 
@@ -188,21 +188,21 @@ def test_handler_that_nothing_ends_is_warned_of_once_where_its_process_is_not_ou
     jobs: CronJobs, state: State, caplog: pytest.LogCaptureFixture, enqueue: Enqueue,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    look, looks = RunMonitor.stuck, list[bool]()
+    look, stuck_reported = RunMonitor.stuck, list[bool]()
 
     def noted(monitor: RunMonitor) -> Outcome | None:
         assert look(monitor) is None
-        looks.append("does not end" in caplog.text)
+        stuck_reported.append("does not end" in caplog.text)
         return None
 
     def is_done_soon() -> None:
         until = time.monotonic() + 20
-        while len(looks) < 2 and time.monotonic() < until:
+        while len(stuck_reported) < 2 and time.monotonic() < until:
             time.sleep(0.01)
 
     def goes_on() -> None:
         until = time.monotonic() + 20
-        while looks.count(True) < 3 and time.monotonic() < until:
+        while stuck_reported.count(True) < 3 and time.monotonic() < until:
             with suppress(TimedOut):
                 time.sleep(0.01)
 
@@ -211,8 +211,8 @@ def test_handler_that_nothing_ends_is_warned_of_once_where_its_process_is_not_ou
     object.__setattr__(state.settings, "shutdown_grace", 0.0)
     enqueue(is_done_soon)
     jobs.tick()
-    assert len(looks) >= 2
-    assert not any(looks)
+    assert len(stuck_reported) >= 2
+    assert not any(stuck_reported)
     enqueue(goes_on, timeout=0.1)
     jobs.tick()
     assert caplog.text.count("does not end") == 1
@@ -226,9 +226,9 @@ def test_keyboard_interrupt_of_the_handler_s_own_fails_like_any_other(
 
     enqueue(raising(KeyboardInterrupt()), retry=False, priority=1)
     enqueue(lambda: None)
-    done = app.test_cli_runner().invoke(args=["jobs", "tick"])
-    assert done.exit_code == 0
-    assert "1 succeeded, 1 dead" in done.output
+    result = app.test_cli_runner().invoke(args=["jobs", "tick"])
+    assert result.exit_code == 0
+    assert "1 succeeded, 1 dead" in result.output
     assert ends(db) == [("dead", "KeyboardInterrupt"), ("succeeded", None)]
 
 
@@ -268,21 +268,21 @@ def test_lock_is_free_after_an_interrupted_query_whoever_has_its_cursor(
     jobs: CronJobs, db: SQLAlchemy, atomic: bool, enqueue: Enqueue
 ) -> None:
     """As SQLAlchemy's own closures have it, which live on in the exception's traceback."""
-    kept: list[object] = []
+    cursors: list[object] = []
     locked: list[bool] = []
 
     @jobs.task(timeout=0.2, retry=False, atomic=atomic)
     def reads() -> None:
         write(db, "a")
         rows = db.session.execute(text(COUNTING))
-        kept.append(cast(Any, rows).cursor)
+        cursors.append(cast(Any, rows).cursor)
         for _ in rows:
             pass
 
     def writes() -> None:
-        with closing(sqlite3.connect(str(db.engine.url.database), timeout=0)) as other:
+        with closing(sqlite3.connect(str(db.engine.url.database), timeout=0)) as locker:
             try:
-                other.execute("BEGIN IMMEDIATE")
+                locker.execute("BEGIN IMMEDIATE")
                 locked.append(False)
             except sqlite3.OperationalError:
                 locked.append(True)
@@ -292,4 +292,4 @@ def test_lock_is_free_after_an_interrupted_query_whoever_has_its_cursor(
     jobs.tick()
     assert locked == [False]
     assert ends(db) == [("dead", "TimedOut"), ("succeeded", None)]
-    kept.clear()
+    cursors.clear()

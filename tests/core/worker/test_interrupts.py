@@ -108,14 +108,14 @@ def test_interruption_whose_signal_was_lost_is_heard_when_it_rings_again(
 
 
 def test_timeout_rings_until_it_is_heard(interrupter: HandlerInterrupter) -> None:
-    heard: list[bool] = []
+    alarms: list[bool] = []
     interrupter.arm(at_work(a_claim(), 0.5))
     ring = signal.getsignal(signal.SIGALRM)
     assert callable(ring)
     # The first signal goes to a handler that does not pass it on.
     signal.signal(
         signal.SIGALRM,
-        lambda number, frame: ring(number, frame) if heard else heard.append(True),
+        lambda number, frame: ring(number, frame) if alarms else alarms.append(True),
     )
     with pytest.raises(TimedOut):
         time.sleep(LONG)
@@ -184,8 +184,8 @@ def test_signal_that_a_handler_has_taken_is_ours_again_and_told_once(
             take()
         interrupter.signals.put_back(task)
         ends_in_time(interrupter)
-    said = [record.getMessage() for record in caplog.records]
-    assert [("greedy" in line, "SIGALRM" in line) for line in said] == [(True, True), (False, True)]
+    logs = [record.getMessage() for record in caplog.records]
+    assert [("greedy" in line, "SIGALRM" in line) for line in logs] == [(True, True), (False, True)]
 
 
 def test_signal_is_not_put_back_when_it_is_no_more_ours() -> None:
@@ -364,20 +364,20 @@ def of_sqlalchemy(func: Callable[[], object], module: str = "sqlalchemy.orm") ->
 def test_interruption_that_hits_sqlalchemy_is_raised_when_it_returns(
     interrupter: HandlerInterrupter,
 ) -> None:
-    done: list[str] = []
+    calls: list[str] = []
 
     def flush() -> None:
         time.sleep(0.2)
-        done.append("flush")
+        calls.append("flush")
 
     def handler() -> None:
         of_sqlalchemy(flush)()
-        done.append("handler")
+        calls.append("handler")
 
     interrupter.arm(at_work(a_claim(), 0.05))
     with pytest.raises(TimedOut):
         handler()
-    assert done == ["flush"]
+    assert calls == ["flush"]
     assert sys.gettrace() is None
 
 
@@ -385,27 +385,27 @@ def test_interruption_that_hits_psycopg_as_it_connects_comes_after_that(
     interrupter: HandlerInterrupter,
 ) -> None:
     """A connection that was open already would be lost, and stay open."""
-    done: list[str] = []
+    calls: list[str] = []
 
     def connect() -> None:
         time.sleep(0.2)
-        done.append("connected")
+        calls.append("connected")
 
     of_psycopg = cast("Callable[[], None]", of_sqlalchemy(connect, "psycopg.connection"))
     interrupter.arm(at_work(a_claim(), 0.05))
     with pytest.raises(TimedOut):
         sleep_after(of_psycopg)
-    assert done == ["connected"]
+    assert calls == ["connected"]
 
 
 def test_interruption_that_hits_sqlalchemy_takes_no_debugger_away(
     interrupter: HandlerInterrupter,
 ) -> None:
-    done: list[str] = []
+    calls: list[str] = []
 
     def flush() -> None:
         time.sleep(0.2)
-        done.append("flush")
+        calls.append("flush")
 
     def debugger(*_: object) -> None:
         pass
@@ -419,7 +419,7 @@ def test_interruption_that_hits_sqlalchemy_takes_no_debugger_away(
         assert sys.gettrace() is debugger
     finally:
         sys.settrace(before)
-    assert done == ["flush"]
+    assert calls == ["flush"]
 
 
 @pytest.mark.parametrize("raises", [ValueError, KeyboardInterrupt])
@@ -483,9 +483,9 @@ LEASE = 100.0
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(watchdog_module, "time", made)
-    return made
+    clock = Clock()
+    monkeypatch.setattr(watchdog_module, "time", clock)
+    return clock
 
 
 @pytest.fixture

@@ -55,13 +55,13 @@ class TestLostAnswers:
     def test_mark_whose_answer_is_lost_is_its_maker_s(
         self, jobs: CronJobs, db: SQLAlchemy, part: str, enqueue: Enqueue
     ) -> None:
-        done: list[str] = []
+        effects: list[str] = []
 
-        enqueue(lambda: jobs.once("mail", lambda: done.append("sent")), retry=False)
-        seen = lose_answer(db, part)
+        enqueue(lambda: jobs.once("mail", lambda: effects.append("sent")), retry=False)
+        statements = lose_answer(db, part)
         assert jobs.tick().succeeded == 1
-        assert len(seen) == 2
-        assert done == ["sent"]
+        assert len(statements) == 2
+        assert effects == ["sent"]
         assert db.session.scalars(select(JobEffect.state)).all() == ["done"]
 
 
@@ -86,8 +86,8 @@ class TestProgress:
 
         enqueue(tells, retry=False)
         jobs.tick()
-        told = found(db, JobRun.status, JobRun.progress, JobRun.progress_message)
-        assert told == [(status, 0.9, "page 9 of 10")]
+        progress = found(db, JobRun.status, JobRun.progress, JobRun.progress_message)
+        assert progress == [(status, 0.9, "page 9 of 10")]
 
 
 @on_sqlite
@@ -147,20 +147,20 @@ def test_tick_is_seen_as_often_as_its_health_asks_however_long_the_lease(
     settings = state_of(app).settings
     object.__setattr__(settings, "lease", 86400.0)
     object.__setattr__(settings, "health_tick_age", 1.0)
-    seen: list[bool] = []
+    states: list[bool] = []
 
     def waits_to_be_seen() -> None:
         until = time.monotonic() + 30
-        while not any(seen) and time.monotonic() < until:
+        while not any(states) and time.monotonic() < until:
             db.session.rollback()
             (tick,) = db.session.scalars(select(JobTick))
-            seen.append(tick.seen_at > tick.started_at + timedelta(seconds=0.1))
+            states.append(tick.seen_at > tick.started_at + timedelta(seconds=0.1))
             db.session.rollback()
             time.sleep(0.02)
 
     enqueue(waits_to_be_seen)
     assert jobs.tick().succeeded == 1
-    assert any(seen)
+    assert any(states)
 
 
 @on_sqlite
@@ -179,7 +179,7 @@ def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(
 ) -> None:
     """On a busy host each tick may be so slow: then no run would ever begin."""
     slow = "flask_cronjobs.core.tick.sync_definitions"
-    monkeypatch.setattr(slow, lambda *given: time.sleep(0.05))
+    monkeypatch.setattr(slow, lambda *args: time.sleep(0.05))
     enqueue(lambda: time.sleep(0.05), [{}] * 3)
     assert jobs.tick(budget=0.01).succeeded == 1
 
@@ -188,9 +188,9 @@ def test_worker_that_reaches_a_limit_says_which(
     state: State, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "flask_cronjobs")
-    told: list[tuple[str, Any]] = []
+    events: list[tuple[str, Any]] = []
     enqueue(lambda: None)
     limits = Limits(runs=1)
-    work(state, WorkOptions("host:1", limits=limits, news=lambda *news: told.append(news)))
-    assert ("replaced", "worker host:1  after 1 run") in told
+    work(state, WorkOptions("host:1", limits=limits, news=lambda *news: events.append(news)))
+    assert ("replaced", "worker host:1  after 1 run") in events
     assert "The worker host:1 ends after 1 run, and a fresh one follows" in caplog.text

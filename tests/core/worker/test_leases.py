@@ -56,11 +56,11 @@ def test_lease_is_counted_from_before_the_claim_was_sent(
     calls: list[int] = []
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        found = record_and_claim(*args, **kwargs)
-        if found.claims and not calls:
+        answer = record_and_claim(*args, **kwargs)
+        if answer.claims and not calls:
             calls.append(0)
             time.sleep(1.1)  # The answer comes after the lease has ended.
-        return found
+        return answer
 
     monkeypatch.setattr("flask_cronjobs.core.worker.claims.record_and_claim", slow)
     enqueue(lambda: calls.append(1))
@@ -74,17 +74,17 @@ def test_nothing_begins_once_the_keeper_has_died(
 ) -> None:
     """The keeper dies when the runner has taken a claim and not begun it."""
     calls: list[int] = []
-    taken, died = threading.Event(), threading.Event()
+    claimed, died = threading.Event(), threading.Event()
     perform, receive = Runner.perform, Keeper._receive
 
     def perform_late(self: Runner, claim: Claim) -> Outcome:
-        taken.set()
+        claimed.set()
         assert died.wait(30)
         return perform(self, claim)
 
     def die(self: Keeper, outcomes: Sequence[Outcome], answer: Answer, sent: float) -> None:
         receive(self, outcomes, answer, sent)
-        assert taken.wait(30)
+        assert claimed.wait(30)
         raise ZeroDivisionError("a bug")
 
     give_up = RunMonitor.give_up
@@ -134,12 +134,12 @@ class Big:
 def test_frames_of_an_ended_handler_are_free_before_the_next_run(
     app: Flask, jobs: CronJobs, how: str, enqueue: Enqueue
 ) -> None:
-    held: list[weakref.ref[Big]] = []
+    references: list[weakref.ref[Big]] = []
     alive: list[bool] = []
 
     def hog() -> None:
         big = Big()
-        held.append(weakref.ref(big))
+        references.append(weakref.ref(big))
         if how == "failure":
             raise ValueError
         if how == "cancel":
@@ -152,7 +152,7 @@ def test_frames_of_an_ended_handler_are_free_before_the_next_run(
             jobs.cancel(run_id)
 
     def probe() -> None:
-        alive.append(held[0]() is not None)
+        alive.append(references[0]() is not None)
 
     enqueue(hog, retry=False, timeout=0.05 if how == "timeout" else 60, priority=1)
     enqueue(probe)
@@ -175,13 +175,13 @@ def test_interrupted_query_is_cancelled_in_the_server(
     jobs.tick()
     jobs.tick()
     with db.engine.connect() as connection:
-        left = connection.scalar(
+        remaining = connection.scalar(
             text(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
                 " AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%endless%'"
             )
         )
-    assert left == 0
+    assert remaining == 0
 
 
 @on_postgresql

@@ -111,8 +111,8 @@ def test_numbers_can_still_be_read_by_sql(perform: Callable[..., JobRun], db: SQ
     path = "result->>'count'"  # SQLite has it, too, but from 3.38 on.
     if db.engine.dialect.name == "sqlite":
         path = "json_extract(result, '$.count')"
-    found = db.session.scalar(text(f"SELECT {path} FROM job_runs WHERE id = :id"), {"id": run.id})
-    assert int(found or 0) == 3
+    number = db.session.scalar(text(f"SELECT {path} FROM job_runs WHERE id = :id"), {"id": run.id})
+    assert int(number or 0) == 3
 
 
 def test_once_passes_arguments_of_any_name(jobs: CronJobs) -> None:

@@ -36,9 +36,9 @@ class Unnamed(Exception):
 
 
 def circle() -> BaseException:
-    one, two = ValueError("one"), ValueError("two")
-    one.__cause__, two.__cause__ = two, one
-    return one
+    first, second = ValueError("one"), ValueError("two")
+    first.__cause__, second.__cause__ = second, first
+    return first
 
 
 def dive() -> BaseException:
@@ -258,16 +258,16 @@ class TestSession:
         assert types == ["dirty", "it"]
 
     def test_each_run_has_an_app_context_of_its_own(self, jobs: CronJobs, enqueue: Enqueue) -> None:
-        seen: list[Any] = []
+        marks: list[Any] = []
 
         def look() -> None:
-            seen.append(g.get("mark"))
+            marks.append(g.get("mark"))
             g.mark = "of an earlier run"
 
         enqueue(look, [{}, {}])
         g.mark = "of the caller"
         jobs.tick()
-        assert seen == [None, None]
+        assert marks == [None, None]
         assert g.mark == "of the caller"
 
 
@@ -297,9 +297,9 @@ class TestTeardown:
     def test_that_raises_after_an_atomic_commit_is_logged_and_changes_nothing(
         self, perform: Any, break_down: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with heard(signals.run_succeeded) as told:
+        with heard(signals.run_succeeded) as outcomes:
             run = perform(break_down(asyncio.CancelledError("teardown")), atomic=True)
-        assert [(outcome.kind, outcome.result) for outcome in told] == [("succeeded", "kept")]
+        assert [(outcome.kind, outcome.result) for outcome in outcomes] == [("succeeded", "kept")]
         assert (run.status, run.result) == ("succeeded", "kept")
         assert "CancelledError: teardown" in caplog.text
         assert "lease lost" not in caplog.text

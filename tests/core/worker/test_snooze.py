@@ -32,19 +32,19 @@ def test_snoozed_run_waits_with_all_its_attempts_and_commands_say_why(
     assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(3600, abs=5)
     assert run.finished_at is run.failed_at is run.locked_by is None
     assert db.session.scalars(select(JobFailure)).all() == []
-    shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)]).output
-    assert "snoozed       1 time" in shown
-    assert "the shop is closed" in shown
+    output = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)]).output
+    assert "snoozed       1 time" in output
+    assert "the shop is closed" in output
 
 
 @both_kinds
 def test_run_can_be_snoozed_more_often_than_it_has_attempts(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, is_async: bool
 ) -> None:
-    seen: list[tuple[int, int]] = []
+    attempts: list[tuple[int, int]] = []
 
     def patient() -> str:
-        seen.append((current_run.attempt, current_run.snoozes))
+        attempts.append((current_run.attempt, current_run.snoozes))
         if current_run.snoozes < 5:
             raise Snooze(timedelta(hours=1))
         return "ready"
@@ -53,7 +53,7 @@ def test_run_can_be_snoozed_more_often_than_it_has_attempts(
     for _ in range(6):
         make_due(db)
         jobs.tick()
-    assert seen == [(1, number) for number in range(6)]
+    assert attempts == [(1, number) for number in range(6)]
     run = the_run(db)
     assert (run.status, run.attempts, run.snoozes, run.result) == ("succeeded", 1, 5, "ready")
     assert run.last_error is run.error_type is None
@@ -88,8 +88,8 @@ def test_time_that_is_too_far_is_as_far_as_can_be_read(
     db.session.expire_all()
     assert run.run_at == datetime(9999, 12, 30, tzinfo=timezone.utc)
     assert not keyed.enqueue().is_new
-    shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)])
-    assert shown.exit_code == 0, shown.output
+    result = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)])
+    assert result.exit_code == 0, result.output
 
 
 def test_cancel_asked_meanwhile_comes_first(

@@ -48,17 +48,17 @@ class Big:
 @pytest.fixture
 def told(app: Flask) -> Iterator[list[Outcome]]:
     """The outcomes that the signals of failures told."""
-    with heard(run_failed, run_dead, run_cancelled, sender=app) as told:
-        yield told
+    with heard(run_failed, run_dead, run_cancelled, sender=app) as outcomes:
+        yield outcomes
 
 
 def frames(error: BaseException | None) -> list[Any]:
     assert error is not None
-    found, link = [], error.__traceback__
+    frames, link = [], error.__traceback__
     while link is not None:
-        found.append(link.tb_frame)
+        frames.append(link.tb_frame)
         link = link.tb_next
-    return found
+    return frames
 
 
 def hook(run: CurrentRun) -> Iterator[None]:
@@ -135,7 +135,7 @@ def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
     def fail() -> None:
         local = g.mine = Big()
         error = Broken(Big())
-        alive.extend(weakref.ref(each) for each in (local, error, error.args[0]))
+        alive.extend(weakref.ref(value) for value in (local, error, error.args[0]))
         raise error
 
     enqueue(of_kind(is_async, fail), retry=False)
@@ -145,7 +145,7 @@ def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
         assert jobs.tick().dead == 1
         if is_async:
             gc.collect()  # A task and its coroutine are a cycle, whatever they come to.
-        assert [each() for each in alive] == [None] * 3
+        assert [reference() for reference in alive] == [None] * 3
     finally:
         gc.enable()
 

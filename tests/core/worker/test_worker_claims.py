@@ -63,7 +63,7 @@ def sent(db: SQLAlchemy, claims: WorkerClaims) -> list[str]:
 
 def test_idle_worker_looks_and_claims_nothing(claims: WorkerClaims, sent: list[str]) -> None:
     assert not claims.claim([], 1, idle=True, look_first=True).claims
-    assert [each.split()[0] for each in sent] == ["SELECT"]
+    assert [statement.split()[0] for statement in sent] == ["SELECT"]
     assert claims.exhausted
 
 
@@ -75,7 +75,7 @@ def test_idle_worker_claims_what_it_sees_and_one_that_is_woken_does_not_look_fir
     run_id = Rows(db.engine).run("queued", job_type="it")
     sent.clear()
     (claim,) = claims.claim([], 1, idle=True, look_first=look_first).claims
-    assert (claim.id, [each.split()[0] for each in sent]) == (run_id, words)
+    assert (claim.id, [statement.split()[0] for statement in sent]) == (run_id, words)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -99,11 +99,11 @@ def test_run_at_a_rate_is_claimed_only_when_it_can_begin_at_once(
     jobs.task(name="limited", rate="1/hour", burst=9)(lambda: None)
     jobs.task(name="it")(lambda: None)
     limited = jobs.enqueue("limited", commit=True).id
-    others = [jobs.enqueue("it", commit=True).id for _ in range(2)]
+    unlimited = [jobs.enqueue("it", commit=True).id for _ in range(2)]
     jobs.enqueue("limited", commit=True)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
-    assert [each.id for each in claims.claim([], 9, idle=True).claims] == [limited]
-    assert [each.id for each in claims.claim([], 9, idle=False).claims] == others
+    assert [claim.id for claim in claims.claim([], 9, idle=True).claims] == [limited]
+    assert [claim.id for claim in claims.claim([], 9, idle=False).claims] == unlimited
     assert claims.claim([], 9, idle=False).claims == ()
     assert len(claims.claim([], 9, idle=True).claims) == 1
 
@@ -118,13 +118,13 @@ def test_late_outcome_holds_no_rate_key_back(
     (late,) = claims.claim([], 1, idle=True).claims
     db.session.execute(text("UPDATE job_runs SET locked_by = 'other:2:token'"))
     db.session.commit()
-    asked = outcome(late, "failed")._replace(holds_rate=True, delay=3600.0)
-    assert claims.record([asked]).recorded == set()
+    failed = outcome(late, "failed")._replace(holds_rate=True, delay=3600.0)
+    assert claims.record([failed]).recorded == set()
     tat = text("SELECT count(*) FROM job_rates WHERE tat > :tat").bindparams(tat=ago(seconds=-60))
     assert db.session.scalars(tat).one() == 0
     db.session.execute(text("UPDATE job_runs SET locked_by = :token"), {"token": late.token})
     db.session.commit()
-    assert claims.record([asked]).recorded == {run.id}
+    assert claims.record([failed]).recorded == {run.id}
     assert db.session.scalars(tat).one() == 1
 
 
@@ -168,10 +168,10 @@ def test_worker_rests_behind_a_locked_row_of_a_rate(
     jobs.enqueue("limited", {"key": "b"}, commit=True)
     url = db.engine.url.set(drivername="postgresql").render_as_string(False)
     spent.clear()
-    with psycopg.connect(url) as other:
-        other.execute("SELECT 1 FROM job_rates FOR UPDATE")
-        found = [claims.claim([], 1, idle=True).claims for _ in range(20)]
-        assert [claim.concurrency_key for each in found for claim in each] == [None]
+    with psycopg.connect(url) as locker:
+        locker.execute("SELECT 1 FROM job_rates FOR UPDATE")
+        batches = [claims.claim([], 1, idle=True).claims for _ in range(20)]
+        assert [claim.concurrency_key for batch in batches for claim in batch] == [None]
         assert len(spent) <= 4
         assert 0 < claims.next_start - now[0] <= 1
         now[0] += 2
@@ -192,7 +192,7 @@ def test_idle_worker_mends_what_somebody_died_before_opening(
     db.session.commit()
     assert claims.claim([], 2, idle=True).claims == ()
     assert not claims.exhausted
-    assert [each.id for each in claims.claim([], 2, idle=True).claims] == [run.id]
+    assert [claim.id for claim in claims.claim([], 2, idle=True).claims] == [run.id]
 
 
 def test_busy_worker_opens_what_comes_behind_what_it_has_recorded(
@@ -203,14 +203,14 @@ def test_busy_worker_opens_what_comes_behind_what_it_has_recorded(
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
     in_order = [jobs.enqueue("ordered", commit=True).id for _ in range(3)]
-    done: list[Outcome] = []
-    begun: list[int] = []
+    outcomes: list[Outcome] = []
+    starts: list[int] = []
     for _ in range(8):
         jobs.enqueue("it", commit=True)
-        answer = claims.claim(done, 9, idle=False)
-        done = [outcome(claim, "succeeded") for claim in answer.claims]
-        begun += [claim.id for claim in answer.claims if claim.job_type == "ordered"]
-    assert begun == in_order
+        answer = claims.claim(outcomes, 9, idle=False)
+        outcomes = [outcome(claim, "succeeded") for claim in answer.claims]
+        starts += [claim.id for claim in answer.claims if claim.job_type == "ordered"]
+    assert starts == in_order
 
 
 def test_to_claim_nothing_sends_nothing(claims: WorkerClaims, sent: list[str]) -> None:
@@ -229,11 +229,11 @@ def test_worker_in_the_ticks_own_process_takes_its_connection(
     def note(driver: Any, record: object) -> None:
         connected.append(driver.info.backend_pid)
 
-    seen: list[set[int]] = []
+    connections: list[set[int]] = []
 
     @jobs.task
     def look() -> None:
-        seen.append(set(connected))
+        connections.append(set(connected))
 
     look.using(commit=True).enqueue_many([{}] * 3)
     connected.clear()
@@ -242,7 +242,7 @@ def test_worker_in_the_ticks_own_process_takes_its_connection(
     # The workers of a pool are processes of their own, which nobody hears of here; the tick closes
     # its connection while they work, and opens another.
     assert len(connected) == workers
-    assert seen == ([set(connected)] * 3 if workers == 1 else [])
+    assert connections == ([set(connected)] * 3 if workers == 1 else [])
 
 
 HANG = """
@@ -357,13 +357,13 @@ def test_claim_whose_answer_was_lost_is_looked_for_at_once_and_then_now_and_then
     monkeypatch.setattr("flask_cronjobs.core.worker.claims.LATE_EVERY", 3600.0)
     with losing():
         claims.claim([], 1, idle=True)
-    looks = [len(sent)]
+    counts = [len(sent)]
     for now in (False, False, True):
         claims.lost.give_back(now)
-        looks.append(len(sent))
-    assert looks[0] < looks[1] == looks[2] < looks[3]
+        counts.append(len(sent))
+    assert counts[0] < counts[1] == counts[2] < counts[3]
     claims.lost.give_back()
-    assert len(sent) == looks[3]
+    assert len(sent) == counts[3]
 
 
 def test_failure_whose_answer_was_lost_is_looked_up_before_its_run_is_claimed_again(
@@ -377,7 +377,7 @@ def test_failure_whose_answer_was_lost_is_looked_up_before_its_run_is_claimed_ag
     answer = claims.claim([failed], 1, idle=True)
     assert (set(answer.recorded), len(answer.claims), claims.exhausted) == ({run_id}, 0, False)
     answer = claims.claim([], 1, idle=True)
-    assert [(each.id, each.attempt) for each in answer.claims] == [(run_id, 2)]
+    assert [(claim.id, claim.attempt) for claim in answer.claims] == [(run_id, 2)]
 
 
 def test_run_that_was_given_back_has_given_its_key_up(
@@ -389,7 +389,7 @@ def test_run_that_was_given_back_has_given_its_key_up(
     (claim,) = claims.claim([], 1, idle=True).claims
     sent.clear()
     assert claims.record([released(claim)]).recorded == {run_id}
-    assert len([each for each in sent if "UPDATE" in each]) == 1
+    assert len([statement for statement in sent if "UPDATE" in statement]) == 1
     run = Rows(db.engine).get(run_id)
     assert (run.status, run.attempts, run.started_at is None) == ("queued", 0, False)
 
@@ -399,18 +399,18 @@ def test_outcome_that_the_server_commits_while_it_is_sent_again_is_not_lost(
 ) -> None:
     run_id = Rows(db.engine).run("queued", job_type="it")
     (claim,) = claims.claim([], 1, idle=True).claims
-    done = outcome(claim, "succeeded")
+    succeeded = outcome(claim, "succeeded")
     send = claiming._send
     monkeypatch.setattr(claiming, "_send", trouble)
     with pytest.raises(DatabaseTrouble):
-        claims.record([done])
+        claims.record([succeeded])
 
     def send_late(*sent: Any) -> Answer:
         send(*sent)
         return send(*sent)
 
     monkeypatch.setattr(claiming, "_send", send_late)
-    assert claims.record([done]).recorded == {run_id}
+    assert claims.record([succeeded]).recorded == {run_id}
 
 
 def trouble(*sent: object) -> Answer:
@@ -430,10 +430,10 @@ def test_hundreds_of_locked_runs_of_a_key_cost_a_few_claims(
     run = jobs.enqueue("plain" if behind is None else "keyed", payload, commit=True)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
     plain = make_url(database_url).set(drivername="postgresql").render_as_string(False)
-    with psycopg.connect(plain) as other:
-        other.execute("SELECT 1 FROM job_runs WHERE priority = 1 FOR UPDATE")
-        found = [claim.id for _ in range(5) for claim in claims.claim([], 1, idle=True).claims]
-    assert found == [run.id]
+    with psycopg.connect(plain) as locker:
+        locker.execute("SELECT 1 FROM job_runs WHERE priority = 1 FOR UPDATE")
+        claimed = [claim.id for _ in range(5) for claim in claims.claim([], 1, idle=True).claims]
+    assert claimed == [run.id]
 
 
 def test_worker_forgets_no_locked_run_before_it_has_come_behind_them(

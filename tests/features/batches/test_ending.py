@@ -18,8 +18,8 @@ THEN = {"queue": "default", "priority": 0, "max_attempts": 3, "strict": False}
 def make_batch(kit: Kit, key: str = "b", closed: bool = True, **values: object) -> int:
     """A batch with `then`, without runs; its id."""
     with kit.engine.begin() as connection:
-        made = NewBatch(key, then_task="then", then_payload="{}", then_columns=THEN)
-        batch, _ = open_batch(connection, kit.books.dialect, made)
+        new_batch = NewBatch(key, then_task="then", then_payload="{}", then_columns=THEN)
+        batch, _ = open_batch(connection, kit.books.dialect, new_batch)
         values |= {"closed_at": "2026-01-01 00:00:00.000000"} if closed else {}
         for name, value in values.items():
             sql = f"UPDATE job_batches SET {name} = :value WHERE id = :id"
@@ -47,7 +47,7 @@ def test_many_workers_that_finish_at_once_enqueue_one_then(kit: Kit) -> None:
         workers = [kit.another() for _ in range(4)]
         claims = [worker.claim(limit=1)[0] for worker in workers]
 
-        in_threads(*(partial(finish, *each, batch) for each in zip(workers, claims, strict=True)))
+        in_threads(*(partial(finish, *pair, batch) for pair in zip(workers, claims, strict=True)))
         for worker in workers:
             worker.books.close()
         assert thens(kit) == round_ + 1
@@ -59,9 +59,9 @@ def test_run_whose_end_is_not_committed_is_live(kit: Kit) -> None:
     batch = make_batch(kit)
     first, second = (kit.run(batch_id=batch) for _ in range(2))
     claims = {claim.id: claim for claim in kit.claim()}
-    done = "UPDATE job_runs SET status = 'succeeded', finished_at = now(), locked_by = NULL,"
+    finish_run = "UPDATE job_runs SET status = 'succeeded', finished_at = now(), locked_by = NULL,"
     with kit.engine.connect() as slow:
-        slow.execute(text(f"{done} locked_until = NULL WHERE id = {first}"))
+        slow.execute(text(f"{finish_run} locked_until = NULL WHERE id = {first}"))
         assert kit.finish(claims[second])
         assert not end_batches(kit.books, [batch])
         slow.commit()
@@ -73,8 +73,8 @@ def test_batch_that_is_being_filled_is_neither_ended_nor_waited_for(kit: Kit) ->
     if kit.engine.dialect.name == "sqlite":
         pytest.skip("SQLite has one writer at a time")
     batch = make_batch(kit)
-    with kit.engine.connect() as other:
-        other.execute(text(f"SELECT id FROM job_batches WHERE id = {batch} FOR SHARE"))
+    with kit.engine.connect() as locker:
+        locker.execute(text(f"SELECT id FROM job_batches WHERE id = {batch} FOR SHARE"))
         assert kit.books.transaction(lambda c: end_batch(c, kit.books.dialect, batch)) is None
         assert end_batches(kit.books) == 0
     assert end_batches(kit.books) == 1

@@ -52,16 +52,16 @@ def test_they_take_one_exchange(
     if not hasattr(Producer, "batch"):
         pytest.skip("Kombu before 5.7 sends each message by itself")
     executor.send("far", RUNS[:1])
-    sent: list[object] = []
+    commands: list[object] = []
     send = Connection.send_packed_command
 
     def count(self: Connection, command: object, *args: Any, **more: Any) -> Any:
-        sent.append(command)
+        commands.append(command)
         return send(self, command, *args, **more)
 
     monkeypatch.setattr(Connection, "send_packed_command", count)
     executor.send("far", RUNS)
-    assert len(sent) < 10
+    assert len(commands) < 10
     monkeypatch.undo()
     assert waiting(redis_server) == len(RUNS) + 1
 

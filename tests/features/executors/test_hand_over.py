@@ -45,7 +45,7 @@ def test_a_message_that_comes_twice_runs_once(
     for _ in range(3):
         executor.deliver(executor.sent[0])
     assert sorted(map(str, executor.results())) == ["None", "None", "succeeded"]
-    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert [log for log in caplog.records if log.levelno >= logging.WARNING] == []
     assert loaded(db, run).attempts == 1
 
 
@@ -76,7 +76,7 @@ def test_an_executor_that_is_away_gives_runs_back(
     jobs.tick()
     assert statuses(db) == ["queued"] * 3
     assert [run.attempts for run in db.session.query(JobRun)] == [0, 0, 0]
-    (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    (line,) = [log.getMessage() for log in caplog.records if log.levelno == logging.WARNING]
     assert "Celery cannot be reached, so the queue far waits" in line
     assert "no attempt counted: 3" in line
     assert "no broker" in line
@@ -151,10 +151,10 @@ def test_a_broker_that_hangs_does_not_hold_a_tick_up_beyond_its_budget(
     far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And when it answers at last, the thread that was left hands nothing more on."""
-    answers, asked = threading.Event(), list[int]()
+    answers, counts = threading.Event(), list[int]()
 
     def send(queue: str, claims: Sequence[Claim]) -> None:
-        asked.append(len(claims))
+        counts.append(len(claims))
         assert answers.wait(120)
 
     monkeypatch.setattr(hand_over, "ANSWER_WITHIN", 0.1)
@@ -162,10 +162,10 @@ def test_a_broker_that_hangs_does_not_hold_a_tick_up_beyond_its_budget(
     monkeypatch.setattr(executor, "send", send)
     far.enqueue_many([{}] * 3)
     jobs.tick(budget=0.2)
-    (left,) = [each for each in threading.enumerate() if each.name == "cronjobs-hand-over"]
+    (thread,) = [t for t in threading.enumerate() if t.name == "cronjobs-hand-over"]
     answers.set()
-    left.join()
-    assert asked == [2]
+    thread.join()
+    assert counts == [2]
 
 
 def test_a_queue_that_is_worked_on_gets_more_than_the_limit_in_one_tick(
@@ -184,7 +184,7 @@ def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
 ) -> None:
     """On a busy host each tick may be so slow: then no run would ever begin."""
     slow = "flask_cronjobs.core.tick.sync_definitions"
-    monkeypatch.setattr(slow, lambda *given: time.sleep(0.05))
+    monkeypatch.setattr(slow, lambda *args: time.sleep(0.05))
     far.enqueue()
     jobs.tick(budget=0.01)
     assert len(executor.sent) == 1

@@ -67,7 +67,7 @@ def perform(run_id: int, token: str) -> str | None:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
 def fingerprint_of(app: Flask) -> str:
@@ -80,15 +80,15 @@ def test_a_message_of_another_database_is_refused_and_told(
 ) -> None:
     run = far.enqueue()
     jobs.tick()
-    (sent,) = executor.sent
+    (message,) = executor.sent
     with other.app_context():
-        assert perform(sent.id, sent.token) is None
-        assert perform(sent.id, sent.token) is None
+        assert perform(message.id, message.token) is None
+        assert perform(message.id, message.token) is None
     (line,) = warnings(caplog)
     assert f"message of the run {run.id}" in line
     assert "another database" in line
     assert "queues, of its own" in line
-    executor.deliver(sent)  # Its owner begins it all the same.
+    executor.deliver(message)  # Its owner begins it all the same.
     assert executor.results() == ["succeeded"]
 
 
@@ -98,18 +98,18 @@ def test_it_is_refused_also_where_a_copied_row_has_its_token(
     """A staging database that was restored from a dump has the rows of production."""
     far.enqueue()
     jobs.tick()
-    (sent,) = executor.sent
+    (message,) = executor.sent
     with other.app_context():
         session = other.extensions["sqlalchemy"].session
-        taken = "UPDATE job_runs SET status = 'running', locked_by = :token, attempts = 1"
+        claim_sql = "UPDATE job_runs SET status = 'running', locked_by = :token, attempts = 1"
         session.execute(
-            text(f"{taken}, locked_until = '2999-01-01', started_at = created_at"),
-            {"token": sent.token},
+            text(f"{claim_sql}, locked_until = '2999-01-01', started_at = created_at"),
+            {"token": message.token},
         )
         session.commit()
         (copied,) = session.query(JobRun)
         session.rollback()
-        assert perform(copied.id, sent.token) is None
+        assert perform(copied.id, message.token) is None
         session.refresh(copied)
         assert copied.status == "running"
 
@@ -155,12 +155,12 @@ def test_the_token_of_one_handed_run_begins_no_other(
     for _ in range(3):
         far.enqueue()
     jobs.tick()
-    first, *others = executor.sent
-    assert len({each.token for each in executor.sent}) == 3
-    for other in others:
-        assert perform(other.id, first.token) is None
-    for each in executor.sent:
-        executor.deliver(each)
+    first, *others_sent = executor.sent
+    assert len({message.token for message in executor.sent}) == 3
+    for later in others_sent:
+        assert perform(later.id, first.token) is None
+    for message in executor.sent:
+        executor.deliver(message)
     assert executor.results() == ["succeeded"] * 3
 
 
@@ -169,13 +169,13 @@ def test_the_token_of_a_run_at_work_is_not_traded(
     paused: bool, executor: Threads, context: None, jobs: CronJobs, app: Flask, db: SQLAlchemy
 ) -> None:
     """Also not to release it, as a message of a paused task is."""
-    begun, goes_on = threading.Event(), threading.Event()
+    started, goes_on = threading.Event(), threading.Event()
     calls: list[None] = []
 
     @jobs.task
     def near() -> None:
         calls.append(None)
-        begun.set()
+        started.set()
         goes_on.wait(60)
 
     def tick() -> None:
@@ -186,7 +186,7 @@ def test_the_token_of_a_run_at_work_is_not_traded(
     ticking = threading.Thread(target=tick)
     ticking.start()
     try:
-        assert begun.wait(60)
+        assert started.wait(60)
         if paused:
             jobs.pause(task="near")
         db.session.refresh(run)
@@ -218,13 +218,13 @@ def test_messages_whose_tokens_are_gone_make_one_connection(
     far: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a broker has lost time, there may be hundreds of them before the first good one."""
-    made: list[None] = []
+    calls: list[None] = []
 
     def count(*given: Any) -> Any:
-        made.append(None)
+        calls.append(None)
         return connect_apart(*given)
 
     monkeypatch.setattr("flask_cronjobs.db.connection.connect_apart", count)
     for _ in range(3):
         assert perform(1, "handed:celery:gone") is None
-    assert len(made) == 1
+    assert len(calls) == 1

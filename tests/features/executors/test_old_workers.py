@@ -69,11 +69,11 @@ def test_log_and_doctor_name_task_and_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     far.enqueue()
-    assert not [each for each in examine(state) if each.id == "refused-task"]
+    assert not [finding for finding in examine(state) if finding.id == "refused-task"]
     refuse(executor, old_app, jobs)
-    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert any("The task far" in line and "The worker " in line for line in lines)
-    (finding,) = [each for each in examine(state) if each.id == "refused-task"]
+    (finding,) = [finding for finding in examine(state) if finding.id == "refused-task"]
     assert finding.level == "error"
     assert "'far'" in finding.what
     assert "The worker " in finding.what

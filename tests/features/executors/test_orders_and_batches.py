@@ -108,7 +108,7 @@ def test_a_run_that_is_parked_while_the_one_before_it_ends_is_handed_on_at_once(
 def test_a_batch_ends_when_the_executor_has_executed_its_last_run(
     executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    told: list[int] = []
+    counts: list[int] = []
 
     @jobs.task(queue="far")
     def work() -> None: ...
@@ -116,7 +116,7 @@ def test_a_batch_ends_when_the_executor_has_executed_its_last_run(
     @jobs.task
     def then() -> None:
         assert current_run.batch is not None
-        told.append(current_run.batch.succeeded)
+        counts.append(current_run.batch.succeeded)
 
     with jobs.batch("b", then=then):
         work.enqueue_many([{}] * 3)
@@ -129,18 +129,18 @@ def test_a_batch_ends_when_the_executor_has_executed_its_last_run(
     db.session.rollback()
     assert db.session.query(JobRun).filter_by(job_type="then").count() == 1, "it waited for a tick"
     jobs.tick()
-    assert told == [3]
+    assert counts == [3]
 
 
 def test_runs_are_handed_on_at_their_rate(
     executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     """And a run that has begun there can hold the whole key back."""
-    begun: list[int] = []
+    starts: list[int] = []
 
     @jobs.task(queue="far", rate="1/minute", burst=2)
     def send(number: int) -> None:
-        begun.append(number)
+        starts.append(number)
         raise RetryLater(300, "429", rate=True)
 
     send.using(commit=True).enqueue_many({"number": number} for number in range(3))
@@ -149,6 +149,6 @@ def test_runs_are_handed_on_at_their_rate(
     for run in executor.sent:
         executor.deliver(run)
     executor.results()
-    assert sorted(begun) == [0, 1]  # Two workers begin at once.
+    assert sorted(starts) == [0, 1]  # Two workers begin at once.
     tat = db.session.scalars(select(JobRate.tat)).one()
     assert 240 < (tat - ago()).total_seconds() <= 360

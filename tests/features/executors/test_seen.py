@@ -56,20 +56,20 @@ def test_what_waits_too_long_in_a_broker_is_overdue(
     db.session.commit()
     verdict = read_verdict(state)
     assert verdict.word == "overdue"
-    assert [(each.id, each.number) for each in verdict.findings] == [("overdue", 1)]
+    assert [(finding.id, finding.number) for finding in verdict.findings] == [("overdue", 1)]
     assert [run.id for run in list_runs(state, RunFilter(overdue=True)).rows] == [handed]
 
 
 def test_a_run_that_comes_back_is_no_lost_worker(handed: int, state: State, db: SQLAlchemy) -> None:
     db.session.execute(text("UPDATE job_runs SET locked_until = '2020-01-01 00:00:00.000000'"))
     db.session.commit()
-    found = find_run(state, handed)
-    assert found is not None
-    assert not found.row.is_stale(found.now)
+    view = find_run(state, handed)
+    assert view is not None
+    assert not view.row.is_stale(view.now)
 
 
 def of_engines(state: State) -> Sequence[tuple[str, str]]:
-    return [(each.level, each.what) for each in examine(state) if each.id == "executor"]
+    return [(finding.level, finding.what) for finding in examine(state) if finding.id == "executor"]
 
 
 def test_doctor_asks_celery(
@@ -83,18 +83,18 @@ def test_doctor_asks_celery(
         raise ConnectionRefusedError("no broker")
 
     monkeypatch.setattr(executor, "check", check)
-    ((level, what),) = of_engines(state)
+    ((level, text),) = of_engines(state)
     assert level == "error"
-    assert "Celery cannot be asked: ConnectionRefusedError: no broker" in what
+    assert "Celery cannot be asked: ConnectionRefusedError: no broker" in text
 
 
 def test_without_celery_doctor_and_ticks_say_what_to_do(
     far: Any, app: Flask, jobs: CronJobs, state: State, caplog: pytest.LogCaptureFixture
 ) -> None:
     del app.extensions[EXTENSION]
-    ((level, what),) = of_engines(state)
+    ((level, text),) = of_engines(state)
     assert level == "error"
-    assert "call flask_cronjobs.executors.celery.init(" in what
+    assert "call flask_cronjobs.executors.celery.init(" in text
     far.enqueue()
     jobs.tick()
     assert "flask_cronjobs.executors.celery.init(" in caplog.text

@@ -89,8 +89,8 @@ def test_label_is_the_body_without_what_is_hidden(
     run: Callable[..., None], monitor: Monitor, posts: bool
 ) -> None:
     monitor.posts = posts
-    given = {"invoice": 5, "password": "s3cr3t"}
-    run(lambda invoice, password: None, label="invoice {invoice}, {password}", payload=given)
+    payload = {"invoice": 5, "password": "s3cr3t"}
+    run(lambda invoice, password: None, label="invoice {invoice}, {password}", payload=payload)
     assert paths(monitor) == ["/uuid/start", "/uuid"]
     assert monitor.bodies == 2 * [b"invoice 5, ***"]
 
@@ -216,10 +216,10 @@ class TestSecrecy:
         jobs.task(name="it", schedule="@yearly", ping=url)(lambda: None)
         jobs.tick()
         for arguments in ([], ["--json"]):
-            done = app.test_cli_runner().invoke(args=["jobs", "admin", "definitions", *arguments])
-            assert "s3cr3t" not in done.output
+            result = app.test_cli_runner().invoke(args=["jobs", "admin", "definitions", *arguments])
+            assert "s3cr3t" not in result.output
             if arguments:
-                assert json.loads(done.output)["definitions"][0]["ping"] == "monitor.example"
+                assert json.loads(result.output)["definitions"][0]["ping"] == "monitor.example"
         with Bookkeeping(db.engine) as books:
             row = find(books, "it")
         assert row is not None
@@ -252,7 +252,7 @@ class TestPing:
         monitor.drips = True
         monkeypatch.setattr(ping_module, "TIMEOUT", 0.2)
         assert ping(monitor.url) is False
-        wait_until(lambda: "cronjobs-ping" not in {each.name for each in threading.enumerate()})
+        wait_until(lambda: "cronjobs-ping" not in {thread.name for thread in threading.enumerate()})
         assert [record.getMessage() for record in caplog.records] == [
             "The ping to 127.0.0.1 took longer than 0.2 s and was left"
         ]

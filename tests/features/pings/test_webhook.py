@@ -73,8 +73,8 @@ def test_a_webhook_that_fails_is_told_by_the_next_tick(
     monitor.status = 500
     assert told() == [DEAD]
     assert _written(db) == [None]
-    said = "The alert by CRONJOBS_ALERT_URL to 127.0.0.1 failed: HTTPError 500 Internal Server Err"
-    assert said in caplog.text
+    text = "The alert by CRONJOBS_ALERT_URL to 127.0.0.1 failed: HTTPError 500 Internal Server Err"
+    assert text in caplog.text
     assert "secret" not in caplog.text
     monitor.status = 200
     assert told() == [DEAD]
@@ -102,7 +102,7 @@ def test_a_webhook_that_fails_for_long_is_a_finding(
     db: SQLAlchemy, state: State, rows: Rows, monitor: Monitor, told: Any
 ) -> None:
     def found() -> list[str]:
-        return [each.what for each in findings(state) if each.id == "webhook"]
+        return [finding.what for finding in findings(state) if finding.id == "webhook"]
 
     rows.tick(age=3600, findings=[])
     monitor.status = 500
@@ -125,7 +125,7 @@ def test_a_webhook_that_fails_twice_is_a_finding_with_its_reason_in_the_log(
     object.__setattr__(state.settings, "alert_url", "http://127.0.0.1:1/services/typo")
     rows.run("dead", finished_at=ago(60))
     told(), told()
-    assert "webhook" in [each.id for each in findings(state)]
+    assert "webhook" in [finding.id for finding in findings(state)]
     assert "CRONJOBS_ALERT_URL to 127.0.0.1 failed: URLError: Connection refused" in caplog.text
     assert "typo" not in caplog.text
 
@@ -137,19 +137,19 @@ def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, ro
 
 
 def test_a_name_is_no_link_no_mention_and_no_second_line() -> None:
-    what = "The batch <!channel> @here <https://e.vil|R&D> [R](https://e.vil)\nshop: over: all"
-    assert message("shop", [Finding("open-batch", "warning", what)], ()) == (
+    text = "The batch <!channel> @here <https://e.vil|R&D> [R](https://e.vil)\nshop: over: all"
+    assert message("shop", [Finding("open-batch", "warning", text)], ()) == (
         "shop: The batch &lt;!channel&gt; @\u200bhere &lt;https://e.vil|R&amp;D&gt; "
         "[R]\u200b(https://e.vil) shop: over: all"
     )
 
 
 def test_a_message_is_one_that_discord_takes() -> None:
-    found = [Finding(f"check-{number}", "warning", "a" * 100) for number in range(30)]
-    assert len(message("shop", found, ())) == 2000
+    checks = [Finding(f"check-{number}", "warning", "a" * 100) for number in range(30)]
+    assert len(message("shop", checks, ())) == 2000
 
 
 def test_who_acted_is_not_told_to_the_webhook(state: State, told: Any) -> None:
     pause(state, Target("queue", "mail"), "203.0.113.9")
     assert told() == ["tests: The queue mail is paused"]
-    assert "203.0.113.9" in {each.by for each in findings(state)}
+    assert "203.0.113.9" in {finding.by for finding in findings(state)}

@@ -20,13 +20,13 @@ AGAIN = Retry(max_attempts=3, base=0.0, jitter=False)
 
 def refuse_early_starts(db: Any, period: float, burst: int = 1) -> None:
     """Fail if attempts began, the latest of each run, that were too early."""
-    found = db.session.scalars(select(JobRun.started_at).where(JobRun.started_at.is_not(None)))
-    refuse_too_early(sorted(found), period, burst)
+    starts = db.session.scalars(select(JobRun.started_at).where(JobRun.started_at.is_not(None)))
+    refuse_too_early(sorted(starts), period, burst)
 
 
 def statuses(db: Any) -> dict[str, int]:
-    found = db.session.execute(text("SELECT status, count(*) FROM job_runs GROUP BY status"))
-    return {row[0]: row[1] for row in found}
+    counts = db.session.execute(text("SELECT status, count(*) FROM job_runs GROUP BY status"))
+    return {row[0]: row[1] for row in counts}
 
 
 def test_tick_goes_on_while_starts_come(jobs: CronJobs, db: Any) -> None:
@@ -51,24 +51,24 @@ def test_tick_ends_before_a_start_that_comes_too_late(jobs: CronJobs, db: Any) -
 
 
 def test_retries_take_starts_and_other_keys_do_not_wait(jobs: CronJobs, db: Any) -> None:
-    begun: list[str] = []
+    accounts: list[str] = []
 
     @jobs.task(rate="5/s", rate_key="mail:{account}", retry=AGAIN)
     def send(account: str) -> None:
-        begun.append(account)
-        if begun.count("a") == 1:
+        accounts.append(account)
+        if accounts.count("a") == 1:
             raise ValueError("again")
 
     @jobs.task(rate="5/s", rate_key="mail:{account}")
     def other(account: str) -> None:
-        begun.append(account)
+        accounts.append(account)
 
     send.using(commit=True, priority=1).enqueue("a")
     other.using(commit=True).enqueue("a")
     other.using(commit=True).enqueue("b")
     report = jobs.tick(budget=10)
     assert (report.succeeded, report.failed) == (3, 1)
-    assert sorted(begun) == ["a", "a", "a", "b"]
+    assert sorted(accounts) == ["a", "a", "a", "b"]
     key_a = select(JobRun.started_at).where(JobRun.rate_key == "mail:a")
     refuse_too_early(sorted(db.session.scalars(key_a)), 0.2)
 

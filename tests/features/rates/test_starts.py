@@ -39,8 +39,8 @@ def spent(kit: Kit, claims: Sequence[Claim], rate: Rate = HUNDRED) -> list[int]:
 
 
 def held_back(kit: Kit, claim: Claim, rate: Rate, seconds: float) -> None:
-    asked = outcome(claim, "failed")._replace(holds_rate=True, delay=seconds)
-    assert rates.record_and_hold(kit.books, asked, rate).recorded == {claim.id}
+    failed = outcome(claim, "failed")._replace(holds_rate=True, delay=seconds)
+    assert rates.record_and_hold(kit.books, failed, rate).recorded == {claim.id}
 
 
 def tat(kit: Kit) -> datetime:
@@ -65,9 +65,9 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     claims = kit.claim(side_by_side=True)
     assert [claim.id for claim in claims] == [first]
     assert spent(kit, claims) == []
-    found = opened(kit)
-    assert found.opened == 0
-    assert 0 < (found.wait or 0) <= 0.6
+    answer = opened(kit)
+    assert answer.opened == 0
+    assert 0 < (answer.wait or 0) <= 0.6
     assert kit.claim_ids(side_by_side=True) == []
     assert kit.get(second).rate_mark == "waits"
 
@@ -80,7 +80,7 @@ def test_all_that_a_claim_takes_moves_each_key_once(kit: Kit) -> None:
     claims = kit.claim(limit=6, side_by_side=True)
     with sent_by(kit.engine) as sent:
         assert spent(kit, claims, rate) == []
-    assert ["INSERT INTO job_rates" in each for each, _ in sent.statements] == [False, True]
+    assert ["INSERT INTO job_rates" in sql for sql, _ in sent.statements] == [False, True]
     assert [row.key for row in kit.sql("SELECT key FROM job_rates ORDER BY key")] == ["a", "b", "c"]
 
 
@@ -91,9 +91,9 @@ def test_first_due_runs_of_each_key_come_first(kit: Kit) -> None:
     waiting(kit, "other")
     taken(kit, 5, "held")
     waiting(kit, "held")
-    found = opened(kit)
-    assert found.opened == 2
-    assert 4 < (found.wait or 0) <= 5
+    answer = opened(kit)
+    assert answer.opened == 2
+    assert 4 < (answer.wait or 0) <= 5
     assert kit.claim_ids(side_by_side=True) == [high, old]
     assert kit.get(low).rate_mark == "waits"
 
@@ -191,9 +191,9 @@ def test_faster_rate_ends_no_hold(kit: Kit) -> None:
     assert not spent(kit, [claim], slow)
     held_back(kit, claim, slow, 30)
     waiting(kit)
-    found = opened(kit, fast)
-    assert found.opened == 0
-    assert 29 < (found.wait or 0) <= 30
+    answer = opened(kit, fast)
+    assert answer.opened == 0
+    assert 29 < (answer.wait or 0) <= 30
     assert kit.get(run).status == "failed"
 
 
@@ -205,9 +205,9 @@ def test_key_is_held_back_for_all(kit: Kit) -> None:
     for claim, seconds in zip(claims, (30, 10), strict=True):
         held_back(kit, claim, rate, seconds)
         waiting(kit, number=2)
-        found = opened(kit, rate)
-        assert found.opened == 0
-        assert 29 < (found.wait or 0) <= 30
+        answer = opened(kit, rate)
+        assert answer.opened == 0
+        assert 29 < (answer.wait or 0) <= 30
 
 
 @on_postgresql
@@ -225,16 +225,16 @@ def test_two_claims_at_once_never_take_the_same_slot(kit: Kit) -> None:
     rate = HUNDRED._replace(burst=7)
     kit.runs(40, rate_key="key")
     claims = [kit.claim(limit=10, side_by_side=True) for _ in range(4)]
-    others = [kit.another() for _ in claims]
+    kits = [kit.another() for _ in claims]
     refused: list[int] = []
 
     def work(other: Kit, some: Sequence[Claim]) -> None:
         refused.extend(spent(other, some, rate))
 
-    in_threads(*(partial(work, *each) for each in zip(others, claims, strict=True)))
+    in_threads(*(partial(work, *pair) for pair in zip(kits, claims, strict=True)))
     assert 33 <= len(refused) < 40
-    for other in others:
-        other.close()
+    for kit_of_worker in kits:
+        kit_of_worker.close()
 
 
 def test_thousands_of_keys_without_a_slot_do_not_keep_the_keys_behind_them(
@@ -248,11 +248,11 @@ def test_thousands_of_keys_without_a_slot_do_not_keep_the_keys_behind_them(
         waiting(kit, key)
         taken(kit, 5, key)
     (last,) = waiting(kit, "e")
-    found = opened(kit)
-    assert (found.opened, found.wait, found.after["rate_key"]) == (0, 0, "c")
-    found = rates.open_starts(kit.books, {"task": HUNDRED}, kit.request(), found.after)
+    answer = opened(kit)
+    assert (answer.opened, answer.wait, answer.after["rate_key"]) == (0, 0, "c")
+    answer = rates.open_starts(kit.books, {"task": HUNDRED}, kit.request(), answer.after)
     rates._groups.cache_clear()
-    assert (found.opened, found.after) == (1, rates.BEFORE_ALL)
+    assert (answer.opened, answer.after) == (1, rates.BEFORE_ALL)
     assert kit.claim_ids(side_by_side=True) == [last]
 
 
@@ -269,10 +269,10 @@ def test_runs_that_lost_their_rate_are_all_let_go(
 
 
 def test_mend_frees_runs_without_a_rate_and_forgets_idle_keys(kit: Kit) -> None:
-    (old,), (kept,) = waiting(kit), waiting(kit, job_type="rated")
+    (old,), (waiting_id,) = waiting(kit), waiting(kit, job_type="rated")
     taken(kit, -90_000, "idle")
     taken(kit, -80_000, "used")
     rates.mend(kit.books, ["task", "rated"], ["rated"])
     assert (kit.get(old).rate_key, kit.get(old).rate_mark) == (None, None)
-    assert kit.get(kept).rate_mark == "waits"
+    assert kit.get(waiting_id).rate_mark == "waits"
     assert [row.key for row in kit.sql("SELECT key FROM job_rates")] == ["used"]

@@ -62,7 +62,7 @@ def limit(app: Flask, most: int) -> None:
 def test_each_has_its_own_run_context_and_session(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
-    seen: list[tuple[int, int, int]] = []
+    identities: list[tuple[int, int, int]] = []
 
     def look() -> tuple[int, int, int]:
         return current_run.id, id(g._get_current_object()), id(db.session())
@@ -70,27 +70,27 @@ def test_each_has_its_own_run_context_and_session(
     async def meets(number: int) -> None:
         g.number = number
         mine = look()
-        seen.append(mine)
-        await until(lambda: len(seen) == 5)
+        identities.append(mine)
+        await until(lambda: len(identities) == 5)
         assert (g.number, look()) == (number, mine)
 
     enqueue(meets, [{"number": number} for number in range(5)])
     assert jobs.tick().succeeded == 5
     for part in range(3):
-        assert len({each[part] for each in seen}) == 5
+        assert len({identity[part] for identity in identities}) == 5
 
 
 def test_end_of_one_leaves_the_session_of_another_as_it_is(jobs: CronJobs, db: SQLAlchemy) -> None:
     with db.engine.begin() as connection:
         connection.execute(text("CREATE TABLE notes (label text)"))
-    begun, ended = list[str](), list[str]()
+    starts, ended = list[str](), list[str]()
 
     @jobs.task
     async def reads_on() -> None:
         session = db.session()
         assert db.session.scalars(text("SELECT count(*) FROM notes")).one() == 0
         transaction = session.get_transaction()
-        begun.append("reads_on")
+        starts.append("reads_on")
         await until(lambda: ended)
         assert db.session() is session
         assert session.get_transaction() is transaction
@@ -100,7 +100,7 @@ def test_end_of_one_leaves_the_session_of_another_as_it_is(jobs: CronJobs, db: S
     @jobs.task
     async def ends_meanwhile() -> None:
         db.session.execute(text("SELECT 1"))
-        await until(lambda: begun)
+        await until(lambda: starts)
 
     def note(sender: Flask, outcome: Any) -> None:
         if outcome.job_type == "ends_meanwhile":
@@ -144,17 +144,17 @@ def test_so_many_are_at_work_at_once(
 
 
 def test_timeout_cancels_one_and_no_other(jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue) -> None:
-    seen: list[str] = []
+    events: list[str] = []
 
     async def too_long() -> None:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            seen.append("cancelled")
+            events.append("cancelled")
             raise
 
     async def other() -> None:
-        await until(lambda: seen)
+        await until(lambda: events)
         await asyncio.sleep(0.05)
 
     enqueue(too_long, timeout=0.3, retry=LATER)
@@ -164,24 +164,24 @@ def test_timeout_cancels_one_and_no_other(jobs: CronJobs, db: SQLAlchemy, enqueu
     assert ends(db) == [("failed", "TimedOut"), ("succeeded", None)]
     error = db.session.scalars(select(JobRun.last_error).order_by(JobRun.id)).first()
     assert error == "the handler ran longer than its timeout of 0.3 s"
-    assert seen == ["cancelled"]
+    assert events == ["cancelled"]
 
 
 def test_operator_s_cancel_and_a_lost_lease_end_those_that_they_mean(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
-    begun: dict[str, int] = {}
+    run_ids: dict[str, int] = {}
     lose = text("UPDATE job_runs SET locked_by = 'another:1:worker' WHERE id = :id")
 
     async def waits(name: str) -> None:
-        begun[name] = current_run.id
+        run_ids[name] = current_run.id
         await asyncio.sleep(60)
 
     async def acts() -> str:
-        await until(lambda: len(begun) == 2)
-        db.session.execute(lose, {"id": begun["lost"]})
+        await until(lambda: len(run_ids) == 2)
+        db.session.execute(lose, {"id": run_ids["lost"]})
         db.session.commit()
-        jobs.cancel(begun["cancelled"])
+        jobs.cancel(run_ids["cancelled"])
         return "acted"
 
     enqueue(waits, [{"name": "cancelled"}, {"name": "lost"}])
@@ -219,10 +219,10 @@ def test_handler_that_blocks_is_named_and_ended_at_its_timeout(
     in_a_task: bool,
     enqueue: Enqueue,
 ) -> None:
-    begun: list[bool] = []
+    starts: list[bool] = []
 
     async def block() -> None:
-        await until(lambda: begun)
+        await until(lambda: starts)
         time.sleep(60)
 
     @jobs.task(timeout=2, retry=LATER)
@@ -230,7 +230,7 @@ def test_handler_that_blocks_is_named_and_ended_at_its_timeout(
         await (asyncio.create_task(block()) if in_a_task else block())
 
     async def other() -> str:
-        begun.append(True)
+        starts.append(True)
         for _ in range(10):
             await asyncio.sleep(0.01)
         return "went on"
@@ -250,7 +250,7 @@ def test_run_has_not_ended_before_its_tasks_and_threads(
     jobs: CronJobs, how: str, enqueue: Enqueue
 ) -> None:
     at_work: list[int] = []
-    seen: list[list[int]] = []
+    running_ids: list[list[int]] = []
 
     async def in_task(attempt: int) -> None:
         try:
@@ -265,20 +265,20 @@ def test_run_has_not_ended_before_its_tasks_and_threads(
 
     async def leaves() -> None:
         attempt = current_run.attempt
-        seen.append(list(at_work))
+        running_ids.append(list(at_work))
         if attempt > 1:
             return
         at_work.append(attempt)
         if how == "task":
-            left.append(asyncio.create_task(in_task(attempt)))
+            remaining.append(asyncio.create_task(in_task(attempt)))
             await asyncio.sleep(60)
         await asyncio.to_thread(in_thread, attempt)
 
-    left: list[asyncio.Task[None]] = []
+    remaining: list[asyncio.Task[None]] = []
     enqueue(leaves, timeout=0.3, retry=AGAIN)
     report = jobs.tick()
     assert (report.failed, report.succeeded) == (1, 1)
-    assert seen == [[], []]
+    assert running_ids == [[], []]
 
 
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
@@ -315,14 +315,14 @@ def test_whatever_one_raises_or_its_task_the_others_go_on(
 def test_interrupt_from_the_keyboard_gives_all_back(
     jobs: CronJobs, db: SQLAlchemy, pressed: bool, enqueue: Enqueue
 ) -> None:
-    begun: list[int] = []
+    run_ids: list[int] = []
 
     async def waits() -> None:
-        begun.append(current_run.id)
+        run_ids.append(current_run.id)
         await asyncio.sleep(60)
 
     async def interrupted() -> None:
-        await until(lambda: len(begun) == 3)
+        await until(lambda: len(run_ids) == 3)
         if not pressed:
             raise KeyboardInterrupt
         os.kill(os.getpid(), signal.SIGINT)
@@ -336,10 +336,10 @@ def test_interrupt_from_the_keyboard_gives_all_back(
 
 
 def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue) -> None:
-    done: list[int] = []
+    numbers: list[int] = []
 
     def do(number: int) -> int:
-        done.append(number)
+        numbers.append(number)
         return number
 
     async def mails(number: int) -> list[Any]:
@@ -350,7 +350,7 @@ def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy, enqueue: 
 
     enqueue(mails, [{"number": number} for number in range(6)])
     assert jobs.tick().succeeded == 6
-    assert sorted(done) == [-1, *range(6)]
+    assert sorted(numbers) == [-1, *range(6)]
     results = db.session.scalars(select(JobRun.result).order_by(JobRun.id)).all()
     assert results == [[-1, number] for number in range(6)]
     assert set(db.session.scalars(select(JobEffect.state))) == {"done"}
@@ -360,8 +360,8 @@ def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first attempt has lost its lease and goes on; both end at once."""
-    begun: list[int] = []
-    told: list[tuple[str, int]] = []
+    attempts: list[int] = []
+    ended: list[tuple[str, int]] = []
     collect = HeldRuns.collect
 
     def collect_both(self: HeldRuns, pause: float) -> list[Outcome]:
@@ -373,25 +373,25 @@ def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
     monkeypatch.setattr(HeldRuns, "collect", collect_both)
 
     async def it() -> None:
-        begun.append(current_run.attempt)
-        if len(begun) == 1:
+        attempts.append(current_run.attempt)
+        if len(attempts) == 1:
             with db.engine.begin() as connection:  # As if its lease had run out.
                 connection.execute(
                     update(JobRun).values(status="failed", locked_by=None, locked_until=None)
                 )
-            while len(begun) == 1:
+            while len(attempts) == 1:
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(0.01)
 
     def note(sender: Flask, outcome: Outcome) -> None:
-        told.append((outcome.kind, outcome.attempt))
+        ended.append((outcome.kind, outcome.attempt))
 
     enqueue(it, retry=Retry(max_attempts=3, base=0))
     with signals.run_succeeded.connected_to(note), signals.run_failed.connected_to(note):
         report = jobs.tick()
-    assert begun == [1, 2]
+    assert attempts == [1, 2]
     assert (report.succeeded, report.failed, report.lost) == (1, 0, 1)
-    assert told == [("succeeded", 2)]
+    assert ended == [("succeeded", 2)]
     assert ends(db) == [("succeeded", None)]
 
 

@@ -62,9 +62,9 @@ class Locker:
 
 @pytest.fixture
 def locker(context: None, db: SQLAlchemy) -> Iterator[Locker]:
-    made = Locker(db)
-    yield made
-    made.end()
+    locker = Locker(db)
+    yield locker
+    locker.end()
 
 
 @on_postgresql
@@ -227,12 +227,12 @@ def losing_the_answer(db: SQLAlchemy) -> Iterator[Callable[[], None]]:
     """Break the connection behind the commit of the next step."""
     dialect: Any = db.engine.dialect
     commit = dialect.do_commit
-    lost: list[str] = []
+    interrupted: list[str] = []
 
     def lose(connection: Any) -> None:
         commit(connection)
-        if armed and not lost and threading.get_ident() == armed[0]:
-            lost.append("lost")
+        if armed and not interrupted and threading.get_ident() == armed[0]:
+            interrupted.append("lost")
             error: type[Exception] = dialect.loaded_dbapi.OperationalError
             raise error("server closed the connection unexpectedly")
 
@@ -244,7 +244,7 @@ def losing_the_answer(db: SQLAlchemy) -> Iterator[Callable[[], None]]:
         )
     finally:
         dialect.do_commit = commit
-    assert lost
+    assert interrupted
 
 
 def raise_in_hook(db: SQLAlchemy) -> None:

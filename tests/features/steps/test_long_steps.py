@@ -36,16 +36,16 @@ def test_heartbeats_go_on_while_a_step_works(
     # As for a lease of usual length, beside which both are short.
     monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
     monkeypatch.setattr(options, "RETRY_FOR", 0.1)
-    seen: list[Any] = []
+    leases: list[Any] = []
 
     def change_the_run() -> None:
         if writes == "first" and db.engine.dialect.name == "sqlite":
             return
-        with db.engine.begin() as other:
-            if other.dialect.name == "postgresql":
-                other.execute(text("SET LOCAL lock_timeout = '500ms'"))
+        with db.engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SET LOCAL lock_timeout = '500ms'"))
             changed = update(JobRun).values(priority=JobRun.priority + 1)
-            seen.append(other.scalar(changed.returning(JobRun.locked_until)))
+            leases.append(connection.scalar(changed.returning(JobRun.locked_until)))
 
     def work() -> None:
         if writes == "first":
@@ -62,9 +62,9 @@ def test_heartbeats_go_on_while_a_step_works(
     enqueue(close, retry=False)
     report = jobs.tick()
     assert (report.succeeded, report.lost, labels(db)) == (1, 0, ["totals"])
-    assert (the_run(db).attempts, the_run(db).priority) == (1, len(seen))
-    if seen:
-        before, after = seen
+    assert (the_run(db).attempts, the_run(db).priority) == (1, len(leases))
+    if leases:
+        before, after = leases
         assert after > before + timedelta(seconds=1)
 
 
@@ -123,15 +123,15 @@ def test_a_run_in_the_middle_goes_on_with_changed_code_by_the_names_of_its_steps
     app.extensions["cronjobs"] = replace(state, registry=deployed._registry)
     assert jobs.tick().succeeded == 1
     assert (did_old, did_new) == (["totals", "invoices: 1"], then.split(", "))
-    written = [("old", did_old), ("new", did_new)]
-    assert labels(db) == sorted(f"{version} {each}" for version, did in written for each in did)
+    versions = [("old", did_old), ("new", did_new)]
+    assert labels(db) == sorted(f"{version} {label}" for version, did in versions for label in did)
     run = the_run(db)
     results = cast("list[str]", run.result)
     assert run.attempts == 1
-    assert [each for each in results if "totals" in each] == ([totals] if totals else [])
+    assert [result for result in results if "totals" in result] == ([totals] if totals else [])
     # What is not asked for any more stays as it was.
     finished = dict(steps(db, JobStep.name, JobStep.finished_at.is_not(None)))
-    asked = set(names.split())
+    wanted_names = set(names.split())
     assert finished == {
-        "totals": True, "invoices": "invoices" in asked, **dict.fromkeys(asked, True),
+        "totals": True, "invoices": "invoices" in wanted_names, **dict.fromkeys(wanted_names, True),
     }  # fmt: skip

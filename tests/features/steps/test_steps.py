@@ -43,21 +43,21 @@ def booking(db: SQLAlchemy, *labels: str) -> Callable[[], list[str]]:
 def test_a_step_that_has_ended_is_not_called_again(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
-    found: list[object] = []
+    results: list[object] = []
 
     def close() -> object:
-        found.append(jobs.step("totals", booking(db, "a"), step_timeout=60))
-        found.append(jobs.step("empty", lambda: None))
+        results.append(jobs.step("totals", booking(db, "a"), step_timeout=60))
+        results.append(jobs.step("empty", lambda: None))
         if current_run.attempt == 1:
             raise RuntimeError("after the steps")
         return jobs.step("sum", lambda by, more: [by, more], 1, more=(2,))
 
     enqueue(close, retry=AGAIN)
     assert (tick().failed, the_run(db).status) == (1, "succeeded")
-    assert (found, the_run(db).result) == ([["a"], None] * 2, [1, [2]])
+    assert (results, the_run(db).result) == ([["a"], None] * 2, [1, [2]])
     assert labels(db) == ["a"]
-    done = steps(db, JobStep.name, JobStep.kind, JobStep.attempt)
-    assert done == [("totals", "step", 1), ("empty", "step", 1), ("sum", "step", 2)]
+    recorded = steps(db, JobStep.name, JobStep.kind, JobStep.attempt)
+    assert recorded == [("totals", "step", 1), ("empty", "step", 1), ("sum", "step", 2)]
     (first, *_), run = db.session.scalars(select(JobStep).order_by(JobStep.id)).all(), the_run(db)
     times = [first.started_at, first.finished_at, run.finished_at]
     assert times == sorted(filter(None, times))
@@ -68,18 +68,18 @@ def test_a_step_writes_its_row_and_looks_at_its_run_behind_its_work_and_nothing_
     db: SQLAlchemy, jobs: CronJobs, perform: Perform
 ) -> None:
     """In the transaction of its work; what it knows of earlier attempts was read once."""
-    sent: list[object] = []
+    ops: list[object] = []
 
     def see(_: object, __: object, statement: str, *rest: object) -> None:
-        sent.extend(re.findall(r"(INSERT INTO|UPDATE|DELETE FROM|SELECT)\s+(\w+)", statement)[:1])
+        ops.extend(re.findall(r"(INSERT INTO|UPDATE|DELETE FROM|SELECT)\s+(\w+)", statement)[:1])
 
     def work(label: str) -> None:
-        sent.append("works")
+        ops.append("works")
         write(db, label)
 
     def close() -> None:
         jobs.step("first", work, "a")
-        sent.clear()
+        ops.clear()
         event.listen(db.engine, "before_cursor_execute", see)
         jobs.step("second", work, "b")
         list(jobs.each("chunks", lambda after: [] if after else [1]))
@@ -87,10 +87,8 @@ def test_a_step_writes_its_row_and_looks_at_its_run_behind_its_work_and_nothing_
 
     assert perform(close).status == "succeeded"
     by_end = [("INSERT INTO", "job_steps"), ("UPDATE", "job_runs")]
-    sent = [
-        each for each in sent if each != ("SELECT", "current_setting")
-    ]  # How to wait for locks.
-    assert sent == ["works", ("INSERT INTO", "work"), *by_end, *by_end, *by_end]
+    ops = [op for op in ops if op != ("SELECT", "current_setting")]  # How to wait for locks.
+    assert ops == ["works", ("INSERT INTO", "work"), *by_end, *by_end, *by_end]
 
 
 def test_a_handler_s_own_progress_is_not_replaced_by_its_steps(
@@ -98,13 +96,13 @@ def test_a_handler_s_own_progress_is_not_replaced_by_its_steps(
 ) -> None:
     def close() -> None:
         list(jobs.each("invoices", chunks_of(2, 3, [])))
-        shown.append(the_run(db).progress_message)
+        messages.append(the_run(db).progress_message)
         current_run.progress(0.5, "half")
         jobs.step("totals", lambda: None)
 
-    shown: list[str | None] = []
+    messages: list[str | None] = []
     assert perform(close).progress_message == "half"
-    assert shown == ["invoices, chunk 2"]
+    assert messages == ["invoices, chunk 2"]
 
 
 def test_the_work_of_a_step_that_fails_is_rolled_back(
@@ -168,10 +166,10 @@ def chunks_of(size: int, last: int, seen: list[object]) -> Callable[[Any], list[
 def test_chunks_go_on_behind_the_last_that_has_ended(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
-    asked: list[object] = []
+    offsets: list[object] = []
 
     def close() -> None:
-        for ids in jobs.each("invoices", chunks_of(2, 5, asked)):
+        for ids in jobs.each("invoices", chunks_of(2, 5, offsets)):
             for number in ids:
                 write(db, str(number))
                 if number == 4 and current_run.attempt == 1:
@@ -180,7 +178,7 @@ def test_chunks_go_on_behind_the_last_that_has_ended(
 
     enqueue(close, retry=AGAIN)
     assert (tick().succeeded, labels(db)) == (1, ["1", "2", "3", "4", "5"])
-    assert asked == [None, 2, 2, 4, 5]
+    assert offsets == [None, 2, 2, 4, 5]
     columns = (JobStep.name, JobStep.kind, JobStep.result, JobStep.chunks, JobStep.attempt)
     assert steps(db, *columns) == [("invoices", "each", 5, 3, 2), ("none", "each", None, 0, 2)]
     assert steps(db, JobStep.finished_at.is_(None)) == [(False,)] * 2
@@ -223,8 +221,8 @@ def test_a_chunk_that_is_left_is_rolled_back_and_not_finished(
 
     assert perform(close_async if is_async else close).result == "goes on"
     assert labels(db) == ["[1, 2]"]
-    found = steps(db, JobStep.name, JobStep.result, JobStep.finished_at.is_(None))
-    assert found == [("invoices", 2, True), ("behind", "goes on", False)]
+    recorded = steps(db, JobStep.name, JobStep.result, JobStep.finished_at.is_(None))
+    assert recorded == [("invoices", 2, True), ("behind", "goes on", False)]
 
 
 def test_async_handlers_have_the_same_by_await(
@@ -413,9 +411,9 @@ def test_a_tick_past_its_budget_gives_the_run_back_at_the_end_of_a_step(
 ) -> None:
     """And so it goes on from tick to tick, without an attempt that counts."""
     enqueue(three_steps(jobs, db, lambda: None))
-    for done in (["totals"], ["[1]", "totals"], ["[1]", "[2]", "totals"]):
+    for expected in (["totals"], ["[1]", "totals"], ["[1]", "[2]", "totals"]):
         report = jobs.tick(budget=0)
-        assert (report.released, labels(db)) == (1, done)
+        assert (report.released, labels(db)) == (1, expected)
         run = the_run(db)
         assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
     assert jobs.tick(budget=0).released == 1  # The end of the chunks.
@@ -456,10 +454,10 @@ def test_an_attempt_that_has_finished_a_step_does_not_count(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     """Neither do those before it, and the delay begins anew."""
-    fails, asked = iter([True, False, True, True, False]), list[int]()
+    fails, attempts = iter([True, False, True, True, False]), list[int]()
 
     def delay(attempt: int, error: BaseException) -> float:
-        asked.append(attempt)
+        attempts.append(attempt)
         return 0
 
     def close() -> None:
@@ -475,7 +473,7 @@ def test_an_attempt_that_has_finished_a_step_does_not_count(
     run = the_run(db)
     # 1 fails, 2 ends a step, 3 and 4 fail, 5 ends a step, 6 and 7 fail, and 8 is the last.
     assert (run.status, run.attempts, run.max_attempts, run.forgiven) == ("dead", 8, 8, 5)
-    assert asked == [1, 1, 1, 2, 1, 1, 2, 3]
+    assert attempts == [1, 1, 1, 2, 1, 1, 2, 3]
     assert db.session.query(JobFailure).count() == 8
 
 
@@ -484,8 +482,8 @@ def test_the_steps_of_a_lost_worker_are_progress(
 ) -> None:
     enqueue(lambda: None, retry=Retry(max_attempts=2, base=600, jitter=False))
     values = {"attempts": 5, "max_attempts": 7, "forgiven": 5, "status": "running"}
-    held = {"locked_by": "a:1:b", "locked_until": JobRun.run_at, "started_at": JobRun.run_at}
-    db.session.execute(update(JobRun).values(values | held))
+    running = {"locked_by": "a:1:b", "locked_until": JobRun.run_at, "started_at": JobRun.run_at}
+    db.session.execute(update(JobRun).values(values | running))
     db.session.commit()
     tick()
     run = the_run(db)

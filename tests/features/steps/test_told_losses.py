@@ -219,30 +219,30 @@ def test_a_timeout_that_was_swallowed_is_raised_again_by_the_next_step(
 def test_what_is_on_its_way_is_not_raised_again_by_a_finally(
     jobs: CronJobs, tick: Tick, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
-    seen: list[str] = []
+    events: list[str] = []
 
     def order() -> None:
         try:
             jobs.sleep("a day", 86400)
         finally:
             current_run.progress(1.0)
-            seen.append("closed")
+            events.append("closed")
 
     enqueue(order)
-    assert (tick().released, seen) == (1, ["closed"])
+    assert (tick().released, events) == (1, ["closed"])
 
 
 def test_a_batch_that_is_never_entered_is_told(
     context: None, jobs: CronJobs, perform: Perform, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = "The batch 'b' was made and never entered, so it does not exist"
+    warning = "The batch 'b' was made and never entered, so it does not exist"
     jobs.batch("b")
-    assert told in caplog.text
+    assert warning in caplog.text
 
     def forgets() -> None:
         jobs.batch("b")
 
-    assert told in str(perform(forgets).last_error)
+    assert warning in str(perform(forgets).last_error)
     caplog.clear()
     with jobs.batch("c"):
         pass

@@ -151,10 +151,10 @@ def test_a_signal_that_does_not_come_in_time_is_none(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     def approve() -> Any:
-        found = jobs.wait("approved", timeout=60)
+        payload = jobs.wait("approved", timeout=60)
         if current_run.attempt == 1:
             raise RuntimeError("behind the wait")
-        return [found]
+        return [payload]
 
     (run_id,) = enqueue(approve, retry=LATER)
     tick()
@@ -242,10 +242,10 @@ def test_a_signal_that_nobody_commits_is_told(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     (run_id,) = enqueue(waits(jobs))
-    lost = f"Enqueued and never committed, so lost: the signal 'approved' to run {run_id}."
+    warning = f"Enqueued and never committed, so lost: the signal 'approved' to run {run_id}."
     with app.app_context():
         jobs.signal(run_id, "approved")
-    assert lost in caplog.text
+    assert warning in caplog.text
     caplog.clear()
     with app.app_context():
         jobs.signal(run_id, "approved")

@@ -86,8 +86,8 @@ def report(jobs: CronJobs, seen: list[dict[str, Any]]) -> str:
         pause: timedelta = timedelta(0),
         **more: Decimal,
     ) -> None:
-        given = {"day": day, "since": since, "orders": orders, "kind": kind, "pause": pause}
-        seen.append(given | more)
+        arguments = {"day": day, "since": since, "orders": orders, "kind": kind, "pause": pause}
+        seen.append(arguments | more)
 
     return "report"
 
@@ -136,7 +136,7 @@ def test_schedule_then_and_operator_give_values_or_json(
     jobs.tick()
     jobs.run_now("yearly")
     jobs.tick()
-    assert [each["day"] for each in seen] == [day] * 3
+    assert [arguments["day"] for arguments in seen] == [day] * 3
     assert db.session.scalars(select(JobDefinition.payload)).one() == {"day": "2026-01-01"}
 
 
@@ -178,10 +178,10 @@ def test_stored_payload_that_does_not_fit_fails_the_attempt_with_field_and_run(
     run.payload = {"day": "hunter2"}
     db.session.commit()
     jobs.tick()
-    found = the_run(db)
-    assert (found.status, found.error_type) == ("dead", "PayloadError")
-    assert str(found.last_error).startswith(
-        f"The payload of run {found.id} does not fit report: day: expected a date such as "
+    row = the_run(db)
+    assert (row.status, row.error_type) == ("dead", "PayloadError")
+    assert str(row.last_error).startswith(
+        f"The payload of run {row.id} does not fit report: day: expected a date such as "
         "2026-11-24, got a value of type str. Retry it with another payload"
     )
 
@@ -217,13 +217,13 @@ class TestAnnotationThatSaysNothing:
         def it(a, b: Any, c: Incomplete, d: Later) -> None:
             seen.append([a, b, c, d])
 
-        given = {"a": "x", "b": 1, "c": [None], "d": "2026-01-01"}
-        jobs.enqueue("it", given, commit=True)
+        payload = {"a": "x", "b": 1, "c": [None], "d": "2026-01-01"}
+        jobs.enqueue("it", payload, commit=True)
         jobs.tick()
         assert seen == [["x", 1, [None], date(2026, 1, 1)]]
         for name in "abc":
             with pytest.raises(PayloadError, match="of type date, which JSON does not know"):
-                jobs.enqueue("it", {**given, name: date(2026, 1, 1)})
+                jobs.enqueue("it", {**payload, name: date(2026, 1, 1)})
 
     def test_may_name_what_is_defined_after_the_schedule(
         self, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch

@@ -116,7 +116,7 @@ class Plain:
 
 
 #: As values: mypy would read ``list[below]`` as a type.
-_LIST, _DICT, _TUPLE, _ANNOTATED = (cast("Any", each) for each in (list, dict, tuple, Annotated))
+_LIST, _DICT, _TUPLE, _ANNOTATED = (cast("Any", kind) for kind in (list, dict, tuple, Annotated))
 ShopId = NewType("ShopId", int)
 
 MOMENTS = st.datetimes(timezones=st.just(timezone.utc))
@@ -167,9 +167,9 @@ def test_value_comes_back_from_its_json_which_is_taken_as_well(name: str, data: 
     plain = codec.encode(value)
     stored = json.loads(json.dumps(plain))
     assert stored == plain
-    found = codec.read(stored)
-    assert found == value
-    assert type(found) is type(value)
+    decoded = codec.read(stored)
+    assert decoded == value
+    assert type(decoded) is type(value)
     assert codec.encode(stored) == stored
 
 
@@ -422,7 +422,7 @@ AROUND: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("kinds", [*((kind,) for kind in AROUND), (*AROUND,)], ids="-".join)
 def test_a_value_is_converted_as_often_however_deep_it_is_inside(kinds: tuple[str, ...]) -> None:
     pytest.importorskip("pydantic")
-    made: list[int] = []
+    counts: list[int] = []
     for levels in (8, 16):
         hint, value = Leaf, {"number": 1}
         for level in range(levels):
@@ -432,14 +432,14 @@ def test_a_value_is_converted_as_often_however_deep_it_is_inside(kinds: tuple[st
         Leaf.made = 0
         assert codec.encode(codec.encode(value)) == codec.encode(value)
         codec.read(value)
-        made.append(Leaf.made)
-    assert 0 < made[0] == made[1] <= 12
+        counts.append(Leaf.made)
+    assert 0 < counts[0] == counts[1] <= 12
 
 
 @pytest.mark.parametrize(("kind", "few"), [(list[Leaf], 1), (dict[str, Leaf | int], 3), (Chain, 2)])
 def test_conversions_are_as_many_as_values(kind: Any, few: int) -> None:
     pytest.importorskip("pydantic")
-    made: list[int] = []
+    counts: list[int] = []
     for number in (50, 100):
         value: Any = [{"number": 1}] * number
         if kind is Chain:
@@ -447,8 +447,8 @@ def test_conversions_are_as_many_as_values(kind: Any, few: int) -> None:
             for _ in range(number):
                 value = {"day": "2026-01-01", "below": value}
         elif kind != list[Leaf]:
-            value = {str(place): each for place, each in enumerate(value)}
+            value = {str(place): item for place, item in enumerate(value)}
         Leaf.made = Chain.made = 0
         codec_of(kind).encode(value)
-        made.append(Leaf.made + Chain.made)
-    assert 0 < made[0] * 2 == made[1] <= few * 100
+        counts.append(Leaf.made + Chain.made)
+    assert 0 < counts[0] * 2 == counts[1] <= few * 100
